@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Checks that includes under src/ follow the dependency direction of the house:
+
+    base <- tensor <- ops <- backend, precision <- model <- train <- apps
+    data, io, report see base and tensor; dist sees base and tensor
+
+and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
+Usage: check_includes.py REPOSITORY. Prints each include that breaks the rule; exits 1 if there is one.
+"""
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "base": {"base"},
+    "tensor": {"base", "tensor"},
+    "ops": {"base", "tensor", "ops"},
+    "backend": {"base", "tensor", "ops", "backend"},
+    "precision": {"base", "tensor", "ops", "precision"},
+    "model": {"base", "tensor", "ops", "precision", "model"},
+    "data": {"base", "tensor", "data"},
+    "io": {"base", "tensor", "io"},
+    "report": {"base", "tensor", "report"},
+    "dist": {"base", "tensor", "dist"},
+    "train": {"base", "tensor", "ops", "backend", "precision", "model", "data", "io", "report", "dist", "train"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvtx|nvml)")
+
+
+def check(root: pathlib.Path) -> list[str]:
+    faults = []
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        place = path.relative_to(root / "src")
+        room = place.parts[0]
+        may_use_cuda = place.parts[:2] == ("backend", "cuda") or place.name.startswith("nccl")
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            quoted, header = match.group(1) == '"', match.group(2)
+            where = f"src/{place}:{number}"
+            if quoted:
+                target = header.split("/")[0]
+                if target not in ALLOWED:
+                    faults.append(f"{where}: '{header}' is not a path below src/")
+                elif target not in ALLOWED.get(room, set()):
+                    faults.append(f"{where}: {room} may not include {target} ({header})")
+            elif CUDA_HEADER.match(header) and not may_use_cuda:
+                faults.append(f"{where}: CUDA header <{header}> outside backend/cuda")
+    return faults
+
+
+def main() -> int:
+    faults = check(pathlib.Path(sys.argv[1]))
+    for fault in faults:
+        print(fault)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

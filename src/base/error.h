@@ -1,0 +1,38 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace octet {
+
+// A failure the user can act on. The message reads "[place] fact, value, what was expected".
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A wrong configuration, flag or command line: nothing was started. The program exits with 2.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class... Args>
+[[noreturn]] void fail_config(fmt::format_string<Args...> format, Args&&... args) {
+  throw ConfigError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Throws Error with the message unless `condition` holds.
+template <class... Args>
+void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace octet
