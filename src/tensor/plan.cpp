@@ -104,6 +104,7 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
     result[i] = now - total;
     total = now;
   }
+  result.back() += peak_ - total;  // gaps that no buffer fits
   return result;
 }
 
