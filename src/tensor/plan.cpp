@@ -108,4 +108,29 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
   return result;
 }
 
+void BufferPlanner::add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category,
+                        Lifetime lifetime) {
+  view = {nullptr, dtype, shape};
+  added_.push_back({&view, plan_.add(std::move(name), dtype, shape, category, lifetime)});
+}
+
+void BufferPlanner::alias(Tensor& view, const Tensor& base, DType dtype, Shape shape) {
+  view = {nullptr, dtype, shape};
+  require(view.bytes() <= base.bytes(), "[memory plan] a view of {} bytes does not fit its buffer of {}",
+          view.bytes(), base.bytes());
+  aliases_.push_back({&view, &base});
+}
+
+const MemoryPlan& BufferPlanner::finish() {
+  plan_.finish();
+  return plan_;
+}
+
+void BufferPlanner::bind(void* memory) {
+  for (const Added& added : added_) {
+    added.view->data = static_cast<std::byte*>(memory) + plan_.buffers()[static_cast<size_t>(added.buffer)].offset;
+  }
+  for (const Alias& alias : aliases_) alias.view->data = alias.base->data;
+}
+
 }  // namespace octet

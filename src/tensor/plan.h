@@ -59,4 +59,32 @@ class MemoryPlan {
   bool finished_ = false;
 };
 
+// Fills a memory plan with the buffers of objects whose members are views, and points the views at memory once there
+// is any. The views must stay where they are until bind(). Before bind() they have dtype and shape but no data, which
+// is all that planning needs.
+class BufferPlanner {
+ public:
+  void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime);
+  // `view` looks at the beginning of `base`, which must be large enough and added before.
+  void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape);
+
+  const MemoryPlan& finish();
+  // Points every view into the plan.peak_bytes() bytes at `memory`.
+  void bind(void* memory);
+  const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  struct Added {
+    Tensor* view;
+    int buffer;
+  };
+  struct Alias {
+    Tensor* view;
+    const Tensor* base;
+  };
+  MemoryPlan plan_;
+  std::vector<Added> added_;
+  std::vector<Alias> aliases_;
+};
+
 }  // namespace octet
