@@ -37,10 +37,16 @@ class ScaleTable {
   void end_step(Backend& backend, int64_t step);
 
   // Evaluation must leave no trace in the training state.
-  void push_slots(Backend& backend) { backend.copy(slots_backup_, slots_); }
-  void pop_slots(Backend& backend) { backend.copy(slots_, slots_backup_); }
+  void push_slots(Backend& backend) {
+    if (slots_) backend.copy(slots_backup_, slots_);
+  }
+  void pop_slots(Backend& backend) {
+    if (slots_) backend.copy(slots_, slots_backup_);
+  }
 
-  void clear_stats(Backend& backend) { backend.zero(stats_); }
+  void clear_stats(Backend& backend) {
+    if (stats_) backend.zero(stats_);
+  }
 
   // One tensor's view for a human: waits for the device.
   struct Report {
