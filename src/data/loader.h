@@ -71,14 +71,14 @@ class Loader final : public BatchSource {
 
  private:
   int64_t sample_start(int64_t sample) const;
-  int64_t aligned(int64_t start) const;
+  int64_t aligned(int64_t start);
   void fill_row(Batch& batch, int64_t row, int64_t start);
 
   TokenSource source_;
   LoaderOptions options_;
   LoaderState state_;
   int64_t windows_ = 0;
-  std::vector<int32_t> row_;  // (length + 1)
+  std::vector<int32_t> row_;  // (length + 1) scratch
 };
 
 }  // namespace octet

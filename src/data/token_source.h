@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,14 +21,18 @@ class TokenSource {
   TokenSource() = default;
   static TokenSource from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size);
 
-  // Maps token files: llm.c shards (uint16 or uint32) and raw uint16 as nanoGPT writes; see docs/formats.md.
+  // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see
+  // docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
-  // Documents of text files, in order. A document ends at the end of its file or at "<|endoftext|>" (one
-  // newline after that marker belongs to it); the tokenizer's eos, where it has one, is put after each
-  // document.
-  static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer);
-  static TokenSource from_text(std::string_view text, std::string name, const Tokenizer& tokenizer);
+  // The documents one after another, each followed by the tokenizer's eos where it has one.
+  static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
+                                    const Tokenizer& tokenizer, int64_t vocab_size);
+
+  // Documents of text files, in order: a document ends at the end of its file or at the marker
+  // "<|endoftext|>" (one newline after the marker belongs to it). Empty documents are left out.
+  static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
+                                     int64_t vocab_size);
 
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -50,10 +56,11 @@ class TokenSource {
     int width;              // 2 or 4
     int64_t count;
     std::string name;
+    int64_t data_offset;  // of `data` in the file, for messages
   };
 
   void append(Piece piece);
-  void check_ids(int64_t vocab_size) const;
+  static void check_ids(const Piece& piece, int64_t vocab_size);
 
   std::vector<Piece> pieces_;
   std::vector<int64_t> starts_;  // of each piece in the source
