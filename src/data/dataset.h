@@ -15,7 +15,7 @@ struct DatasetOptions {
   // As `dataset`. Where it is empty: the demo's held-out stories; the files of a folder that are named as
   // validation (val.bin beside train.bin, name_val_000000.bin); or else the last `eval_split` share of each
   // piece of `dataset`.
-  std::string eval_dataset;
+  std::string eval_dataset = {};
   double eval_split = 0.01;
   uint64_t seed = 0;             // of the demo's stories
   int64_t demo_stories = 20000;  // for training; a tenth as many for evaluation

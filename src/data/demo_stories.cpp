@@ -105,8 +105,8 @@ DemoCase way_back(Draw& draw) {
 DemoCase comparison(Draw& draw) {
   const Person &one = draw.person(), &other = draw.person();
   const std::string_view thing = draw.word(kThings);
-  const int first = draw.number(1, 9);
-  const int second = (first + draw.number(0, 7)) % 9 + 1;
+  const int first = draw.number(2, 9);
+  const int second = (first - 2 + draw.number(1, 7)) % 8 + 2;
   return {fmt::format("{} has {} {}s. {} has {} {}s. The one who has more is", one.name, first, thing,
                       other.name, second, thing),
           fmt::format(" {}.", first > second ? one.name : other.name)};

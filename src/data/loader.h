@@ -48,7 +48,7 @@ struct LoaderOptions {
   // With respect_documents a row is cut after each eos: positions start again at 0, attention does not cross,
   // and the eos has no target (what follows it is another document). Needs eos. Otherwise a row is one
   // document.
-  std::optional<int32_t> eos;
+  std::optional<int32_t> eos = std::nullopt;
   bool respect_documents = false;
   // RandomCrops only: moves a crop to the first document start among the `length` places from the one drawn,
   // where there is one, so that rows do not begin in the middle of a short document. Needs eos.
