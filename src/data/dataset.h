@@ -9,8 +9,7 @@ namespace octet {
 
 struct DatasetOptions {
   // "demo" (built in), or a file, a folder or a glob. Files are taken in the order of their names; a folder
-  // gives its
-  // *.bin (token files) or its *.txt (text), and both at once is an error.
+  // gives its *.bin (token files) or its *.txt (text), and both at once is an error.
   std::string dataset = "demo";
   // As `dataset`. Where it is empty: the demo's held-out stories; the files of a folder that are named as
   // validation (val.bin beside train.bin, name_val_000000.bin); or else the last `eval_split` share of each
