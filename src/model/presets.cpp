@@ -66,8 +66,8 @@ ModelConfig qwen(std::string name, Sizes s, int64_t vocab, bool tied, float epsi
   return c;
 }
 
-// The byte tokenizer's 256 bytes and its special tokens.
-constexpr int64_t kBytesVocab = 259;
+// The byte tokenizer's 256 bytes and its end-of-text token.
+constexpr int64_t kBytesVocab = 257;
 
 ModelConfig tiny(ModelConfig c, std::string name) {
   c.name = std::move(name);
