@@ -89,10 +89,9 @@ void read_gpt2(const Fields& f, ModelConfig& c) {
 void read_rope(const Fields& f, ModelConfig& c, double default_theta) {
   c.rope_theta = f.number("rope_theta", default_theta);
   // Transformers 5 keeps both under rope_parameters, earlier versions the scaling under rope_scaling.
-  std::optional<Fields> scaling = f.object("rope_parameters");
-  if (scaling) c.rope_theta = scaling->number("rope_theta", c.rope_theta);
-  if (!scaling) scaling = f.object("rope_scaling");
+  const std::optional<Fields> scaling = f.object(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   if (!scaling) return;
+  c.rope_theta = scaling->number("rope_theta", c.rope_theta);
   const std::string type = scaling->text("rope_type", scaling->text("type", "default").c_str());
   if (type == "default") return;
   f.refuse_unless(type == "llama3", fmt::format("rope scaling of type \"{}\": octet computes llama3", type));
