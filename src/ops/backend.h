@@ -99,7 +99,8 @@ struct WorkspaceNeeds {
   int64_t width = 0;  // the widest row any elementwise or norm op sees
   AttentionShape attention;
   int64_t max_length = 0;
-  int64_t parameters = 0;
+  int64_t parameters = 0;  // number of parameter tensors
+  bool fp8 = true;         // some of the products may run as gemm_fp8
 };
 
 class Backend {
@@ -176,6 +177,7 @@ class Backend {
   // cross-entropy of each row (0 where ignored), penalty (n) fp32 the weighted penalty of each row:
   //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
   // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
+  // A row without a target has no penalty and no gradient either.
   // With backward, logits are replaced in place by gradient_scale * d(loss + penalty) / d logits.
   virtual void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
                              const LossOptions&) = 0;
