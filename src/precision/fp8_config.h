@@ -32,7 +32,7 @@ struct Fp8Config {
 
 // The tensors of a Linear that are quantised.
 enum class Role : uint8_t { Input, Weight, Gradient };
-constexpr std::array kRoles = {Role::Input, Role::Weight, Role::Gradient};
+inline constexpr std::array kRoles = {Role::Input, Role::Weight, Role::Gradient};
 std::string_view name_of(Role role);
 
 // How the recipe quantises each role. The formats of the two copies follow from the products they take part in:

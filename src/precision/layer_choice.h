@@ -22,7 +22,7 @@ struct LinearSite {
 };
 
 enum class Product : uint8_t { Forward, Dgrad, Wgrad };
-constexpr std::array kProducts = {Product::Forward, Product::Dgrad, Product::Wgrad};
+inline constexpr std::array kProducts = {Product::Forward, Product::Dgrad, Product::Wgrad};
 std::string_view name_of(Product product);
 
 struct ProductChoice {

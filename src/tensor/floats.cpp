@@ -14,7 +14,7 @@ uint8_t encode(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > 0x7F800000) return sign | 0x7F;
+  if (magnitude > 0x7F800000) return 0x7F;
 
   constexpr int shift = 23 - mantissa;
   constexpr uint32_t min_normal = static_cast<uint32_t>(127 + min_exponent) << 23;

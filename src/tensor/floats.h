@@ -35,7 +35,7 @@ constexpr float kE5M2Max = 57344.0f;
 constexpr float fp8_max(DType format) { return format == DType::E5M2 ? kE5M2Max : kE4M3Max; }
 
 // E4M3 (OCP "fn": no infinities, NaN = 0x7F and 0xFF) and E5M2 (IEEE-like). Saturating: finite values and
-// infinities beyond the largest finite value become that value with their sign; NaN stays NaN (0x7F, sign kept);
+// infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F;
 // -0 stays -0; subnormals are exact. These are the semantics of the GPU's satfinite conversions.
 uint8_t to_e4m3(float x);
 uint8_t to_e5m2(float x);

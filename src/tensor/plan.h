@@ -11,7 +11,7 @@
 namespace octet {
 
 enum class MemoryCategory { Weights, Gradients, Optimizer, Activations, Workspace };
-constexpr std::array kMemoryCategories = {MemoryCategory::Weights, MemoryCategory::Gradients,
+inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights, MemoryCategory::Gradients,
                                           MemoryCategory::Optimizer, MemoryCategory::Activations,
                                           MemoryCategory::Workspace};
 std::string_view name_of(MemoryCategory category);
