@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "command.h"
 
 namespace octet {
@@ -27,8 +28,8 @@ int train_command(std::span<const std::string> arguments) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) {
-    fail_config("octet train takes one configuration file, got '{}' and '{}'", parsed.positionals[0],
-                parsed.positionals[1]);
+    fail_config("octet train takes one configuration file, got '{}' and '{}'",
+                printable(parsed.positionals[0]), printable(parsed.positionals[1]));
   }
   const std::string path = parsed.positionals.empty() ? "" : parsed.positionals[0];
   if (!parsed.positionals.empty() && path.empty()) fail_config("the name of the configuration file is empty");
