@@ -26,7 +26,4 @@ std::span<const Command> commands();
 int train_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 
-// Trains as the checked and resolved config says.
-int run_train(TrainConfig config);
-
 }  // namespace octet

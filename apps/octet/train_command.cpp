@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "train/trainer.h"
 
 namespace octet {
 namespace {
@@ -33,15 +34,7 @@ int train_command(std::span<const std::string> arguments) {
   }
   const std::string path = parsed.positionals.empty() ? "" : parsed.positionals[0];
   if (!parsed.positionals.empty() && path.empty()) fail_config("the name of the configuration file is empty");
-  return run_train(load_train_config(path, parsed.settings));
-}
-
-int run_train(TrainConfig config) {
-  if (config.dry_run) {
-    fmt::print("{}", to_yaml(config));
-    return kExitDone;
-  }
-  fail("training is not there yet; --dry_run shows the resolved configuration");
+  return train(load_train_config(path, parsed.settings));
 }
 
 }  // namespace octet

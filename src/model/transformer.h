@@ -45,7 +45,9 @@ struct LossSums {
 // is allocated before allocate(), so a Transformer also answers what a run would need.
 class Transformer {
  public:
-  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend);
+  // With `weights`, the parameters of another Transformer are used instead of own ones (sampling beside training).
+  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend,
+              ParameterSet* weights = nullptr);
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
 
   const ModelConfig& config() const { return config_; }
@@ -109,7 +111,8 @@ class Transformer {
   KeepPolicy keep_;
   Timeline time_;
   BufferPlanner planner_;
-  ParameterSet parameters_;
+  std::unique_ptr<ParameterSet> own_parameters_;
+  ParameterSet& parameters_;
   ScaleTable scales_;
   std::shared_ptr<void> memory_;
   int64_t allocated_bytes_ = 0;

@@ -84,7 +84,7 @@ ProtoMessage text_value(std::string_view tag, std::string_view markdown) {
   ProtoMessage content, message;
   content.integer(tensor::kDtype, tensor::kString)
       .message(tensor::kShape, vector_shape(1))
-      .bytes(tensor::kStringValue, printable(markdown));  // the plug-in cannot show what is not UTF-8
+      .bytes(tensor::kStringValue, terminal_safe(markdown));  // the plug-in cannot show what is not UTF-8
   return message.bytes(summary::kTag, tag)
       .message(summary::kTensor, content)
       .message(summary::kMetadata, plugin_metadata("text", ""));
@@ -267,7 +267,7 @@ void TensorBoardWriter::hparams(const HParams& values) {
       shown = fmt::format("{}", *number);
     } else {
       shown = std::get<std::string>(value);
-      encoded.bytes(hparams_data::kString, printable(shown));
+      encoded.bytes(hparams_data::kString, terminal_safe(shown));
     }
     entry.bytes(hparams_data::kMapKey, key).message(hparams_data::kMapValue, encoded);
     start.message(hparams_data::kHparams, entry);
