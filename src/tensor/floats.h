@@ -57,14 +57,13 @@ inline uint8_t encode_fp8(float x) {
 
   uint32_t code = magnitude >= min_normal ? normal : subnormal;
   code = code < max_code ? code : uint32_t{max_code};
-  code = magnitude > 0x7F800000 ? 0x7Fu : code;
-  return static_cast<uint8_t>(sign | code);
+  return static_cast<uint8_t>(magnitude > 0x7F800000 ? 0x7Fu : sign | code);
 }
 
 }  // namespace detail
 
 // E4M3 (OCP "fn": no infinities, NaN = 0x7F and 0xFF) and E5M2 (IEEE-like). Saturating: finite values and
-// infinities beyond the largest finite value become that value with their sign; NaN stays NaN (0x7F, sign kept);
+// infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F whatever its sign;
 // -0 stays -0; subnormals are exact. These are the semantics of the GPU's satfinite conversions.
 inline uint8_t to_e4m3(float x) { return detail::encode_fp8<3, -6, 0x7E>(x); }
 inline uint8_t to_e5m2(float x) { return detail::encode_fp8<2, -14, 0x7B>(x); }

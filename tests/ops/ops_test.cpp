@@ -40,8 +40,7 @@ TEST_P(OpTest, ForwardMatchesDoublePrecision) {
   OpRun run(*backend, op_case);
   run.forward();
   const OpResult result = run.result();
-  Arrays inputs;
-  for (const auto& input : op_case.inputs) inputs.push_back(input.data);
+  Arrays inputs = op_case.input_data();
   const Arrays expected = op_case.reference(inputs);
   ASSERT_EQ(expected.size(), result.outputs.size());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -60,16 +59,15 @@ TEST_P(OpTest, GradientsMatchFiniteDifferences) {
   run.forward();
   run.backward();
   const OpResult result = run.result();
-  Arrays inputs;
-  for (const auto& input : op_case.inputs) inputs.push_back(input.data);
+  Arrays inputs = op_case.input_data();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& input = op_case.inputs[i];
     if (!input.differentiable) continue;
     // Central differences of the double reference at up to 64 places.
-    const size_t samples = std::min<size_t>(64, input.data.size());
+    const size_t samples = std::min<size_t>(64, inputs[i].size());
     std::vector<double> analytic, numeric;
     for (size_t s = 0; s < samples; ++s) {
-      const size_t j = samples == input.data.size() ? s : Philox(5, i).below(s, input.data.size());
+      const size_t j = samples == inputs[i].size() ? s : Philox(5, i).below(s, inputs[i].size());
       const double step = 1e-5, middle = inputs[i][j];
       inputs[i][j] = middle + step;
       const double above = loss_of(op_case, run.upstream(), inputs);

@@ -7,21 +7,27 @@
 
 namespace octet::test {
 
-int OpCase::add_input(std::string value_name, DType value_dtype, Shape shape, std::vector<double> data) {
-  inputs.push_back({std::move(value_name), value_dtype, shape, std::move(data)});
+int OpCase::add_input(std::string value_name, DType value_dtype, Shape shape, Fill fill) {
+  inputs.push_back({std::move(value_name), value_dtype, shape, std::move(fill)});
   return static_cast<int>(inputs.size()) - 1;
 }
 
-int OpCase::add_gradient_input(std::string value_name, DType value_dtype, Shape shape,
-                               std::vector<double> data, bool accumulates) {
+int OpCase::add_gradient_input(std::string value_name, DType value_dtype, Shape shape, Fill fill,
+                               bool accumulates) {
   inputs.push_back(
-      {std::move(value_name), value_dtype, shape, std::move(data), true, accumulates, value_dtype});
+      {std::move(value_name), value_dtype, shape, std::move(fill), true, accumulates, value_dtype});
   return static_cast<int>(inputs.size()) - 1;
 }
 
 int OpCase::add_output(std::string value_name, DType value_dtype, Shape shape, bool takes_part) {
   outputs.push_back({std::move(value_name), value_dtype, shape, takes_part});
   return static_cast<int>(outputs.size()) - 1;
+}
+
+Arrays OpCase::input_data() const {
+  Arrays result;
+  for (const Value& input : inputs) result.push_back(input.fill());
+  return result;
 }
 
 double round_to(DType dtype, double x) {
@@ -120,7 +126,7 @@ OpRun::OpRun(Backend& backend, const OpCase& op_case, uint64_t seed) : backend_(
   const auto count = [](const Shape& shape) { return static_cast<size_t>(shape.numel()); };
   for (size_t i = 0; i < op_case.inputs.size(); ++i) {
     const Value& input = op_case.inputs[i];
-    args_.in.push_back(upload(input.dtype, input.shape, input.data));
+    args_.in.push_back(upload(input.dtype, input.shape, input.fill()));
     std::vector<double> initial;
     Tensor gradient;
     if (input.differentiable) {

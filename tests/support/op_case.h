@@ -15,12 +15,14 @@ namespace octet::test {
 // says. The table of all cases drives finite differences, thread-count independence, backend comparison and
 // timing.
 
-// Values are kept as double, exact in `dtype`.
+// Values are double, exact in the tensor's dtype, and made when asked for: listing the table costs nothing.
+using Fill = std::function<std::vector<double>()>;
+
 struct Value {
   std::string name;
   DType dtype = DType::F32;
   Shape shape;
-  std::vector<double> data;
+  Fill fill;
   bool differentiable = false;
   bool accumulates = false;           // backward adds to the gradient instead of setting it
   DType gradient_dtype = DType::F32;  // usually dtype
@@ -56,9 +58,9 @@ struct OpCase {
   bool large = false;  // for threads and timing: too large for finite differences
   double flops = 0;    // of forward, for timing
 
-  int add_input(std::string name, DType dtype, Shape shape, std::vector<double> data);
-  int add_gradient_input(std::string name, DType dtype, Shape shape, std::vector<double> data,
-                         bool accumulates);
+  int add_input(std::string name, DType dtype, Shape shape, Fill fill);
+  int add_gradient_input(std::string name, DType dtype, Shape shape, Fill fill, bool accumulates);
+  Arrays input_data() const;
   int add_output(std::string name, DType dtype, Shape shape, bool upstream = true);
 };
 

@@ -9,6 +9,14 @@
 namespace octet::test {
 namespace {
 
+Fill normal(int64_t count, DType dtype, uint64_t seed, double scale = 1.0, double offset = 0.0) {
+  return [=] { return random_values(count, dtype, seed, scale, offset); };
+}
+
+Fill fixed(std::vector<double> values) {
+  return [values = std::move(values)] { return values; };
+}
+
 std::vector<double> ids(int64_t count, int64_t bound, uint64_t seed) {
   std::vector<double> result(static_cast<size_t>(count));
   for (size_t i = 0; i < result.size(); ++i) {
@@ -52,10 +60,10 @@ OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant varia
   OpCase op = start(name, dtype, {m, n, k});
   op.gemms = {{m, n, k}};
   op.flops = 2.0 * static_cast<double>(m * n * k);
-  op.add_input("a", dtype, ta ? Shape{k, m} : Shape{m, k}, random_values(m * k, dtype, 1));
-  op.add_input("b", dtype, tb ? Shape{n, k} : Shape{k, n}, random_values(k * n, dtype, 2));
-  op.add_input("c_before", c_dtype, {m, n}, random_values(m * n, c_dtype, 3));
-  op.add_input("bias", c_dtype, {n}, random_values(n, c_dtype, 4));
+  op.add_input("a", dtype, ta ? Shape{k, m} : Shape{m, k}, normal(m * k, dtype, 1));
+  op.add_input("b", dtype, tb ? Shape{n, k} : Shape{k, n}, normal(k * n, dtype, 2));
+  op.add_input("c_before", c_dtype, {m, n}, normal(m * n, c_dtype, 3));
+  op.add_input("bias", c_dtype, {n}, normal(n, c_dtype, 4));
   op.add_output("c", c_dtype, {m, n});
   op.forward = [=](Backend& backend, Args& args) {
     GemmOptions options{.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .bias = {}};
@@ -85,10 +93,10 @@ OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, b
   const int64_t positions = 7;
   op.needs.tokens = rows;
   op.needs.width = width;
-  op.add_gradient_input("wte", dtype, {vocab, width}, random_values(vocab * width, dtype, 1), true);
-  op.add_gradient_input("wpe", dtype, {positions, width}, random_values(positions * width, dtype, 2), true);
-  op.add_input("tokens", DType::I32, {rows}, ids(rows, vocab, 3));
-  op.add_input("positions", DType::I32, {rows}, ids(rows, positions, 4));
+  op.add_gradient_input("wte", dtype, {vocab, width}, normal(vocab * width, dtype, 1), true);
+  op.add_gradient_input("wpe", dtype, {positions, width}, normal(positions * width, dtype, 2), true);
+  op.add_input("tokens", DType::I32, {rows}, fixed(ids(rows, vocab, 3)));
+  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 4)));
   op.add_output("x", dtype, {rows, width});
   op.forward = [=](Backend& backend, Args& args) {
     backend.embedding_forward(args.out[0], args.in[2], args.in[3], args.in[0],
@@ -119,15 +127,17 @@ OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool h
   op.needs.width = width;
   const float epsilon = 1e-5f;
   // Sixteenths, so that x + delta is exact in bf16 and the reference need not round it.
-  const auto sixteenths = [&](uint64_t seed, double offset) {
-    std::vector<double> values = random_values(rows * width, dtype, seed, 1.0, offset);
-    for (double& x : values) x = std::clamp(std::round(x * 16.0) / 16.0, -7.5, 7.5);
-    return values;
+  const auto sixteenths = [=](uint64_t seed, double offset) -> Fill {
+    return [=] {
+      std::vector<double> values = random_values(rows * width, dtype, seed, 1.0, offset);
+      for (double& x : values) x = std::clamp(std::round(x * 16.0) / 16.0, -7.5, 7.5);
+      return values;
+    };
   };
   op.add_gradient_input("x", dtype, {rows, width}, sixteenths(1, 0.5), false);
   op.add_input("delta", dtype, {rows, width}, sixteenths(2, 0.0));
-  op.add_gradient_input("gain", dtype, {width}, random_values(width, dtype, 3, 0.2, 1.0), true);
-  op.add_gradient_input("bias", dtype, {width}, random_values(width, dtype, 4, 0.2), true);
+  op.add_gradient_input("gain", dtype, {width}, normal(width, dtype, 3, 0.2, 1.0), true);
+  op.add_gradient_input("bias", dtype, {width}, normal(width, dtype, 4, 0.2), true);
   op.add_output("y", dtype, {rows, width});
   op.add_output("residual", dtype, {rows, width});
   op.add_output("mean", DType::F32, {rows}, false);
@@ -177,7 +187,7 @@ OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t
   op.needs.tokens = rows;
   const int64_t in_width = gated ? 2 * width : width;
   op.needs.width = in_width;
-  op.add_gradient_input("x", dtype, {rows, in_width}, random_values(rows * in_width, dtype, 1, 3.0), false);
+  op.add_gradient_input("x", dtype, {rows, in_width}, normal(rows * in_width, dtype, 1, 3.0), false);
   op.add_output("h", dtype, {rows, width});
   op.forward = [=](Backend& backend, Args& args) {
     backend.activation_forward(activation, operand(args.out[0]), args.in[0]);
@@ -214,9 +224,9 @@ OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
       table[at(p * depth + half + i)] = round_to(DType::F32, std::sin(angle));
     }
   }
-  op.add_gradient_input("qkv", dtype, {rows, width}, random_values(rows * width, dtype, 1), false);
-  op.add_input("positions", DType::I32, {rows}, ids(rows, positions, 2));
-  op.add_input("table", DType::F32, {positions, depth}, table);
+  op.add_gradient_input("qkv", dtype, {rows, width}, normal(rows * width, dtype, 1), false);
+  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
+  op.add_input("table", DType::F32, {positions, depth}, fixed(table));
   op.add_output("qkv_rotated", dtype, {rows, width});
   op.forward = [=](Backend& backend, Args& args) {
     backend.copy(args.out[0], args.in[0]);
@@ -260,9 +270,9 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
   op.needs.max_length = longest;
   for (const int64_t length : lengths)
     op.flops += 2.0 * static_cast<double>(length * length * shape.out_width());
-  op.add_gradient_input("qkv", dtype, {tokens, width}, random_values(tokens * width, dtype, 1), false);
+  op.add_gradient_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1), false);
   starts.resize(starts.size() + 2, -1.0);  // capacity beyond the count
-  op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, starts);
+  op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, fixed(starts));
   op.add_output("out", dtype, {tokens, shape.out_width()});
   op.add_output("lse", DType::F32, {shape.heads, tokens}, false);
   const auto count = static_cast<int64_t>(lengths.size());
@@ -320,8 +330,8 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   std::vector<double> targets = ids(rows, vocab + 1, 2);
   for (double& target : targets) target -= 1.0;  // some are -1
   if (rows == 1) targets[0] = 1.0;
-  op.add_gradient_input("logits", dtype, {rows, width}, random_values(rows * width, dtype, 1, 3.0), false);
-  op.add_input("targets", DType::I32, {rows}, targets);
+  op.add_gradient_input("logits", dtype, {rows, width}, normal(rows * width, dtype, 1, 3.0), false);
+  op.add_input("targets", DType::I32, {rows}, fixed(targets));
   op.add_output("loss", DType::F32, {rows});
   op.add_output("penalty", DType::F32, {rows});
   op.add_output("correct", DType::I32, {rows}, false);
@@ -364,9 +374,9 @@ OpCase sums_case(DType dtype, int64_t rows, int64_t width) {
   op.needs.tokens = rows;
   op.needs.width = width;
   op.needs.parameters = 2;
-  op.add_input("x", dtype, {rows, width}, random_values(rows * width, dtype, 1, 1.0, 0.3));
-  op.add_input("column_sum_before", DType::F32, {width}, random_values(width, DType::F32, 2));
-  op.add_input("other", DType::F32, {width}, random_values(width, DType::F32, 3));
+  op.add_input("x", dtype, {rows, width}, normal(rows * width, dtype, 1, 1.0, 0.3));
+  op.add_input("column_sum_before", DType::F32, {width}, normal(width, DType::F32, 2));
+  op.add_input("other", DType::F32, {width}, normal(width, DType::F32, 3));
   op.add_output("column_sum", DType::F32, {width});
   op.add_output("total", DType::F32, {1});
   op.add_output("norm", DType::F32, {2});
