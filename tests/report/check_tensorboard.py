@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that the tensorboard package reads the event files that octet writes.
 
-Usage: check_tensorboard.py REPORT_TESTS, the program with the tests of src/report. Also checks a file that is cut in
-the middle of a record, with a resumed run's file after it. Exits with 77 where tensorboard is not installed.
+Usage: check_tensorboard.py REPORT_TESTS, the program with the tests of src/report. Also checks a file that is
+cut in the middle of a record, with a resumed run's file after it. Exits with 77 where tensorboard is absent.
 """
 import math
 import os
@@ -59,9 +59,10 @@ def check_whole(accumulator) -> None:
     sample = accumulator.Tensors("samples/0")[0].tensor_proto.string_val[0].decode()
     expect(sample == "    Once upon\n    a \ufffd time café", f"samples/0 is {sample!r}")
     text_plugin = accumulator.PluginTagToContent("text")
-    expect({"samples/0", "hparams", "train/precision"} <= set(text_plugin), f"text tags are {set(text_plugin)}")
+    expect({"samples/0", "hparams", "train/precision"} <= set(text_plugin), f"text tags: {set(text_plugin)}")
     table = accumulator.Tensors("hparams")[0].tensor_proto.string_val[0].decode()
-    expect("| learning_rate | 0.0006 |" in table and "| model | gpt2\\|café |" in table, f"hparams is {table!r}")
+    for row in ("| learning_rate | 0.0006 |", "| model | gpt2\\|café |"):
+        expect(row in table, f"hparams is {table!r}")
 
     content = accumulator.PluginTagToContent("hparams")[hparams_metadata.SESSION_START_INFO_TAG]
     values = hparams_metadata.parse_session_start_info_plugin_data(content).hparams
