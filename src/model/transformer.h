@@ -58,6 +58,7 @@ class Transformer {
   ScaleTable& scales() { return scales_; }
   // Every Linear with its site and choice, in the order of the forward pass.
   const std::vector<Linear*>& linears() const { return linears_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
