@@ -277,7 +277,7 @@ void Transformer::plan_workspace() {
                                                 config_.padded_vocab()}),
                              .attention = config_.attention(),
                              .max_length = shape_.length,
-                             .parameters = config_.parameter_count()};
+                             .parameters = std::ssize(parameters_.all())};
   add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)});
 }
 

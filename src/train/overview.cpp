@@ -69,13 +69,7 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
                                       outcome.stopped ? " (stopped on request)" : "")});
   if (outcome.steps > 0) table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
   if (outcome.last_eval) table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
-  if (outcome.demo_score) {
-    const auto percent = [](const std::optional<double>& share) {
-      return share ? std::optional<double>(*share * 100) : std::nullopt;
-    };
-    table.add_row({"unseen stories right",
-                   arrow(percent(outcome.demo_score_before), percent(outcome.demo_score), "{:.0f} %")});
-  }
+  if (outcome.demo_score) table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
   if (outcome.seconds > 0) {
     table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens) / outcome.seconds)});

@@ -26,7 +26,7 @@ struct Outcome {
   int64_t allocated_bytes = 0;
   int64_t skipped_steps = 0;
   std::string run_folder;
-  std::optional<double> demo_score_before, demo_score;  // share of unseen cases answered exactly
+  std::optional<double> demo_score;  // share of unseen cases answered exactly
 };
 
 std::string summary_text(const Setup& setup, const Outcome& outcome);

@@ -75,6 +75,7 @@ OptimizerOptions optimizer_options(const Setup& setup) {
 
 // The built-in demo's exam: unseen stories whose last sentence the model must finish exactly.
 constexpr int64_t kExamCases = 48;
+constexpr int64_t kExamShown = 4;  // with the answer of the untrained model beside it
 constexpr uint64_t kExamSeed = 20240607;
 
 class Run {
@@ -217,9 +218,10 @@ class Run {
     return config_.sample_prompt + generator().continue_prompt(config_.sample_prompt, options);
   }
 
-  // Share of the exam's cases answered exactly, and what was answered to the first few.
-  double exam(std::vector<std::string>& answers) {
-    const std::vector<DemoCase> cases = demo_cases(kExamSeed, kExamCases);
+  // Share of the exam's first `count` cases answered exactly, and the answers.
+  double exam(int64_t count, std::vector<std::string>& answers) {
+    std::vector<DemoCase> cases = demo_cases(kExamSeed, kExamCases);
+    cases.resize(static_cast<size_t>(count));
     std::vector<std::string> prompts;
     for (const DemoCase& c : cases) prompts.push_back(c.prompt);
     const SampleOptions options{.max_tokens = 24, .temperature = 0, .stop = "."};
@@ -230,7 +232,7 @@ class Run {
   }
 
   void first_look() {
-    if (config_.is_demo()) outcome_.demo_score_before = exam(answers_before_);
+    if (config_.is_demo()) exam(kExamShown, answers_before_);
     if (config_.sample_steps > 0) sample_before_ = sample();
     outcome_.first_eval = evaluate();
   }
@@ -241,11 +243,10 @@ class Run {
     }
     if (config_.is_demo() && outcome_.steps > 0) {
       std::vector<std::string> answers;
-      outcome_.demo_score = exam(answers);
+      outcome_.demo_score = exam(kExamCases, answers);
       const std::vector<DemoCase> cases = demo_cases(kExamSeed, kExamCases);
-      constexpr size_t kShown = 4;
       console_.print("\nstories it has never seen, finished by the model:");
-      for (size_t i = 0; i < kShown; ++i) {
+      for (size_t i = 0; i < static_cast<size_t>(kExamShown); ++i) {
         console_.print(fmt::format("  {}\n    before [{}]\n    after  [{}] {}", cases[i].prompt,
                                    terminal_safe(answers_before_[i]), terminal_safe(answers[i]),
                                    answers[i] == cases[i].answer ? "right"
