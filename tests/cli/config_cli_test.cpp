@@ -32,6 +32,11 @@ struct BadFile {
   const char* errors;
 };
 
+// Else the list of tests shows its bytes, which are addresses and differ from call to call.
+void PrintTo(const BadFile& file, std::ostream* out) {
+  *out << file.name;
+}
+
 class BadFiles : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadFiles, GiveTheirErrorAndExitWithTwo) {
