@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+namespace octet {
+
+struct TokenizeOptions {
+  std::string tokenizer;     // a file or folder, as load_tokenizer takes it
+  bool decode = false;       // ids on stdin, text on stdout
+  bool add_special = false;  // with what the model expects around a text
+  bool jsonl = false;        // one text per line as a JSON string, one line of ids for each
+};
+
+// Text on stdin to one line of ids on stdout, separated by spaces; or back, byte for byte. With `jsonl` line
+// by line, and then decoded text is a JSON string with U+FFFD for bytes that are not UTF-8.
+int run_tokenize(const TokenizeOptions& options);
+
+}  // namespace octet
