@@ -1,7 +1,10 @@
 #include "tokenize_command.h"
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -70,6 +73,15 @@ std::string json_text(std::string_view line, size_t number) {
   return value.get<std::string>();
 }
 
+template <class Function>
+void for_each_line(std::string_view input, Function&& function) {
+  for (size_t number = 1; !input.empty(); ++number) {
+    const size_t end = std::min(input.find('\n'), input.size());
+    function(input.substr(0, end), number);
+    input.remove_prefix(std::min(end + 1, input.size()));
+  }
+}
+
 class TokenizeRun {
  public:
   explicit TokenizeRun(const TokenizeOptions& options)
@@ -82,22 +94,46 @@ class TokenizeRun {
   }
 
   void run_lines(std::string_view input, std::string& out) const {
-    for (size_t number = 1; !input.empty(); ++number) {
-      const size_t end = std::min(input.find('\n'), input.size());
-      const std::string_view line = input.substr(0, end);
-      input.remove_prefix(std::min(end + 1, input.size()));
+    for_each_line(input, [&](std::string_view line, size_t number) {
       if (options_.decode) {
         out += nlohmann::json(repair_utf8(tokenizer_->decode(parse_ids(line)))).dump();
         out.push_back('\n');
       } else {
         encode(json_text(line, number), out);
       }
+    });
+  }
+
+  std::string run_bench(std::string_view input) const {
+    std::vector<std::string> texts;
+    if (options_.jsonl) {
+      for_each_line(input,
+                    [&](std::string_view line, size_t number) { texts.push_back(json_text(line, number)); });
+    } else {
+      texts.emplace_back(input);
     }
+    nlohmann::json seconds = nlohmann::json::array(), cpu_seconds = nlohmann::json::array();
+    size_t bytes = 0, tokens = 0;
+    for (const std::string& text : texts) bytes += text.size();
+    for (int repeat = 0; repeat < options_.bench; ++repeat) {
+      tokens = 0;
+      const auto start = std::chrono::steady_clock::now();
+      const std::clock_t cpu_start = std::clock();
+      for (const std::string& text : texts) tokens += tokenizer_->encode(text).size();
+      cpu_seconds.push_back(static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC);
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return nlohmann::json{
+               {"bytes", bytes}, {"tokens", tokens}, {"seconds", seconds}, {"cpu_seconds", cpu_seconds}}
+               .dump() +
+           "\n";
   }
 
   std::string run(std::string_view input) const {
     std::string out;
-    if (options_.jsonl) {
+    if (options_.bench > 0) {
+      out = run_bench(input);
+    } else if (options_.jsonl) {
       run_lines(input, out);
     } else if (options_.decode) {
       out = tokenizer_->decode(parse_ids(input));
@@ -117,6 +153,7 @@ class TokenizeRun {
 int run_tokenize(const TokenizeOptions& options) {
   if (options.tokenizer.empty()) fail_config("octet tokenize needs --tokenizer FILE_OR_FOLDER");
   if (options.decode && options.add_special) fail_config("--add_special does not go with --decode");
+  if (options.decode && options.bench > 0) fail_config("--bench does not go with --decode");
   const TokenizeRun tokenize(options);
   write_stdout(tokenize.run(read_stdin()));
   return 0;

@@ -114,8 +114,9 @@ void AddedTokenMatcher::split(std::string_view text, const std::function<void(st
       size_t begin = i, end = i + token.content.size();
       i = end;  // the search goes on behind the bare token, whatever is stripped or refused
       if (token.single_word && touches_word(text, begin, end)) continue;
-      if (token.lstrip) begin = spaces_before(text, begin, done);
+      if (token.lstrip) begin = std::max(spaces_before(text, begin, done), done);
       if (token.rstrip) end = spaces_behind(text, end);
+      if (begin >= end) continue;  // a white-space token that the one before has stripped
       if (done < begin) on_text(text.substr(done, begin - done));
       on_token(token.id);
       done = end;
