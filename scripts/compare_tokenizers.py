@@ -227,6 +227,8 @@ def synthetic_tokenizer(rng, words):
     added, contents = [], ["<s>", "<s><s>", "</s>", "[MASK]", "the", "a", "\u00e9t\u00e9", "e\u0301", "  ", "\n", "1", "x y", "\u4f60"]
     for content in rng.sample(contents, rng.randrange(1, len(contents))):
         flags = {k: rng.random() < 0.4 for k in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        # The library panics where a white-space token with lstrip lies in what another has stripped.
+        flags["lstrip"] &= bool(content.strip())
         added.append({"id": vocab.get(content, len(vocab) + len(added)), "content": content, **flags})
     for i, token in enumerate(t for t in added if t["content"] not in vocab):
         token["id"] = len(vocab) + i  # the library numbers them so, whatever the file says
