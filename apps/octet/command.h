@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/config.h"
+
+namespace octet {
+
+constexpr int kExitDone = 0;
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;  // wrong usage or configuration: nothing was started
+
+// `run` gets what follows the command's name and returns the exit code. Errors are thrown: ConfigError exits
+// with kExitUsage, every other exception with kExitFailure.
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(std::span<const std::string> arguments);
+};
+
+// Every command, in the order of --help.
+std::span<const Command> commands();
+
+int train_command(std::span<const std::string> arguments);
+int keys_command(std::span<const std::string> arguments);
+
+// Trains as the checked and resolved config says.
+int run_train(TrainConfig config);
+
+}  // namespace octet

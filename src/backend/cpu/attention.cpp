@@ -1,0 +1,228 @@
+#include "backend/cpu/attention.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/element.h"
+#include "backend/cpu/vector_math.h"
+
+namespace octet {
+namespace cpu {
+namespace {
+
+// Queries are taken so many rows at a time against all keys they see, so that a row of scores is complete
+// when its softmax is formed.
+constexpr int64_t kQueryTile = 64;
+
+blasint blas(int64_t x) {
+  return static_cast<blasint>(x);
+}
+
+struct Checked {
+  const int32_t* starts;
+  int64_t count;
+};
+
+Checked check(std::string_view op, const Tensor& qkv, const Tensor& lse, const Documents& documents,
+              const AttentionShape& shape) {
+  require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0,
+          "[{}] {} query heads do not share {} key heads of width {}", op, shape.heads, shape.kv_heads,
+          shape.head_dim);
+  require(qkv.cols() == shape.qkv_width(), "[{}] qkv is {}, expected {} columns", op, qkv.shape.to_string(),
+          shape.qkv_width());
+  require_shape(op, "lse", lse, {shape.heads, qkv.rows()});
+  require_dtype(op, "lse", lse, DType::F32);
+  require_dtype(op, "document starts", documents.starts, DType::I32);
+  require(documents.starts.numel() > documents.count, "[{}] {} documents but {} starts", op, documents.count,
+          documents.starts.numel());
+  const int32_t* starts = documents.starts.as<int32_t>();
+  for (int64_t i = 0; i < documents.count; ++i) {
+    require(starts[i] >= 0 && starts[i] <= starts[i + 1] && starts[i + 1] <= qkv.rows() &&
+                starts[i + 1] - starts[i] <= documents.max_length,
+            "[{}] document {} is tokens {} to {} of {}, with a longest document of {}", op, i, starts[i],
+            starts[i + 1], qkv.rows(), documents.max_length);
+  }
+  return {starts, documents.count};
+}
+
+// Zeros what a tile (rows, keys) holds beyond the diagonal; `first` is the position of its first query.
+void mask_tile(float* scores, int64_t rows, int64_t keys, int64_t first) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = first + r + 1; j < keys; ++j) scores[r * keys + j] = 0.0f;
+  }
+}
+
+}  // namespace
+
+int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionShape& shape, int threads,
+                            DType dtype) {
+  if (shape.heads == 0) return 0;
+  const int64_t tiles = Scratch::padded(tokens * 8 + 8);
+  const int64_t scores = 2 * Scratch::padded(threads * kQueryTile * max_length * 4);
+  if (dtype == DType::F32) return tiles + scores;
+  // bf16: qkv, dqkv, out and dout in fp32.
+  return tiles + scores + 2 * Scratch::padded(tokens * shape.qkv_width() * 4) +
+         2 * Scratch::padded(tokens * shape.out_width() * 4);
+}
+
+}  // namespace cpu
+
+using namespace cpu;  // NOLINT: this file is the CPU backend
+
+void CpuBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                                   const AttentionShape& shape) {
+  constexpr std::string_view op = "attention_forward";
+  const auto [starts, count] = check(op, qkv, lse, documents, shape);
+  const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),
+                depth = shape.head_dim;
+  require(out.dense.rows() == tokens && out.dense.cols() == out_width, "[{}] out is {}, expected ({}, {})",
+          op, out.dense.shape.to_string(), tokens, out_width);
+  require_dtype(op, "out", out.dense, qkv.dtype);
+
+  Scratch space = scratch();
+  const float* in = as_floats(qkv, space);
+  const bool rounds = out.dense.dtype == DType::BF16;
+  float* result = rounds ? space.take<float>(tokens * out_width) : out.dense.as<float>();
+  float* all_scores = space.take<float>(parallel_.threads() * kQueryTile * documents.max_length);
+  // Tiles of the documents before each one, to find a task's document.
+  auto* tiles_before = space.take<int64_t>(count + 1);
+  tiles_before[0] = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    tiles_before[i + 1] = tiles_before[i] + div_up(starts[i + 1] - starts[i], kQueryTile);
+  }
+  // Tokens outside all documents attend to nothing.
+  const auto clear = [&](int64_t begin, int64_t end) {
+    if (begin < end) std::fill(result + begin * out_width, result + end * out_width, 0.0f);
+    for (int64_t head = 0; head < shape.heads && begin < end; ++head) {
+      std::fill(lse.as<float>() + head * tokens + begin, lse.as<float>() + head * tokens + end, 0.0f);
+    }
+  };
+  clear(0, count > 0 ? starts[0] : tokens);
+  if (count > 0) clear(starts[count], tokens);
+
+  const int64_t total_tiles = tiles_before[count];
+  parallel_.for_each(
+      total_tiles * shape.heads, [&, starts = starts, count = count](int64_t task, int thread) {
+        const int64_t tile = total_tiles - 1 - task / shape.heads, head = task % shape.heads;
+        const int64_t document =
+            std::upper_bound(tiles_before, tiles_before + count + 1, tile) - tiles_before - 1;
+        const int64_t start = starts[document], length = starts[document + 1] - start;
+        const int64_t first = (tile - tiles_before[document]) * kQueryTile;
+        const int64_t rows = std::min(kQueryTile, length - first), keys = first + rows;
+        const int64_t kv_head = head / (shape.heads / shape.kv_heads);
+        const float* q = in + (start + first) * width + head * depth;
+        const float* k = in + start * width + (shape.heads + kv_head) * depth;
+        const float* v = k + shape.kv_heads * depth;
+        float* scores = all_scores + thread * kQueryTile * documents.max_length;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
+                    q, blas(width), k, blas(width), 0.0f, scores, blas(keys));
+        float inverse[kQueryTile];
+        for (int64_t r = 0; r < rows; ++r) {
+          float* row = scores + r * keys;
+          const int64_t seen = first + r + 1;
+          const float largest = lane_max(seen, [row](int64_t j) { return row[j]; });
+          for (int64_t j = 0; j < seen; ++j) row[j] = fast_exp(row[j] - largest);
+          const float total = lane_sum(seen, [row](int64_t j) { return row[j]; });
+          inverse[r] = 1.0f / total;
+          lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
+        }
+        mask_tile(scores, rows, keys, first);
+        float* o = result + (start + first) * out_width + head * depth;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f,
+                    scores, blas(keys), v, blas(width), 0.0f, o, blas(out_width));
+        for (int64_t r = 0; r < rows; ++r) {
+          float* row = o + r * out_width;
+          for (int64_t c = 0; c < depth; ++c) row[c] *= inverse[r];
+        }
+      });
+  if (rounds) store_floats(out.dense, result);
+  finish(out);
+}
+
+void CpuBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                    const Documents& documents, const AttentionShape& shape) {
+  constexpr std::string_view op = "attention_backward";
+  const auto [starts, count] = check(op, qkv, lse, documents, shape);
+  const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),
+                depth = shape.head_dim;
+  require(dqkv.numel() == qkv.numel() && out.numel() == tokens * out_width && dout.numel() == out.numel(),
+          "[{}] dqkv {}, dout {} and out {} do not fit qkv {}", op, dqkv.shape.to_string(),
+          dout.shape.to_string(), out.shape.to_string(), qkv.shape.to_string());
+  for (const Tensor* x : {&dqkv, &dout, &out}) require_dtype(op, "dqkv, dout or out", *x, qkv.dtype);
+
+  Scratch space = scratch();
+  const float* in = as_floats(qkv, space);
+  const float* upstream = as_floats(dout, space);
+  const float* output = as_floats(out, space);
+  const bool rounds = dqkv.dtype == DType::BF16;
+  float* result = rounds ? space.take<float>(tokens * width) : dqkv.as<float>();
+  const int64_t tile_size = kQueryTile * documents.max_length;
+  float* all_probabilities = space.take<float>(parallel_.threads() * tile_size);
+  float* all_gradients = space.take<float>(parallel_.threads() * tile_size);
+  const auto clear = [&](int64_t begin, int64_t end) {
+    if (begin < end) std::fill(result + begin * width, result + end * width, 0.0f);
+  };
+  clear(0, count > 0 ? starts[0] : tokens);
+  if (count > 0) clear(starts[count], tokens);
+
+  // One task owns the keys and values of one head in one document, so that their gradients add up in one
+  // order.
+  const int64_t group = shape.heads / shape.kv_heads;
+  parallel_.for_each(count * shape.kv_heads, [&, starts = starts](int64_t task, int thread) {
+    const int64_t document = task / shape.kv_heads, kv_head = task % shape.kv_heads;
+    const int64_t start = starts[document], length = starts[document + 1] - start;
+    const int64_t k_offset = start * width + (shape.heads + kv_head) * depth;
+    const int64_t v_offset = k_offset + shape.kv_heads * depth;
+    const float* k = in + k_offset;
+    const float* v = in + v_offset;
+    float* dk = result + k_offset;
+    float* dv = result + v_offset;
+    for (int64_t r = 0; r < length; ++r) {
+      std::fill_n(dk + r * width, depth, 0.0f);
+      std::fill_n(dv + r * width, depth, 0.0f);
+    }
+    float* p = all_probabilities + thread * tile_size;
+    float* ds = all_gradients + thread * tile_size;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      for (int64_t first = 0; first < length; first += kQueryTile) {
+        const int64_t rows = std::min(kQueryTile, length - first), keys = first + rows;
+        const float* q = in + (start + first) * width + head * depth;
+        const float* o = output + (start + first) * out_width + head * depth;
+        const float* d = upstream + (start + first) * out_width + head * depth;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
+                    q, blas(width), k, blas(width), 0.0f, p, blas(keys));
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), 1.0f, d,
+                    blas(out_width), v, blas(width), 0.0f, ds, blas(keys));
+        const float* row_lse = lse.as<float>() + head * tokens + start + first;
+        for (int64_t r = 0; r < rows; ++r) {
+          float* __restrict p_row = p + r * keys;
+          float* __restrict ds_row = ds + r * keys;
+          const float* o_row = o + r * out_width;
+          const float* d_row = d + r * out_width;
+          const float delta = lane_sum(depth, [=](int64_t c) { return o_row[c] * d_row[c]; });
+          const float shift = row_lse[r];
+          const int64_t seen = first + r + 1;
+          for (int64_t j = 0; j < seen; ++j) {
+            p_row[j] = fast_exp(p_row[j] - shift);
+            ds_row[j] = p_row[j] * (ds_row[j] - delta) * shape.scale;
+          }
+        }
+        mask_tile(p, rows, keys, first);
+        mask_tile(ds, rows, keys, first);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, p,
+                    blas(keys), d, blas(out_width), 1.0f, dv, blas(width));
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, ds,
+                    blas(keys), q, blas(width), 1.0f, dk, blas(width));
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f, ds,
+                    blas(keys), k, blas(width), 0.0f, result + (start + first) * width + head * depth,
+                    blas(width));
+      }
+    }
+  });
+  if (rounds) store_floats(dqkv, result);
+}
+
+}  // namespace octet

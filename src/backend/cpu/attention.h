@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ops/backend.h"
+
+namespace octet::cpu {
+
+int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionShape& shape, int threads,
+                            DType dtype);
+
+}  // namespace octet::cpu

@@ -1,0 +1,96 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <cblas.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/optimizer.h"
+
+namespace octet {
+
+using cpu::Scratch;
+
+CpuBackend::CpuBackend(int threads) : parallel_(threads) {
+  // octet cuts the products itself, into tiles that do not depend on the number of threads.
+  openblas_set_num_threads(1);
+}
+
+std::string CpuBackend::description() const {
+  return fmt::format("{} thread{}, OpenBLAS ({})", parallel_.threads(), parallel_.threads() == 1 ? "" : "s",
+                     openblas_get_corename());
+}
+
+int64_t CpuBackend::memory_bytes() const {
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
+  // A container may have less than the machine. The file says "max" where there is no limit.
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max");
+  int64_t limit = 0;
+  if (limit_file >> limit && limit > 0) bytes = std::min(bytes, limit);
+  return bytes;
+}
+
+std::shared_ptr<void> CpuBackend::allocate(int64_t bytes) {
+  require(bytes >= 0, "[cpu memory] {} bytes were asked for, expected 0 or more", bytes);
+  const int64_t padded = Scratch::padded(std::max<int64_t>(bytes, 1));
+  void* memory = std::aligned_alloc(static_cast<size_t>(Scratch::kAlignment), static_cast<size_t>(padded));
+  require(memory != nullptr, "[cpu memory] the system has no {} bytes to give", bytes);
+  return {memory, std::free};
+}
+
+void CpuBackend::copy_to_device(Tensor to, const void* from) {
+  if (to.numel() > 0) std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+}
+
+void CpuBackend::copy_to_host(void* to, Tensor from) {
+  if (from.numel() > 0) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
+}
+
+void CpuBackend::copy(Tensor to, Tensor from) {
+  require(to.bytes() == from.bytes(), "[copy] {} bytes into {}, expected the same size", from.bytes(),
+          to.bytes());
+  if (to.numel() > 0) std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
+}
+
+void CpuBackend::zero(Tensor x) {
+  if (x.numel() > 0) std::memset(x.data, 0, static_cast<size_t>(x.bytes()));
+}
+
+int64_t CpuBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
+  const int threads = parallel_.threads();
+  int64_t widest = needs.width;
+  int64_t bytes = 0;
+  for (const WorkspaceNeeds::Gemm& gemm : needs.gemms) {
+    widest = std::max({widest, gemm.m, gemm.n, gemm.k});
+    bytes = std::max(
+        bytes, cpu::gemm_workspace(gemm.m, gemm.n, gemm.k, threads, needs.fp8 || needs.dtype != DType::F32));
+  }
+  widest = std::max({widest, needs.attention.qkv_width(), needs.attention.out_width()});
+  // Partial sums over rows, two of them for a norm; 64-bit keys and segment starts of the embedding.
+  const int64_t partials = 2 * Scratch::padded(cpu::RowChunks::kMaxChunks * widest * 4);
+  const int64_t keys = 2 * Scratch::padded((needs.tokens + 1) * 8);
+  bytes = std::max({bytes, partials, keys, cpu::optimizer_workspace(needs.parameters)});
+  bytes = std::max(
+      bytes, cpu::attention_workspace(needs.tokens, needs.max_length, needs.attention, threads, needs.dtype));
+  return std::max<int64_t>(bytes, int64_t{1} << 20);
+}
+
+void CpuBackend::finish(const Operand& operand) {
+  if (operand.fp8) {
+    quantize(operand);
+  } else if (operand.column_sum) {
+    add_column_sum(operand.column_sum, operand.dense);
+  }
+}
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  require(threads >= 0, "[cpu backend] threads is {}, expected 0 (all cores) or more", threads);
+  return std::make_unique<CpuBackend>(threads);
+}
+
+}  // namespace octet

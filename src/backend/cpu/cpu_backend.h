@@ -1,0 +1,91 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/cpu/parallel.h"
+#include "backend/cpu/workspace.h"
+#include "ops/backend.h"
+
+namespace octet {
+
+// The reference implementation of every op, in host memory. One file per group of ops, named as in the CUDA
+// backend. Results do not depend on the number of threads.
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads);
+
+  std::string name() const override { return "cpu"; }
+  std::string description() const override;
+  int64_t memory_bytes() const override;
+
+  std::shared_ptr<void> allocate(int64_t bytes) override;
+  void copy_to_device(Tensor to, const void* from) override;
+  void copy_to_host(void* to, Tensor from) override;
+  void copy(Tensor to, Tensor from) override;
+  void zero(Tensor x) override;
+  void synchronize() override {}
+  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
+  void set_workspace(Tensor workspace) override { workspace_ = workspace; }
+
+  void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
+  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                const GemmOptions& options) override;
+  void quantize(const Operand& operand) override;
+  void update_delayed_scales(const DelayedScaling& state) override;
+
+  void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) override;
+  void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) override;
+
+  void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                    Tensor delta, Tensor gain, Tensor bias, float epsilon) override;
+  void norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                     Tensor residual, Tensor mean, Tensor inv, Tensor gain) override;
+
+  void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) override;
+  void rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
+                     const AttentionShape& shape) override;
+  void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                         const AttentionShape& shape) override;
+  void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                          const Documents& documents, const AttentionShape& shape) override;
+
+  void activation_forward(Activation activation, const Operand& h, Tensor x) override;
+  void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
+
+  void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
+                     const LossOptions& options) override;
+
+  void add_column_sum(Tensor column_sum, Tensor x) override;
+  void sum(Tensor total, Tensor x) override;
+  void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) override;
+  void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
+
+ private:
+  cpu::Scratch scratch() const { return cpu::Scratch(workspace_); }
+  // The fp32 values of a real tensor: the tensor itself, or a converted copy in the workspace.
+  const float* as_floats(const Tensor& x, cpu::Scratch& scratch) const;
+  // Rounds fp32 values into a bf16 tensor.
+  void store_floats(const Tensor& x, const float* values) const;
+  const float* dequantized(const QuantizedMatrix& x, cpu::Scratch& scratch) const;
+  // What an op does after it has written operand.dense.
+  void finish(const Operand& operand);
+  void rotate(const Tensor& qkv, const Tensor& positions, const Tensor& table, const AttentionShape& shape,
+              float direction);
+
+  // c [+]= alpha * op(a) op(b) [+ bias] of fp32 operands.
+  struct Product {
+    const float* a;
+    const float* b;
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+    float alpha = 1.0f;
+  };
+  void multiply(const Tensor& c, const Product& product, const GemmOptions& options, cpu::Scratch& scratch);
+
+  cpu::Parallel parallel_;
+  Tensor workspace_;
+};
+
+}  // namespace octet

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+namespace octet::cpu {
+
+inline float load(float x) {
+  return x;
+}
+inline float load(Bf16 x) {
+  return to_float(x);
+}
+
+template <class T>
+T store(float x);
+template <>
+inline float store<float>(float x) {
+  return x;
+}
+template <>
+inline Bf16 store<Bf16>(float x) {
+  return to_bf16(x);
+}
+
+// Calls fn(T{}) with the C++ type of a real dtype.
+template <class Function>
+void dispatch_real(std::string_view op, DType dtype, const Function& fn) {
+  if (dtype == DType::F32) return fn(float{});
+  if (dtype == DType::BF16) return fn(Bf16{});
+  fail("[{}] the dtype is {}, expected fp32 or bf16", op, name_of(dtype));
+}
+
+inline void require_shape(std::string_view op, std::string_view what, const Tensor& x,
+                          const Shape& expected) {
+  require(static_cast<bool>(x) || expected.numel() == 0, "[{}] {} is absent, expected {}", op, what,
+          expected.to_string());
+  require(x.shape == expected, "[{}] {} has the shape {}, expected {}", op, what, x.shape.to_string(),
+          expected.to_string());
+}
+
+inline void require_dtype(std::string_view op, std::string_view what, const Tensor& x, DType expected) {
+  require(x.dtype == expected, "[{}] {} is {}, expected {}", op, what, name_of(x.dtype), name_of(expected));
+}
+
+inline void require_real(std::string_view op, std::string_view what, const Tensor& x) {
+  require(x.dtype == DType::F32 || x.dtype == DType::BF16, "[{}] {} is {}, expected fp32 or bf16", op, what,
+          name_of(x.dtype));
+}
+
+// Sum of f(i) over [0, count) in 16 interleaved lanes: a fixed order that vectorises and keeps rounding
+// small.
+template <class Function>
+inline float lane_sum(int64_t count, const Function& f) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
+  }
+  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += f(i);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+// The largest of f(i), NaN left out; -Inf for none.
+template <class Function>
+inline float lane_max(int64_t count, const Function& f) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes];
+  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float x = f(i + lane);
+      lanes[lane] = x > lanes[lane] ? x : lanes[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    const float x = f(i);
+    lanes[0] = x > lanes[0] ? x : lanes[0];
+  }
+  float best = lanes[0];
+  for (const float lane : lanes) best = lane > best ? lane : best;
+  return best;
+}
+
+}  // namespace octet::cpu

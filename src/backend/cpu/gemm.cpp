@@ -1,0 +1,170 @@
+#include "backend/cpu/gemm.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/element.h"
+
+namespace octet {
+namespace cpu {
+namespace {
+
+struct Tile {
+  int64_t rows, cols;
+};
+
+constexpr int64_t kLargestTile = 256 * 256;
+
+// From the shape alone. Large enough that OpenBLAS does not spend its time packing, and enough tiles to keep
+// many threads busy where the product is worth it.
+Tile tile_of(int64_t m, int64_t n) {
+  const auto count = [&](Tile tile) { return div_up(m, tile.rows) * div_up(n, tile.cols); };
+  for (const Tile tile : {Tile{256, 256}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}}) {
+    if (count(tile) >= 24) return tile;
+  }
+  return {64, 64};
+}
+
+}  // namespace
+
+int64_t gemm_workspace(int64_t m, int64_t n, int64_t k, int threads, bool convert) {
+  const int64_t bias = Scratch::padded(n * 4);
+  if (!convert) return bias;
+  return bias + Scratch::padded(m * k * 4) + Scratch::padded(n * k * 4) +
+         threads * Scratch::padded(kLargestTile * 4);
+}
+
+}  // namespace cpu
+
+using cpu::Scratch;
+
+const float* CpuBackend::as_floats(const Tensor& x, Scratch& scratch) const {
+  if (x.dtype == DType::F32) return x.as<float>();
+  const int64_t count = x.numel();
+  float* result = scratch.take<float>(count);
+  const Bf16* values = x.as<Bf16>();
+  parallel_.for_range(count, 1 << 15, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) result[i] = to_float(values[i]);
+  });
+  return result;
+}
+
+void CpuBackend::store_floats(const Tensor& x, const float* values) const {
+  Bf16* out = x.as<Bf16>();
+  parallel_.for_range(x.numel(), 1 << 15, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = to_bf16(values[i]);
+  });
+}
+
+const float* CpuBackend::dequantized(const QuantizedMatrix& x, Scratch& scratch) const {
+  const int64_t rows = x.codes.rows(), depth = x.codes.cols();
+  float* result = scratch.take<float>(rows * depth);
+  const uint8_t* codes = x.codes.as<uint8_t>();
+  const float* values = fp8_values(x.codes.dtype);
+  const int64_t block = x.granularity == Granularity::Tensor ? depth : block_depth(x.granularity);
+  const int64_t blocks = block > 0 ? div_up(depth, block) : 0;
+  parallel_.for_range(rows, 16, [=, &x](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t b = 0; b < blocks; ++b) {
+        float scale = 1.0f;  // per tensor, the scales multiply the product instead
+        if (x.granularity == Granularity::Row128) scale = x.scales.as<float>()[r * blocks + b];
+        if (x.granularity == Granularity::Block128) scale = x.scales.as<float>()[r / 128 * blocks + b];
+        if (x.granularity == Granularity::Row32) scale = from_e8m0(x.scales.as<uint8_t>()[r * blocks + b]);
+        const int64_t last = std::min(depth, (b + 1) * block);
+        for (int64_t i = b * block; i < last; ++i)
+          result[r * depth + i] = values[codes[r * depth + i]] * scale;
+      }
+    }
+  });
+  return result;
+}
+
+void CpuBackend::multiply(const Tensor& c, const Product& product, const GemmOptions& options,
+                          Scratch& scratch) {
+  const auto [a, b, m, n, k, transpose_a, transpose_b, alpha] = product;
+  const float* bias = nullptr;
+  if (options.bias) {
+    cpu::require_real("gemm", "bias", options.bias);
+    require(options.bias.numel() == n, "[gemm] the bias has {} elements, expected {}", options.bias.numel(),
+            n);
+    bias = as_floats(options.bias, scratch);
+  }
+  const cpu::Tile tile = cpu::tile_of(m, n);
+  const bool rounds = c.dtype == DType::BF16;
+  float* tiles = rounds ? scratch.take<float>(parallel_.threads() * cpu::kLargestTile) : nullptr;
+  const int64_t tile_cols = div_up(n, tile.cols);
+  narrow<blasint>(std::max({m, n, k}));
+
+  parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
+    const int64_t row = task / tile_cols * tile.rows, col = task % tile_cols * tile.cols;
+    const int64_t rows = std::min(tile.rows, m - row), cols = std::min(tile.cols, n - col);
+    // The product lands in C itself, or in a tile that is rounded into C afterwards.
+    float* out = rounds ? tiles + thread * cpu::kLargestTile : c.as<float>() + row * n + col;
+    const int64_t stride = rounds ? cols : n;
+    const bool keeps = options.accumulate && !rounds;
+    if (bias) {
+      for (int64_t i = 0; i < rows; ++i) {
+        float* line = out + i * stride;
+        for (int64_t j = 0; j < cols; ++j) line[j] = keeps ? line[j] + bias[col + j] : bias[col + j];
+      }
+    }
+    const float* a_tile = a + (transpose_a ? row : row * k);
+    const float* b_tile = b + (transpose_b ? col * k : col);
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, static_cast<blasint>(rows),
+                static_cast<blasint>(cols), static_cast<blasint>(k), alpha, a_tile,
+                static_cast<blasint>(transpose_a ? m : k), b_tile, static_cast<blasint>(transpose_b ? k : n),
+                bias || keeps ? 1.0f : 0.0f, out, static_cast<blasint>(stride));
+    if (!rounds) return;
+    for (int64_t i = 0; i < rows; ++i) {
+      Bf16* line = c.as<Bf16>() + (row + i) * n + col;
+      const float* values = out + i * stride;
+      if (options.accumulate) {
+        for (int64_t j = 0; j < cols; ++j) line[j] = to_bf16(to_float(line[j]) + values[j]);
+      } else {
+        for (int64_t j = 0; j < cols; ++j) line[j] = to_bf16(values[j]);
+      }
+    }
+  });
+}
+
+void CpuBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
+  cpu::require_real("gemm", "a", a);
+  cpu::require_dtype("gemm", "b", b, a.dtype);
+  require(c.dtype == a.dtype || c.dtype == DType::F32, "[gemm] c is {}, expected {} or fp32",
+          name_of(c.dtype), name_of(a.dtype));
+  const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
+  const int64_t n = options.transpose_b ? b.rows() : b.cols(),
+                depth = options.transpose_b ? b.cols() : b.rows();
+  require(depth == k && c.rows() == m && c.cols() == n,
+          "[gemm] c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(),
+          a.shape.to_string(), options.transpose_a ? " transposed" : "", b.shape.to_string(),
+          options.transpose_b ? " transposed" : "");
+  Scratch space = scratch();
+  Product product{as_floats(a, space), as_floats(b, space), m, n, k,
+                  options.transpose_a, options.transpose_b};
+  multiply(c, product, options, space);
+}
+
+void CpuBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                          const GemmOptions& options) {
+  require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[gemm_fp8] operands are {} and {}, expected FP8",
+          name_of(a.codes.dtype), name_of(b.codes.dtype));
+  require(a.codes.dtype == DType::E4M3 || b.codes.dtype == DType::E4M3,
+          "[gemm_fp8] both operands are e5m2, expected at least one e4m3");
+  cpu::require_real("gemm_fp8", "c", c);
+  const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
+  require(b.codes.cols() == k && c.rows() == m && c.cols() == n,
+          "[gemm_fp8] c {} = a {} b {} transposed: the shapes do not fit together", c.shape.to_string(),
+          a.codes.shape.to_string(), b.codes.shape.to_string());
+  const auto factor = [](const QuantizedMatrix& x) {
+    return x.granularity == Granularity::Tensor ? *x.tensor_scale : 1.0f;
+  };
+  Scratch space = scratch();
+  Product product{dequantized(a, space), dequantized(b, space), m, n, k, false, true, factor(a) * factor(b)};
+  multiply(c, product, options, space);
+}
+
+}  // namespace octet

@@ -1,0 +1,245 @@
+#include "backend/cpu/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/element.h"
+
+namespace octet {
+
+using cpu::load;
+using cpu::Scratch;
+using cpu::store;
+
+namespace {
+
+constexpr int64_t kMinChunk = 1 << 14;
+constexpr int64_t kMaxChunks = 4096;
+
+// The elements of many tensors cut into chunks whose size depends on their number alone. No chunk crosses
+// from one tensor into the next.
+class TensorChunks {
+ public:
+  template <class SizeOf>
+  TensorChunks(Scratch& scratch, int64_t tensors, const SizeOf& size_of) : tensors_(tensors) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < tensors; ++i) total += size_of(i);
+    size_ = std::max(kMinChunk, div_up(total, kMaxChunks));
+    before_ = scratch.take<int64_t>(tensors + 1);
+    before_[0] = 0;
+    for (int64_t i = 0; i < tensors; ++i) before_[i + 1] = before_[i] + div_up(size_of(i), size_);
+  }
+
+  int64_t count() const { return before_[tensors_]; }
+  int64_t size() const { return size_; }
+  struct Place {
+    int64_t tensor, begin;
+  };
+  Place place(int64_t chunk) const {
+    const int64_t tensor = std::upper_bound(before_, before_ + tensors_ + 1, chunk) - before_ - 1;
+    return {tensor, (chunk - before_[tensor]) * size_};
+  }
+
+ private:
+  int64_t tensors_;
+  int64_t size_ = 0;
+  int64_t* before_ = nullptr;
+};
+
+// In double and in 8 lanes, so that neither large nor tiny values are lost.
+template <class T, class Function>
+double double_sum(const T* x, int64_t count, const Function& f) {
+  constexpr int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(static_cast<double>(load(x[i + lane])));
+  }
+  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += f(static_cast<double>(load(x[i])));
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+struct Update {
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, epsilon, keep, clip;
+
+  // PyTorch's order of operations. m and v take part before they are rounded.
+  float operator()(float w, float gradient, float& m, float& v) const {
+    const float g = gradient * clip;
+    w *= keep;
+    m += one_minus_beta1 * (g - m);
+    v = v * beta2 + one_minus_beta2 * g * g;
+    return w - step_size * (m / (std::sqrt(v) / root_correction + epsilon));
+  }
+};
+
+template <class G, class M>
+void update_fp32(float* __restrict w, const G* __restrict g, M* __restrict m, M* __restrict v, int64_t count,
+                 const Update& update) {
+  for (int64_t i = 0; i < count; ++i) {
+    float first = load(m[i]), second = load(v[i]);
+    w[i] = update(w[i], load(g[i]), first, second);
+    m[i] = store<M>(first);
+    v[i] = store<M>(second);
+  }
+}
+
+template <class G, class M>
+void update_split(Bf16* __restrict w, uint16_t* __restrict remainder, const G* __restrict g, M* __restrict m,
+                  M* __restrict v, int64_t count, const Update& update) {
+  for (int64_t i = 0; i < count; ++i) {
+    float first = load(m[i]), second = load(v[i]);
+    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
+    const float exact = std::bit_cast<float>((uint32_t{w[i].bits} << 16) + low);
+    const auto bits = std::bit_cast<uint32_t>(update(exact, load(g[i]), first, second));
+    w[i].bits = static_cast<uint16_t>((bits + 0x8000) >> 16);
+    remainder[i] = static_cast<uint16_t>(bits);
+    m[i] = store<M>(first);
+    v[i] = store<M>(second);
+  }
+}
+
+void check(const AdamWParameter& p) {
+  constexpr std::string_view op = "adamw";
+  cpu::require_real(op, "weight", p.weight);
+  require(p.gradient.numel() == p.weight.numel() && p.m.numel() == p.weight.numel() &&
+              p.v.numel() == p.weight.numel(),
+          "[{}] gradient {}, m {} or v {} does not fit the weight {}", op, p.gradient.shape.to_string(),
+          p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
+  cpu::require_real(op, "m", p.m);
+  cpu::require_dtype(op, "v", p.v, p.m.dtype);
+  if (p.weight.dtype == DType::BF16) {
+    cpu::require_dtype(op, "remainder", p.remainder, DType::U16);
+    require(p.remainder.numel() == p.weight.numel(), "[{}] the remainder is {}, expected {}", op,
+            p.remainder.shape.to_string(), p.weight.shape.to_string());
+  }
+}
+
+}  // namespace
+
+int64_t cpu::optimizer_workspace(int64_t parameters) {
+  return Scratch::padded((parameters + 1) * 8) + Scratch::padded((parameters + kMaxChunks) * 8);
+}
+
+void CpuBackend::add_column_sum(Tensor column_sum, Tensor x) {
+  constexpr std::string_view op = "add_column_sum";
+  const int64_t rows = x.rows(), width = x.cols();
+  require(column_sum.numel() == width, "[{}] column_sum is {}, expected {} elements", op,
+          column_sum.shape.to_string(), width);
+  const cpu::RowChunks chunks(rows);
+  Scratch space = scratch();
+  float* partials = space.take<float>(chunks.count * width);
+  cpu::dispatch_real(op, x.dtype, [&]<class T>(T) {
+    parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
+      float* __restrict sums = partials + chunk * width;
+      std::fill_n(sums, width, 0.0f);
+      for (int64_t r = chunks.begin(chunk); r < chunks.end(chunk); ++r) {
+        const T* row = x.as<T>() + r * width;
+        for (int64_t c = 0; c < width; ++c) sums[c] += load(row[c]);
+      }
+    });
+  });
+  cpu::dispatch_real(op, column_sum.dtype, [&]<class G>(G) {
+    G* out = column_sum.as<G>();
+    for (int64_t chunk = 1; chunk < chunks.count; ++chunk) {
+      for (int64_t c = 0; c < width; ++c) partials[c] += partials[chunk * width + c];
+    }
+    if (chunks.count == 0) return;
+    for (int64_t c = 0; c < width; ++c) out[c] = store<G>(load(out[c]) + partials[c]);
+  });
+}
+
+void CpuBackend::sum(Tensor total, Tensor x) {
+  Scratch space = scratch();
+  const TensorChunks chunks(space, 1, [&](int64_t) { return x.numel(); });
+  double* partials = space.take<double>(chunks.count());
+  cpu::dispatch_real("sum", x.dtype, [&]<class T>(T) {
+    parallel_.for_each(chunks.count(), [&](int64_t chunk, int) {
+      const int64_t begin = chunk * chunks.size();
+      const int64_t count = std::min(chunks.size(), x.numel() - begin);
+      partials[chunk] = double_sum(x.as<T>() + begin, count, [](double v) { return v; });
+    });
+  });
+  double result = 0;
+  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) result += partials[chunk];
+  *total.as<float>() = static_cast<float>(result);
+}
+
+void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
+  Scratch space = scratch();
+  const auto tensor = [&](int64_t i) -> const Tensor& { return gradients[static_cast<size_t>(i)]; };
+  for (const Tensor& gradient : gradients) cpu::require_real("grad_norm", "a gradient", gradient);
+  const TensorChunks chunks(space, std::ssize(gradients), [&](int64_t i) { return tensor(i).numel(); });
+  double* partials = space.take<double>(chunks.count());
+  parallel_.for_each(chunks.count(), [&](int64_t chunk, int) {
+    const auto [index, begin] = chunks.place(chunk);
+    const Tensor& x = tensor(index);
+    const int64_t count = std::min(chunks.size(), x.numel() - begin);
+    const auto square = [](double v) { return v * v; };
+    partials[chunk] = x.dtype == DType::F32 ? double_sum(x.as<float>() + begin, count, square)
+                                            : double_sum(x.as<Bf16>() + begin, count, square);
+  });
+  double squares = 0;
+  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) squares += partials[chunk];
+  const auto norm = static_cast<float>(std::sqrt(squares));
+  float* out = result.as<float>();
+  out[0] = norm;
+  out[1] = max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;
+}
+
+void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
+  for (const AdamWParameter& parameter : parameters) check(parameter);
+  require(options.step >= 1, "[adamw] the step is {}, expected 1 or more", options.step);
+  const float norm = clip.as<float>()[0];
+  if (!std::isfinite(norm)) return;
+
+  const auto steps = static_cast<double>(options.step);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);
+  Update shared{.beta1 = options.beta1,
+                .beta2 = options.beta2,
+                .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
+                .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
+                .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
+                .root_correction = static_cast<float>(std::sqrt(correction2)),
+                .epsilon = options.epsilon,
+                .keep = 1.0f,
+                .clip = clip.as<float>()[1]};
+
+  Scratch space = scratch();
+  const auto parameter = [&](int64_t i) -> const AdamWParameter& {
+    return parameters[static_cast<size_t>(i)];
+  };
+  const TensorChunks chunks(space, std::ssize(parameters),
+                            [&](int64_t i) { return parameter(i).weight.numel(); });
+  parallel_.for_each(chunks.count(), [&](int64_t chunk, int) {
+    const auto [index, begin] = chunks.place(chunk);
+    const AdamWParameter& p = parameter(index);
+    const int64_t first = begin, count = std::min(chunks.size(), p.weight.numel() - begin);
+    Update update = shared;
+    update.keep = static_cast<float>(1.0 - static_cast<double>(options.learning_rate) *
+                                               static_cast<double>(p.weight_decay));
+    cpu::dispatch_real("adamw", p.gradient.dtype, [&]<class G>(G) {
+      cpu::dispatch_real("adamw", p.m.dtype, [&]<class M>(M) {
+        const G* g = p.gradient.as<G>() + first;
+        M* m = p.m.as<M>() + first;
+        M* v = p.v.as<M>() + first;
+        if (p.weight.dtype == DType::F32) {
+          update_fp32(p.weight.as<float>() + first, g, m, v, count, update);
+        } else {
+          update_split(p.weight.as<Bf16>() + first, p.remainder.as<uint16_t>() + first, g, m, v, count,
+                       update);
+        }
+      });
+    });
+  });
+  for (const AdamWParameter& p : parameters) {
+    if (!p.fp8) continue;
+    Operand operand;
+    operand.dense = p.weight.reshaped({p.weight.rows(), p.weight.cols()});
+    operand.fp8 = p.fp8;
+    quantize(operand);
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+namespace octet::cpu {
+
+// Hands out parts of the workspace for the length of one op; made anew by each op, it frees nothing.
+class Scratch {
+ public:
+  static constexpr int64_t kAlignment = 256;
+
+  explicit Scratch(const Tensor& workspace)
+      : data_(static_cast<std::byte*>(workspace.data)), size_(workspace ? workspace.bytes() : 0) {}
+
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = padded(count * static_cast<int64_t>(sizeof(T)));
+    require(used_ + bytes <= size_,
+            "[cpu workspace] {} bytes are needed, {} were given; workspace_bytes says how many",
+            used_ + bytes, size_);
+    T* result = reinterpret_cast<T*>(data_ + used_);
+    used_ += bytes;
+    return result;
+  }
+
+  static int64_t padded(int64_t bytes) { return round_up(bytes, kAlignment); }
+
+ private:
+  std::byte* data_;
+  int64_t size_;
+  int64_t used_ = 0;
+};
+
+}  // namespace octet::cpu

@@ -1,0 +1,52 @@
+#include "base/crc32c.h"
+
+#include <array>
+
+namespace octet {
+namespace {
+
+constexpr uint32_t kPolynomial = 0x82f63b78u;
+
+// tables[k][b]: what the byte b contributes when k more zero bytes follow it.
+using Tables = std::array<std::array<uint32_t, 256>, 8>;
+
+constexpr Tables make_tables() {
+  Tables tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? kPolynomial : 0);
+    tables[0][byte] = crc;
+  }
+  for (size_t k = 1; k < tables.size(); ++k) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint32_t previous = tables[k - 1][byte];
+      tables[k][byte] = (previous >> 8) ^ tables[0][previous & 0xff];
+    }
+  }
+  return tables;
+}
+
+constexpr Tables kTables = make_tables();
+
+// Little-endian whatever the machine is; compilers turn it into one load.
+inline uint32_t load32(const unsigned char* p) {
+  return uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
+}
+
+}  // namespace
+
+uint32_t crc32c(const void* data, size_t size, uint32_t crc) {
+  const auto* p = static_cast<const unsigned char*>(data);
+  crc = ~crc;
+  for (; size >= 8; p += 8, size -= 8) {  // slicing by 8: eight lookups that do not wait for each other
+    const uint32_t low = crc ^ load32(p);
+    const uint32_t high = load32(p + 4);
+    crc = kTables[7][low & 0xff] ^ kTables[6][(low >> 8) & 0xff] ^ kTables[5][(low >> 16) & 0xff] ^
+          kTables[4][low >> 24] ^ kTables[3][high & 0xff] ^ kTables[2][(high >> 8) & 0xff] ^
+          kTables[1][(high >> 16) & 0xff] ^ kTables[0][high >> 24];
+  }
+  for (; size > 0; ++p, --size) crc = (crc >> 8) ^ kTables[0][(crc ^ *p) & 0xff];
+  return ~crc;
+}
+
+}  // namespace octet

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+namespace octet {
+
+struct JsonOptions {
+  // Arrays and objects inside one another. Copying, printing and destroying a value recurse once per level,
+  // so the limit also keeps those within the stack.
+  int max_depth = 64;
+  bool refuse_duplicate_keys = false;  // otherwise the last one wins, as in most readers
+};
+
+// Parses UTF-8 text that must hold one JSON value and nothing else. `place` names the file (or other source)
+// in errors, which read "[place] line 3, column 7: ...".
+nlohmann::json parse_json(std::string_view text, std::string_view place, const JsonOptions& options = {});
+
+}  // namespace octet

@@ -1,0 +1,253 @@
+#include "base/keys.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace octet {
+
+Key& Key::at_least(double value) {
+  return min = value, min_open = false, *this;
+}
+Key& Key::above(double value) {
+  return min = value, min_open = true, *this;
+}
+Key& Key::at_most(double value) {
+  return max = value, max_open = false, *this;
+}
+Key& Key::below(double value) {
+  return max = value, max_open = true, *this;
+}
+Key& Key::alias(std::string alias_name) {
+  return aliases.push_back({std::move(alias_name), {}}), *this;
+}
+Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string when_false) {
+  aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
+  return *this;
+}
+Key& Key::bools(std::string when_true, std::string when_false) {
+  return bool_choices = {{true, std::move(when_true)}, {false, std::move(when_false)}}, *this;
+}
+Key& Key::note(std::string text) {
+  return default_note = std::move(text), *this;
+}
+Key& Key::not_dumped() {
+  return transient = true, *this;
+}
+
+std::string KeySetting::describe() const {
+  return is_flag() ? "--" + name : fmt::format("{} in {}", name, place);
+}
+
+namespace {
+
+constexpr std::string_view kBoolNames = "true or false";
+
+std::optional<std::string> meaning_of_bool(std::string_view text,
+                                           const std::vector<std::pair<bool, std::string>>& meanings) {
+  const std::optional<bool> given = parse_bool(text);
+  for (const auto& [value, meaning] : meanings) {
+    if (given == value) return meaning;
+  }
+  return std::nullopt;
+}
+
+bool in_range(const Key& key, double value) {
+  if (key.min_open ? value <= key.min : value < key.min) return false;
+  return key.max_open ? value < key.max : value <= key.max;
+}
+
+// The value of one scalar, or nothing where it is not of the key's kind or outside its range.
+std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
+  switch (key.type) {
+    case KeyType::Bool:
+      if (const auto value = parse_bool(text)) return *value;
+      return std::nullopt;
+    case KeyType::Int:
+      if (const auto value = parse_int(text); value && in_range(key, static_cast<double>(*value)))
+        return *value;
+      return std::nullopt;
+    case KeyType::Double:
+      if (const auto value = parse_double(text); value && in_range(key, *value)) return *value;
+      return std::nullopt;
+    case KeyType::Choice:
+      if (std::ranges::find(key.choices, text) != key.choices.end()) return text;
+      if (const auto value = meaning_of_bool(text, key.bool_choices)) return *value;
+      return std::nullopt;
+    case KeyType::String:
+      if (is_clean_utf8(text)) return text;
+      return std::nullopt;
+    case KeyType::StringList:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<KeyValue> parse_list(const KeySetting& setting) {
+  std::vector<std::string> items = setting.is_list ? setting.values : split_list(setting.values.front());
+  for (const std::string& item : items) {
+    if (item.empty() || !is_clean_utf8(item)) return std::nullopt;
+  }
+  return items;
+}
+
+std::optional<KeyValue> parse_setting(const Key& key, const KeyAlias* alias, const KeySetting& setting) {
+  if (key.type == KeyType::StringList) return parse_list(setting);
+  if (setting.is_list) return std::nullopt;
+  if (alias && !alias->values.empty()) return meaning_of_bool(setting.values.front(), alias->values);
+  return parse_scalar(key, setting.values.front());
+}
+
+std::string shown_value(const KeySetting& setting) {
+  if (setting.is_list) return fmt::format("[{}]", fmt::join(setting.values, ", "));
+  return fmt::format("'{}'", printable(setting.values.front()));
+}
+
+struct Found {
+  size_t index;
+  const KeyAlias* alias;  // nullptr where the key's own name was used
+};
+
+std::optional<Found> find_key(std::span<const Key> keys, std::string_view name) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].name == name) return Found{i, nullptr};
+    for (const KeyAlias& alias : keys[i].aliases) {
+      if (alias.name == name) return Found{i, &alias};
+    }
+  }
+  return std::nullopt;
+}
+
+// The key whose name, or one of whose aliases, is nearest.
+std::string nearest_key(std::span<const Key> keys, std::string_view word) {
+  std::vector<std::string> names;
+  for (const Key& key : keys) {
+    names.push_back(key.name);
+    for (const KeyAlias& alias : key.aliases) names.push_back(alias.name);
+  }
+  const std::string name = nearest_name(word, names);
+  return name.empty() ? name : keys[find_key(keys, name)->index].name;
+}
+
+std::string unknown_message(std::span<const Key> keys, const KeySetting& setting) {
+  const std::string near = nearest_key(keys, setting.name);
+  const std::string_view dashes = setting.is_flag() ? "--" : "";
+  std::string message = setting.is_flag()
+                            ? fmt::format("unknown flag '--{}'", printable(setting.name))
+                            : fmt::format("unknown key '{}' in {}", printable(setting.name), setting.place);
+  if (!near.empty()) message += fmt::format("; did you mean '{}{}'?", dashes, near);
+  return message;
+}
+
+}  // namespace
+
+std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span<const KeySetting> settings,
+                                            std::vector<std::string>& errors) {
+  std::vector<KeyAssignment> assignments;
+  std::vector<const KeySetting*> first(keys.size(), nullptr);
+  for (const KeySetting& setting : settings) {
+    const std::optional<Found> found = find_key(keys, setting.name);
+    if (!found) {
+      errors.push_back(unknown_message(keys, setting));
+      continue;
+    }
+    const Key& key = keys[found->index];
+    if (const KeySetting* earlier = std::exchange(first[found->index], &setting)) {
+      errors.push_back(earlier->name == setting.name
+                           ? fmt::format("{} is given twice{}", setting.describe(),
+                                         setting.is_flag() ? "" : ", first in " + earlier->place)
+                           : fmt::format("{} and {} are the same key; give one of them", earlier->describe(),
+                                         setting.describe()));
+      continue;
+    }
+    if (setting.is_null) continue;
+    if (auto value = parse_setting(key, found->alias, setting)) {
+      assignments.push_back({found->index, std::move(*value), setting.describe()});
+      continue;
+    }
+    const bool bool_alias = found->alias && !found->alias->values.empty();
+    errors.push_back(fmt::format("{}{} is {}; expected {}", setting.describe(),
+                                 found->alias ? " (alias of " + key.name + ")" : "", shown_value(setting),
+                                 bool_alias ? std::string(kBoolNames) : allowed_text(key)));
+  }
+  return assignments;
+}
+
+void throw_config_errors(std::span<const std::string> errors) {
+  if (!errors.empty()) fail_config("{}", fmt::join(errors, "\n"));
+}
+
+KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
+                                 std::vector<std::string>& errors) {
+  KeyArguments result;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "-h" || argument == "--help") {
+      result.help = true;
+      continue;
+    }
+    if (!argument.starts_with("-") || argument == "-") {
+      result.positionals.push_back(argument);
+      continue;
+    }
+    if (!argument.starts_with("--") || argument == "--") {
+      errors.push_back(fmt::format("'{}' is not a flag; flags are written --key value", printable(argument)));
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    KeySetting setting;
+    setting.name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+    std::ranges::replace(setting.name, '-', '_');
+    const std::optional<Found> found = find_key(keys, setting.name);
+    const bool takes_bool = found && (keys[found->index].type == KeyType::Bool ||
+                                      (found->alias && !found->alias->values.empty()) ||
+                                      (!found->alias && !keys[found->index].bool_choices.empty()));
+    const bool has_next = i + 1 < arguments.size();
+    if (equals != std::string::npos) {
+      setting.values = {argument.substr(equals + 1)};
+    } else if (!found) {
+      // Its value, if one follows, is not a positional.
+      if (has_next && !arguments[i + 1].starts_with("-")) ++i;
+      setting.values = {""};
+    } else if (takes_bool) {
+      // The next word is the value only where it can be one, so that --dry_run run.yaml reads as meant.
+      const bool next_is_value =
+          has_next && (keys[found->index].type == KeyType::Bool || found->alias
+                           ? parse_bool(arguments[i + 1]).has_value()
+                           : parse_scalar(keys[found->index], arguments[i + 1]).has_value());
+      setting.values = {next_is_value ? arguments[++i] : "true"};
+    } else if (has_next && !arguments[i + 1].starts_with("--")) {
+      setting.values = {arguments[++i]};
+    } else {
+      errors.push_back(
+          fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys[found->index])));
+      continue;
+    }
+    result.settings.push_back(std::move(setting));
+  }
+  return result;
+}
+
+std::string nearest_name(std::string_view word, std::span<const std::string> names) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const size_t distance = edit_distance(word, name);
+    // A distance of the whole word says nothing: "xy" is not near "lr".
+    if (distance < best_distance && distance < std::max(word.size(), name.size())) {
+      best_distance = distance;
+      best = name;
+    }
+  }
+  return best;
+}
+
+}  // namespace octet

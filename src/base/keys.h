@@ -1,0 +1,180 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace octet {
+
+// One table of keys drives the YAML reader, the flags, --help, the dumped config.yaml and the documentation
+// of a command. A Key says what a value may be; KeyTable<Config> also knows which member of Config it lands
+// in.
+
+enum class KeyType { Bool, Int, Double, String, Choice, StringList };
+
+// Bool, Int, Double, String or Choice, StringList.
+using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+
+// Another accepted spelling. With `values`, what is given is a bool that stands for a value of the key:
+// use_fp8: true means mixed_precision: fp8.
+struct KeyAlias {
+  std::string name;
+  std::vector<std::pair<bool, std::string>> values;
+};
+
+struct Key {
+  std::string name;
+  std::string group;
+  std::string help;
+  KeyType type = KeyType::String;
+  KeyValue default_value;
+  std::string default_note;  // shown in place of the default where that is decided later
+  std::vector<KeyAlias> aliases;
+  std::vector<std::string> choices;                        // Choice: the names, in the order of the enum
+  std::vector<std::pair<bool, std::string>> bool_choices;  // Choice: what true and false mean, if anything
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool min_open = false;  // min itself is not allowed
+  bool max_open = false;
+  bool transient = false;  // about this call, not about the run: left out of config.yaml
+
+  // How a table is written down: add(...).at_least(1).alias("batch_size").
+  Key& at_least(double value);
+  Key& above(double value);
+  Key& at_most(double value);
+  Key& below(double value);
+  Key& alias(std::string alias_name);
+  Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
+  Key& bools(std::string when_true, std::string when_false);
+  Key& note(std::string text);
+  Key& not_dumped();
+};
+
+// A key as somebody gave it, before it is looked up.
+struct KeySetting {
+  std::string name;                 // as written, without the dashes of a flag
+  std::vector<std::string> values;  // one, unless is_list
+  bool is_list = false;
+  bool is_null = false;  // YAML null: leaves the default
+  std::string place;     // "run.yaml:3"; empty on the command line
+
+  bool is_flag() const { return place.empty(); }
+  std::string describe() const;  // "--lr" or "lr in run.yaml:3"
+};
+
+// A setting that was found in the table and has a value of the key's type.
+struct KeyAssignment {
+  size_t index = 0;  // of the key in the table
+  KeyValue value;
+  std::string origin;  // KeySetting::describe()
+};
+
+// Looks up the settings of one source (a file, or the command line). What is wrong - unknown keys, values of
+// the wrong kind, a key given twice or beside its alias - is added to `errors`, one message each.
+std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span<const KeySetting> settings,
+                                            std::vector<std::string>& errors);
+
+// Throws ConfigError with all the messages, one per line, if there are any.
+void throw_config_errors(std::span<const std::string> errors);
+
+// A YAML file (or its text) that holds one flat map of scalars and lists of scalars. A missing file or broken
+// YAML throws ConfigError; nested maps and other things that do not belong are added to `errors`.
+std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<std::string>& errors);
+std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
+                                       std::vector<std::string>& errors);
+
+// --key value, --key=value, and a bool key's --key alone; dashes inside a name count as underscores. What
+// does not start with a dash is a positional.
+struct KeyArguments {
+  std::vector<std::string> positionals;
+  std::vector<KeySetting> settings;
+  bool help = false;  // -h or --help
+};
+KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
+                                 std::vector<std::string>& errors);
+
+// The name nearest to `word` by edit distance, or "" where none is near.
+std::string nearest_name(std::string_view word, std::span<const std::string> names);
+
+std::string allowed_text(const Key& key);       // "a number above 0, at most 1", "one of fp8, bf16, fp32"
+std::string value_text(const KeyValue& value);  // as a user would write it; "" for empty
+std::string value_yaml(const KeyValue& value);  // as a YAML scalar or list that reads back to the same value
+std::string default_text(const Key& key);       // the note, or the default value, or "none"
+std::string keys_help(std::span<const Key> keys);      // grouped, for --help
+std::string keys_markdown(std::span<const Key> keys);  // grouped tables
+
+template <class Config>
+class KeyTable {
+ public:
+  // The keys that follow belong to this group.
+  void group(std::string name) { group_ = std::move(name); }
+
+  template <class T>
+  Key& add(std::string name, T Config::*member, std::string help) {
+    Key& key = add_key(std::move(name), std::move(help), Config{}.*member);
+    setters_.push_back(
+        [member](Config& config, const KeyValue& value) { config.*member = std::get<T>(value); });
+    getters_.push_back([member](const Config& config) { return KeyValue(config.*member); });
+    return key;
+  }
+
+  // A choice: the names stand in the order of the enumerators, which count from 0.
+  template <class E>
+  requires std::is_enum_v<E> Key& add(std::string name, E Config::*member, std::vector<std::string> choices,
+                                      std::string help) {
+    Key& key = add_key(std::move(name), std::move(help), choices.at(static_cast<size_t>(Config{}.*member)));
+    key.type = KeyType::Choice;
+    key.choices = choices;
+    setters_.push_back([member, choices](Config& config, const KeyValue& value) {
+      const std::string& text = std::get<std::string>(value);
+      size_t i = 0;
+      while (choices.at(i) != text) ++i;
+      config.*member = static_cast<E>(i);
+    });
+    getters_.push_back([member, choices](const Config& config) {
+      return KeyValue(choices.at(static_cast<size_t>(config.*member)));
+    });
+    return key;
+  }
+
+  std::span<const Key> keys() const { return keys_; }
+  void set(Config& config, size_t index, const KeyValue& value) const { setters_.at(index)(config, value); }
+  KeyValue get(const Config& config, size_t index) const { return getters_.at(index)(config); }
+
+  // By name, which must be a key of the table.
+  size_t index_of(std::string_view name) const {
+    size_t i = 0;
+    while (i < keys_.size() && keys_[i].name != name) ++i;
+    assert(i < keys_.size());
+    return i;
+  }
+
+ private:
+  Key& add_key(std::string name, std::string help, KeyValue default_value) {
+    static constexpr KeyType kTypes[] = {KeyType::Bool, KeyType::Int, KeyType::Double, KeyType::String,
+                                         KeyType::StringList};
+    Key key;
+    key.name = std::move(name);
+    key.group = group_;
+    key.help = std::move(help);
+    key.type = kTypes[default_value.index()];
+    key.default_value = std::move(default_value);
+    keys_.push_back(std::move(key));
+    return keys_.back();
+  }
+
+  std::string group_;
+  std::vector<Key> keys_;
+  std::vector<std::function<void(Config&, const KeyValue&)>> setters_;
+  std::vector<std::function<KeyValue(const Config&)>> getters_;
+};
+
+}  // namespace octet

@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/keys.h"
+#include "base/text.h"
+
+namespace octet {
+namespace {
+
+constexpr size_t kHelpWidth = 100;
+constexpr size_t kHelpIndent = 34;
+
+// Limits are often counts: 1048576 rather than 1.04858e+06.
+std::string limit_text(double value) {
+  const bool is_count = value == std::floor(value) && std::abs(value) < 1e7;
+  return is_count ? fmt::format("{}", static_cast<int64_t>(value)) : fmt::format("{}", value);
+}
+
+std::string range_text(const Key& key) {
+  const bool has_min = std::isfinite(key.min), has_max = std::isfinite(key.max);
+  if (has_min && has_max && !key.min_open && !key.max_open) {
+    return fmt::format(" from {} to {}", limit_text(key.min), limit_text(key.max));
+  }
+  std::string text;
+  if (has_min) text += fmt::format(" {} {}", key.min_open ? "above" : "of at least", limit_text(key.min));
+  if (has_max) {
+    text += fmt::format("{} {} {}", has_min ? " and" : "", key.max_open ? "below" : "at most",
+                        limit_text(key.max));
+  }
+  return text;
+}
+
+std::string alias_text(const Key& key, std::string_view before, std::string_view after) {
+  std::vector<std::string> names;
+  for (const KeyAlias& alias : key.aliases) {
+    std::string text = fmt::format("{}{}{}", before, alias.name, after);
+    for (const auto& [given, meaning] : alias.values) {
+      text += fmt::format("{}{} = {}", given ? " (" : ", ", given, meaning);
+    }
+    if (!alias.values.empty()) text += ")";
+    names.push_back(std::move(text));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string_view placeholder(const Key& key) {
+  switch (key.type) {
+    case KeyType::Bool:
+      return "";
+    case KeyType::Int:
+      return " N";
+    case KeyType::Double:
+      return " X";
+    case KeyType::String:
+      return " TEXT";
+    case KeyType::Choice:
+      return " NAME";
+    case KeyType::StringList:
+      return " A,B,...";
+  }
+  return "";
+}
+
+std::string_view type_name(const Key& key) {
+  switch (key.type) {
+    case KeyType::Bool:
+      return "bool";
+    case KeyType::Int:
+      return "integer";
+    case KeyType::Double:
+      return "number";
+    case KeyType::String:
+      return "text";
+    case KeyType::Choice:
+      return "choice";
+    case KeyType::StringList:
+      return "list";
+  }
+  return "";
+}
+
+// Whether YAML reads the bare word as the text it is, and people do too.
+bool is_plain(std::string_view text) {
+  const auto is_safe = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '/' || c == '.' || c == '-' || c == '+';
+  };
+  if (text.empty() || !std::ranges::all_of(text, is_safe)) return false;
+  if (text[0] == '-' || text[0] == '.' || text[0] == '+') return false;
+  return !parse_bool(text) && !parse_double(text) && text != "null" && text != "Null" && text != "NULL";
+}
+
+std::string quoted(std::string_view text) {
+  if (is_plain(text)) return std::string(text);
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (c == '\n') {
+      result += "\\n";
+    } else if (c == '\t') {
+      result += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      result += fmt::format("\\x{:02x}", byte);
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+}  // namespace
+
+std::string allowed_text(const Key& key) {
+  switch (key.type) {
+    case KeyType::Bool:
+      return "true or false";
+    case KeyType::Int:
+      return "an integer" + range_text(key);
+    case KeyType::Double:
+      return "a number" + range_text(key);
+    case KeyType::String:
+      return "UTF-8 text";
+    case KeyType::Choice: {
+      std::string text = fmt::format("one of {}", fmt::join(key.choices, ", "));
+      for (const auto& [given, meaning] : key.bool_choices) {
+        text += fmt::format("{}{} = {}", given ? " (" : ", ", given, meaning);
+      }
+      return key.bool_choices.empty() ? text : text + ")";
+    }
+    case KeyType::StringList:
+      return "a list of names, none empty";
+  }
+  return "";
+}
+
+std::string value_text(const KeyValue& value) {
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value))
+    return fmt::format("{}", fmt::join(*list, ","));
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return value_yaml(value);
+}
+
+std::string value_yaml(const KeyValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
+  if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  std::vector<std::string> items;
+  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(quoted(item));
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+std::string default_text(const Key& key) {
+  if (!key.default_note.empty()) return key.default_note;
+  const std::string text = value_text(key.default_value);
+  return text.empty() ? "none" : text;
+}
+
+std::string keys_help(std::span<const Key> keys) {
+  std::string text;
+  std::string_view group;
+  for (const Key& key : keys) {
+    if (key.group != group) {
+      group = key.group;
+      text += fmt::format("\n{}\n", group);
+    }
+    std::string about = key.help;
+    // What a bool or a plain text may be needs no words.
+    const bool has_limits =
+        key.type == KeyType::Choice || key.type == KeyType::Int || key.type == KeyType::Double;
+    about += has_limits ? fmt::format(" [{}; default: {}", allowed_text(key), default_text(key))
+                        : fmt::format(" [default: {}", default_text(key));
+    about += key.aliases.empty() ? "]" : fmt::format("; also {}]", alias_text(key, "--", ""));
+    std::string head = fmt::format("  --{}{}", key.name, placeholder(key));
+    if (head.size() + 2 > kHelpIndent) {
+      text += head + '\n';
+      head.clear();
+    }
+    for (const std::string& line : wrap_words(about, kHelpWidth - kHelpIndent)) {
+      text += fmt::format("{:<{}}{}\n", head, kHelpIndent, line);
+      head.clear();
+    }
+  }
+  return text;
+}
+
+std::string keys_markdown(std::span<const Key> keys) {
+  std::string text;
+  std::string_view group;
+  for (const Key& key : keys) {
+    if (key.group != group) {
+      group = key.group;
+      text += fmt::format("\n## {}\n\n| key | type | default | allowed | aliases | what it does |\n", group);
+      text += "| --- | --- | --- | --- | --- | --- |\n";
+    }
+    const bool has_limits =
+        key.type == KeyType::Choice || key.type == KeyType::Int || key.type == KeyType::Double;
+    const std::string value = value_text(key.default_value);
+    const std::string shown = !key.default_note.empty() ? key.default_note
+                              : value.empty()           ? ""
+                                                        : '`' + value + '`';
+    text += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name, type_name(key), shown,
+                        has_limits ? allowed_text(key) : "", alias_text(key, "`", "`"), key.help);
+  }
+  return text;
+}
+
+}  // namespace octet

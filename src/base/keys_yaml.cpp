@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/keys.h"
+#include "base/text.h"
+
+namespace octet {
+namespace {
+
+constexpr size_t kMaxFileSize = size_t{1} << 20;
+constexpr int kMaxDepth = 16;
+
+// Takes the settings out of the parser's events as they come, so that a hostile file is refused before it is
+// built.
+class SettingsHandler : public YAML::EventHandler {
+ public:
+  SettingsHandler(std::string file_name, std::vector<std::string>& errors)
+      : file_name_(std::move(file_name)), errors_(errors) {}
+
+  std::vector<KeySetting> take() { return std::move(settings_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (documents_++ > 0) fail_config("{} starts a second YAML document; expected one", place(mark));
+  }
+  void OnDocumentEnd() override {}
+  void OnAnchor(const YAML::Mark& mark, const std::string& name) override { refuse_reference(mark, name); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { refuse_reference(mark, "*"); }
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
+    if (depth_ == 0) return;  // a document of comments alone
+    if (depth_ == 1 && !has_key_) {
+      fail_config("{} has an empty key; expected 'key: value' lines", place(mark));
+    } else if (depth_ == 1) {
+      setting_.is_null = true;
+      finish_setting();
+    } else if (depth_ == 2 && setting_.is_list) {
+      setting_.values.emplace_back();
+    }
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string& value) override {
+    if (depth_ == 0)
+      fail_config("{} holds only '{}'; expected 'key: value' lines", place(mark), printable(value));
+    if (depth_ == 1 && !has_key_) {
+      setting_ = KeySetting{.name = value, .values = {}, .place = place(mark)};
+      has_key_ = true;
+    } else if (depth_ == 1) {
+      setting_.values = {value};
+      finish_setting();
+    } else if (depth_ == 2 && setting_.is_list) {
+      setting_.values.push_back(value);
+    }
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    enter(mark);
+    if (depth_ == 1) fail_config("{} holds a list; expected 'key: value' lines", place(mark));
+    if (depth_ == 2) setting_.is_list = true;
+    if (depth_ == 3) refuse_nested("a list inside a list");
+  }
+  void OnSequenceEnd() override { leave(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    enter(mark);
+    if (depth_ == 2) refuse_nested("a nested map");
+    if (depth_ == 3) refuse_nested("a map inside a list");
+  }
+  void OnMapEnd() override { leave(); }
+
+ private:
+  std::string place(const YAML::Mark& mark) const { return fmt::format("{}:{}", file_name_, mark.line + 1); }
+
+  void enter(const YAML::Mark& mark) {
+    if (depth_ == 1 && !has_key_) fail_config("{} has a key that is not a word", place(mark));
+    if (++depth_ > kMaxDepth) fail_config("{} is nested deeper than {} levels", place(mark), kMaxDepth);
+  }
+
+  void leave() {
+    if (--depth_ == 1) finish_setting();
+  }
+
+  void refuse_nested(std::string_view what) {
+    if (!std::exchange(refused_, true)) {
+      errors_.push_back(fmt::format("{} is {}; expected one value or a list of values, in a flat file",
+                                    setting_.describe(), what));
+    }
+  }
+
+  void refuse_reference(const YAML::Mark& mark, const std::string& name) {
+    fail_config("{} uses a YAML anchor or alias ('{}'), which is not supported; write the value out",
+                place(mark), printable(name));
+  }
+
+  void finish_setting() {
+    if (!std::exchange(refused_, false)) settings_.push_back(std::move(setting_));
+    has_key_ = false;
+  }
+
+  std::string file_name_;
+  std::vector<std::string>& errors_;
+  std::vector<KeySetting> settings_;
+  KeySetting setting_;  // the one being read, once has_key_
+  bool has_key_ = false;
+  bool refused_ = false;  // setting_ is in errors_ already
+  int depth_ = 0;
+  int documents_ = 0;
+};
+
+}  // namespace
+
+std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
+                                       std::vector<std::string>& errors) {
+  if (text.find('\0') != std::string::npos)
+    fail_config("{} has a NUL byte; expected a YAML text file", file_name);
+  SettingsHandler handler(file_name, errors);
+  try {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(handler)) {
+    }
+  } catch (const YAML::Exception& e) {
+    fail_config("{}:{}: not valid YAML: {}", file_name, e.mark.line + 1, e.msg);
+  }
+  return handler.take();
+}
+
+std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<std::string>& errors) {
+  std::error_code code;
+  if (std::filesystem::is_directory(path, code)) fail_config("{} is a folder; expected a YAML file", path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fail_config("{} {}; expected a YAML file", path,
+                std::filesystem::exists(path, code) ? "cannot be read" : "does not exist");
+  }
+  std::string text(kMaxFileSize + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) fail_config("{} cannot be read", path);
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxFileSize) fail_config("{} is larger than 1 MiB; expected a YAML configuration", path);
+  return parse_settings(text, path, errors);
+}
+
+}  // namespace octet

@@ -1,0 +1,222 @@
+#include "data/token_source.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#include "base/error.h"
+#include "data/mapped_file.h"
+
+namespace octet {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "token files are read in place and are little-endian");
+
+// Header of an llm.c file: 256 words, of which all but the first few are 0.
+constexpr int64_t kHeaderBytes = 256 * 4;
+using Header = std::array<uint32_t, 256>;
+
+struct Format {
+  uint32_t magic, version;
+  int width;
+};
+constexpr std::array kShardFormats = {Format{20240520, 1, 2}, Format{20240801, 7, 4}};
+constexpr uint32_t kLlmcEvalMagic = 20240522;  // multiple-choice questions, not a token stream
+
+// A raw file has no header to judge by. Words 4 to 255 all 0 would be a run of 504 tokens of id 0, which no
+// tokenizer makes of text: that is a header (words 0 to 3 hold magic, version, count, longest example).
+bool looks_like_header(std::span<const std::byte> bytes) {
+  if (static_cast<int64_t>(bytes.size()) < kHeaderBytes) return false;
+  return std::all_of(bytes.begin() + 16, bytes.begin() + kHeaderBytes,
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
+struct Layout {
+  int64_t offset;  // of the first id
+  int width;
+  int64_t count;
+};
+
+Layout shard_layout(const std::string& path, std::span<const std::byte> bytes, const Format& format) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  require(size >= kHeaderBytes, "[dataset] {}: truncated, {} bytes, expected a header of {} bytes", path,
+          size, kHeaderBytes);
+  Header header;
+  std::memcpy(header.data(), bytes.data(), kHeaderBytes);
+  require(header[1] == format.version, "[dataset] {}: token shard of version {}, expected {} with magic {}",
+          path, header[1], format.version, format.magic);
+  const int64_t count = static_cast<int32_t>(header[2]);
+  require(count >= 0, "[dataset] {}: header says {} tokens, expected 0 or more", path, count);
+  const int64_t expected = kHeaderBytes + count * format.width;
+  require(size == expected,
+          "[dataset] {}: {}, {} bytes, expected {} ({} tokens of {} bytes after a header of {})", path,
+          size < expected ? "truncated" : "too long", size, expected, count, format.width, kHeaderBytes);
+  return {kHeaderBytes, format.width, count};
+}
+
+Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  require(size > 0, "[dataset] {}: empty file, expected tokens", path);
+  uint32_t magic = 0;
+  if (size >= 4) std::memcpy(&magic, bytes.data(), 4);
+  for (const Format& format : kShardFormats) {
+    if (magic == format.magic) return shard_layout(path, bytes, format);
+  }
+  require(magic != kLlmcEvalMagic,
+          "[dataset] {}: magic {} is an llm.c evaluation file, expected a token shard", path, magic);
+  require(!looks_like_header(bytes),
+          "[dataset] {}: bad magic {}, expected {} or {} (llm.c shard) or ids of 2 bytes", path, magic,
+          kShardFormats[0].magic, kShardFormats[1].magic);
+  require(size % 2 == 0, "[dataset] {}: {} bytes, an odd number; expected ids of 2 bytes", path, size);
+  return {0, 2, size / 2};
+}
+
+// The first id that is not below `limit`, or count. Maxima of blocks first: that loop is vectorised.
+template <class Id>
+int64_t first_not_below(const Id* ids, int64_t count, uint64_t limit) {
+  constexpr int64_t kBlock = 1 << 14;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, count);
+    Id most = 0;
+    for (int64_t i = begin; i < end; ++i) most = std::max(most, ids[i]);
+    if (most < limit) continue;
+    return std::find_if(ids + begin, ids + end, [limit](Id id) { return id >= limit; }) - ids;
+  }
+  return count;
+}
+
+template <class Id>
+void widen(const std::byte* data, int64_t first, std::span<int32_t> out) {
+  const Id* ids = reinterpret_cast<const Id*>(data) + first;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(ids[i]);
+}
+
+}  // namespace
+
+void TokenSource::check_ids(const Piece& piece, int64_t vocab_size) {
+  require(vocab_size > 0, "[dataset] vocabulary of {}, expected at least 1", vocab_size);
+  const uint64_t limit = static_cast<uint64_t>(vocab_size);
+  if (piece.width == 2 && limit > UINT16_MAX) return;
+  const auto* narrow_ids = reinterpret_cast<const uint16_t*>(piece.data);
+  const auto* wide_ids = reinterpret_cast<const uint32_t*>(piece.data);
+  const int64_t place = piece.width == 2 ? first_not_below(narrow_ids, piece.count, limit)
+                                         : first_not_below(wide_ids, piece.count, limit);
+  if (place == piece.count) return;
+  fail("[dataset] {}: id {} at token {} (byte offset {}), expected ids below the vocabulary of {}",
+       piece.name, piece.width == 2 ? narrow_ids[place] : wide_ids[place], place,
+       piece.data_offset + place * piece.width, vocab_size);
+}
+
+void TokenSource::append(Piece piece) {
+  if (piece.count == 0) return;
+  starts_.push_back(size_);
+  size_ += piece.count;
+  pieces_.push_back(std::move(piece));
+}
+
+void TokenSource::append(const TokenSource& other) {
+  const std::vector<Piece> pieces = other.pieces_;  // other may be *this
+  for (const Piece& piece : pieces) append(piece);
+}
+
+TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size) {
+  auto owner = std::make_shared<const std::vector<int32_t>>(std::move(ids));
+  Piece piece{owner,
+              reinterpret_cast<const std::byte*>(owner->data()),
+              4,
+              static_cast<int64_t>(owner->size()),
+              std::move(name),
+              0};
+  check_ids(piece, vocab_size);
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
+  auto file = std::make_shared<const MappedFile>(path);
+  const Layout layout = layout_of(path, file->bytes());
+  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset};
+  check_ids(piece, vocab_size);
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_documents(std::span<const std::string_view> documents, std::string name,
+                                        const Tokenizer& tokenizer, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (std::string_view document : documents) {
+    const std::vector<int32_t> encoded = tokenizer.encode(document);
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+    if (tokenizer.eos()) ids.push_back(*tokenizer.eos());
+  }
+  return from_ids(std::move(ids), std::move(name), vocab_size);
+}
+
+TokenSource TokenSource::from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
+                                         int64_t vocab_size) {
+  constexpr std::string_view kMarker = "<|endoftext|>";
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<std::string_view> documents;
+  for (const std::string& path : paths) {
+    files.push_back(std::make_shared<const MappedFile>(path));
+    const auto bytes = files.back()->bytes();
+    std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    while (!rest.empty()) {
+      const size_t end = std::min(rest.find(kMarker), rest.size());
+      if (end > 0) documents.push_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + kMarker.size(), rest.size()));
+      if (rest.starts_with('\n')) rest.remove_prefix(1);
+    }
+  }
+  std::string name = paths.empty() ? "no files" : paths[0];
+  if (paths.size() > 1) name += fmt::format(" and {} more", paths.size() - 1);
+  return from_documents(documents, std::move(name), tokenizer, vocab_size);
+}
+
+void TokenSource::read(int64_t first, std::span<int32_t> out) const {
+  assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= size_);
+  if (out.empty()) return;
+  auto index =
+      static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1);
+  for (; !out.empty(); ++index) {
+    const Piece& piece = pieces_[index];
+    const int64_t place = first - starts_[index];
+    const auto count = std::min(out.size(), static_cast<size_t>(piece.count - place));
+    if (piece.width == 2) {
+      widen<uint16_t>(piece.data, place, out.first(count));
+    } else {
+      widen<uint32_t>(piece.data, place, out.first(count));
+    }
+    out = out.subspan(count);
+    first += static_cast<int64_t>(count);
+  }
+}
+
+std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const {
+  require(share >= 0 && share <= 1, "[dataset] share {} to hold out, expected 0 to 1", share);
+  TokenSource front, tail;
+  for (const Piece& piece : pieces_) {
+    const auto held_out = static_cast<int64_t>(static_cast<double>(piece.count) * share);
+    Piece first = piece, last = piece;
+    first.count = piece.count - held_out;
+    last.count = held_out;
+    last.data += first.count * piece.width;
+    last.data_offset += first.count * piece.width;
+    front.append(std::move(first));
+    tail.append(std::move(last));
+  }
+  return {front, tail};
+}
+
+std::string TokenSource::describe() const {
+  if (pieces_.empty()) return "nothing";
+  if (pieces_.size() == 1) return pieces_[0].name;
+  return fmt::format("{} and {} more", pieces_[0].name, pieces_.size() - 1);
+}
+
+}  // namespace octet

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace octet {
+
+// A long sequence of token ids, read at any place: pieces (memory-mapped files, or ids in memory) laid end to
+// end. Immutable and cheap to copy; copies share the mapping. Reading is thread-safe. Every id was checked
+// against the vocabulary when the source was opened.
+class TokenSource {
+ public:
+  TokenSource() = default;
+  static TokenSource from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size);
+
+  // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see
+  // docs/formats.md.
+  static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
+
+  // The documents one after another, each followed by the tokenizer's eos where it has one.
+  static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
+                                    const Tokenizer& tokenizer, int64_t vocab_size);
+
+  // Documents of text files, in order: a document ends at the end of its file or at the marker
+  // "<|endoftext|>" (one newline after the marker belongs to it). Empty documents are left out.
+  static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
+                                     int64_t vocab_size);
+
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  // out = ids [first, first + out.size()), which must lie inside the source.
+  void read(int64_t first, std::span<int32_t> out) const;
+
+  void append(const TokenSource& other);
+
+  // (front, tail): the tail is the last `share` (0 to 1) of each piece, rounded down to whole tokens, so that
+  // data sets of several files hold out a part of each. The two never overlap and together are the whole.
+  std::pair<TokenSource, TokenSource> split_tail(double share) const;
+
+  // The pieces' names and lengths, for messages.
+  std::string describe() const;
+
+ private:
+  struct Piece {
+    std::shared_ptr<const void> owner;
+    const std::byte* data;  // count ids of `width` bytes, little-endian
+    int width;              // 2 or 4
+    int64_t count;
+    std::string name;
+    int64_t data_offset;  // of `data` in the file, for messages
+  };
+
+  void append(Piece piece);
+  static void check_ids(const Piece& piece, int64_t vocab_size);
+
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> starts_;  // of each piece in the source
+  int64_t size_ = 0;
+};
+
+}  // namespace octet

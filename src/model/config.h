@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/checked.h"
+#include "ops/backend.h"
+
+namespace octet {
+
+enum class Family : uint8_t { Gpt2, Llama, Qwen2 };
+std::string_view name_of(Family family);
+
+// rope_scaling of type "llama3": low frequencies are divided by `factor`, high ones kept, those between blended.
+struct RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_positions = 8192;
+};
+
+// A decoder-only model as data: the families differ in these fields, not in code.
+struct ModelConfig {
+  std::string name;
+  Family family = Family::Llama;
+  int64_t vocab = 0;
+  int64_t layers = 0;
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t ffn = 0;
+  int64_t max_positions = 0;
+  NormKind norm = NormKind::RmsNorm;
+  float norm_epsilon = 1e-5f;
+  Activation activation = Activation::SwiGlu;
+  bool learned_positions = false;  // GPT-2's table; otherwise rotary
+  double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling;
+  bool qkv_bias = false;
+  bool out_bias = false;  // of the attention output and of the MLP
+  bool tied_head = false;
+  float init_std = 0.02f;
+
+  // Rows of the embedding and head as stored: padded for alignment. The extra rows stay zero and have no
+  // probability.
+  int64_t padded_vocab() const { return round_up(vocab, vocab >= 4096 ? 128 : 16); }
+  int64_t up_width() const { return activation == Activation::SwiGlu ? 2 * ffn : ffn; }
+  AttentionShape attention() const;
+
+  // Parameters of the unpadded model.
+  int64_t parameter_count() const;
+  // Throws Error naming the first field that makes no sense.
+  void validate() const;
+};
+
+// A preset by name ("gpt2", "llama-3.2-1b", "qwen2.5-14b", "llama-tiny"); ConfigError with the nearest otherwise.
+ModelConfig model_preset(std::string_view name);
+std::vector<std::string> model_preset_names();
+
+// From the text of a Hugging Face config.json; `place` names the file in errors.
+ModelConfig model_config_from_hf(std::string_view json_text, std::string_view place);
+
+// The frequencies (D / 2) of the rotary embedding, scaled as the config says, and the table of the rope ops:
+// (positions, D), cos then sin.
+std::vector<double> rope_frequencies(const ModelConfig& config);
+std::vector<float> rope_table(const ModelConfig& config, int64_t positions);
+
+}  // namespace octet

@@ -1,0 +1,190 @@
+#include "model/parameters.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/philox.h"
+
+namespace octet {
+namespace {
+
+// Builds the table of one model; the names on the right are those of the Hugging Face implementations.
+class TableBuilder {
+ public:
+  explicit TableBuilder(const ModelConfig& config) : c_(config), gpt2_(config.family == Family::Gpt2) {}
+
+  std::vector<ParameterSpec> build() {
+    matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
+           {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
+    if (c_.learned_positions) {
+      matrix("embedding.positions", c_.max_positions, c_.width, c_.init_std,
+             {{"transformer.wpe.weight", 0, c_.max_positions}});
+      table_.back().decay = false;
+    }
+    for (int64_t l = 0; l < c_.layers; ++l) block(l);
+    norm("final_norm", gpt2_ ? "transformer.ln_f" : "model.norm");
+    if (!c_.tied_head) {
+      matrix("head.weight", c_.padded_vocab(), c_.width, c_.init_std, {{"lm_head.weight", 0, c_.vocab}});
+    }
+    return std::move(table_);
+  }
+
+ private:
+  void block(int64_t l) {
+    const std::string ours = fmt::format("layers.{}.", l);
+    const std::string theirs = fmt::format("{}.{}.", gpt2_ ? "transformer.h" : "model.layers", l);
+    const AttentionShape a = c_.attention();
+    const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+    // GPT-2 draws the two projections into the residual stream with a smaller deviation, by the number of them.
+    const float residual_std =
+        gpt2_ ? c_.init_std / std::sqrt(2.0f * static_cast<float>(c_.layers)) : c_.init_std;
+
+    norm(ours + "attention.norm", theirs + (gpt2_ ? "ln_1" : "input_layernorm"));
+    if (gpt2_) {
+      linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
+             {{theirs + "attn.c_attn", 0, q + 2 * kv, true}});
+      linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
+             {{theirs + "attn.c_proj", 0, c_.width, true}});
+    } else {
+      linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
+             {{theirs + "self_attn.q_proj", 0, q},
+              {theirs + "self_attn.k_proj", q, kv},
+              {theirs + "self_attn.v_proj", q + kv, kv}});
+      linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
+             {{theirs + "self_attn.o_proj", 0, c_.width}});
+    }
+    norm(ours + "mlp.norm", theirs + (gpt2_ ? "ln_2" : "post_attention_layernorm"));
+    if (gpt2_) {
+      linear(ours + "mlp.up", c_.ffn, c_.width, c_.init_std, c_.out_bias, {{theirs + "mlp.c_fc", 0, c_.ffn, true}});
+      linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
+             {{theirs + "mlp.c_proj", 0, c_.width, true}});
+    } else {
+      linear(ours + "mlp.up", 2 * c_.ffn, c_.width, c_.init_std, c_.out_bias,
+             {{theirs + "mlp.gate_proj", 0, c_.ffn}, {theirs + "mlp.up_proj", c_.ffn, c_.ffn}});
+      linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
+             {{theirs + "mlp.down_proj", 0, c_.width}});
+    }
+  }
+
+  void matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
+    table_.push_back({std::move(name), {rows, cols}, Init::Normal, std, true, std::move(hf)});
+  }
+
+  void linear(const std::string& name, int64_t out, int64_t in, float std, bool bias, std::vector<HfPart> parts) {
+    std::vector<HfPart> weights = parts, biases = parts;
+    for (HfPart& part : weights) part.name += ".weight";
+    for (HfPart& part : biases) part.name += ".bias", part.transposed = false;
+    matrix(name + ".weight", out, in, std, std::move(weights));
+    if (bias) table_.push_back({name + ".bias", {out}, Init::Zero, 0, false, std::move(biases)});
+  }
+
+  void norm(const std::string& name, const std::string& theirs) {
+    table_.push_back({name + ".gain", {c_.width}, Init::One, 0, false, {{theirs + ".weight", 0, c_.width}}});
+    if (c_.norm == NormKind::LayerNorm) {
+      table_.push_back({name + ".bias", {c_.width}, Init::Zero, 0, false, {{theirs + ".bias", 0, c_.width}}});
+    }
+  }
+
+  const ModelConfig& c_;
+  bool gpt2_;
+  std::vector<ParameterSpec> table_;
+};
+
+// FNV-1a: the random stream of a parameter, from its name.
+uint64_t stream_of(std::string_view name) {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return hash;
+}
+
+int64_t covered_elements(const ParameterSpec& spec) {
+  int64_t rows = 0;
+  for (const HfPart& part : spec.hf) rows = std::max(rows, part.row_begin + part.rows);
+  return spec.shape.rank() == 1 ? rows : rows * spec.shape[1];
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config) { return TableBuilder(config).build(); }
+
+ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner) {
+  for (ParameterSpec& spec : parameter_table(config)) parameters_.push_back({.spec = std::move(spec)});
+  for (Parameter& p : parameters_) {
+    const auto plan = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category) {
+      planner.add(view, p.spec.name + what, dtype, p.spec.shape, category, Lifetime::always());
+    };
+    plan(p.weight, "", types.weight, MemoryCategory::Weights);
+    if (!training) continue;
+    if (types.weight == DType::BF16) plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
+    const DType gradient = p.spec.shape.rank() == 1 ? DType::F32 : types.gradient;
+    plan(p.gradient, ".gradient", gradient, MemoryCategory::Gradients);
+    plan(p.m, ".m", types.moments, MemoryCategory::Optimizer);
+    plan(p.v, ".v", types.moments, MemoryCategory::Optimizer);
+  }
+}
+
+Parameter& ParameterSet::operator[](std::string_view name) {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.spec.name == name) return parameter;
+  }
+  fail("[parameters] there is no '{}'", name);
+}
+
+void ParameterSet::initialise(Backend& backend, uint64_t seed) {
+  for (Parameter& p : parameters_) {
+    std::vector<float> values(static_cast<size_t>(p.weight.numel()), 0.0f);
+    const int64_t count = covered_elements(p.spec);
+    if (p.spec.init == Init::One) std::fill(values.begin(), values.end(), 1.0f);
+    if (p.spec.init == Init::Normal) {
+      const Philox random(seed, stream_of(p.spec.name));
+#pragma omp parallel for
+      for (int64_t i = 0; i < count; ++i) {
+        values[static_cast<size_t>(i)] = p.spec.init_std * random.normal(static_cast<uint64_t>(i));
+      }
+    }
+    set_weight(backend, p, values);
+    if (p.m) backend.zero(p.m);
+    if (p.v) backend.zero(p.v);
+    if (p.gradient) backend.zero(p.gradient);
+  }
+}
+
+void ParameterSet::set_weight(Backend& backend, Parameter& p, const std::vector<float>& values) {
+  require(static_cast<int64_t>(values.size()) == p.weight.numel(), "[parameters] {}: {} values for shape {}",
+          p.spec.name, values.size(), p.spec.shape.to_string());
+  if (p.weight.dtype == DType::F32) {
+    backend.copy_to_device(p.weight, values.data());
+    return;
+  }
+  // The same split as AdamWParameter: the bf16 is the fp32 rounded to nearest, the remainder what is missing.
+  std::vector<uint16_t> high(values.size()), low(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+    high[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);
+    low[i] = static_cast<uint16_t>(bits);
+  }
+  backend.copy_to_device(p.weight, high.data());
+  if (p.remainder) backend.copy_to_device(p.remainder, low.data());
+}
+
+std::vector<float> ParameterSet::weight_values(Backend& backend, const Parameter& p) {
+  std::vector<float> values(static_cast<size_t>(p.weight.numel()));
+  if (p.weight.dtype == DType::F32) {
+    backend.copy_to_host(values.data(), p.weight);
+    return values;
+  }
+  std::vector<uint16_t> high(values.size()), low(values.size());
+  backend.copy_to_host(high.data(), p.weight);
+  if (p.remainder) backend.copy_to_host(low.data(), p.remainder);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto signed_low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low[i])));
+    values[i] = std::bit_cast<float>((uint32_t{high[i]} << 16) + signed_low);
+  }
+  return values;
+}
+
+void ParameterSet::zero_gradients(Backend& backend) {
+  for (Parameter& p : parameters_) backend.zero(p.gradient);
+}
+
+}  // namespace octet

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "tensor/plan.h"
+
+namespace octet {
+
+enum class Init : uint8_t { Zero, One, Normal };
+
+// Where a range of rows of a parameter lives in a Hugging Face folder. A vector counts as rows of width 1.
+struct HfPart {
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
+  int64_t row_begin = 0;
+  int64_t rows = 0;
+  bool transposed = false;  // GPT-2's Conv1D keeps (in, out)
+};
+
+// One row of the table that drives initialisation, optimizer, import and export.
+struct ParameterSpec {
+  std::string name;  // "layers.0.attention.qkv.weight"
+  Shape shape;       // as stored; rows that no HfPart covers are padding and stay zero
+  Init init = Init::Normal;
+  float init_std = 0;
+  bool decay = false;
+  std::vector<HfPart> hf;
+};
+
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
+
+struct ParameterTypes {
+  DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
+  DType gradient = DType::F32;  // of matrices; vectors are always fp32
+  DType moments = DType::F32;   // fp32 | bf16
+};
+
+// All parameters of a model with what training keeps of each. Owns no memory.
+struct Parameter {
+  ParameterSpec spec;
+  Tensor weight;
+  Tensor remainder;  // u16, when weight is bf16
+  Tensor gradient;
+  Tensor m, v;
+};
+
+class ParameterSet {
+ public:
+  // Without `training` only weights are planned.
+  ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner);
+
+  Parameter& operator[](std::string_view name);
+  std::vector<Parameter>& all() { return parameters_; }
+  const std::vector<Parameter>& all() const { return parameters_; }
+
+  // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
+  // the seed, the parameter's name and its place in it.
+  void initialise(Backend& backend, uint64_t seed);
+  // Writes fp32 values (the unpadded rows are taken from `values`, in the layout of spec.shape).
+  static void set_weight(Backend& backend, Parameter& parameter, const std::vector<float>& values);
+  // The exact fp32 values.
+  static std::vector<float> weight_values(Backend& backend, const Parameter& parameter);
+
+  void zero_gradients(Backend& backend);
+
+ private:
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace octet

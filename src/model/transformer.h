@@ -1,0 +1,139 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/block.h"
+
+namespace octet {
+
+// The size of a micro-batch and what is kept in memory for it.
+struct RunShape {
+  int64_t rows = 1;
+  int64_t length = 0;
+  bool training = true;
+  Checkpointing checkpointing = Checkpointing::None;
+  int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
+  int64_t tokens() const { return rows * length; }
+};
+
+// What the run computes and stores in.
+struct Numerics {
+  Precision precision = Precision::Bf16;
+  Fp8Config fp8;
+  DType moments = DType::F32;
+  DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
+};
+
+// One micro-batch on the host, as views; see data/batch.h for the meaning of each.
+struct HostBatch {
+  std::span<const int32_t> tokens, targets, positions, document_starts;
+};
+
+struct PenaltyOptions {
+  PenaltyKind kind = PenaltyKind::None;
+  float weight = 0;
+};
+
+// Sums over the targets of the micro-batches since they were last cleared.
+struct LossSums {
+  double loss = 0;
+  double penalty = 0;
+};
+
+// A decoder-only transformer with hand-written forward and backward over planned memory. Construction plans; nothing
+// is allocated before allocate(), so a Transformer also answers what a run would need.
+class Transformer {
+ public:
+  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend);
+  Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
+
+  const ModelConfig& config() const { return config_; }
+  const RunShape& shape() const { return shape_; }
+  const Numerics& numerics() const { return numerics_; }
+  const MemoryPlan& plan() const { return planner_.plan(); }
+  ParameterSet& parameters() { return parameters_; }
+  ScaleTable& scales() { return scales_; }
+  // Every Linear with its site and choice, in the order of the forward pass.
+  const std::vector<Linear*>& linears() const { return linears_; }
+
+  // One allocation of plan().peak_bytes(), and the constant tables.
+  void allocate();
+  int64_t allocated_bytes() const { return allocated_bytes_; }
+  // After weights were written from outside (initialise, import): makes their FP8 copies.
+  void weights_changed();
+
+  // Copies a micro-batch of exactly shape().tokens() tokens to the backend.
+  void load(const HostBatch& batch);
+
+  // Forward and backward of the loaded micro-batch. Gradients are added to those of the step's earlier micro-batches
+  // and overwritten by its first. `gradient_scale` is 1 / (targets of the whole step).
+  void forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first, bool fp8_stats);
+  // Forward and loss alone; leaves no trace in the training state.
+  void forward_loss(const PenaltyOptions& penalty, bool fp8);
+  void clear_sums() { backend_.zero(sums_); }
+  LossSums sums() const;  // waits for the device
+
+  // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices; waits for the device.
+  std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens, bool fp8);
+
+  // The parameters as the optimizer takes them, decay already resolved.
+  std::vector<AdamWParameter> optimizer_view(float weight_decay);
+
+ private:
+  struct Pass {
+    bool fp8 = true;        // otherwise every Linear is dense
+    bool recompute = false; // only what the policy did not keep
+  };
+
+  void plan_parameters();
+  void plan_activations();
+  void plan_workspace();
+
+  void forward_body(Pass pass);
+  void block_forward(Block& block, Tensor x, Tensor delta, Pass pass);
+  void head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first, Pass pass);
+  void backward_body(bool first);
+  void block_backward(size_t index, bool first);
+  void norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                    Tensor delta);
+  void norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual, Tensor mean, Tensor inv);
+  // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
+  Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].down; }
+  Operand dresidual_operand(Linear* reader);
+
+  ModelConfig config_;
+  RunShape shape_;
+  Numerics numerics_;
+  Backend& backend_;
+  KeepPolicy keep_;
+  Timeline time_;
+  BufferPlanner planner_;
+  ParameterSet parameters_;
+  ScaleTable scales_;
+  std::shared_ptr<void> memory_;
+  int64_t allocated_bytes_ = 0;
+
+  Parameter* wte_ = nullptr;
+  Parameter* wpe_ = nullptr;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+  Linear head_;
+  std::vector<Linear*> linears_;
+  SharedBuffers shared_;
+
+  int64_t head_rows_ = 0;  // rows of a chunk of the head
+  Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
+  Documents documents_;
+  Tensor rope_table_;              // (length, D) fp32
+  Tensor final_residual_;          // (N, C)
+  Tensor final_mean_, final_inv_;  // (N) fp32
+  Tensor final_normed_;            // (N, C)
+  Tensor dfinal_normed_;           // (N, C)
+  Tensor logits_;                  // (head_rows, padded vocab)
+  Tensor loss_, penalty_;          // (N) fp32
+  Tensor sums_;                    // (2) fp32: loss, penalty
+  Tensor workspace_;
+};
+
+}  // namespace octet

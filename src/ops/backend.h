@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ops/quantized.h"
+#include "tensor/tensor.h"
+
+namespace octet {
+
+// The contract of every op, forward and backward. A backend implements all of them; the CPU backend is the
+// reference, in fp32, bf16 and bit-exact emulated FP8.
+//
+// Letters: N tokens of a micro-batch (rows * length), C model width, H query heads, K key/value heads, D head
+// width, F feed-forward width, V vocabulary, P positions.
+//
+// Rules for all ops:
+// - Tensors are views of the backend's memory, row-major and contiguous. "real" means fp32 or bf16; all real
+//   arguments of one call have the same dtype unless a comment says otherwise. Arithmetic is in fp32 and each
+//   result is rounded once, to nearest even, when it is stored.
+// - Outputs do not overlap inputs unless "in place" is said.
+// - "+=" means the op adds to what the output holds.
+// - Ops are queued in order; results may be read on the host after synchronize(). No op allocates or waits for the
+//   device. Ops throw Error for shapes and dtypes they were not made for.
+// - The same inputs give the same bits, whatever the number of threads (on CUDA: with `deterministic`).
+
+enum class NormKind : uint8_t { LayerNorm, RmsNorm };
+enum class Activation : uint8_t { Gelu, SwiGlu };
+enum class PenaltyKind : uint8_t { None, ZLoss, Entropy, LogitL2 };
+
+struct AttentionShape {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t out_width() const { return heads * head_dim; }
+};
+
+// The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]).
+struct Documents {
+  Tensor starts;  // (capacity) int32, of which count + 1 are meaningful
+  int64_t count = 0;
+  int64_t max_length = 0;
+};
+
+// C = op(A) op(B)^T-style products are written out as plain (m, k) x (k, n) with transposition flags.
+struct GemmOptions {
+  bool transpose_a = false;  // A is stored (k, m)
+  bool transpose_b = false;  // B is stored (n, k)
+  bool accumulate = false;   // C += ...
+  Tensor bias;               // optional (n) of C's dtype or of the operands' dtype, added to every row
+};
+
+struct LossOptions {
+  int64_t vocab = 0;        // columns from here on are padding: no probability, no gradient
+  float gradient_scale = 0; // multiplies the gradients, usually 1 / (targets of the whole step)
+  PenaltyKind penalty = PenaltyKind::None;
+  float penalty_weight = 0;
+  bool backward = true;     // replace the logits by their gradient
+};
+
+struct AdamWOptions {
+  float learning_rate = 0, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  int64_t step = 1;  // 1-based, for the bias correction
+};
+
+// One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder): its bits are
+// (weight.bits << 16) + int16(remainder), so that weight is the fp32 value rounded to nearest.
+struct AdamWParameter {
+  Tensor weight;     // real
+  Tensor remainder;  // u16 when weight is bf16, absent when it is fp32
+  Tensor gradient;   // fp32 | bf16
+  Tensor m, v;       // fp32 | bf16
+  float weight_decay = 0;
+  Quantized* fp8 = nullptr;  // when present, rewritten from the new weight (as (rows, cols) of the matrix view)
+};
+
+// State of the delayed recipe for all its tensors.
+struct DelayedScaling {
+  Tensor slots;    // u8 (count * sizeof(ScaleSlot))
+  Tensor history;  // (count, length) fp32, newest first
+  Tensor formats;  // u8 (count, 2): DType of the rowwise and colwise copies
+  int64_t count = 0;
+  int margin = 0;
+  bool most_recent = false;  // otherwise the maximum of the history
+};
+
+// What the ops of a run need beyond their arguments, so that the plan can hold it.
+struct WorkspaceNeeds {
+  struct Gemm {
+    int64_t m, n, k;
+  };
+  std::span<const Gemm> gemms;
+  DType dtype = DType::F32;
+  int64_t tokens = 0;
+  int64_t width = 0;  // the widest row any elementwise or norm op sees
+  AttentionShape attention;
+  int64_t max_length = 0;
+  int64_t parameters = 0;  // number of parameter tensors
+  bool fp8 = true;         // some of the products may run as gemm_fp8
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;           // "cpu", "cuda"
+  virtual std::string description() const = 0;    // "2 threads, OpenBLAS", "NVIDIA H200"
+  virtual int64_t memory_bytes() const = 0;       // memory a run may use
+
+  // ---- memory ----
+  virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;  // 256-byte aligned, content unspecified
+  virtual void copy_to_device(Tensor to, const void* from) = 0;
+  virtual void copy_to_host(void* to, Tensor from) = 0;       // waits
+  virtual void copy(Tensor to, Tensor from) = 0;              // same bytes
+  virtual void zero(Tensor) = 0;
+  virtual void synchronize() = 0;
+  virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
+  virtual void set_workspace(Tensor) = 0;  // u8, at least workspace_bytes, alive as long as ops are called
+
+  // ---- products ----
+  // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.
+  virtual void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions&) = 0;
+  // c (m, n) [+]= a (m, k) b (n, k)^T [+ bias]: the same product of FP8 matrices, accumulated in fp32. Both
+  // transposition flags are ignored. e5m2 x e5m2 is refused.
+  virtual void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
+
+  // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
+  // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
+  virtual void quantize(const Operand&) = 0;
+  // Rolls every slot's amax into its history and sets the scales anew; an amax of 0, Inf or NaN is not entered.
+  virtual void update_delayed_scales(const DelayedScaling&) = 0;
+
+  // ---- embedding ----
+  // x[n] = wte[tokens[n]] + wpe[positions[n]]; wpe may be absent. x (N, C), wte (V, C), wpe (P, C).
+  virtual void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) = 0;
+  // dwte (V, C), dwpe (P, C) fp32 | bf16: += by row. Deterministic: rows are summed in the order of n.
+  virtual void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) = 0;
+
+  // ---- residual add + norm ----
+  // residual = x + delta (delta absent: residual is x itself and is not written), rounded; then
+  // LayerNorm: y = (residual - mean) * inv * gain + bias;  RmsNorm: y = residual * inv * gain (no mean, no bias)
+  // with inv = rsqrt(variance or mean square + epsilon). x, delta, residual, y: (N, C); mean, inv: (N) fp32, kept
+  // for backward (mean absent for RmsNorm). residual may be x (in place).
+  virtual void norm_forward(NormKind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                            Tensor delta, Tensor gain, Tensor bias, float epsilon) = 0;
+  // dresidual.dense (N, C) += d norm / d residual * dy, in place; it is then the gradient of both x and delta, and
+  // so the operand of the Linear that produced delta. dgain, dbias (C) fp32 | bf16: +=. residual as in forward.
+  virtual void norm_backward(NormKind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                             Tensor residual, Tensor mean, Tensor inv, Tensor gain) = 0;
+
+  // ---- attention ----
+  // Rotates the query and key heads of qkv (N, (H + 2K) * D: queries, keys, values) in place: pairs (i, i + D/2)
+  // by the angle of the token's position. table (P, D) fp32: cos in columns [0, D/2), sin in [D/2, D).
+  virtual void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
+  // The inverse rotation of the gradient dqkv.dense, in place.
+  virtual void rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
+  // out (N, H * D) = softmax(scale * q k^T, causal inside each document) v; query head h reads key/value head
+  // h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward.
+  virtual void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents&,
+                                 const AttentionShape&) = 0;
+  // dqkv (N, (H + 2K) * D) from dout (N, H * D).
+  virtual void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, const Documents&,
+                                  const AttentionShape&) = 0;
+
+  // ---- activation ----
+  // Gelu (tanh form): h = gelu(x), x (N, F). SwiGlu: h = silu(x[:, :F]) * x[:, F:], x (N, 2F). h (N, F).
+  virtual void activation_forward(Activation, const Operand& h, Tensor x) = 0;
+  // dx of x's shape from dh (N, F).
+  virtual void activation_backward(Activation, const Operand& dx, Tensor dh, Tensor x) = 0;
+
+  // ---- loss ----
+  // Cross-entropy of logits (n, V') against targets (n) int32 (-1: no loss), V' >= vocab. loss (n) fp32 gets the
+  // cross-entropy of each row (0 where ignored), penalty (n) fp32 the weighted penalty of each row:
+  //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
+  // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
+  // A row without a target has no penalty and no gradient either.
+  // With backward, logits are replaced in place by gradient_scale * d(loss + penalty) / d logits.
+  virtual void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
+                             const LossOptions&) = 0;
+
+  // ---- sums and optimizer ----
+  // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.
+  virtual void add_column_sum(Tensor column_sum, Tensor x) = 0;
+  // total (1) fp32 = sum of x, in fixed order.
+  virtual void sum(Tensor total, Tensor x) = 0;
+  // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when
+  // max_norm is 0.
+  virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) = 0;
+  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Nothing changes when the
+  // norm clip[0] is not finite.
+  virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;
+};
+
+// Backends are made by name at run time; `threads` 0 means all cores.
+std::unique_ptr<Backend> make_cpu_backend(int threads);
+
+}  // namespace octet

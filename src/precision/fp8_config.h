@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/quantized.h"
+
+namespace octet {
+
+enum class Precision : uint8_t { Fp32, Bf16, Fp8 };
+enum class Fp8Recipe : uint8_t { Delayed, Current, Block, Mxfp8 };
+enum class Fp8Format : uint8_t { Hybrid, E4M3, E5M2 };
+
+// What the user chose about FP8.
+struct Fp8Config {
+  Fp8Recipe recipe = Fp8Recipe::Delayed;
+  Fp8Format format = Fp8Format::Hybrid;
+  int margin = 0;                // delayed, current: scale = max / 2^margin / amax
+  int64_t interval = 1;          // delayed: optimizer steps between two updates of the scales
+  int64_t history_length = 16;   // delayed
+  bool most_recent = false;      // delayed: the newest amax instead of the history's maximum
+  bool pow2_block_scales = true; // block
+  bool head = false;             // the output head too
+  std::vector<std::string> skip_layers;  // names, globs, "first:N", "last:N"
+
+  static constexpr int kMaxMargin = 16;
+  void validate() const;  // throws ConfigError
+};
+
+// The tensors of a Linear that are quantised.
+enum class Role : uint8_t { Input, Weight, Gradient };
+inline constexpr std::array kRoles = {Role::Input, Role::Weight, Role::Gradient};
+std::string_view name_of(Role role);
+
+// How the recipe quantises each role. The formats of the two copies follow from the products they take part in:
+//   forward  input rowwise     x weight rowwise
+//   dgrad    gradient rowwise  x weight colwise
+//   wgrad    gradient colwise  x input colwise
+// No hardware multiplies e5m2 by e5m2, so "e5m2" means one e5m2 operand in each product: the input in the forward
+// product, the gradient in the other two; weights, and the input where wgrad reads it, are e4m3.
+QuantizeRule quantize_rule(const Fp8Config& config, Role role);
+
+// "E5M2 where the hardware allows: ..." for format e5m2, else empty.
+std::string format_note(const Fp8Config& config);
+
+}  // namespace octet

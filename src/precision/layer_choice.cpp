@@ -1,0 +1,117 @@
+#include "precision/layer_choice.h"
+
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+// GEMM dimensions of FP8 operands must be multiples of 16 elements (16 bytes).
+constexpr int64_t kFp8Multiple = 16;
+
+// N of "first:N" or "last:N".
+std::optional<int64_t> layer_count(std::string_view entry, std::string_view prefix) {
+  if (!entry.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = entry.substr(prefix.size());
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  if (error != std::errc{} || end != digits.data() + digits.size() || count < 0) {
+    fail_config("[fp8] fp8_skip_layers: '{}' is not of the form {}N with N a whole number", entry, prefix);
+  }
+  return count;
+}
+
+bool entry_matches(std::string_view entry, const LinearSite& site) {
+  if (const auto first = layer_count(entry, "first:")) return site.layer >= 0 && site.layer < *first;
+  if (const auto last = layer_count(entry, "last:")) return site.layer >= 0 && site.layer >= site.layers - *last;
+  if (glob_match(entry, site.name)) return true;
+  for (const std::string& hf : site.hf_names) {
+    if (glob_match(entry, hf)) return true;
+  }
+  return false;
+}
+
+void set_all(LinearChoice& choice, const std::string& reason) {
+  for (ProductChoice& product : choice.products) product = {false, reason};
+}
+
+LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
+  LinearChoice choice;
+  for (ProductChoice& product : choice.products) product = {true, ""};
+  if (site.kind == WorkKind::Head && !config.head) {
+    set_all(choice, "the head stays in BF16 unless fp8_head is set");
+    return choice;
+  }
+  for (const std::string& entry : config.skip_layers) {
+    if (entry_matches(entry, site)) {
+      set_all(choice, fmt::format("fp8_skip_layers: '{}'", entry));
+      return choice;
+    }
+  }
+  if (site.in % kFp8Multiple != 0 || site.out % kFp8Multiple != 0) {
+    set_all(choice, fmt::format("{} x {}: FP8 needs both to be multiples of {}", site.out, site.in, kFp8Multiple));
+    return choice;
+  }
+  if (site.tokens % kFp8Multiple != 0) {
+    choice.products[static_cast<size_t>(Product::Wgrad)] = {
+        false, fmt::format("{} tokens in a micro-batch: the reduction of an FP8 wgrad must be a multiple of {}",
+                           site.tokens, kFp8Multiple)};
+  }
+  return choice;
+}
+
+}  // namespace
+
+std::string_view name_of(Product product) {
+  switch (product) {
+    case Product::Forward: return "forward";
+    case Product::Dgrad: return "dgrad";
+    case Product::Wgrad: return "wgrad";
+  }
+  return "?";
+}
+
+bool glob_match(std::string_view pattern, std::string_view text) {
+  // The usual two-pointer walk: on a mismatch, let the last '*' take one more character.
+  size_t p = 0, t = 0, star = std::string_view::npos, star_text = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t]) && pattern[p] != '*') {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_text = t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++star_text;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+std::vector<LinearChoice> choose_precision(const std::vector<LinearSite>& sites, Precision precision,
+                                           const Fp8Config& config) {
+  std::vector<LinearChoice> choices(sites.size());
+  if (precision != Precision::Fp8) {
+    for (LinearChoice& choice : choices) {
+      set_all(choice, precision == Precision::Bf16 ? "the run is in BF16" : "the run is in FP32");
+    }
+    return choices;
+  }
+  for (const std::string& entry : config.skip_layers) {
+    bool matched = false;
+    for (const LinearSite& site : sites) matched |= entry_matches(entry, site);
+    if (!matched && !entry.starts_with("first:0") && !entry.starts_with("last:0")) {
+      fail_config("[fp8] fp8_skip_layers: '{}' matches no layer; names look like '{}' or '{}'", entry,
+                  sites.front().name, sites.back().name);
+    }
+  }
+  for (size_t i = 0; i < sites.size(); ++i) choices[i] = choose(sites[i], config);
+  return choices;
+}
+
+}  // namespace octet

@@ -1,0 +1,162 @@
+#include "precision/scale_table.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace octet {
+namespace {
+
+constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
+
+void append(std::vector<std::byte>& out, const void* data, size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  out.insert(out.end(), bytes, bytes + size);
+}
+
+// Reads fields one after another and refuses to run past the end.
+class StateReader {
+ public:
+  explicit StateReader(const std::vector<std::byte>& state) : state_(state) {}
+  void read(void* to, size_t size) {
+    require(size <= state_.size() - position_, "[fp8 state] {} bytes, expected more at offset {}", state_.size(),
+            position_);
+    std::memcpy(to, state_.data() + position_, size);
+    position_ += size;
+  }
+  int64_t read_int() {
+    int64_t value = 0;
+    read(&value, sizeof value);
+    return value;
+  }
+  bool at_end() const { return position_ == state_.size(); }
+
+ private:
+  const std::vector<std::byte>& state_;
+  size_t position_ = 0;
+};
+
+}  // namespace
+
+int ScaleTable::add(std::string name, Role role) {
+  entries_.push_back({std::move(name), quantize_rule(config_, role)});
+  return static_cast<int>(entries_.size()) - 1;
+}
+
+void ScaleTable::plan(BufferPlanner& planner) {
+  if (entries_.empty()) return;
+  const auto add_bytes = [&](Tensor& view, const char* what, size_t size) {
+    planner.add(view, what, DType::U8, {count() * static_cast<int64_t>(size)}, MemoryCategory::Workspace,
+                Lifetime::always());
+  };
+  add_bytes(slots_, "fp8.slots", sizeof(ScaleSlot));
+  add_bytes(slots_backup_, "fp8.slots_backup", sizeof(ScaleSlot));
+  add_bytes(stats_, "fp8.stats", sizeof(QuantStats));
+  if (config_.recipe == Fp8Recipe::Delayed) {
+    planner.add(history_, "fp8.history", DType::F32, {count(), config_.history_length}, MemoryCategory::Workspace,
+                Lifetime::always());
+    planner.add(formats_, "fp8.formats", DType::U8, {count(), 2}, MemoryCategory::Workspace, Lifetime::always());
+  }
+}
+
+void ScaleTable::initialise(Backend& backend) {
+  calibrating_ = config_.recipe == Fp8Recipe::Delayed;
+  if (entries_.empty()) return;
+  const std::vector<ScaleSlot> slots(entries_.size());
+  backend.copy_to_device(slots_, slots.data());
+  backend.zero(stats_);
+  if (!history_) return;
+  backend.zero(history_);
+  std::vector<uint8_t> formats;
+  for (const Entry& entry : entries_) {
+    formats.push_back(static_cast<uint8_t>(entry.rule.format_rowwise));
+    formats.push_back(static_cast<uint8_t>(entry.rule.format_colwise));
+  }
+  backend.copy_to_device(formats_, formats.data());
+}
+
+DelayedScaling ScaleTable::delayed() const {
+  return {slots_, history_, formats_, count(), config_.margin, config_.most_recent};
+}
+
+void ScaleTable::end_step(Backend& backend, int64_t step) {
+  if (history_ && step % config_.interval == 0) backend.update_delayed_scales(delayed());
+}
+
+std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
+  std::vector<Report> reports;
+  if (entries_.empty()) return reports;
+  std::vector<ScaleSlot> slots(entries_.size());
+  std::vector<QuantStats> stats(entries_.size());
+  backend.copy_to_host(slots.data(), slots_);
+  backend.copy_to_host(stats.data(), stats_);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const QuantStats& s = stats[i];
+    Report report{entries_[i].name, entries_[i].rule.format_rowwise};
+    report.amax = s.amax;
+    report.scale = static_cast<double>(slots[i].scale_rowwise);
+    report.elements = s.elements;
+    if (s.elements > 0) {
+      report.saturated_share = s.saturated / s.elements;
+      report.flushed_share = s.flushed / s.elements;
+      report.sqnr_db = s.noise > 0 ? 10 * std::log10(s.signal / s.noise) : std::numeric_limits<double>::infinity();
+    }
+    reports.push_back(report);
+  }
+  return reports;
+}
+
+std::vector<std::byte> ScaleTable::save(Backend& backend) const {
+  std::vector<std::byte> state;
+  append(state, kStateMagic, sizeof kStateMagic);
+  const int64_t header[] = {static_cast<int64_t>(config_.recipe), count(), history_ ? config_.history_length : 0,
+                            calibrating_};
+  append(state, header, sizeof header);
+  for (const Entry& entry : entries_) {
+    const auto length = static_cast<int64_t>(entry.name.size());
+    append(state, &length, sizeof length);
+    append(state, entry.name.data(), entry.name.size());
+  }
+  const auto append_tensor = [&](Tensor tensor) {
+    if (!tensor) return;
+    std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
+    backend.copy_to_host(bytes.data(), tensor);
+    append(state, bytes.data(), bytes.size());
+  };
+  append_tensor(slots_);
+  append_tensor(history_);
+  return state;
+}
+
+void ScaleTable::restore(Backend& backend, const std::vector<std::byte>& state) {
+  StateReader reader(state);
+  char magic[sizeof kStateMagic];
+  reader.read(magic, sizeof magic);
+  require(std::memcmp(magic, kStateMagic, sizeof magic) == 0, "[fp8 state] does not begin with '{}'",
+          std::string_view(kStateMagic, sizeof kStateMagic));
+  const int64_t recipe = reader.read_int(), tensors = reader.read_int(), length = reader.read_int();
+  const int64_t calibrating = reader.read_int();
+  require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] is of recipe number {}, this run's is {}",
+          recipe, static_cast<int64_t>(config_.recipe));
+  require(tensors == count(), "[fp8 state] has {} tensors, this model {}", tensors, count());
+  const int64_t expected_length = history_ ? config_.history_length : 0;
+  require(length == expected_length, "[fp8 state] has histories of {}, fp8_amax_history_len is {}", length,
+          expected_length);
+  for (const Entry& entry : entries_) {
+    const int64_t size = reader.read_int();
+    require(size >= 0 && size <= 4096, "[fp8 state] a tensor name has {} bytes", size);
+    std::string name(static_cast<size_t>(size), '\0');
+    reader.read(name.data(), name.size());
+    require(name == entry.name, "[fp8 state] has tensor '{}' where this model has '{}'", name, entry.name);
+  }
+  std::vector<std::byte> slots(static_cast<size_t>(slots_ ? slots_.bytes() : 0));
+  std::vector<std::byte> history(static_cast<size_t>(history_ ? history_.bytes() : 0));
+  reader.read(slots.data(), slots.size());
+  reader.read(history.data(), history.size());
+  require(reader.at_end(), "[fp8 state] {} bytes, which is more than its header says", state.size());
+  if (slots_) backend.copy_to_device(slots_, slots.data());
+  if (history_) backend.copy_to_device(history_, history.data());
+  calibrating_ = calibrating != 0;
+}
+
+}  // namespace octet

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/backend.h"
+#include "precision/fp8_config.h"
+#include "tensor/plan.h"
+
+namespace octet {
+
+// The state of FP8 scaling of a whole model: a slot for every quantised tensor, by name, and for the delayed recipe
+// the amax histories. The slots and histories live in the backend's memory; nothing here waits for the device unless
+// it says so.
+class ScaleTable {
+ public:
+  explicit ScaleTable(Fp8Config config) : config_(std::move(config)) {}
+
+  // Registers a tensor ("layers.0.mlp.up.input"); returns its index. All are registered before plan().
+  int add(std::string name, Role role);
+  void plan(BufferPlanner& planner);
+  // After the planner is bound: writes the initial state (all scales 1, histories empty).
+  void initialise(Backend& backend);
+
+  const Fp8Config& config() const { return config_; }
+  int64_t count() const { return static_cast<int64_t>(entries_.size()); }
+  const std::string& name(int64_t index) const { return entries_[static_cast<size_t>(index)].name; }
+  ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
+  QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
+
+  // Until the first micro-batch is done the delayed recipe scales each tensor by itself, because there is no history.
+  bool calibrating() const { return calibrating_; }
+  void end_calibration() { calibrating_ = false; }
+
+  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so.
+  void end_step(Backend& backend, int64_t step);
+
+  // Evaluation must leave no trace in the training state.
+  void push_slots(Backend& backend) {
+    if (slots_) backend.copy(slots_backup_, slots_);
+  }
+  void pop_slots(Backend& backend) {
+    if (slots_) backend.copy(slots_, slots_backup_);
+  }
+
+  void clear_stats(Backend& backend) {
+    if (stats_) backend.zero(stats_);
+  }
+
+  // One tensor's view for a human: waits for the device.
+  struct Report {
+    std::string name;
+    DType format;  // of the rowwise copy
+    double amax = 0, scale = 0;
+    double saturated_share = 0, flushed_share = 0;
+    double sqnr_db = 0;  // 10 log10(signal / noise); +inf when there is no noise
+    double elements = 0;
+  };
+  std::vector<Report> reports(Backend& backend) const;
+
+  // Everything needed to go on bit for bit, as bytes with a header that names recipe and tensors. restore() throws
+  // Error naming the first difference when the table was made for other tensors or another history length.
+  std::vector<std::byte> save(Backend& backend) const;
+  void restore(Backend& backend, const std::vector<std::byte>& state);
+
+ private:
+  struct Entry {
+    std::string name;
+    QuantizeRule rule;
+  };
+  DelayedScaling delayed() const;
+
+  Fp8Config config_;
+  std::vector<Entry> entries_;
+  bool calibrating_ = true;
+  Tensor slots_;         // u8 (count * sizeof(ScaleSlot))
+  Tensor slots_backup_;  // likewise
+  Tensor stats_;         // u8 (count * sizeof(QuantStats))
+  Tensor history_;       // fp32 (count, history_length)
+  Tensor formats_;       // u8 (count, 2)
+};
+
+}  // namespace octet

@@ -1,0 +1,102 @@
+#include "report/append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace octet {
+namespace {
+
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
+
+}  // namespace
+
+AppendFile::AppendFile(std::filesystem::path path, std::string what)
+    : path_(std::move(path)), what_(std::move(what)) {
+  fd_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("[{}] {}: cannot be opened for writing: {}", what_, path_.string(), reason(errno));
+}
+
+AppendFile::~AppendFile() {
+  close(fd_);
+}
+
+bool AppendFile::append(std::string_view record) {
+  const off_t start = lseek(fd_, 0, SEEK_END);
+  std::string_view rest = record;
+  while (!rest.empty()) {
+    const ssize_t written = write(fd_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      const int error = written < 0 ? errno : EIO;
+      // A part of a record must not stay: what is appended later would be read as its continuation.
+      if (rest.size() < record.size() && start >= 0 && ftruncate(fd_, start) != 0) {
+        log_warning("[{}] {}: a part of a record could not be taken back: {}", what_, path_.string(),
+                    reason(errno));
+      }
+      report_failure(error);
+      return false;
+    }
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  if (lost_ > 0) {
+    log_warning("[{}] {}: written again; {} records before this are missing", what_, path_.string(), lost_);
+    lost_ = 0;
+  }
+  return true;
+}
+
+void AppendFile::report_failure(int error) {
+  if (lost_++ > 0) return;
+  log_line(LogLevel::Error, fmt::format("[{}] {}: cannot be written: {}; the run goes on without it", what_,
+                                        path_.string(), reason(error)));
+}
+
+void AppendFile::mend_last_line(bool (*is_whole)(std::string_view line)) {
+  const off_t size = lseek(fd_, 0, SEEK_END);
+  if (size <= 0) return;
+  std::string tail;  // grows towards the front until it holds the end of the line before
+  constexpr off_t kBlock = 1 << 16;
+  off_t start = size;
+  size_t newline = std::string::npos;
+  while (start > 0 && newline == std::string::npos) {
+    const off_t count = start < kBlock ? start : kBlock;
+    std::string block(static_cast<size_t>(count), '\0');
+    for (off_t done = 0; done < count;) {
+      const ssize_t got =
+          pread(fd_, block.data() + done, static_cast<size_t>(count - done), start - count + done);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        fail("[{}] {}: cannot be read: {}", what_, path_.string(), reason(got < 0 ? errno : EIO));
+      }
+      done += got;
+    }
+    start -= count;
+    tail.insert(0, block);
+    newline = tail.rfind('\n');
+  }
+  const size_t line_start = newline == std::string::npos ? 0 : newline + 1;
+  const std::string_view line = std::string_view(tail).substr(line_start);
+  if (line.empty()) return;
+  if (is_whole(line)) {
+    append("\n");
+    return;
+  }
+  log_warning(
+      "[{}] {}: the last line is incomplete ({} bytes), as after a kill or a full disk; it is cut off", what_,
+      path_.string(), line.size());
+  if (ftruncate(fd_, start + static_cast<off_t>(line_start)) != 0) {
+    fail("[{}] {}: the incomplete last line cannot be cut off: {}", what_, path_.string(), reason(errno));
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,184 @@
+#include "report/metrics.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace octet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+void put_number(Json& object, const std::string& name, double value) {
+  if (std::isfinite(value)) {
+    object[name] = value;
+  } else {
+    object[name] = nullptr;
+    object[name + "_text"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  }
+}
+
+bool is_json_object(std::string_view line) {
+  return Json::parse(line, nullptr, false).is_object();
+}
+
+// Reads the fields of one line; `place` is "file:line" for messages.
+class LineReader {
+ public:
+  LineReader(const Json& object, const std::string& place) : object_(object), place_(place) {}
+
+  std::optional<double> number(const std::string& name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) return std::nullopt;
+    if (field->is_number()) return field->get<double>();
+    if (!field->is_null()) wrong(name, *field, "a number");
+    const auto text = object_.find(name + "_text");
+    if (text == object_.end() || *text == "nan") return kNan;
+    if (*text == "inf") return std::numeric_limits<double>::infinity();
+    if (*text == "-inf") return -std::numeric_limits<double>::infinity();
+    wrong(name + "_text", *text, "nan, inf or -inf");
+  }
+
+  std::optional<int64_t> integer(const std::string& name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) return std::nullopt;
+    if (!field->is_number_integer() || (field->is_number_unsigned() && field->get<uint64_t>() > kLargest)) {
+      wrong(name, *field, "an integer");
+    }
+    return field->get<int64_t>();
+  }
+
+  std::string string(const std::string& name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) return "";
+    if (!field->is_string()) wrong(name, *field, "a string");
+    return field->get<std::string>();
+  }
+
+  std::vector<std::string> strings(const std::string& name) const {
+    std::vector<std::string> result;
+    const auto field = object_.find(name);
+    if (field == object_.end()) return result;
+    if (!field->is_array()) wrong(name, *field, "an array of strings");
+    for (const Json& element : *field) {
+      if (!element.is_string()) wrong(name, element, "an array of strings");
+      result.push_back(element.get<std::string>());
+    }
+    return result;
+  }
+
+ private:
+  static constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
+
+  [[noreturn]] void wrong(const std::string& name, const Json& value, const char* expected) const {
+    std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+    fail("[metrics] {}: '{}' is {}, expected {}", place_, name, shown, expected);
+  }
+
+  const Json& object_;
+  const std::string& place_;
+};
+
+StepRecord record_of(const Json& object, const std::string& place) {
+  const LineReader line(object, place);
+  StepRecord record;
+  const auto step = line.integer("step");
+  require(step.has_value(), "[metrics] {}: no field 'step', expected one in every line", place);
+  record.step = *step;
+  record.epoch = line.number("epoch").value_or(kNan);
+  record.loss = line.number("loss").value_or(kNan);
+  record.penalty = line.number("penalty");
+  record.lr = line.number("lr").value_or(kNan);
+  record.grad_norm = line.number("grad_norm").value_or(kNan);
+  record.step_ms = line.number("step_ms").value_or(kNan);
+  record.tokens_per_second = line.number("tokens_per_second").value_or(kNan);
+  record.tokens = line.integer("tokens").value_or(0);
+  record.precision = line.string("precision");
+  record.eval_loss = line.number("eval_loss");
+  record.samples = line.strings("samples");
+  if (const auto fp8 = object.find("fp8"); fp8 != object.end()) record.fp8_json = fp8->dump();
+  return record;
+}
+
+}  // namespace
+
+std::string metrics_line(const StepRecord& record) {
+  Json object;
+  object["step"] = record.step;
+  put_number(object, "epoch", record.epoch);
+  put_number(object, "loss", record.loss);
+  if (record.penalty) put_number(object, "penalty", *record.penalty);
+  put_number(object, "lr", record.lr);
+  put_number(object, "grad_norm", record.grad_norm);
+  put_number(object, "step_ms", record.step_ms);
+  put_number(object, "tokens_per_second", record.tokens_per_second);
+  object["tokens"] = record.tokens;
+  object["precision"] = record.precision;
+  if (record.eval_loss) put_number(object, "eval_loss", *record.eval_loss);
+  if (!record.samples.empty()) object["samples"] = record.samples;
+  if (record.fp8_json) {
+    Json fp8 = Json::parse(*record.fp8_json, nullptr, false);
+    if (fp8.is_discarded()) {
+      object["fp8"] = nullptr;
+      object["fp8_text"] = *record.fp8_json;
+    } else {
+      object["fp8"] = std::move(fp8);
+    }
+  }
+  // Samples are the model's bytes: what is not UTF-8 in them becomes U+FFFD.
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path) : file_(path, "metrics") {
+  file_.mend_last_line(is_json_object);
+}
+
+bool MetricsWriter::write(const StepRecord& record) {
+  return file_.append(metrics_line(record) + "\n");
+}
+
+std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  require(file.is_open(), "[metrics] {}: cannot be opened, expected the metrics.jsonl of a run",
+          path.string());
+  std::vector<StepRecord> records;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    const bool torn = file.eof();  // getline met the end before a newline
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = fmt::format("{}:{}", path.string(), number);
+    const Json object = Json::parse(line, nullptr, false);
+    if (object.is_discarded()) {
+      if (!torn) {
+        fail("[metrics] {}: not JSON: {}, expected one object per line", place,
+             line.size() > 60 ? line.substr(0, 57) + "..." : line);
+      }
+      log_warning("[metrics] {}: the last line is incomplete, as after a kill; it is left out", place);
+      break;
+    }
+    require(object.is_object(), "[metrics] {}: JSON of type {}, expected an object", place,
+            object.type_name());
+    records.push_back(record_of(object, place));
+  }
+  require(!file.bad(), "[metrics] {}: reading failed", path.string());
+  return records;
+}
+
+std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records) {
+  std::vector<StepRecord> kept;
+  for (StepRecord& record : records) {
+    while (!kept.empty() && kept.back().step >= record.step) kept.pop_back();
+    kept.push_back(std::move(record));
+  }
+  return kept;
+}
+
+}  // namespace octet

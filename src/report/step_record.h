@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+// What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read
+// this.
+struct StepRecord {
+  int64_t step = 0;
+  int64_t max_steps = 0;  // 0: not known
+  double epoch = 0;       // passes over the dataset so far, with its fraction
+  double loss = 0;        // mean over the tokens of the step; may be NaN or infinite, and is then shown so
+  std::optional<double> penalty;  // what is added to the loss beside cross-entropy
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  double step_ms = 0;
+  double tokens_per_second = 0;
+  int64_t tokens = 0;     // trained on since the first step, over all ranks and restarts
+  std::string precision;  // "FP8", "FP8 (emulated)", "BF16", "BF16 (fallback)", "FP32"
+
+  std::optional<double> eval_loss;
+  std::vector<std::string> samples;     // texts generated at this step; any bytes
+  std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
+};
+
+}  // namespace octet

@@ -1,0 +1,85 @@
+#include "tensor/floats.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace octet {
+namespace {
+
+// One routine for both formats: `mantissa` explicit bits, smallest normal exponent `min_exponent`, and the code
+// of the largest finite value.
+template <int mantissa, int min_exponent, uint8_t max_code>
+uint8_t encode(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) return 0x7F;
+
+  constexpr int shift = 23 - mantissa;
+  constexpr uint32_t min_normal = static_cast<uint32_t>(127 + min_exponent) << 23;
+  uint32_t code = 0;
+  if (magnitude >= min_normal) {
+    const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
+    code = (rounded - min_normal + (1u << 23)) >> shift;
+  } else {
+    // Below the normal range the codes are multiples of 2^(min_exponent - mantissa): adding 1.5 * 2^23 of them
+    // lets the fp32 addition itself round to nearest even.
+    constexpr float unit = std::bit_cast<float>(static_cast<uint32_t>(127 + min_exponent - mantissa) << 23);
+    constexpr float magic = unit * 0x1.8p23f;
+    const float sum = std::bit_cast<float>(magnitude) + magic;
+    code = std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(magic);
+  }
+  return static_cast<uint8_t>(sign | std::min<uint32_t>(code, max_code));
+}
+
+template <int mantissa, int bias>
+float decode(uint8_t code) {
+  const int exponent = (code & 0x7F) >> mantissa;
+  const int fraction = code & ((1 << mantissa) - 1);
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
+                                    : std::ldexp(static_cast<float>(fraction + (1 << mantissa)),
+                                                 exponent - bias - mantissa);
+  return code & 0x80 ? -value : value;
+}
+
+using ValueTable = std::array<float, 256>;
+
+ValueTable make_table(float (*value_of)(uint8_t)) {
+  ValueTable table;
+  for (int code = 0; code < 256; ++code) table[static_cast<size_t>(code)] = value_of(static_cast<uint8_t>(code));
+  return table;
+}
+
+}  // namespace
+
+uint8_t to_e4m3(float x) { return encode<3, -6, 0x7E>(x); }
+uint8_t to_e5m2(float x) { return encode<2, -14, 0x7B>(x); }
+
+float from_e4m3(uint8_t code) {
+  if ((code & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+  return decode<3, 7>(code);
+}
+
+float from_e5m2(uint8_t code) {
+  const float sign = code & 0x80 ? -1.0f : 1.0f;
+  if ((code & 0x7F) == 0x7C) return sign * std::numeric_limits<float>::infinity();
+  if ((code & 0x7F) > 0x7C) return std::numeric_limits<float>::quiet_NaN();
+  return decode<2, 15>(code);
+}
+
+const float* fp8_values(DType format) {
+  static const ValueTable e4m3 = make_table(from_e4m3);
+  static const ValueTable e5m2 = make_table(from_e5m2);
+  return (format == DType::E5M2 ? e5m2 : e4m3).data();
+}
+
+uint8_t to_e8m0_round_up(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t exponent = bits >> 23;
+  const uint32_t fraction = bits & 0x7FFFFF;
+  if (exponent == 0) return static_cast<uint8_t>(fraction > 0x400000 ? 1 : 0);
+  return static_cast<uint8_t>(std::min<uint32_t>(exponent + (fraction != 0), 254));
+}
+
+}  // namespace octet

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "tensor/dtype.h"
+
+namespace octet {
+
+// The small floating-point formats, bit by bit. Every conversion from fp32 rounds to nearest even.
+
+// bfloat16: the upper half of an fp32. NaN stays NaN (made quiet), overflow becomes Inf as in fp32.
+struct Bf16 {
+  uint16_t bits = 0;
+};
+
+constexpr float to_float(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+
+constexpr Bf16 to_bf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+  const uint32_t nan = (bits >> 16) | 0x40;
+  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  return {static_cast<uint16_t>(is_nan ? nan : rounded >> 16)};
+}
+
+// The value of x after a trip through bf16.
+constexpr float round_to_bf16(float x) { return to_float(to_bf16(x)); }
+
+constexpr float kE4M3Max = 448.0f;
+constexpr float kE5M2Max = 57344.0f;
+
+// The largest finite value of an FP8 format.
+constexpr float fp8_max(DType format) { return format == DType::E5M2 ? kE5M2Max : kE4M3Max; }
+
+// E4M3 (OCP "fn": no infinities, NaN = 0x7F and 0xFF) and E5M2 (IEEE-like). Saturating: finite values and
+// infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F;
+// -0 stays -0; subnormals are exact. These are the semantics of the GPU's satfinite conversions.
+uint8_t to_e4m3(float x);
+uint8_t to_e5m2(float x);
+float from_e4m3(uint8_t code);
+float from_e5m2(uint8_t code);
+
+inline uint8_t to_fp8(float x, DType format) { return format == DType::E5M2 ? to_e5m2(x) : to_e4m3(x); }
+inline float from_fp8(uint8_t code, DType format) {
+  return format == DType::E5M2 ? from_e5m2(code) : from_e4m3(code);
+}
+// All 256 values of a format, for conversions in bulk.
+const float* fp8_values(DType format);
+
+// E8M0: a power of two 2^(code - 127) used as a block scale; 0xFF is NaN. There is no zero and no sign.
+constexpr float from_e8m0(uint8_t code) {
+  if (code == 0xFF) return std::numeric_limits<float>::quiet_NaN();
+  return code == 0 ? 0x1p-127f : std::bit_cast<float>(uint32_t{code} << 23);
+}
+// The smallest E8M0 value that is not below x (x > 0 and finite); clamped to [2^-127, 2^127].
+uint8_t to_e8m0_round_up(float x);
+
+}  // namespace octet

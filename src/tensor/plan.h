@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace octet {
+
+enum class MemoryCategory { Weights, Gradients, Optimizer, Activations, Workspace };
+inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights, MemoryCategory::Gradients,
+                                          MemoryCategory::Optimizer, MemoryCategory::Activations,
+                                          MemoryCategory::Workspace};
+std::string_view name_of(MemoryCategory category);
+
+// The moments of a step at which a buffer's content is needed, both ends included. Buffers whose lifetimes do not
+// meet may share memory.
+struct Lifetime {
+  int64_t first = 0;
+  int64_t last = 0;
+  static Lifetime always();
+  bool meets(Lifetime other) const { return first <= other.last && other.first <= last; }
+};
+
+struct PlannedBuffer {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  MemoryCategory category;
+  Lifetime lifetime;
+  int64_t offset = -1;  // in the arena, set by MemoryPlan::finish
+};
+
+// Which buffers a run needs and where each lies in one allocation. Built from tables before anything is allocated,
+// so that what is shown to the user, checked against the device's memory, and allocated are one number.
+class MemoryPlan {
+ public:
+  static constexpr int64_t kAlignment = 256;
+
+  // Returns the buffer's index, by which the arena gives its view.
+  int add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime);
+  // Places every buffer; no more may be added.
+  void finish();
+
+  int64_t peak_bytes() const { return peak_; }
+  // What the buffers of a category would take without sharing.
+  int64_t bytes(MemoryCategory category) const;
+  // The memory of a category in the arena: sharing between categories is counted for the first that has it, in
+  // the order of kMemoryCategories, so that the sum over categories is peak_bytes().
+  std::array<int64_t, kMemoryCategories.size()> bytes_in_arena() const;
+  const std::vector<PlannedBuffer>& buffers() const { return buffers_; }
+
+ private:
+  std::vector<PlannedBuffer> buffers_;
+  int64_t peak_ = 0;
+  bool finished_ = false;
+};
+
+// Fills a memory plan with the buffers of objects whose members are views, and points the views at memory once there
+// is any. The views must stay where they are until bind(). Before bind() they have dtype and shape but no data, which
+// is all that planning needs.
+class BufferPlanner {
+ public:
+  void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime);
+  // `view` looks at the beginning of `base`, which must be large enough and added before.
+  void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape);
+
+  const MemoryPlan& finish();
+  // Points every view into the plan.peak_bytes() bytes at `memory`.
+  void bind(void* memory);
+  const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  struct Added {
+    Tensor* view;
+    int buffer;
+  };
+  struct Alias {
+    Tensor* view;
+    const Tensor* base;
+  };
+  MemoryPlan plan_;
+  std::vector<Added> added_;
+  std::vector<Alias> aliases_;
+};
+
+}  // namespace octet

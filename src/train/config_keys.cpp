@@ -1,0 +1,232 @@
+#include "train/config.h"
+
+namespace octet {
+namespace {
+
+using C = TrainConfig;
+
+constexpr double kMaxCount = 1e12;  // of steps and the like: room to multiply in 64 bits
+
+void add_model_and_data(KeyTable<C>& keys) {
+  keys.group("Model");
+  keys.add("model_preset", &C::model_preset,
+           "A built-in architecture, trained from random weights, such as llama-tiny.")
+      .note("llama-tiny unless model_name_or_path is given");
+  keys.add("model_name_or_path", &C::model_name_or_path,
+           "A Hugging Face model folder whose weights are the start (GPT-2, Llama 3.x, Qwen2.5).")
+      .alias("model");
+
+  keys.group("Data");
+  keys.add("dataset", &C::dataset,
+           "What to train on: demo (the built-in stories), a text file, .bin token shards, a folder or a "
+           "glob.")
+      .note("demo");
+  keys.add("eval_dataset", &C::eval_dataset,
+           "What to evaluate on, given as dataset is. Without it, eval_split of the data is held out.");
+  keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.");
+  keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0 takes the default.")
+      .at_least(0)
+      .at_most(1 << 24)
+      .alias("cutoff_len")
+      .alias("max_length")
+      .alias("block_size")
+      .alias("seq_len")
+      .note("128 in the demo, else 1024");
+  keys.add("data_order", &C::data_order, {"random", "sequential"},
+           "Order in which sequences are drawn: shuffled every epoch, or as they stand in the files.");
+  keys.add("eval_split", &C::eval_split,
+           "Share of the data held out for evaluation when there is no eval_dataset.")
+      .at_least(0)
+      .below(1)
+      .alias("val_size");
+}
+
+void add_batch_and_length(KeyTable<C>& keys) {
+  keys.group("Batch");
+  keys.add("per_device_train_batch_size", &C::per_device_train_batch_size,
+           "Sequences per micro-step on each device.")
+      .at_least(1)
+      .at_most(1 << 20)
+      .alias("batch_size")
+      .alias("micro_batch_size");
+  keys.add("gradient_accumulation_steps", &C::gradient_accumulation_steps,
+           "Micro-steps whose gradients are summed for one optimizer step.")
+      .at_least(1)
+      .at_most(1 << 20)
+      .alias("grad_accum_steps");
+  keys.add("target_effective_batch_size", &C::target_effective_batch_size,
+           "Sequences per optimizer step; sets gradient_accumulation_steps. A multiple of "
+           "per_device_train_batch_size. 0: off.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("auto_batch_size", &C::auto_batch_size,
+           "Pick the largest per_device_train_batch_size whose memory plan fits the device.");
+  keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
+           "Memory the run may use on each device, in GB (10^9 bytes). 0: what the device has.")
+      .at_least(0)
+      .at_most(1e6);
+
+  keys.group("Length");
+  keys.add("max_steps", &C::max_steps, "Optimizer steps to take. 0: num_train_epochs decides.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("max_iters")
+      .note("200 in the demo, else num_train_epochs decides");
+  keys.add("num_train_epochs", &C::num_train_epochs,
+           "Passes over the data; may be a fraction. 0: max_steps decides.")
+      .at_least(0)
+      .at_most(1e6)
+      .alias("num_epochs")
+      .alias("epochs")
+      .note("1 when max_steps is not given");
+}
+
+void add_optimizer(KeyTable<C>& keys) {
+  keys.group("Optimizer");
+  keys.add("learning_rate", &C::learning_rate, "Peak learning rate of AdamW.")
+      .at_least(0)
+      .at_most(1e3)
+      .alias("lr")
+      .alias("max_lr");
+  keys.add("lr_scheduler_type", &C::lr_scheduler_type, {"cosine", "linear", "constant", "wsd"},
+           "How the learning rate goes on after the warm-up. wsd: stable, then down over the last "
+           "decay_ratio.")
+      .alias("lr_scheduler");
+  keys.add("warmup_steps", &C::warmup_steps, "Steps over which the learning rate rises from 0 to its peak.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("warmup_iters");
+  keys.add("warmup_ratio", &C::warmup_ratio, "The same as a share of all steps.").at_least(0).at_most(1);
+  keys.add("min_lr_ratio", &C::min_lr_ratio,
+           "Learning rate at the end, as a share of the peak (not for constant).")
+      .at_least(0)
+      .at_most(1);
+  keys.add("decay_ratio", &C::decay_ratio, "Share of all steps that the final decay of wsd takes.")
+      .at_least(0)
+      .at_most(1);
+  keys.add("weight_decay", &C::weight_decay, "Decoupled weight decay, on matrices only.")
+      .at_least(0)
+      .at_most(1e3);
+  keys.add("adam_beta1", &C::adam_beta1, "Decay of AdamW's mean of gradients.")
+      .at_least(0)
+      .below(1)
+      .alias("beta1");
+  keys.add("adam_beta2", &C::adam_beta2, "Decay of AdamW's mean of squared gradients.")
+      .at_least(0)
+      .below(1)
+      .alias("beta2");
+  keys.add("adam_epsilon", &C::adam_epsilon, "Added to AdamW's denominator.").above(0).at_most(1);
+  keys.add("max_grad_norm", &C::max_grad_norm,
+           "Gradients with a larger global norm are scaled down to it. 0: off.")
+      .at_least(0)
+      .alias("grad_clip");
+  keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16"},
+           "Precision in which AdamW's two moments are kept.");
+  keys.add(
+      "penalty_type", &C::penalty_type, {"none", "z_loss", "entropy", "logit_l2"},
+      "Term added to the loss: z_loss (log Z squared), entropy (confident predictions cost), logit_l2 (mean "
+      "square of the logits).");
+  keys.add("penalty_weight", &C::penalty_weight, "Weight of penalty_type's term in the loss.").at_least(0);
+}
+
+void add_precision(KeyTable<C>& keys) {
+  keys.group("Precision");
+  keys.add("mixed_precision", &C::mixed_precision, {"fp8", "bf16", "fp32"},
+           "Precision of the matrix multiplications of the layers.")
+      .bool_alias("use_fp8", "fp8", "bf16");
+  keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
+           "Where FP8 scales come from: delayed (history of maxima per tensor), current (the tensor itself), "
+           "block "
+           "(1x128 and 128x128 blocks), mxfp8 (blocks of 32 with power-of-two scales).")
+      .alias("fp8_scenario");
+  keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
+           "FP8 format; hybrid is E4M3 forward and E5M2 for gradients.");
+  keys.add("fp8_margin", &C::fp8_margin,
+           "delayed: scales leave room for values 2^margin times the largest seen.")
+      .at_least(0)
+      .at_most(16);
+  keys.add("fp8_interval", &C::fp8_interval, "delayed: steps between updates of the scales.")
+      .at_least(1)
+      .at_most(kMaxCount);
+  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len, "delayed: steps whose maxima are remembered.")
+      .at_least(1)
+      .at_most(1 << 16);
+  keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
+           "delayed: what of the history sets the scale.")
+      .alias("fp8_amax_compute_algo");
+  keys.add("fp8_block_scales", &C::fp8_block_scales, {"pow2", "exact"},
+           "block: scales rounded to powers of two, or exact.");
+  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8 too.");
+  keys.add("fp8_skip_layers", &C::fp8_skip_layers,
+           "Layers that stay in BF16, by number or name, such as [0, 31] or 0,31.");
+  keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 rather than BF16.");
+  keys.add(
+          "fp8_stats_steps", &C::fp8_stats_steps,
+          "Steps between records of FP8 statistics (amax, scale, saturated and underflowed share). 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("require_fp8", &C::require_fp8,
+           "Fail where FP8 would be emulated or a layer would fall back, rather than say so and go on.");
+
+  keys.group("Memory");
+  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"none", "act", "mlp", "block"},
+           "What backward computes again rather than keeps: the activation function, the whole MLP, or the "
+           "whole "
+           "block.")
+      .bools("block", "none");
+}
+
+void add_run(KeyTable<C>& keys) {
+  keys.group("Run");
+  keys.add("output_dir", &C::output_dir, "Folder that holds the runs.").alias("log_dir");
+  keys.add("run_name", &C::run_name, "Folder of this run inside output_dir.")
+      .note("made from the time and the model");
+  keys.add("seed", &C::seed, "Seed of initial weights, data order and samples.").at_least(0);
+  keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run; auto takes a GPU if there is one.");
+  keys.add("deterministic", &C::deterministic, "Use only kernels that give the same bits every time.");
+  keys.add("num_threads", &C::num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
+  keys.add("logging_steps", &C::logging_steps, "Steps between lines of the log and of metrics.jsonl.")
+      .at_least(1)
+      .at_most(kMaxCount)
+      .alias("log_freq");
+  keys.add("eval_steps", &C::eval_steps, "Steps between evaluations. 0: only at the end.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("eval_freq");
+  keys.add("eval_batches", &C::eval_batches, "Batches of one evaluation. 0: all of the evaluation data.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("eval_iters");
+  keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("sample_freq")
+      .note("100 in the demo, else 0");
+  keys.add("sample_prompt", &C::sample_prompt, "Text that a sample continues.");
+  keys.add("sample_tokens", &C::sample_tokens, "Tokens of a sample.").at_least(1).at_most(1 << 20);
+  keys.add("sample_temperature", &C::sample_temperature,
+           "Temperature of a sample. 0: always the likeliest token.")
+      .at_least(0)
+      .at_most(100);
+  keys.add("dry_run", &C::dry_run, "Check everything, show the resolved configuration, and stop.")
+      .not_dumped();
+  keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
+           "How the console shows progress; auto is bar on a terminal, else plain.");
+}
+
+}  // namespace
+
+const KeyTable<TrainConfig>& train_keys() {
+  static const KeyTable<TrainConfig> table = [] {
+    KeyTable<TrainConfig> keys;
+    add_model_and_data(keys);
+    add_batch_and_length(keys);
+    add_optimizer(keys);
+    add_precision(keys);
+    add_run(keys);
+    return keys;
+  }();
+  return table;
+}
+
+}  // namespace octet
