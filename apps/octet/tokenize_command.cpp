@@ -1,5 +1,8 @@
 #include "tokenize_command.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -9,6 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "command.h"
 #include "data/stream_decoder.h"
 #include "data/tokenizer.h"
 
@@ -85,7 +89,7 @@ void for_each_line(std::string_view input, Function&& function) {
 class TokenizeRun {
  public:
   explicit TokenizeRun(const TokenizeOptions& options)
-      : options_(options), tokenizer_(load_tokenizer(options.tokenizer)) {}
+      : options_(options), tokenizer_(make_tokenizer(options.tokenizer)) {}
 
   void encode(std::string_view text, std::string& out) const {
     std::vector<int32_t> ids = tokenizer_->encode(text);
@@ -156,7 +160,28 @@ int run_tokenize(const TokenizeOptions& options) {
   if (options.decode && options.bench > 0) fail_config("--bench does not go with --decode");
   const TokenizeRun tokenize(options);
   write_stdout(tokenize.run(read_stdin()));
-  return 0;
+  return kExitDone;
+}
+
+int tokenize_command(std::span<const std::string> arguments) {
+  CLI::App app("Prints the token ids of the text on stdin on one line, or the text of ids.",
+               "octet tokenize");
+  TokenizeOptions options;
+  app.add_option(
+      "--tokenizer", options.tokenizer,
+      "bytes, or a tokenizer.json, vocab.json with merges.txt, tiktoken rank file, or their folder");
+  app.add_flag("--decode", options.decode, "Read ids, print their text");
+  app.add_flag("--add_special", options.add_special, "Add what the model expects around a text, such as BOS");
+  app.add_flag("--jsonl", options.jsonl, "One JSON string per line in, one line of ids each out");
+  app.add_option("--bench", options.bench, "Encode so many times and print the seconds as JSON, no ids");
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them from the back
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return kExitDone;
+  }
+  return run_tokenize(options);
 }
 
 }  // namespace octet

@@ -5,7 +5,7 @@
 namespace octet {
 
 struct TokenizeOptions {
-  std::string tokenizer;     // a file or folder, as load_tokenizer takes it
+  std::string tokenizer;     // as make_tokenizer takes it
   bool decode = false;       // ids on stdin, text on stdout
   bool add_special = false;  // with what the model expects around a text
   bool jsonl = false;        // one text per line as a JSON string, one line of ids for each

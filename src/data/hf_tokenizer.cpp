@@ -243,7 +243,7 @@ class JsonReader {
 ByteLevelSpec read_tokenizer_json(const std::string& path) {
   ByteLevelSpec spec;
   spec.place = path;
-  JsonReader(spec).read(parse_tokenizer_json(read_text_file(path), path));
+  JsonReader(spec).read(read_json_file(path));
   const std::filesystem::path file(path);
   if (file.filename() == "tokenizer.json") apply_tokenizer_config(spec, nullptr, file.parent_path().string());
   guess_eos(spec);

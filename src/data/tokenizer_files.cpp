@@ -158,7 +158,7 @@ ByteLevelSpec read_vocab_and_merges(const std::string& vocab_path, const std::st
   ByteLevelSpec spec;
   spec.place = vocab_path;
   VocabReader vocab(spec);
-  vocab.read(parse_tokenizer_json(read_text_file(vocab_path), vocab_path));
+  vocab.read(read_json_file(vocab_path));
 
   spec.place = merges_path;
   for_each_line(read_text_file(merges_path), [&](size_t number, std::string_view line) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/unicode.h"
 
 namespace octet {
@@ -15,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxId = (int64_t{1} << 22) - 1;
 
 // Code point of the byte alphabet -> byte, or -1: printable bytes stand for themselves, the others follow
@@ -29,25 +29,6 @@ std::array<int, 512> make_alphabet() {
     bytes[printable ? static_cast<size_t>(byte) : next++] = byte;
   }
   return bytes;
-}
-
-void check_depth(std::string_view text, const std::string& place) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth)
-        fail("[{}] byte {}: JSON nested more than {} levels deep", place, i, kMaxDepth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
 }
 
 // A token in tokenizer_config.json is a string or an object with a `content`.
@@ -78,13 +59,8 @@ std::string read_text_file(const std::string& path) {
   return std::move(text).str();
 }
 
-json parse_tokenizer_json(std::string_view text, const std::string& place) {
-  check_depth(text, place);
-  try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
-    fail("[{}] not valid JSON: {}", place, error.what());
-  }
+json read_json_file(const std::string& path) {
+  return parse_json(read_text_file(path), path, {.refuse_duplicate_keys = true});
 }
 
 std::optional<std::string> bytes_of_alphabet(std::string_view token) {
@@ -192,7 +168,7 @@ void VocabReader::add_added(int32_t id, const json& entry) {
 std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "tokenizer_config.json").string();
   if (!std::filesystem::exists(path)) return "";
-  const json config = parse_tokenizer_json(read_text_file(path), path);
+  const json config = read_json_file(path);
   if (!config.is_object()) fail("[{}] is not a JSON object", path);
   if (vocab && config.contains("added_tokens_decoder")) {
     const json& decoder = config["added_tokens_decoder"];

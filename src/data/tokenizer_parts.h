@@ -15,8 +15,7 @@ namespace octet {
 
 std::string read_text_file(const std::string& path);
 
-// Depth is limited, since values of nlohmann::json are destroyed recursively.
-nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& place);
+nlohmann::json read_json_file(const std::string& path);  // a key that stands twice is an error
 
 // The bytes that a string of GPT-2's byte alphabet stands for ("Ġthe" is " the"); nothing where it has a
 // character outside of it.
