@@ -75,14 +75,7 @@ class Builder {
   }
 
   bool parse_error(size_t position, const std::string&, const json::exception& error) {
-    // The parser's text reads "[json.exception...] parse error at line 1, column 2: what went wrong"; numbers
-    // out of range come without a place.
-    std::string_view what = error.what();
-    if (const size_t after = what.find("] "); after != what.npos) what.remove_prefix(after + 2);
-    if (what.starts_with("parse error at line")) {
-      if (const size_t after = what.find(": "); after != what.npos) what.remove_prefix(after + 2);
-    }
-    fail_at(position > 0 ? position - 1 : 0, what);
+    fail_at(position > 0 ? position - 1 : 0, plain_json_error(error.what()));
   }
 
  private:
@@ -150,6 +143,18 @@ class Builder {
 
 json parse_json(std::string_view text, std::string_view place, const JsonOptions& options) {
   return Builder(text, place, options).build();
+}
+
+std::string plain_json_error(std::string_view what) {
+  // "[json.exception...] parse error at line 1, column 2: what went wrong"; numbers out of range have no
+  // place.
+  if (const size_t after = what.find("] "); after != what.npos) what.remove_prefix(after + 2);
+  if (what.starts_with("parse error at ")) {
+    if (const size_t after = what.find(": "); after != what.npos) what.remove_prefix(after + 2);
+  }
+  std::string text(what.substr(0, 200));
+  for (char& c : text) c = c < 0x20 || c > 0x7e ? '?' : c;  // as signed or unsigned char
+  return text;
 }
 
 }  // namespace octet

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 namespace octet {
@@ -15,5 +16,9 @@ struct JsonOptions {
 // Parses UTF-8 text that must hold one JSON value and nothing else. `place` names the file (or other source)
 // in errors, which read "[place] line 3, column 7: ...".
 nlohmann::json parse_json(std::string_view text, std::string_view place, const JsonOptions& options = {});
+
+// What the parser library says went wrong, without its tags and place, cut to 200 bytes and in printable
+// ASCII: it quotes the bytes it could not read.
+std::string plain_json_error(std::string_view what);
 
 }  // namespace octet

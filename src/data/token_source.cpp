@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "data/mapped_file.h"
+#include "io/env.h"
 
 namespace octet {
 namespace {
@@ -137,7 +137,7 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
 }
 
 TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
-  auto file = std::make_shared<const MappedFile>(path);
+  auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
   Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset};
   check_ids(piece, vocab_size);
@@ -163,7 +163,7 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
   std::vector<std::shared_ptr<const MappedFile>> files;
   std::vector<std::string_view> documents;
   for (const std::string& path : paths) {
-    files.push_back(std::make_shared<const MappedFile>(path));
+    files.push_back(std::make_shared<const MappedFile>(posix_env().map(path)));
     const auto bytes = files.back()->bytes();
     std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     while (!rest.empty()) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/checked.h"
+#include "base/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_detail.h"
 
@@ -163,10 +164,8 @@ class SafetensorsHeader {
   }
 
   bool parse_error(size_t position, const std::string&, const json::exception& error) {
-    std::string_view what = error.what();
-    if (const size_t after = what.find("] "); after != what.npos) what.remove_prefix(after + 2);
     in_entry_ = false;
-    fault(Fault::HeaderSyntax, "header byte {}: {}", position, what.substr(0, 200));
+    fault(Fault::HeaderSyntax, "header byte {}: {}", position, plain_json_error(error.what()));
   }
 
  private:

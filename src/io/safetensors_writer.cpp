@@ -83,10 +83,12 @@ std::optional<SafeDType> parse_safe_dtype(std::string_view name) {
 }
 
 std::string quoted_name(std::string_view name) {
+  size_t size = std::min<size_t>(name.size(), 120);
+  while (size > 0 && size < name.size() && (name[size] & 0xc0) == 0x80) --size;  // not inside a character
   std::string text = "\"";
-  for (const char c : name.substr(0, 120))
+  for (const char c : name.substr(0, size))
     text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text + (name.size() > 120 ? "...\"" : "\"");
+  return text + (size < name.size() ? "...\"" : "\"");
 }
 
 SafeTensorBytes safe_tensor_bytes(SafeDType dtype, std::span<const int64_t> shape) {

@@ -10,8 +10,9 @@ namespace {
 constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
 
 void append(std::vector<std::byte>& out, const void* data, size_t size) {
-  const auto* bytes = static_cast<const std::byte*>(data);
-  out.insert(out.end(), bytes, bytes + size);
+  const size_t end = out.size();
+  out.resize(end + size);
+  std::memcpy(out.data() + end, data, size);
 }
 
 // Reads fields one after another and refuses to run past the end.

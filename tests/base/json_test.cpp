@@ -38,6 +38,8 @@ TEST(Json, NamesFileLineAndColumn) {
   EXPECT_THAT(error_of("{} {}"), StartsWith("[file.json] line 1, column 4: "));
   EXPECT_THAT(error_of("[1, 1e999]"), StartsWith("[file.json] line 1, column "));
   EXPECT_THAT(error_of("\"\xff\""), StartsWith("[file.json] line 1, column 2: "));
+  for (const char c : error_of("\"\xff\x01\""))
+    EXPECT_TRUE(c >= 0x20 && c <= 0x7e) << "messages are printable";
 }
 
 TEST(Json, RefusesWhatFollowsNul) {

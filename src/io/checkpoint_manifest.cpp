@@ -1,0 +1,125 @@
+#include "io/checkpoint_manifest.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/crc32c.h"
+#include "base/json.h"
+
+namespace octet {
+namespace {
+
+using nlohmann::json;
+
+// Last in the file, over every byte before it: a flipped bit in the step or the loss must not pass either.
+std::string manifest_tail(std::string_view body) {
+  return fmt::format(",\n  \"manifest_crc32c\": \"{:08x}\"\n}}\n", crc32c(body));
+}
+constexpr int64_t kMaxNumber = int64_t{1} << 53;
+const size_t kTailSize = manifest_tail("").size();
+
+template <class T>
+T field(const json& object, const char* key, const std::string& place) {
+  const auto found = object.find(key);
+  require(found != object.end(), "[{}] has no \"{}\"", place, key);
+  try {
+    return found->get<T>();
+  } catch (const json::exception&) {
+    fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
+  }
+}
+
+uint32_t parse_crc(const std::string& text, const std::string& place) {
+  require(text.size() == 8 && text.find_first_not_of("0123456789abcdef") == text.npos,
+          "[{}] checksum \"{}\" is not eight hexadecimal digits", place, text);
+  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
+}
+
+uint32_t file_crc32c(Env& env, const std::string& path) {
+  ReadableFile file = env.open_read(path);
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  uint32_t crc = 0;
+  while (const size_t got = file.read(buffer)) crc = crc32c(buffer.data(), got, crc);
+  return crc;
+}
+
+}  // namespace
+
+std::string manifest_text(const Checkpoint& checkpoint) {
+  nlohmann::ordered_json manifest = {{"format", "octet checkpoint"},
+                                     {"version", kCheckpointVersion},
+                                     {"step", checkpoint.step},
+                                     {"sequence", checkpoint.sequence},
+                                     {"saved_at", checkpoint.saved_at},
+                                     {"precision", checkpoint.summary.precision},
+                                     {"loss", checkpoint.summary.loss},  // not finite: null
+                                     {"files", nlohmann::ordered_json::array()}};
+  for (const CheckpointFile& file : checkpoint.files) {
+    manifest["files"].push_back(
+        {{"name", file.name}, {"size", file.size}, {"crc32c", fmt::format("{:08x}", file.crc32c)}});
+  }
+  std::string text = manifest.dump(2);
+  text.resize(text.size() - 2);  // "\n}": the object goes on with the tail
+  return text + manifest_tail(text);
+}
+
+Checkpoint parse_manifest(std::string_view text, const std::string& place) {
+  require(text.size() > kTailSize, "[{}] has {} bytes, which is too few", place, text.size());
+  const std::string_view body = text.substr(0, text.size() - kTailSize);
+  require(text.substr(body.size()) == manifest_tail(body), "[{}] does not match its own checksum", place);
+  const json manifest = parse_json(text, place, {.max_depth = 8, .refuse_duplicate_keys = true});
+  require(manifest.is_object() && manifest.value("format", "") == "octet checkpoint",
+          "[{}] is not the manifest of an octet checkpoint", place);
+  const auto version = field<int64_t>(manifest, "version", place);
+  require(version == kCheckpointVersion, "[{}] is of format version {}, this program reads version {}", place,
+          version, kCheckpointVersion);
+
+  Checkpoint checkpoint;
+  checkpoint.step = field<int64_t>(manifest, "step", place);
+  checkpoint.sequence = field<int64_t>(manifest, "sequence", place);
+  checkpoint.saved_at = field<int64_t>(manifest, "saved_at", place);
+  // Room for the next one: these numbers are counted on from.
+  for (const int64_t number : {checkpoint.step, checkpoint.sequence}) {
+    require(number >= 0 && number < kMaxNumber, "[{}] has step or sequence {}, expected 0 to {}", place,
+            number, kMaxNumber);
+  }
+  checkpoint.summary.precision = field<std::string>(manifest, "precision", place);
+  if (const auto loss = manifest.find("loss"); loss != manifest.end() && loss->is_number()) {
+    checkpoint.summary.loss = loss->get<double>();
+  }
+  for (const json& entry : field<json::array_t>(manifest, "files", place)) {
+    require(entry.is_object(), "[{}] \"files\" holds something that is not an object", place);
+    CheckpointFile file = {field<std::string>(entry, "name", place), field<int64_t>(entry, "size", place),
+                           parse_crc(field<std::string>(entry, "crc32c", place), place)};
+    require(is_plain_name(file.name), "[{}] lists \"{}\", which is not the name of a file in its folder",
+            place, file.name);
+    checkpoint.files.push_back(std::move(file));
+  }
+  return checkpoint;
+}
+
+std::string check_files(Env& env, const Checkpoint& checkpoint, bool verify) {
+  for (const CheckpointFile& file : checkpoint.files) {
+    const std::string path = join_path(checkpoint.path, file.name);
+    try {
+      if (!env.exists(path)) return fmt::format("{} is missing", file.name);
+      if (const int64_t size = env.file_size(path); size != file.size) {
+        return fmt::format("{} has {} bytes, the manifest says {}", file.name, size, file.size);
+      }
+      if (verify) {
+        if (const uint32_t crc = file_crc32c(env, path); crc != file.crc32c) {
+          return fmt::format("{} has checksum {:08x}, the manifest says {:08x}", file.name, crc, file.crc32c);
+        }
+      }
+    } catch (const IoError& error) {
+      return fmt::format("{} cannot be read: {}", file.name, error.what());
+    }
+  }
+  return "";
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name[0] != '.' && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+}
+
+}  // namespace octet

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/env.h"
+
+namespace octet {
+
+struct CheckpointFile {
+  std::string name;
+  int64_t size = 0;
+  uint32_t crc32c = 0;
+};
+
+// What a checkpoint says of itself beside its files; shown in listings.
+struct CheckpointSummary {
+  std::string precision;                                   // "fp8"
+  double loss = std::numeric_limits<double>::quiet_NaN();  // not finite: none
+};
+
+// A checkpoint on disk, as its manifest describes it.
+struct Checkpoint {
+  std::string path;  // of the folder
+  int64_t step = 0;
+  int64_t sequence =
+      0;  // grows with every save: a run resumed from an older step saves "newer" smaller steps
+  int64_t saved_at = 0;  // seconds since 1970
+  CheckpointSummary summary;
+  std::vector<CheckpointFile> files;
+
+  int64_t total_bytes() const;
+  bool has_file(std::string_view name) const;
+  std::string file_path(std::string_view name) const;  // Error when the manifest does not list it
+};
+
+struct CheckpointListing {
+  Checkpoint checkpoint;  // only path and step are known of one whose manifest cannot be read
+  double age_seconds = 0;
+  std::string broken;  // why; empty: whole
+  bool is_latest = false, is_best = false;
+
+  bool is_whole() const { return broken.empty(); }
+};
+
+// Receives the files of a checkpoint that is being saved.
+class CheckpointWriter {
+ public:
+  // `write` appends the bytes; then the file is synced and closed. Plain names only; each name once.
+  void file(const std::string& name, const std::function<void(Sink&)>& write);
+
+ private:
+  friend class CheckpointStore;
+  CheckpointWriter(Env& env, std::string directory) : env_(env), directory_(std::move(directory)) {}
+
+  Env& env_;
+  std::string directory_;
+  std::vector<CheckpointFile> files_;
+};
+
+// A folder of checkpoints `step_N/`, with `latest` and `best` pointing at one each. However a save or prune
+// ends (error, kill, power failure), every checkpoint published before is still there and whole, and nothing
+// has to be cleaned by hand. docs/formats.md has the layout and the order of the system calls.
+//
+// Reading never changes the folder and may go on beside a running training; save() and prune() are for the
+// one process that holds the run's RunLock. Not for several threads at once.
+class CheckpointStore {
+ public:
+  CheckpointStore(Env& env, std::string directory) : env_(env), directory_(std::move(directory)) {}
+
+  const std::string& directory() const { return directory_; }
+
+  // Saves `step` and makes it the latest (and the best, if told). A checkpoint of the same step is replaced,
+  // with a warning. Throws what `write` throws, and IoError; the checkpoints from before are then untouched.
+  Checkpoint save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
+                  const CheckpointSummary& summary, bool best = false);
+
+  void mark_best(int64_t step);
+
+  // Removes the oldest until `save_total_limit` whole ones are left; the best and the latest always stay and
+  // count. 0 keeps all; 1 is refused (ConfigError): the only copy would be the one being replaced. Broken
+  // ones are neither counted nor removed. What cannot be removed is a warning. Returns the steps removed.
+  std::vector<int64_t> prune(int64_t save_total_limit);
+
+  // By step. Whole: the manifest is sound and every file has its size; with `verify` also its checksum.
+  std::vector<CheckpointListing> list(bool verify = false) const;
+
+  // The newest whole checkpoint, checksums verified; warns of every newer one that is passed over. nullopt:
+  // there is none at all. Error: there are some and none is whole.
+  std::optional<Checkpoint> open_latest() const;
+  std::optional<Checkpoint> open_best() const;  // nullopt: none was marked. Error: it is not whole
+
+ private:
+  struct Candidate;
+
+  std::string path_of(std::string_view name) const { return join_path(directory_, name); }
+  std::vector<CheckpointListing> scan(bool verify) const;  // by sequence, newest first
+  std::optional<std::string> read_pointer(const char* name, std::string& fault) const;
+  void write_pointer(const char* name, const std::string& target);
+  void write_manifest(const Checkpoint& checkpoint, const std::string& directory);
+  void publish(const std::string& temporary, const std::string& name);
+  void clean_leftovers();
+  void remove_quietly(const std::string& path);  // a failure is a warning
+
+  Env& env_;
+  std::string directory_;
+};
+
+// An explicit choice: the checkpoint in the folder `path`, whatever its name, or an Error that says what is
+// wrong.
+Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify = true);
+
+// Keeps a second process out of a run folder. The system releases it when the process ends, however it ends.
+class RunLock {
+ public:
+  RunLock(Env& env, const std::string& run_directory);  // Error, naming the process that holds it
+
+ private:
+  std::optional<FileLock> lock_;
+};
+
+}  // namespace octet

@@ -1,0 +1,212 @@
+#include "io/env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/fault_env.h"
+#include "temp_dir.h"
+
+namespace octet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string text_at(Env& env, const std::string& path, int64_t offset, size_t size) {
+  std::string text(size, '\0');
+  text.resize(env.open_read(path).read_at(offset, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+TEST(Env, FilesAndDirectories) {
+  const TempDir dir;
+  Env& env = posix_env();
+  env.make_directories(dir / "a/b/c");
+  env.make_directories(dir / "a/b/c/");
+  WritableFile file = env.create(dir / "a/x");
+  file.append("hello ");
+  file.append("world");
+  file.sync();
+  file.close();
+  EXPECT_EQ(env.file_size(dir / "a/x"), 11);
+  EXPECT_EQ(env.read_text(dir / "a/x"), "hello world");
+  EXPECT_EQ(text_at(env, dir / "a/x", 6, 100), "world");
+  EXPECT_EQ(text_at(env, dir / "a/x", 100, 5), "");
+  EXPECT_THROW(env.read_text(dir / "a/x", 10), Error);
+
+  WritableFile more = env.open_append(dir / "a/x");
+  more.append("!");
+  more.close();
+  const MappedFile mapped = env.map(dir / "a/x");
+  EXPECT_EQ(mapped.bytes().size(), 12u);
+  EXPECT_EQ(env.create(dir / "a/x").path(), dir / "a/x");
+  EXPECT_EQ(env.file_size(dir / "a/x"), 0);
+  EXPECT_TRUE(env.map(dir / "a/x").bytes().empty());
+
+  env.rename(dir / "a/x", dir / "a/y");
+  EXPECT_FALSE(env.exists(dir / "a/x"));
+  EXPECT_FALSE(env.exists(dir / "a/y/z"));
+  EXPECT_THAT(env.list(dir / "a"), ElementsAre("b", "y"));
+  env.sync_directory(dir / "a");
+  EXPECT_TRUE(env.is_directory(dir / "a"));
+  EXPECT_FALSE(env.is_directory(dir / "a/y"));
+  ASSERT_EQ(symlink(dir.path().c_str(), (dir / "a/link").c_str()), 0);
+  env.remove_tree(dir / "a");
+  EXPECT_FALSE(env.exists(dir / "a"));
+  EXPECT_TRUE(env.exists(dir.path())) << "links are not followed";
+}
+
+TEST(Env, ErrorsNamePathOperationAndReason) {
+  const TempDir dir;
+  try {
+    posix_env().open_read(dir / "absent");
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.code(), ENOENT);
+    EXPECT_EQ(std::string(error.what()), "[" + (dir / "absent") + "] open failed: No such file or directory");
+  }
+  posix_env().make_directory(dir / "d");
+  EXPECT_THROW(posix_env().make_directory(dir / "d"), IoError);
+  EXPECT_THROW(posix_env().list(dir / "absent"), IoError);
+  EXPECT_THROW(posix_env().create(dir / "absent/x"), IoError);
+  EXPECT_THROW(posix_env().make_directories("/dev/null/x"), IoError);
+}
+
+TEST(Env, ParentPath) {
+  EXPECT_EQ(parent_path("a/b"), "a");
+  EXPECT_EQ(parent_path("a//b//"), "a");
+  EXPECT_EQ(parent_path("a"), ".");
+  EXPECT_EQ(parent_path("/a"), "/");
+  EXPECT_EQ(parent_path("/"), "/");
+  EXPECT_EQ(join_path("a", "b"), "a/b");
+  EXPECT_EQ(join_path("a/", "b"), "a/b");
+}
+
+TEST(Env, LockExcludesAndIsReleasedByTheDeathOfItsHolder) {
+  const TempDir dir;
+  const std::string path = dir / "lock";
+  {
+    const FileLock lock = posix_env().lock(path, "one");
+    EXPECT_EQ(read_file(path), "one");
+    EXPECT_THROW(posix_env().lock(path, "two"), IoError);
+    EXPECT_EQ(read_file(path), "one");
+  }
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileLock lock = posix_env().lock(path, "child");
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_THROW(posix_env().lock(path, "two"), IoError);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_NO_THROW(posix_env().lock(path, "two"));
+  close(ready[0]);
+  close(ready[1]);
+}
+
+void write_two(Env& env, const TempDir& dir) {
+  WritableFile file = env.create(dir / "f");
+  file.append("0123456789");
+  file.append("abcdef");
+  file.sync();
+  file.close();
+}
+
+TEST(FaultEnv, InterruptionsAndShortWritesAreMadeGood) {
+  const TempDir dir;
+  FaultEnv env(dir.path());
+  write_two(env, dir);
+  const int64_t calls = env.calls();
+  EXPECT_EQ(calls, 5);  // open, write, write, fsync, close
+  for (const IoFault fault : {IoFault::Eintr, IoFault::Short}) {
+    for (int64_t k = 1; k <= calls; ++k) {
+      env.arm(k, fault);
+      write_two(env, dir);
+      EXPECT_EQ(env.struck(), fault == IoFault::Eintr || k == 2 || k == 3) << k;
+      EXPECT_EQ(read_file(dir / "f"), "0123456789abcdef") << k;
+      env.arm(k, fault);
+      EXPECT_EQ(env.read_text(dir / "f"), "0123456789abcdef") << k;
+    }
+  }
+}
+
+TEST(FaultEnv, FailuresAreReported) {
+  const TempDir dir;
+  FaultEnv env(dir.path());
+  for (int64_t k = 1; k <= 5; ++k) {
+    env.arm(k, IoFault::Eio);
+    EXPECT_THROW(write_two(env, dir), IoError) << k;
+    env.arm(k, IoFault::Enospc);
+    if (k < 5) {
+      EXPECT_THROW(write_two(env, dir), IoError) << k;
+    } else {
+      EXPECT_NO_THROW(write_two(env, dir)) << "close needs no space";
+    }
+  }
+}
+
+TEST(FaultEnv, NothingReachesTheDiskAfterAKill) {
+  const TempDir dir;
+  FaultEnv env(dir.path());
+  const std::vector<std::string> left = {"", "", "0123456789", "0123456789abcdef", "0123456789abcdef"};
+  const std::vector<std::string> left_inside = {"", "01234", "0123456789abc", "0123456789abcdef",
+                                                "0123456789abcdef"};
+  for (int64_t k = 1; k <= 5; ++k) {
+    write_file(dir / "f", "");
+    env.arm(k, IoFault::Kill);
+    EXPECT_THROW(write_two(env, dir), SimulatedKill);
+    EXPECT_THROW(env.create(dir / "g"), IoError);
+    EXPECT_FALSE(env.exists(dir / "g"));
+    EXPECT_EQ(read_file(dir / "f"), left[static_cast<size_t>(k - 1)]) << k;
+    env.arm(k, IoFault::KillInside);
+    EXPECT_THROW(write_two(env, dir), SimulatedKill);
+    EXPECT_EQ(read_file(dir / "f"), left_inside[static_cast<size_t>(k - 1)]) << k;
+  }
+}
+
+TEST(FaultEnv, PowerLossTakesWhatWasNotSynced) {
+  const TempDir dir;
+  write_file(dir / "old", "old");
+  FaultEnv env(dir.path());
+  const auto make = [&](const std::string& name, bool sync) {
+    WritableFile file = env.create(dir / name);
+    file.append(name);
+    if (sync) file.sync();
+    file.append("+");
+    file.close();
+  };
+  make("a", true);
+  env.sync_directory(dir.path());
+  make("b", true);     // its name is not synced
+  make("old", false);  // emptied and written again: the old bytes are the synced ones
+  env.make_directory(dir / "d");
+  make("d/x", true);
+  env.rename(dir / "a", dir / "c");
+  env.drop_unsynced();
+  EXPECT_THAT(env.list(dir.path()), ElementsAre("a", "old"));
+  EXPECT_EQ(read_file(dir / "a"), "a");
+  EXPECT_EQ(read_file(dir / "old"), "old");
+
+  // The rename survives, the bytes do not: the mistake of renaming before syncing.
+  make("t", false);
+  env.rename(dir / "t", dir / "old");
+  env.lose_power(Unsynced::Keep, Unsynced::Drop);
+  EXPECT_EQ(read_file(dir / "old"), "");
+
+  env.make_directory(dir / "d");
+  make("d/x", true);
+  env.sync_directory(dir.path());
+  env.drop_unsynced();
+  EXPECT_TRUE(env.is_directory(dir / "d"));
+  EXPECT_TRUE(env.list(dir / "d").empty()) << "the entry in d was never synced";
+}
+
+}  // namespace
+}  // namespace octet

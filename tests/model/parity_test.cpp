@@ -1,0 +1,86 @@
+// The three families against Hugging Face Transformers, through golden files made by scripts/make_goldens.py.
+
+#include <gtest/gtest.h>
+
+#include "support/golden_model.h"
+#include "train/hf_folder.h"
+
+namespace octet {
+namespace {
+
+// fp32 against a float64 reference; ||a - b|| / ||b|| per tensor.
+constexpr double kTolerance = 1e-5;
+
+class Parity : public testing::TestWithParam<const char*> {
+ protected:
+  Parity() : golden(GetParam()), backend(make_cpu_backend(2)) {
+    RunShape shape{.rows = golden.rows, .length = golden.length, .head_chunk_bytes = 16 * 1024};
+    model = std::make_unique<Transformer>(golden.config, shape, Numerics{.precision = Precision::Fp32}, *backend);
+    model->allocate();
+    model->parameters().initialise(*backend, 1);
+    weights("weights.").load(*backend, model->parameters());
+    model->weights_changed();
+    model->load(golden.batch());
+  }
+
+  HfWeights weights(const std::string& prefix) const {
+    return HfWeights([this](std::string_view name) { return golden.file.find(name); }, GetParam(), prefix);
+  }
+
+  float gradient_scale() const { return 1.0f / static_cast<float>(golden.target_count()); }
+
+  GoldenModel golden;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transformer> model;
+};
+
+TEST_P(Parity, Logits) {
+  const std::vector<float> expected = golden.floats("logits");
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < golden.rows * golden.length; ++i) tokens.push_back(i);
+  std::vector<float> actual;
+  for (const std::vector<float>& row : model->logits_at(tokens, false)) {
+    actual.insert(actual.end(), row.begin(), row.end());
+  }
+  EXPECT_LE(relative_error(actual, expected), kTolerance);
+}
+
+TEST_P(Parity, LossAndEveryGradient) {
+  model->forward_backward(gradient_scale(), {}, true, false);
+  const double expected_loss = static_cast<double>(golden.floats("loss")[0]);
+  EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected_loss,
+              kTolerance * expected_loss);
+  const HfWeights gradients = weights("grads.");
+  for (const Parameter& parameter : model->parameters().all()) {
+    const std::vector<float> expected = gradients.values(parameter.spec);
+    std::vector<float> actual(expected.size());
+    backend->copy_to_host(actual.data(), parameter.gradient);
+    EXPECT_LE(relative_error(actual, expected), kTolerance) << parameter.spec.name;
+  }
+}
+
+TEST_P(Parity, FiveAdamWSteps) {
+  const std::vector<float> losses = golden.floats("losses");
+  std::vector<float> norm_storage(2);
+  const Tensor norm{norm_storage.data(), DType::F32, {2}};
+  const std::vector<AdamWParameter> parameters = model->optimizer_view(0.1f);
+  std::vector<Tensor> gradients;
+  for (const Parameter& parameter : model->parameters().all()) gradients.push_back(parameter.gradient);
+  for (int step = 1; step <= 6; ++step) {
+    model->clear_sums();
+    model->forward_backward(gradient_scale(), {}, true, false);
+    const double expected = static_cast<double>(losses[static_cast<size_t>(step - 1)]);
+    EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected, kTolerance * expected)
+        << "before step " << step;
+    backend->grad_norm(norm, gradients, 1.0f);
+    backend->adamw(parameters, norm,
+                   {.learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .step = step});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Parity,
+                         testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied", "qwen2_untied"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace octet
