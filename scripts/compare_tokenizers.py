@@ -7,6 +7,7 @@ usage: scripts/compare_tokenizers.py --data FOLDER [--octet build/release/octet]
        scripts/compare_tokenizers.py --data FOLDER --write_golden tests/golden/tokenizers/cases.json
 """
 import argparse
+import base64
 import json
 import pathlib
 import random
@@ -271,6 +272,32 @@ def check_synthetic(program, args):
     return wrong
 
 
+def check_tiktoken(program, path, args):
+    """The same vocabulary as a rank file, against the `tiktoken` library where it is installed."""
+    try:
+        import tiktoken
+    except ImportError:
+        print(f"{path.stem}: the Python package `tiktoken` is missing, rank files are not compared")
+        return 0
+    byte_of = {c: b for b, c in enumerate(byte_alphabet())}
+    file = json.loads(path.read_text(encoding="utf-8"))
+    library = Tokenizer.from_file(str(path))
+    added = {t["content"] for t in file["added_tokens"]}
+    ranks = {bytes(byte_of[c] for c in token): i for token, i in file["model"]["vocab"].items() if token not in added}
+    split = file["pre_tokenizer"].get("pretokenizers", [{}])[0].get("pattern", {}).get("Regex")
+    pattern = split or r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    encoding = tiktoken.Encoding(path.stem, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    rng = random.Random(args.seed)
+    words = sorted({w for text in CASES for w in text.split() if "<" not in w})
+    texts = [random_string(rng, words, ["x"]) for _ in range(args.count // 5)] + list(corpus(args.data))[:3000]
+    normalize = library.normalizer.normalize_str if library.normalizer else str
+    with tempfile.TemporaryDirectory() as folder:
+        rank_file = pathlib.Path(folder) / f"{path.stem}.tiktoken"
+        rank_file.write_text("".join(f"{base64.b64encode(t).decode()} {r}\n" for t, r in ranks.items()))
+        expected = [encoding.encode_ordinary(normalize(t)) for t in texts]
+        return compare(path.stem, "rank file", texts, expected, Octet(program, rank_file).encode(texts))
+
+
 def write_golden(path, tokenizers):
     libraries = {p.stem: Tokenizer.from_file(str(p)) for p in tokenizers}
     cases = [{"text": text, **{name: t.encode(text, add_special_tokens=False).ids for name, t in libraries.items()}}
@@ -297,7 +324,8 @@ def main():
     if args.write_golden:
         return write_golden(args.write_golden, tokenizers)
     start = time.time()
-    wrong = check_synthetic(args.octet, args) + sum(check(args.octet, path, args) for path in tokenizers)
+    wrong = check_synthetic(args.octet, args) + sum(
+        check(args.octet, path, args) + check_tiktoken(args.octet, path, args) for path in tokenizers)
     print(f"{'EQUAL' if wrong == 0 else f'{wrong} DIFFERENCES'} in {time.time() - start:.0f} s")
     sys.exit(0 if wrong == 0 else 1)
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "data/tokenizer_parts.h"
 
@@ -240,10 +241,15 @@ class JsonReader {
 
 }  // namespace
 
-ByteLevelSpec read_tokenizer_json(const std::string& path) {
+ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& place) {
   ByteLevelSpec spec;
-  spec.place = path;
-  JsonReader(spec).read(read_json_file(path));
+  spec.place = place;
+  JsonReader(spec).read(parse_json(text, place, {.refuse_duplicate_keys = true}));
+  return spec;
+}
+
+ByteLevelSpec read_tokenizer_json(const std::string& path) {
+  ByteLevelSpec spec = parse_tokenizer_json(read_text_file(path), path);
   const std::filesystem::path file(path);
   if (file.filename() == "tokenizer.json") apply_tokenizer_config(spec, nullptr, file.parent_path().string());
   guess_eos(spec);

@@ -17,6 +17,7 @@ namespace octet {
 // Error that names it.
 
 ByteLevelSpec read_tokenizer_json(const std::string& path);
+ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& place);  // the file's own text
 ByteLevelSpec read_vocab_and_merges(const std::string& vocab_path, const std::string& merges_path);
 
 // A rank file does not say how text is cut. Without `family` it is the one whose known number of ranks the
