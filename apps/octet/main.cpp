@@ -14,6 +14,7 @@ namespace octet {
 std::span<const Command> commands() {
   static constexpr Command kCommands[] = {
       {"train", "Pretrain or fine-tune a model; without arguments, the built-in demo", train_command},
+      {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
   return kCommands;

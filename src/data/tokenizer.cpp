@@ -1,5 +1,7 @@
 #include "data/tokenizer.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "data/bytes_tokenizer.h"
 
@@ -7,7 +9,9 @@ namespace octet {
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<BytesTokenizer>();
-  fail_config("[tokenizer] '{}' is not known; known: bytes", name);
+  if (!std::filesystem::exists(name))
+    fail_config("[tokenizer] '{}' is not known: expected bytes, or a tokenizer file or folder", name);
+  return load_tokenizer(name);
 }
 
 }  // namespace octet

@@ -15,10 +15,17 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids of the text without special tokens; any bytes are accepted.
+  // Ids of the text; nothing is added, but a special token that the text spells out becomes its id. Any bytes are
+  // accepted.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // The exact inverse for valid ids; an id outside the vocabulary is an Error.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+
+  // The ids with what the model expects around a text (Llama 3: <|begin_of_text|> in front).
+  virtual std::vector<int32_t> add_special(std::vector<int32_t> ids) const { return ids; }
+  // The token with exactly this text, "<|im_end|>" for example.
+  virtual std::optional<int32_t> find_token(std::string_view /*text*/) const { return std::nullopt; }
+  virtual bool is_special(int32_t /*id*/) const { return false; }
 
   virtual int64_t vocab_size() const = 0;  // one more than the largest id
   virtual std::optional<int32_t> bos() const { return std::nullopt; }
@@ -27,5 +34,8 @@ class Tokenizer {
 
 // `name` is a built-in tokenizer ("bytes") or the path of a tokenizer file or folder.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
+
+// Reads a tokenizer file or a folder that holds one; what is read is listed in data/hf_tokenizer.h.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir);
 
 }  // namespace octet

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+// A token that is looked for in the text itself, before it is cut into words.
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // matches only where no word character touches it
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // ... and behind it
+  bool normalized = false;   // is looked for in the normalised text
+  bool special = false;
+};
+
+// Finds added tokens: the leftmost match, of those the longest, without overlaps, as the `tokenizers` library
+// does.
+class AddedTokenMatcher {
+ public:
+  AddedTokenMatcher() = default;
+  explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
+
+  bool empty() const { return tokens_.empty(); }
+
+  // Calls text(piece) and token(id) in the order of the text; the pieces are not empty.
+  void split(std::string_view text, const std::function<void(std::string_view)>& on_text,
+             const std::function<void(int32_t)>& on_token) const;
+
+ private:
+  // A trie with its edges in one array; children of a node are sorted by byte.
+  struct Node {
+    uint32_t first_edge = 0, edge_count = 0;
+    int32_t token = -1;  // index into tokens_
+  };
+  struct Edge {
+    unsigned char byte;
+    uint32_t node;
+  };
+  size_t find_start(std::string_view text, size_t from) const;
+  // The longest token at `begin`, or -1.
+  int32_t match(std::string_view text, size_t begin) const;
+
+  std::vector<AddedToken> tokens_;  // sorted by content
+  std::vector<Node> nodes_;
+  std::vector<Edge> edges_;
+  std::array<bool, 256> starts_{};
+  int single_start_ = -1;  // the first byte where all tokens share it
+};
+
+}  // namespace octet

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+// What one thread needs to encode words without allocating: working arrays, and the ids of words seen before.
+// The memory is fixed (2 MiB plus the longest word): a new word takes the place of one with the same hash.
+class BpeScratch {
+ public:
+  BpeScratch() : slots_(kSlots) {}
+
+ private:
+  friend class BpeModel;
+  static constexpr size_t kSlots = size_t{1} << 15;
+  static constexpr size_t kMaxWord = 31;  // longer words are merged anew each time
+  static constexpr size_t kMaxIds = 7;
+
+  using Key = std::array<uint64_t, 4>;  // the word's bytes, zeros, and its length in the last byte
+  struct alignas(64) Slot {             // one cache line; an empty slot's key is no word's
+    Key key{};
+    std::array<int32_t, kMaxIds> ids{};
+    uint32_t count = 0;
+  };
+  static Key make_key(const char* word, size_t length, size_t readable);
+  static size_t slot_of(const Key& key);
+
+  std::vector<Slot> slots_;
+  // One element per symbol of the word being merged; the heap holds rank << 32 | position.
+  std::vector<int32_t> ids_, next_, previous_;
+  std::vector<uint32_t> ranks_;
+  std::vector<uint64_t> heap_;
+};
+
+// Byte-level byte pair encoding: a vocabulary of byte strings and ranked merges of two of them into a third.
+class BpeModel {
+ public:
+  struct Merge {
+    int32_t left, right, result;
+    uint32_t rank;  // the lowest is done first, of equal ones the leftmost
+  };
+
+  // tokens[id]: the bytes of the token that the model can produce, empty where it has none. Merges of the
+  // same rank have the same result; of two merges of the same pair the later counts. With `ignore_merges` a
+  // word that is a token as a whole is that token whatever the merges say.
+  BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges);
+
+  // Appends the ids of a word. `readable` >= word.size(): bytes that may be read from word.data() on, which
+  // lets the cache look at whole machine words. A byte without a token of its own is an Error.
+  void encode_word(std::string_view word, size_t readable, BpeScratch& scratch,
+                   std::vector<int32_t>& out) const;
+
+  std::optional<int32_t> find(std::string_view bytes) const;
+
+ private:
+  static constexpr uint32_t kNoRank = UINT32_MAX;
+  struct Pair {
+    uint64_t key = UINT64_MAX;  // left << 32 | right
+    uint32_t rank = kNoRank;
+    int32_t result = -1;
+  };
+
+  const Pair* find_pair(int32_t left, int32_t right) const;
+  uint32_t rank_of(int32_t left, int32_t right) const;
+  void insert_pair(uint64_t key, uint32_t rank, int32_t result);
+  void insert_token(std::string_view bytes, int32_t id);
+  void start_word(std::string_view word, BpeScratch& scratch) const;
+  size_t merge_short(std::string_view word, BpeScratch& scratch) const;
+  size_t merge_long(std::string_view word, BpeScratch& scratch) const;
+
+  std::vector<std::string> tokens_;
+  std::vector<int32_t> token_table_;  // open addressing by the hash of the bytes; -1: empty
+  std::vector<Pair> pairs_;           // open addressing
+  int pair_shift_ = 0;
+  std::array<int32_t, 256> byte_ids_{};
+  std::vector<uint32_t>
+      byte_pair_ranks_;  // (256 * 256) of the tokens of two single bytes: where every word starts
+  bool ignore_merges_ = false;
+};
+
+}  // namespace octet

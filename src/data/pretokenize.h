@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace octet {
+
+// How text is cut into words before BPE: the patterns that the model families define as regular expressions,
+// matched by hand-written code in linear time.
+enum class SplitPattern {
+  None,    // the whole text is one word
+  Gpt2,    // ByteLevel with use_regex
+  Llama3,  // also cl100k_base
+  Qwen2,   // as Llama 3, but every digit stands alone
+};
+
+// The pattern with exactly this text, or nothing.
+std::optional<SplitPattern> find_split_pattern(std::string_view regex);
+
+// End of the word that starts at `begin` < text.size(). The words cover the text without gaps. Bytes that are
+// not well-formed UTF-8 count as characters that are neither letter, number nor space.
+size_t word_end(SplitPattern pattern, std::string_view text, size_t begin);
+
+// The first position >= `from` where the text can be cut so that both parts, taken alone, give the same words
+// and the same NFC as the whole; text.size() where there is none.
+size_t safe_cut(SplitPattern pattern, std::string_view text, size_t from);
+
+}  // namespace octet
