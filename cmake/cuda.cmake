@@ -1,5 +1,5 @@
 # The CUDA backend: object library octet_cuda inside octet_core, or its "not built" stand-in.
-# CMake 3.25 knows no flag for CUDA C++20, so the standard and the architectures are passed to nvcc as plain options.
+# CMake 3.25 knows no flag for CUDA C++20, so it is told; architectures are passed to nvcc as plain options.
 set(OCTET_WITH_CUDA OFF)
 set(cuda_reason "switched off")
 if(OCTET_CUDA STREQUAL "AUTO" AND OCTET_SANITIZE)
@@ -16,6 +16,10 @@ elseif(NOT OCTET_CUDA STREQUAL "OFF")
   endif()
   if(nvcc_program AND CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
     find_package(CUDAToolkit QUIET)
     find_path(CUBLASLT_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_CMAKE_FIND_ROOT_PATH)
     find_library(CUBLASLT_LIBRARY cublasLt PATHS ${CUDAToolkit_LIBRARY_DIR})
@@ -45,11 +49,13 @@ if(CCACHE)
 endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu src/backend/cuda/*.cpp)
 add_library(octet_cuda OBJECT ${cuda_sources})
-set_property(TARGET octet_cuda PROPERTY CXX_STANDARD)
+set_target_properties(octet_cuda PROPERTIES CUDA_STANDARD 20 CUDA_EXTENSIONS OFF)
 target_link_libraries(octet_cuda PRIVATE octet_flags fmt::fmt nlohmann_json::nlohmann_json)
 target_include_directories(octet_cuda SYSTEM PRIVATE ${CUBLASLT_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_options(octet_cuda PRIVATE -std=c++20
+target_compile_options(octet_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-diag-suppress=186;-gencode;arch=compute_90a,code=sm_90a>)
+# fmt 9 believes that nvcc has no constexpr, and then fails its own compile-time checks.
+target_compile_definitions(octet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(OCTET_CUDA_BLACKWELL)
   target_compile_options(octet_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-gencode;arch=compute_100a,code=sm_100a>)

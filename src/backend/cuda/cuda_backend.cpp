@@ -7,8 +7,8 @@ namespace {
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// The blocks of which any kernel keeps partial sums; see device/launch.cuh.
-constexpr int64_t kMaxPartials = 1024;
+constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
+constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
 
 }  // namespace
 
@@ -139,12 +139,12 @@ int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
     const int64_t scales = 4 * (gemm.m + gemm.n + 256) * (div_up(gemm.k, 128) + 4);
     scratch = std::max(scratch, dequantised + scales);
   }
-  // Partial sums of up to two vectors as wide as a row.
-  scratch = std::max(scratch, 2 * kMaxPartials * round_up(std::max<int64_t>(needs.width, 1), 64) * 4);
-  // Embedding backward: sorted tokens and their origin, twice (in and out), and the radix sort's own memory.
-  scratch = std::max(scratch, 64 * needs.tokens + (8ll << 20));
-  // Gradient norm and optimizer: one partial per block of each parameter.
-  scratch = std::max(scratch, needs.parameters / 256 + (1ll << 20));
+  // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
+  constexpr int64_t kWidestNorm = 16384;
+  scratch = std::max(scratch, 3 * 2 * sm_count_ * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
+  // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
+  scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
+  scratch = std::max(scratch, kSmallScratch);
   scratch = std::max(scratch, attention_workspace_bytes(needs));
   return kGemmWorkspace + round_up(scratch, 256) + 4096;
 }

@@ -106,11 +106,16 @@ class CudaBackend final : public Backend {
                        const GemmOptions& options);
   void gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions& options);
   void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
-  // What remains after a kernel has written `operand.dense` (and, when `fused`, its FP8 copies too).
-  void finish_operand(const Operand& operand, bool fused, const char* op);
+  // What remains when a kernel has written its part of an operand (see plan_operand): casts, statistics.
+  template <class Plan>
+  void finish_operand(const Operand& operand, const Plan& plan) {
+    if (plan.cast_after) cast_copies(operand);
+    if (plan.blocks_after) quantize_blocks(operand);
+    if (operand.fp8 && operand.fp8->stats) record_stats(operand);
+  }
+  void cast_copies(const Operand& operand);      // with the slot's scale
+  void quantize_blocks(const Operand& operand);  // Row128, Block128, Row32
   void record_stats(const Operand& operand);
-  void quantize_blocks(const Operand& operand);
-  void cast_copies(const Operand& operand, bool set_amax, Tensor column_sum);
   void make_workspace(int64_t bytes);
 
   CudaOptions options_;
