@@ -1,5 +1,6 @@
 #include "backend/cuda/attention.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "backend/cuda/attention_flash.cuh"
@@ -116,6 +117,7 @@ void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, 
   const AttentionCase attention = check(op, qkv, lse, documents, shape);
   check_like(op, "out", out.dense, qkv.dtype, attention.tokens, shape.out_width());
   if (attention.tokens == 0) return;
+  if (!attention_) attention_ = std::make_unique<Attention>(*this);
   attention_->engine_for(attention).forward(attention, {out.dense.data, static_cast<float*>(lse.data), qkv.data});
   if (out.fp8) {
     quantize(out);
@@ -132,6 +134,7 @@ void CudaBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tenso
   check_like(op, "dout", dout, qkv.dtype, attention.tokens, shape.out_width());
   check_like(op, "out", out, qkv.dtype, attention.tokens, shape.out_width());
   if (attention.tokens == 0) return;
+  if (!attention_) attention_ = std::make_unique<Attention>(*this);
   attention_->engine_for(attention).backward(
       attention, {dqkv.data, dout.data, qkv.data, out.data, static_cast<const float*>(lse.data)});
 }
