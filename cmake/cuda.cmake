@@ -68,6 +68,8 @@ if(CUBLASLT_LIBRARY)
     COMPILE_DEFINITIONS OCTET_CUBLASLT_FOLDER="${cublaslt_folder}")
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/cudnn.cmake)
+
 target_sources(octet_core PRIVATE $<TARGET_OBJECTS:octet_cuda>)
 # cudart statically: it finds the driver by itself at run time, so the program starts on machines without one.
 target_link_libraries(octet_core PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} rt)

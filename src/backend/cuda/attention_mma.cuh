@@ -58,14 +58,18 @@ __device__ __forceinline__ void copy_async_wait() {
 // depth is a multiple of 8, rows of the matrix are 16-byte aligned.
 template <int Rows, int Width>
 __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int valid_rows, int depth) {
-  constexpr int kChunks = Width / 8;
-  static_assert(Rows * kChunks % kAttentionThreads == 0);
+  // A thread keeps its chunk and goes down the rows in steps that leave the permutation of chunks alone.
+  constexpr int kChunks = Width / 8, kStep = kAttentionThreads / kChunks;
+  static_assert(Rows % kStep == 0 && kStep % 8 == 0);
+  const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int rows = chunk * 8 < depth ? valid_rows - row : 0;
+  Bf16* to = tile + tile_offset<Width>(row, chunk);
+  const Bf16* source = from + row * stride + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < Rows * kChunks / kAttentionThreads; ++i) {
-    const int item = i * kAttentionThreads + static_cast<int>(threadIdx.x);
-    const int row = item / kChunks, chunk = item % kChunks;
-    const bool valid = row < valid_rows && chunk * 8 < depth;
-    copy_async16(tile + tile_offset<Width>(row, chunk), valid ? from + row * stride + chunk * 8 : from, valid);
+  for (int i = 0; i < Rows; i += kStep) {
+    const bool valid = i < rows;
+    copy_async16(to + i * Width, valid ? source : from, valid);
+    source += kStep * stride;
   }
 }
 
