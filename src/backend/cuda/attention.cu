@@ -32,11 +32,13 @@ class FlashAttention final : public AttentionEngine {
   }
 
  private:
-  static bool has_tensor_core_kernel(const AttentionCase& attention, std::initializer_list<const void*> pointers) {
+  static bool has_tensor_core_kernel(const AttentionCase& attention,
+                                     std::initializer_list<const void*> pointers) {
     for (const void* pointer : pointers) {
       if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) return false;
     }
-    return attention.dtype == DType::BF16 && attention.shape.head_dim % 8 == 0 && attention.shape.head_dim <= 128;
+    return attention.dtype == DType::BF16 && attention.shape.head_dim % 8 == 0 &&
+           attention.shape.head_dim <= 128;
   }
 
   CudaBackend& backend_;
@@ -47,14 +49,15 @@ AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const 
   require(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0,
           "[cuda] {}: {} query heads do not share {} key heads of width {}", op, shape.heads, shape.kv_heads,
           shape.head_dim);
-  require(qkv.dtype == DType::F32 || qkv.dtype == DType::BF16, "[cuda] {}: qkv is {}, expected fp32 or bf16", op,
-          name_of(qkv.dtype));
-  require(qkv.cols() == shape.qkv_width(), "[cuda] {}: qkv is {}, expected {} columns", op, qkv.shape.to_string(),
-          shape.qkv_width());
+  require(qkv.dtype == DType::F32 || qkv.dtype == DType::BF16, "[cuda] {}: qkv is {}, expected fp32 or bf16",
+          op, name_of(qkv.dtype));
+  require(qkv.cols() == shape.qkv_width(), "[cuda] {}: qkv is {}, expected {} columns", op,
+          qkv.shape.to_string(), shape.qkv_width());
   require(lse.dtype == DType::F32 && lse.numel() == shape.heads * qkv.rows(),
-          "[cuda] {}: lse is {} {}, expected fp32 ({}, {})", op, name_of(lse.dtype), lse.shape.to_string(), shape.heads,
-          qkv.rows());
-  require(documents.starts.dtype == DType::I32 && documents.count >= 0 && documents.starts.numel() > documents.count,
+          "[cuda] {}: lse is {} {}, expected fp32 ({}, {})", op, name_of(lse.dtype), lse.shape.to_string(),
+          shape.heads, qkv.rows());
+  require(documents.starts.dtype == DType::I32 && documents.count >= 0 &&
+              documents.starts.numel() > documents.count,
           "[cuda] {}: {} documents with {} starts of {}, expected one more int32 start than documents", op,
           documents.count, documents.starts.numel(), name_of(documents.starts.dtype));
   require(qkv.rows() <= INT32_MAX && documents.max_length <= qkv.rows(),
@@ -62,9 +65,11 @@ AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const 
   return {.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
 }
 
-void check_like(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t rows, int64_t cols) {
-  require(tensor.dtype == dtype && tensor.numel() == rows * cols, "[cuda] {}: {} is {} {}, expected {} ({}, {})", op,
-          what, name_of(tensor.dtype), tensor.shape.to_string(), name_of(dtype), rows, cols);
+void check_like(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t rows,
+                int64_t cols) {
+  require(tensor.dtype == dtype && tensor.numel() == rows * cols,
+          "[cuda] {}: {} is {} {}, expected {} ({}, {})", op, what, name_of(tensor.dtype),
+          tensor.shape.to_string(), name_of(dtype), rows, cols);
 }
 
 }  // namespace
@@ -101,11 +106,12 @@ int64_t attention_workspace_bytes(const WorkspaceNeeds& needs) {
   if (shape.heads == 0) return 0;
   const int64_t head_rows = checked_mul(needs.tokens, shape.heads);
   // Own kernels: delta and the tiles; every token may be a document.
-  const int64_t flash = round_up(4 * head_rows, 256) + schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
+  const int64_t flash = round_up(4 * head_rows, 256) +
+                        schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
                         schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 128);
   if (needs.dtype != DType::BF16) return flash;
-  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that need
-  // more bring their own memory.
+  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that
+  // need more bring their own memory.
   const int64_t shared = shape.heads == shape.kv_heads ? 0 : 4;
   const int64_t cudnn = head_rows * (shape.head_dim * (4 + shared) + 8) + (4ll << 20);
   return std::max(flash, cudnn);
@@ -118,7 +124,8 @@ void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, 
   check_like(op, "out", out.dense, qkv.dtype, attention.tokens, shape.out_width());
   if (attention.tokens == 0) return;
   if (!attention_) attention_ = std::make_unique<Attention>(*this);
-  attention_->engine_for(attention).forward(attention, {out.dense.data, static_cast<float*>(lse.data), qkv.data});
+  attention_->engine_for(attention).forward(attention,
+                                            {out.dense.data, static_cast<float*>(lse.data), qkv.data});
   if (out.fp8) {
     quantize(out);
   } else if (out.column_sum) {

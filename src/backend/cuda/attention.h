@@ -10,7 +10,8 @@ namespace octet {
 
 class CudaBackend;
 
-// One call of attention, checked. Pointers are the device's; N tokens, H query heads, K key/value heads, D wide.
+// One call of attention, checked. Pointers are the device's; N tokens, H query heads, K key/value heads, D
+// wide.
 struct AttentionCase {
   DType dtype = DType::BF16;
   int64_t tokens = 0;
@@ -50,16 +51,17 @@ class AttentionEngine {
   virtual void backward(const AttentionCase&, const AttentionBackward&) = 0;
 };
 
-// cuDNN's fused attention: bf16, documents of equal length. Its lse is (documents, H, length), dense. Null, with
-// the reason, where the program was built without cuDNN or the library cannot be opened.
+// cuDNN's fused attention: bf16, documents of equal length. Its lse is (documents, H, length), dense. Null,
+// with the reason, where the program was built without cuDNN or the library cannot be opened.
 std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason);
 
-// Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores for
-// bf16 with D a multiple of 8 up to 128; plain kernels for everything else up to D = 256.
+// Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores
+// for bf16 with D a multiple of 8 up to 128; plain kernels for everything else up to D = 256.
 std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend);
 
-// The engines of one backend and the choice between them. The environment variable OCTET_ATTENTION, read when
-// the backend is made, forces one: "cudnn" (cases that cuDNN refuses are then errors) or "flash".
+// The engines of one backend and the choice between them. The environment variable OCTET_ATTENTION, read at
+// the backend's first attention op, forces one: "cudnn" (cases that cuDNN refuses are then errors) or
+// "flash".
 class Attention {
  public:
   explicit Attention(CudaBackend& backend);

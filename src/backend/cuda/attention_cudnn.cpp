@@ -61,7 +61,9 @@ class GraphBuilder {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
-  GraphTensor packed_input(const char* name, Id id, int64_t heads) { return input(name, id, heads, qkv_width()); }
+  GraphTensor packed_input(const char* name, Id id, int64_t heads) {
+    return input(name, id, heads, qkv_width());
+  }
   GraphTensor input(const char* name, Id id, int64_t heads, int64_t width) {
     return graph_.tensor(fe::graph::Tensor_attributes()
                              .set_name(name)
@@ -153,7 +155,8 @@ class CudnnAttention final : public AttentionEngine {
                          attention.documents.max_length);
     }
     const PlanKey key = key_of(attention);
-    if (!plans_.contains(key) && plans_.size() >= kMostPlans) return "too many different shapes have been seen";
+    if (!plans_.contains(key) && plans_.size() >= kMostPlans)
+      return "too many different shapes have been seen";
     return plans(key).reason;
   }
 
@@ -182,12 +185,13 @@ class CudnnAttention final : public AttentionEngine {
   }
 
   static PlanKey key_of(const AttentionCase& attention) {
-    return {attention.documents.count,    attention.documents.max_length, attention.shape.heads,
-            attention.shape.kv_heads, attention.shape.head_dim,       attention.shape.scale};
+    return {attention.documents.count, attention.documents.max_length, attention.shape.heads,
+            attention.shape.kv_heads,  attention.shape.head_dim,       attention.shape.scale};
   }
 
   // Pointers to the three parts of a (N, (H + 2K) * D) buffer.
-  static std::unordered_map<int64_t, void*> packed(const AttentionCase& attention, void* buffer, Id q, Id k, Id v) {
+  static std::unordered_map<int64_t, void*> packed(const AttentionCase& attention, void* buffer, Id q, Id k,
+                                                   Id v) {
     auto* start = static_cast<uint16_t*>(buffer);
     const int64_t depth = attention.shape.head_dim;
     uint16_t* keys = start + attention.shape.heads * depth;
@@ -210,8 +214,9 @@ class CudnnAttention final : public AttentionEngine {
       pair.reason = error.what();
     }
     if (!pair.reason.empty()) {
-      pair.reason = fmt::format("cuDNN {} has no plan for {} x {} tokens, {}/{} heads of {}: {}", cudnn_version(), key.b,
-                                key.s, key.heads, key.kv_heads, key.depth, pair.reason);
+      pair.reason =
+          fmt::format("cuDNN {} has no plan for {} x {} tokens, {}/{} heads of {}: {}", cudnn_version(),
+                      key.b, key.s, key.heads, key.kv_heads, key.depth, pair.reason);
       log_warning("[cuda] attention: own kernels are used: {}", pair.reason);
     }
     return pair;

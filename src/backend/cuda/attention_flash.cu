@@ -14,7 +14,8 @@ __device__ inline void clear_between(const OutsideRows& outside, int64_t begin, 
     outside.rows[i] = __float2bfloat16_rn(0.0f);
   }
   for (int head = 0; head < outside.lse_heads; ++head) {
-    for (int64_t i = begin + threadIdx.x; i < end; i += kScheduleThreads) outside.lse[head * outside.tokens + i] = 0.0f;
+    for (int64_t i = begin + threadIdx.x; i < end; i += kScheduleThreads)
+      outside.lse[head * outside.tokens + i] = 0.0f;
   }
 }
 
@@ -31,7 +32,8 @@ __global__ void schedule_kernel(AttentionTile* tiles, int bound, int* counts, in
     if (n > 0 && n <= most) atomicAdd(&counts[n - 1], 1);
   }
   __syncthreads();
-  // Rank r has as many tiles as there are documents with more than r tiles; it begins where the higher ranks end.
+  // Rank r has as many tiles as there are documents with more than r tiles; it begins where the higher ranks
+  // end.
   if (thread == 0) {
     int longer = 0, total = 0;
     for (int r = most - 1; r >= 0; --r) {
@@ -63,8 +65,9 @@ struct ForwardTraits {
 };
 
 template <int Width, int MTiles>
-__global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape shape, const AttentionTile* tiles,
-                                                                    Bf16* out, float* lse, const Bf16* qkv) {
+__global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape shape,
+                                                                    const AttentionTile* tiles, Bf16* out,
+                                                                    float* lse, const Bf16* qkv) {
   using Traits = ForwardTraits<Width, MTiles>;
   constexpr int kRows = Traits::kRows, kKeys = Traits::kKeys, kColumns = kKeys / 8;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -96,7 +99,8 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
   const float scale = shape.scale * kLog2E;
   float o[MTiles][Width / 8][4];
   clear(o);
-  float highest[MTiles][2], total[MTiles][2];  // of rows g and g + 8; in units of log 2; totals of this lane only
+  float highest[MTiles][2],
+      total[MTiles][2];  // of rows g and g + 8; in units of log 2; totals of this lane only
 #pragma unroll
   for (int i = 0; i < MTiles; ++i) {
     highest[i][0] = highest[i][1] = -INFINITY;
@@ -181,8 +185,8 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
       }
     }
   }
-  store_rows<Width>(out + first_token * shape.out_stride + static_cast<int64_t>(head) * shape.depth, shape.out_stride,
-                    q_tile, m0, o, valid, shape.depth);
+  store_rows<Width>(out + first_token * shape.out_stride + static_cast<int64_t>(head) * shape.depth,
+                    shape.out_stride, q_tile, m0, o, valid, shape.depth);
 }
 
 template <int Width, int MTiles>
@@ -200,7 +204,8 @@ void launch_forward(CudaBackend& backend, const AttentionCase& attention, const 
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kBytes),
              "attention_forward");
   kernel<<<narrow<unsigned>(blocks), kAttentionThreads, Traits::kBytes, backend.stream()>>>(
-      flash_shape(attention), tiles, static_cast<Bf16*>(call.out), call.lse, static_cast<const Bf16*>(call.qkv));
+      flash_shape(attention), tiles, static_cast<Bf16*>(call.out), call.lse,
+      static_cast<const Bf16*>(call.qkv));
   check_launch("attention_forward");
 }
 
@@ -224,12 +229,14 @@ int64_t tile_bound(const AttentionCase& attention, int rows) {
 }
 
 int64_t schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows) {
-  const auto bound = static_cast<int64_t>(sizeof(device::AttentionTile)) * ((tokens + documents * (rows - 1)) / rows);
+  const auto bound =
+      static_cast<int64_t>(sizeof(device::AttentionTile)) * ((tokens + documents * (rows - 1)) / rows);
   return round_up(bound, 256) + 2 * round_up(4 * (div_up(max_length, rows) + 1), 256);
 }
 
-const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch, const AttentionCase& attention,
-                                            int rows, const device::OutsideRows& outside) {
+const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
+                                            const AttentionCase& attention, int rows,
+                                            const device::OutsideRows& outside) {
   const Documents& documents = attention.documents;
   const int bound = narrow<int>(tile_bound(attention, rows));
   const int most = narrow<int>(div_up(documents.max_length, rows));

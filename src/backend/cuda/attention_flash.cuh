@@ -39,11 +39,12 @@ namespace octet {
 
 device::FlashShape flash_shape(const AttentionCase& attention);
 
-// The tiles of all documents, heaviest first, in workspace: tile_bound of them, the last ones empty. Also clears the
-// rows outside.
+// The tiles of all documents, heaviest first, in workspace: tile_bound of them, the last ones empty. Also
+// clears the rows outside.
 int64_t tile_bound(const AttentionCase& attention, int rows);
-const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch, const AttentionCase& attention,
-                                            int rows, const device::OutsideRows& outside);
+const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
+                                            const AttentionCase& attention, int rows,
+                                            const device::OutsideRows& outside);
 int64_t schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
 
 // Tensor-core kernels: bf16, D a multiple of 8 up to 128, 16-byte aligned pointers.

@@ -18,8 +18,9 @@ struct QueryTraits {
 };
 
 template <int Width>
-__global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape shape, const AttentionTile* tiles,
-                                                                  Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
+__global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape shape,
+                                                                  const AttentionTile* tiles, Bf16* dqkv,
+                                                                  const Bf16* dout, const Bf16* qkv,
                                                                   const float* lse, const float* delta) {
   constexpr int kKeys = QueryTraits<Width>::kKeys, kColumns = kKeys / 8;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -45,10 +46,10 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
     load_tile<kKeys, Width>(v_tiles + stage, v + offset, shape.qkv_stride, keys, shape.depth);
     copy_async_commit();
   };
-  load_tile<kTileRows, Width>(q_tile, qkv + first_token * shape.qkv_stride + head_column, shape.qkv_stride, valid,
-                              shape.depth);
-  load_tile<kTileRows, Width>(do_tile, dout + first_token * shape.out_stride + head_column, shape.out_stride, valid,
-                              shape.depth);
+  load_tile<kTileRows, Width>(q_tile, qkv + first_token * shape.qkv_stride + head_column, shape.qkv_stride,
+                              valid, shape.depth);
+  load_tile<kTileRows, Width>(do_tile, dout + first_token * shape.out_stride + head_column, shape.out_stride,
+                              valid, shape.depth);
   load_keys(0);
 
   const int m0 = warp_id() * 16, g = lane_id() >> 2, t = lane_id() & 3;
@@ -98,8 +99,8 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
 #pragma unroll
     for (int e = 0; e < 4; ++e) dq[0][j][e] *= shape.scale;
   }
-  store_rows<Width>(dqkv + first_token * shape.qkv_stride + head_column, shape.qkv_stride, q_tile, m0, dq, valid,
-                    shape.depth);
+  store_rows<Width>(dqkv + first_token * shape.qkv_stride + head_column, shape.qkv_stride, q_tile, m0, dq,
+                    valid, shape.depth);
 }
 
 template <int Width>
@@ -118,8 +119,8 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
   extern __shared__ __align__(128) unsigned char memory[];
   Bf16* k_tile = reinterpret_cast<Bf16*>(memory);
   Bf16* v_tile = k_tile + kTileRows * Width;
-  Bf16* q_tiles = v_tile + kTileRows * Width;       // two stages
-  Bf16* do_tiles = q_tiles + 2 * kQueries * Width;  // two stages
+  Bf16* q_tiles = v_tile + kTileRows * Width;                                   // two stages
+  Bf16* do_tiles = q_tiles + 2 * kQueries * Width;                              // two stages
   float* lse_rows = reinterpret_cast<float*>(do_tiles + 2 * kQueries * Width);  // two stages, units of log 2
   float* delta_rows = lse_rows + 2 * kQueries;                                  // two stages
 
@@ -152,7 +153,8 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
   };
   const Bf16* rows = qkv + first_token * shape.qkv_stride;
   load_tile<kTileRows, Width>(k_tile, rows + shape.key_column(kv_head), shape.qkv_stride, valid, shape.depth);
-  load_tile<kTileRows, Width>(v_tile, rows + shape.value_column(kv_head), shape.qkv_stride, valid, shape.depth);
+  load_tile<kTileRows, Width>(v_tile, rows + shape.value_column(kv_head), shape.qkv_stride, valid,
+                              shape.depth);
   load_queries(0);
 
   const int m0 = warp_id() * 16, g = lane_id() >> 2, t = lane_id() & 3;
@@ -182,7 +184,8 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const float2 column_lse = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
-      const float2 column_delta = *reinterpret_cast<const float2*>(delta_rows + stage * kQueries + 8 * j + 2 * t);
+      const float2 column_delta =
+          *reinterpret_cast<const float2*>(delta_rows + stage * kQueries + 8 * j + 2 * t);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int key = first + m0 + g + 8 * (e / 2), query = begin + 8 * j + 2 * t + e % 2;
@@ -202,8 +205,10 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
     for (int e = 0; e < 4; ++e) dk[0][j][e] *= shape.scale;
   }
   Bf16* gradients = dqkv + first_token * shape.qkv_stride;
-  store_rows<Width>(gradients + shape.key_column(kv_head), shape.qkv_stride, k_tile, m0, dk, valid, shape.depth);
-  store_rows<Width>(gradients + shape.value_column(kv_head), shape.qkv_stride, v_tile, m0, dv, valid, shape.depth);
+  store_rows<Width>(gradients + shape.key_column(kv_head), shape.qkv_stride, k_tile, m0, dk, valid,
+                    shape.depth);
+  store_rows<Width>(gradients + shape.value_column(kv_head), shape.qkv_stride, v_tile, m0, dv, valid,
+                    shape.depth);
 }
 
 template <int Width>

@@ -8,8 +8,8 @@
 //
 // Fragments of mma.m16n8k16, for lane = 4 * g + t:
 //   C (16 x 8, fp32):  c[0], c[1] = C[g][2t], C[g][2t + 1];  c[2], c[3] = the same of row g + 8
-//   A (16 x 16, bf16): a[0] = A[g][2t..], a[1] = A[g + 8][2t..], a[2] = A[g][2t + 8..], a[3] = A[g + 8][2t + 8..]
-//   B (16 x 8, bf16):  b[0] = B[2t..][g], b[1] = B[2t + 8..][g]
+//   A (16 x 16, bf16): a[0] = A[g][2t..], a[1] = A[g + 8][2t..], a[2] = A[g][2t + 8..], a[3] = A[g + 8][2t
+//   + 8..] B (16 x 8, bf16):  b[0] = B[2t..][g], b[1] = B[2t + 8..][g]
 // So two neighbouring C fragments, rounded, are the A fragment of the next product.
 
 namespace octet::device {
@@ -20,8 +20,8 @@ constexpr int kAttentionThreads = 128;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-// One tile of a document, tokens [start, start + length). Tiles are handed out by falling rank: the work of query
-// tile `rank` and of key tile `tiles - 1 - rank` grows with it.
+// One tile of a document, tokens [start, start + length). Tiles are handed out by falling rank: the work of
+// query tile `rank` and of key tile `tiles - 1 - rank` grows with it.
 struct AttentionTile {
   int start;
   int length;  // 0: no tile
@@ -29,8 +29,8 @@ struct AttentionTile {
   int tiles;  // of the document
 };
 
-// Tiles are (rows, Width) bf16 in chunks of 8; chunks are permuted inside a row so that the 8 rows of an ldmatrix
-// fall on different banks.
+// Tiles are (rows, Width) bf16 in chunks of 8; chunks are permuted inside a row so that the 8 rows of an
+// ldmatrix fall on different banks.
 template <int Width>
 __device__ __forceinline__ int tile_offset(int row, int chunk) {
   static_assert(Width == 32 || Width == 64 || Width == 128);
@@ -45,19 +45,23 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 // 16 bytes to shared memory, asynchronously; zeros when not `valid`.
 __device__ __forceinline__ void copy_async16(void* to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
 template <int pending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-// Queues the copy of rows [0, valid_rows) x [0, depth) of a matrix into a tile; the rest of the tile becomes zero.
-// depth is a multiple of 8, rows of the matrix are 16-byte aligned.
+// Queues the copy of rows [0, valid_rows) x [0, depth) of a matrix into a tile; the rest of the tile becomes
+// zero. depth is a multiple of 8, rows of the matrix are 16-byte aligned.
 template <int Rows, int Width>
-__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int valid_rows, int depth) {
+__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int valid_rows,
+                                          int depth) {
   // A thread keeps its chunk and goes down the rows in steps that leave the permutation of chunks alone.
   constexpr int kChunks = Width / 8, kStep = kAttentionThreads / kChunks;
   static_assert(Rows % kStep == 0 && kStep % 8 == 0);
@@ -86,8 +90,12 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], const Bf16
                : "memory");
 }
 
-__device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ __forceinline__ int lane_id() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ __forceinline__ int warp_id() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
 
 // A[m][k] of a tile stored (m, k): rows m0.. + 16, columns k0.. + 16.
 template <int Width>
@@ -95,7 +103,8 @@ __device__ __forceinline__ void load_a(uint32_t (&a)[4], const Bf16* tile, int m
   const int lane = lane_id();
   ldmatrix(a, tile + tile_offset<Width>(m0 + (lane & 15), k0 / 8 + (lane >> 4)));
 }
-// B[k][n] of a tile stored (n, k), for n0.. + 16: b[0], b[1] for the first 8 columns, b[2], b[3] for the others.
+// B[k][n] of a tile stored (n, k), for n0.. + 16: b[0], b[1] for the first 8 columns, b[2], b[3] for the
+// others.
 template <int Width>
 __device__ __forceinline__ void load_b(uint32_t (&b)[4], const Bf16* tile, int n0, int k0) {
   const int lane = lane_id();
@@ -143,7 +152,8 @@ __device__ __forceinline__ void clear(float (&c)[Tiles][Columns][4]) {
 
 // c (16 * Tiles, 8 * Columns) += A B^T: A rows m0.. of tile a (m, Width), B = tile b (n, Width), whole width.
 template <int Width, int Tiles, int Columns>
-__device__ __forceinline__ void product_abt(float (&c)[Tiles][Columns][4], const Bf16* a, int m0, const Bf16* b) {
+__device__ __forceinline__ void product_abt(float (&c)[Tiles][Columns][4], const Bf16* a, int m0,
+                                            const Bf16* b) {
 #pragma unroll
   for (int k = 0; k < Width; k += 16) {
     uint32_t fa[Tiles][4];
@@ -165,8 +175,8 @@ __device__ __forceinline__ void product_abt(float (&c)[Tiles][Columns][4], const
 // c (16 * Tiles, Width) += P B: P (16 * Tiles, 8 * Columns) in C fragments, rounded to bf16; B = tile b
 // (8 * Columns, Width).
 template <int Width, int Tiles, int Columns>
-__device__ __forceinline__ void product_pb(float (&c)[Tiles][Width / 8][4], const float (&p)[Tiles][Columns][4],
-                                           const Bf16* b) {
+__device__ __forceinline__ void product_pb(float (&c)[Tiles][Width / 8][4],
+                                           const float (&p)[Tiles][Columns][4], const Bf16* b) {
 #pragma unroll
   for (int k = 0; k < Columns; k += 2) {
     uint32_t fa[Tiles][4];
@@ -185,8 +195,8 @@ __device__ __forceinline__ void product_pb(float (&c)[Tiles][Width / 8][4], cons
   }
 }
 
-// Writes rows of C fragments as bf16 to `to`, by way of the warp's own rows m0.. of a tile, so that the stores are
-// 16 bytes wide. Rows from valid_rows on and columns from depth on are left out.
+// Writes rows of C fragments as bf16 to `to`, by way of the warp's own rows m0.. of a tile, so that the
+// stores are 16 bytes wide. Rows from valid_rows on and columns from depth on are left out.
 template <int Width, int Tiles>
 __device__ __forceinline__ void store_rows(Bf16* to, int64_t stride, Bf16* tile, int m0,
                                            const float (&c)[Tiles][Width / 8][4], int valid_rows, int depth) {
@@ -198,7 +208,8 @@ __device__ __forceinline__ void store_rows(Bf16* to, int64_t stride, Bf16* tile,
     for (int j = 0; j < Width / 8; ++j) {
       const int row = m0 + 16 * i + g;
       *reinterpret_cast<uint32_t*>(tile + tile_offset<Width>(row, j) + 2 * t) = pack(c[i][j][0], c[i][j][1]);
-      *reinterpret_cast<uint32_t*>(tile + tile_offset<Width>(row + 8, j) + 2 * t) = pack(c[i][j][2], c[i][j][3]);
+      *reinterpret_cast<uint32_t*>(tile + tile_offset<Width>(row + 8, j) + 2 * t) =
+          pack(c[i][j][2], c[i][j][3]);
     }
   }
   __syncwarp();

@@ -2,8 +2,8 @@
 
 #include "backend/cuda/attention_flash.cuh"
 
-// Attention with one warp to a query (forward, dq) or to a key (dk, dv), in fp32 arithmetic: the path for fp32 runs
-// and for head widths that the tensor-core kernels do not take.
+// Attention with one warp to a query (forward, dq) or to a key (dk, dv), in fp32 arithmetic: the path for
+// fp32 runs and for head widths that the tensor-core kernels do not take.
 
 namespace octet {
 namespace device {
@@ -12,10 +12,18 @@ namespace {
 constexpr int kWarps = kAttentionThreads / 32;
 constexpr int kSlots = static_cast<int>(kPlainDepth) / 32;  // elements of a row that one lane holds
 
-__device__ __forceinline__ float plain_float(float x) { return x; }
-__device__ __forceinline__ float plain_float(Bf16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void plain_store(float* to, float x) { *to = x; }
-__device__ __forceinline__ void plain_store(Bf16* to, float x) { *to = __float2bfloat16_rn(x); }
+__device__ __forceinline__ float plain_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float plain_float(Bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ void plain_store(float* to, float x) {
+  *to = x;
+}
+__device__ __forceinline__ void plain_store(Bf16* to, float x) {
+  *to = __float2bfloat16_rn(x);
+}
 
 __device__ __forceinline__ float plain_sum(float x) {
 #pragma unroll
@@ -60,8 +68,8 @@ __device__ __forceinline__ float dot(const float* staged, const T* row, int dept
 
 // sums += sum over lanes of weight(lane) * row `lane` of the matrix; lanes hold the columns.
 template <class T>
-__device__ __forceinline__ void add_rows(float (&sums)[kSlots], float weight, const T* rows, int64_t stride, int count,
-                                         int depth) {
+__device__ __forceinline__ void add_rows(float (&sums)[kSlots], float weight, const T* rows, int64_t stride,
+                                         int count, int depth) {
   for (int j = 0; j < count; ++j) {
     const float w = __shfl_sync(0xFFFFFFFFu, weight, j);
 #pragma unroll
@@ -212,7 +220,8 @@ __global__ void delta_kernel(FlashShape shape, float* delta, const T* out, const
         }
       }
     } else {
-      for (int c = lane; c < shape.depth; c += 8) total += plain_float(out[place + c]) * plain_float(dout[place + c]);
+      for (int c = lane; c < shape.depth; c += 8)
+        total += plain_float(out[place + c]) * plain_float(dout[place + c]);
     }
   }
   total += __shfl_xor_sync(0xFFFFFFFFu, total, 1);
@@ -258,9 +267,10 @@ void attention_delta(CudaBackend& backend, const AttentionCase& attention, const
 void plain_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call) {
   const int64_t blocks = div_up(attention.tokens * attention.shape.heads, device::kWarps);
   device::with_type(attention.dtype, [&]<class T>(T) {
-    device::plain_forward_kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, backend.stream()>>>(
-        flash_shape(attention), static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv),
-        static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
+    device::
+        plain_forward_kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, backend.stream()>>>(
+            flash_shape(attention), static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv),
+            static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
   });
   check_launch("attention_forward");
 }
@@ -271,11 +281,11 @@ void plain_backward(CudaBackend& backend, const AttentionCase& attention, const 
   attention_delta(backend, attention, call, delta);
   device::with_type(attention.dtype, [&]<class T>(T) {
     const auto launch = [&](auto kernel, int64_t heads) {
-      kernel<<<narrow<unsigned>(div_up(attention.tokens * heads, device::kWarps)), device::kAttentionThreads, 0,
-               backend.stream()>>>(flash_shape(attention), static_cast<T*>(call.dqkv), static_cast<const T*>(call.dout),
-                                   static_cast<const T*>(call.qkv), call.lse, delta,
-                                   static_cast<const int*>(attention.documents.starts.data),
-                                   narrow<int>(attention.documents.count));
+      kernel<<<narrow<unsigned>(div_up(attention.tokens * heads, device::kWarps)), device::kAttentionThreads,
+               0, backend.stream()>>>(
+          flash_shape(attention), static_cast<T*>(call.dqkv), static_cast<const T*>(call.dout),
+          static_cast<const T*>(call.qkv), call.lse, delta,
+          static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
       check_launch("attention_backward");
     };
     launch(device::plain_query_kernel<T>, attention.shape.heads);

@@ -47,16 +47,19 @@ std::string open_cudnn() {
   return reason;
 }
 
-size_t cudnn_version() { return cudnnGetVersion(); }
+size_t cudnn_version() {
+  return cudnnGetVersion();
+}
 
 }  // namespace octet
 
-// The functions that cudnn-frontend calls by name, forwarded to the library. The frontend has a loader of its own, but
-// it also opens the CUDA runtime and driver by names that are often absent, and refuses to work beside another one.
-#define OCTET_FORWARD(result, name, parameters, arguments)                         \
-  result CUDNNWINAPI name parameters {                                             \
+// The functions that cudnn-frontend calls by name, forwarded to the library. The frontend has a loader of its
+// own, but it also opens the CUDA runtime and driver by names that are often absent, and refuses to work
+// beside another one.
+#define OCTET_FORWARD(result, name, parameters, arguments)                          \
+  result CUDNNWINAPI name parameters {                                              \
     static auto* const function = octet::find<result parameters>(OCTET_TEXT(name)); \
-    return function arguments;                                                     \
+    return function arguments;                                                      \
   }
 
 extern "C" {
@@ -69,11 +72,12 @@ OCTET_FORWARD(cudnnStatus_t, cudnnSetStream, (cudnnHandle_t handle, cudaStream_t
 OCTET_FORWARD(cudnnStatus_t, cudnnGetStream, (cudnnHandle_t handle, cudaStream_t* stream), (handle, stream))
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendCreateDescriptor,
               (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor), (type, descriptor))
-OCTET_FORWARD(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor), (descriptor))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor),
+              (descriptor))
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor), (descriptor))
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendSetAttribute,
-              (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-               int64_t count, const void* elements),
+              (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, int64_t count, const void* elements),
               (descriptor, name, type, count, elements))
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendGetAttribute,
               (const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
