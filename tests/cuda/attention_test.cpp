@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -212,6 +213,18 @@ TEST_F(CudaAttention, CudnnMatchesCpu) {
   }
 }
 
+// Without a forced engine, batches of either kind may follow one another on one backend.
+TEST_F(CudaAttention, ChoosesByItself) {
+  unsetenv("OCTET_ATTENTION");
+  Side cuda(make_cuda_backend({}));
+  for (const Case& attention :
+       {packed("equal", 4, 2, 64, {128, 128}), packed("ragged", 4, 2, 64, {100, 156}),
+        packed("equal again", 4, 2, 64, {128, 128}), packed("one document", 4, 2, 64, {256})}) {
+    compare(attention, DType::BF16, run(cuda, attention, DType::BF16), run(*cpu, attention, DType::BF16),
+            1e-2, false);
+  }
+}
+
 TEST_F(CudaAttention, LongDocumentAndLargeScores) {
   const Case attention = packed("1000 tokens", 2, 1, 64, {1000, 24});
   const auto cuda = make_side("flash");
@@ -285,6 +298,51 @@ TEST_F(CudaAttention, WritesTheFp8FormOfItsOutput) {
     (*cuda)->attention_forward({.dense = out, .fp8 = &fused}, lse, in.qkv, in.documents, in.shape);
     (*cuda)->quantize({.dense = out, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, describe(rule));
+  }
+}
+
+// Prints a table; run with --gtest_also_run_disabled_tests --gtest_filter=*Speed.
+TEST_F(CudaAttention, DISABLED_Speed) {
+  const Case cases[] = {packed("GPT-2 16 x 1024", 12, 12, 64, std::vector<int32_t>(16, 1024)),
+                        packed("Llama-1B 8 x 1024", 32, 8, 64, std::vector<int32_t>(8, 1024)),
+                        packed("Llama-8B 8 x 1024", 32, 8, 128, std::vector<int32_t>(8, 1024)),
+                        packed("Llama-8B 2 x 4096", 32, 8, 128, std::vector<int32_t>(2, 4096))};
+  for (const Case& attention : cases) {
+    for (const auto& [engine, deterministic] :
+         {std::pair{"cudnn", false}, {"cudnn", true}, {"flash", false}}) {
+      const auto cuda = make_side(engine, deterministic);
+      const Inputs in = make_inputs(*cuda, attention, DType::BF16);
+      const Tensor out = cuda->tensor(DType::BF16, {attention.tokens, in.shape.out_width()});
+      const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
+      const Tensor dqkv = cuda->tensor(DType::BF16, {attention.tokens, in.shape.qkv_width()});
+      const auto forward = [&] {
+        (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+      };
+      const auto backward = [&] {
+        (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+      };
+      // TFLOP/s over the causal half, 2 products forward and 5 backward.
+      const auto rate = [&](double products, const auto& op) {
+        constexpr int kRuns = 20;
+        for (int i = 0; i < 3; ++i) op();
+        (*cuda)->synchronize();
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < kRuns; ++i) op();
+        (*cuda)->synchronize();
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        const auto length = static_cast<double>(in.documents.max_length);
+        return products * length * static_cast<double>(attention.tokens * in.shape.out_width()) * kRuns /
+               taken.count() / 1e12;
+      };
+      try {
+        const double rate_forward = rate(2, forward);
+        const double rate_backward = rate(5, backward);
+        fmt::print("{:20} {}{}: forward {:.0f}, backward {:.0f} TFLOP/s\n", attention.name, engine,
+                   deterministic ? " deterministic" : "", rate_forward, rate_backward);
+      } catch (const Error& error) {
+        fmt::print("{:20} {}: {}\n", attention.name, engine, error.what());
+      }
+    }
   }
 }
 
