@@ -19,12 +19,14 @@ struct TileOutput {
   float* column_sums = nullptr;  // (gridDim.y, width): of the blocks, when wanted
 };
 
-// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of its forms.
+// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of
+// its forms.
 //
 // Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row),
 //   Raw load<vector>(row, col, count)              up to `count` of 8 columns
 //   void compute(raw, row, col, float (&)[kOutputs][8])
-//   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors are used
+//   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when
+//   vectors are used
 template <class Op, bool vector>
 __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     tile_kernel(const Op op, const TileOutput<typename Op::Type> out) {
@@ -143,8 +145,8 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
 namespace octet {
 
 // column_sum[c] += sum of the partials (count, width), in their order.
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count, int64_t width,
-                  const char* op);
+void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
+                  int64_t width, const char* op);
 
 // What the kernel that computes an operand writes itself, and what is left for afterwards.
 template <class T>
@@ -193,12 +195,15 @@ OperandPlan<T> plan_operand(const Operand& operand, const char* op) {
   return plan;
 }
 
-inline bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+inline bool aligned16(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
 
-// Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked here.
+// Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked
+// here.
 template <class Op>
-void launch_tiles(CudaBackend& backend, const char* name, const Op& op, device::TileOutput<typename Op::Type> out,
-                  bool vector, Tensor column_sum = {}) {
+void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
+                  device::TileOutput<typename Op::Type> out, bool vector, Tensor column_sum = {}) {
   using device::ElementTile;
   if (out.rows == 0 || out.cols == 0) return;
   const int64_t across = div_up(out.cols, ElementTile::kCols);

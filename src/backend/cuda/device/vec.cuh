@@ -8,8 +8,12 @@ namespace octet::device {
 
 using Bf16 = __nv_bfloat16;
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(Bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float to_float(Bf16 x) {
+  return __bfloat162float(x);
+}
 
 template <class T>
 __device__ __forceinline__ T from_float(float x);
@@ -113,7 +117,8 @@ __device__ inline Pack8<T> first_of(const Pack8<T>& pack, int64_t count) {
   return Pack8<T>::pack(x);
 }
 
-// One of the two, decided when the kernel is compiled: rows whose length is a multiple of eight use whole vectors.
+// One of the two, decided when the kernel is compiled: rows whose length is a multiple of eight use whole
+// vectors.
 template <bool vector, class T>
 __device__ __forceinline__ Pack8<T> load8(const T* from, int64_t count) {
   if constexpr (vector) return Pack8<T>::load(from);
