@@ -30,6 +30,7 @@ template <class T>
 struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;
@@ -55,6 +56,7 @@ template <class T>
 struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> dh, x;
   };
@@ -86,6 +88,7 @@ template <class T>
 struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> gate, up;
   };
@@ -114,6 +117,7 @@ template <class T>
 struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> dh, gate, up;
   };

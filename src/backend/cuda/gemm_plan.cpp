@@ -162,7 +162,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
   }
 
-  plan->candidates.resize(tune_ ? kCandidates : 1);
+  plan->candidates.resize(kCandidates);
   int found = 0;
   const cublasStatus_t status = lt().MatmulAlgoGetHeuristic(
       handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
@@ -268,7 +268,17 @@ void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace,
     if (tune_ && !is_capturing(stream_)) {
       tune(key, plan, call, workspace, workspace_bytes);
     } else {
-      plan.algo = plan.candidates.front().algo;
+      // The first proposal that the library then also runs.
+      for (size_t i = 0; i + 1 < plan.candidates.size(); ++i) {
+        if (launch(key, plan, plan.candidates[i].algo, call, call.c, workspace, workspace_bytes) ==
+            CUBLAS_STATUS_SUCCESS) {
+          plan.algo = plan.candidates[i].algo;
+          plan.chosen = true;
+          plan.candidates = {};
+          return;
+        }
+      }
+      plan.algo = plan.candidates.back().algo;
     }
     plan.chosen = true;
     plan.candidates = {};

@@ -9,6 +9,7 @@ template <class T>
 struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = true;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;
@@ -17,7 +18,6 @@ struct CastOp {
   __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
     return load8<vector>(x + row * width + col, count);
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const { raw.unpack(out[0]); }
   __device__ int64_t column(int64_t col, int) const { return col; }
 };
 

@@ -9,6 +9,7 @@ template <class T>
 struct RopeOp {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> low, high;
   };
