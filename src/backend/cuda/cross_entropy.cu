@@ -92,31 +92,43 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossA
 
   const bool wants_entropy = args.options.penalty == PenaltyKind::Entropy;
   Softmax seen;
-#pragma unroll 4
-  for (int i = thread; i < live_packs; i += kLossThreads) {
-    const Pack8<T> pack = load8<vector>(logits + 8 * i, width - 8 * i);
-    if (i < args.cached) cache[i] = pack;
-    const int count = vocab - 8 * i;
-    float v[8];
-    pack.unpack(v);
-    float largest = seen.largest;
+  // Several loads are under way before the first is used.
+  constexpr int kBatch = 4;
+  for (int begin = thread; begin < live_packs; begin += kBatch * kLossThreads) {
+    Pack8<T> batch[kBatch];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j < count && v[j] > largest) {
-        largest = v[j];
-        seen.first = 8 * i + j;
-      }
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = begin + b * kLossThreads;
+      if (i < live_packs) batch[b] = load8<vector>(logits + 8 * i, width - 8 * i);
     }
-    seen.move_to(largest);
-    seen.largest = largest;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j >= count) continue;
-      const float down = v[j] - largest, e = exp_of<T>(down);
-      seen.sum += e;
-      if (wants_entropy && e > 0.0f) seen.shifted += e * down;
-      seen.squares += v[j] * v[j];
-      if (8 * i + j == target) target_logit_shared = v[j];
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = begin + b * kLossThreads;
+      if (i >= live_packs) continue;
+      if (i < args.cached) cache[i] = batch[b];
+      const int count = vocab - 8 * i;
+      float v[8];
+      batch[b].unpack(v);
+      float largest = seen.largest;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j < count && v[j] > largest) {
+          largest = v[j];
+          seen.first = 8 * i + j;
+        }
+      }
+      seen.move_to(largest);
+      seen.largest = largest;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j >= count) continue;
+        const float down = v[j] - largest;
+        const float e = v[j] == -INFINITY ? 0.0f : exp_of<T>(down);
+        seen.sum += e;
+        if (wants_entropy && e > 0.0f) seen.shifted += e * down;
+        seen.squares += v[j] * v[j];
+        if (8 * i + j == target) target_logit_shared = v[j];
+      }
     }
   }
 #pragma unroll
