@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/log.h"
 #include "data/loader.h"
@@ -15,6 +17,18 @@ int64_t memory_limit(const TrainConfig& config, const Backend& backend) {
     return static_cast<int64_t>(config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30));
   }
   return backend.memory_bytes();
+}
+
+// GEMM plans found by timing are kept for later runs, where other programs keep such things.
+std::string tuning_cache_path() {
+  namespace fs = std::filesystem;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (!cache && !home) return "";
+  const fs::path folder = (cache ? fs::path(cache) : fs::path(home) / ".cache") / "octet";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  return error ? "" : (folder / "gemm_plans.jsonl").string();
 }
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); }
@@ -118,11 +132,15 @@ void resolve_steps(Setup& setup) {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
-  const int threads = static_cast<int>(config.num_threads);
-  if (config.device == TrainConfig::Device::Cuda) {
-    fail_config("device: cuda was asked for, but this build of octet has no CUDA backend; use device: cpu or auto");
+  const bool wants_cuda = config.device == TrainConfig::Device::Cuda;
+  if (config.device != TrainConfig::Device::Cpu) {
+    const CudaProbe probe = probe_cuda();
+    if (probe.usable) {
+      return make_cuda_backend({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
+    }
+    if (wants_cuda) fail_config("device: cuda was asked for, but {}; use device: cpu or auto", probe.reason);
   }
-  return make_cpu_backend(threads);
+  return make_cpu_backend(static_cast<int>(config.num_threads));
 }
 
 ModelConfig model_from(const TrainConfig& config) {

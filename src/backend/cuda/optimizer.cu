@@ -221,11 +221,10 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     const uint32_t row_amax = magnitude_bits(kept[r]);
     amax = max(amax, row_amax);
     if (cast.rowwise) {
-      const bool careful = row_amax > kInfinityBits;
       if (entry.vector) {
-        write_rowwise<true>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, careful, 8);
+        write_rowwise<true>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, 8);
       } else {
-        write_rowwise<false>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, careful, count);
+        write_rowwise<false>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, count);
       }
     }
   }

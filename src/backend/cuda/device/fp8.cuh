@@ -21,25 +21,15 @@ __device__ __forceinline__ uint32_t encode2(float a, float b) {
   return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 
-// The hardware drops the sign of NaN; the format of this program keeps it (tensor/floats.h).
-__device__ inline uint32_t mend_nan(uint32_t code, float x) {
-  return magnitude_bits(x) > kInfinityBits ? 0x7Fu | (__float_as_uint(x) >> 24 & 0x80u) : code;
-}
-
 __device__ inline uint8_t encode1(float x, bool e5m2) {
   const uint32_t code = e5m2 ? encode2<true>(x, 0.0f) : encode2<false>(x, 0.0f);
-  return static_cast<uint8_t>(mend_nan(code & 0xFFu, x));
+  return static_cast<uint8_t>(code);
 }
 
-// Four values to four codes in a word, the first in the lowest byte. `careful` where one may be NaN.
+// Four values to four codes in a word, the first in the lowest byte.
 template <bool e5m2>
-__device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d, bool careful) {
-  uint32_t codes = encode2<e5m2>(a, b) | encode2<e5m2>(c, d) << 16;
-  if (careful) {
-    codes = mend_nan(codes & 0xFFu, a) | mend_nan(codes >> 8 & 0xFFu, b) << 8 |
-            mend_nan(codes >> 16 & 0xFFu, c) << 16 | mend_nan(codes >> 24, d) << 24;
-  }
-  return codes;
+__device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
+  return encode2<e5m2>(a, b) | encode2<e5m2>(c, d) << 16;
 }
 
 // Calls fn<e5m2>() so that the format is decided once for a whole tile.

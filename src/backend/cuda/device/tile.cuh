@@ -30,15 +30,14 @@ struct Tile {
 
   // Puts the codes of this thread's values into shared memory.
   template <class T>
-  __device__ static void stage(uint32_t* words, const Pack8<T> (&values)[4], float scale, bool e5m2,
-                               bool careful) {
+  __device__ static void stage(uint32_t* words, const Pack8<T> (&values)[4], float scale, bool e5m2) {
     const int group = row() / 4;
     with_format(e5m2, [&]<bool as_e5m2>() {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         words[4 * place((col() + j) * kChunks + group / 4) + group % 4] =
             encode4<as_e5m2>(values[0].at(j) * scale, values[1].at(j) * scale, values[2].at(j) * scale,
-                             values[3].at(j) * scale, careful);
+                             values[3].at(j) * scale);
       }
     });
   }
@@ -71,14 +70,13 @@ struct Tile {
 
 // Eight codes of one row.
 template <bool vector, class T>
-__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2,
-                                              bool careful, int64_t count) {
+__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, int64_t count) {
   uint32_t codes[2];
   with_format(e5m2, [&]<bool as_e5m2>() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       codes[i] = encode4<as_e5m2>(values.at(4 * i) * scale, values.at(4 * i + 1) * scale,
-                                  values.at(4 * i + 2) * scale, values.at(4 * i + 3) * scale, careful);
+                                  values.at(4 * i + 2) * scale, values.at(4 * i + 3) * scale);
     }
   });
   if constexpr (vector) {

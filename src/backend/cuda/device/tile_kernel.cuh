@@ -74,7 +74,6 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
       }
     }
     amax = max(amax, tile_amax);
-    const bool careful = tile_amax > kInfinityBits;
 #pragma unroll
     for (int o = 0; o < Op::kOutputs; ++o) {
 #pragma unroll
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
             const int64_t place = line + op.column(col, o);
             if (out.dense) kept[o][r].store(out.dense + place);
             if (cast.rowwise) {
-              write_rowwise<true>(cast.rowwise + place, kept[o][r], row_scale, cast.row_e5m2, careful, 8);
+              write_rowwise<true>(cast.rowwise + place, kept[o][r], row_scale, cast.row_e5m2, 8);
             }
           } else {
 #pragma unroll
@@ -103,7 +102,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
           for (int j = 0; j < 8; ++j) sums[o][j] += kept[o][r].at(j);
         }
       }
-      if (cast.colwise) ElementTile::stage(words[o], kept[o], col_scale, cast.col_e5m2, careful);
+      if (cast.colwise) ElementTile::stage(words[o], kept[o], col_scale, cast.col_e5m2);
     }
     if (cast.colwise) {
       __syncthreads();
