@@ -122,13 +122,12 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
         tile_amax = max(tile_amax, magnitude_bits(kept[r]));
         if (args.y) store8<vector>(args.y + row * width + col, kept[r], count);
         if (cast.rowwise) {
-          write_rowwise<vector>(cast.rowwise + row * width + col, kept[r], row_scale, cast.row_e5m2,
-                                magnitude_bits(kept[r]) > kInfinityBits, count);
+          write_rowwise<vector>(cast.rowwise + row * width + col, kept[r], row_scale, cast.row_e5m2, count);
         }
       }
       amax = max(amax, tile_amax);
       if (cast.colwise) {
-        NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
+        NormTile::stage(words, kept, col_scale, cast.col_e5m2);
         __syncthreads();
         NormTile::write_transposed(words, cast.colwise, args.rows, row0, [&](int c) -> int64_t {
           return tile_col + c < width ? tile_col + c : -1;
@@ -247,8 +246,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
         tile_amax = max(tile_amax, row_amax);
         if (args.store) store8<vector>(args.dresidual + place, kept[r], count);
         if (cast.rowwise) {
-          write_rowwise<vector>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2,
-                                row_amax > kInfinityBits, count);
+          write_rowwise<vector>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, count);
         }
       }
       amax = max(amax, tile_amax);
@@ -273,7 +271,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
         accumulate(sums, plane_of[2]);
       }
       if (cast.colwise) {
-        NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
+        NormTile::stage(words, kept, col_scale, cast.col_e5m2);
         __syncthreads();
         NormTile::write_transposed(words, cast.colwise, args.rows, row0, [&](int c) -> int64_t {
           return tile_col + c < width ? tile_col + c : -1;

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     }
   }
   if (cast.colwise) {
-    ElementTile::stage(words, kept, col_scale, cast.col_e5m2, amax > kInfinityBits);
+    ElementTile::stage(words, kept, col_scale, cast.col_e5m2);
     __syncthreads();
     ElementTile::write_transposed(words, cast.colwise, entry.rows, tile_row, [&](int c) -> int64_t {
       return tile_col + c < entry.cols ? tile_col + c : -1;

@@ -74,7 +74,7 @@ __device__ void quantize_tile(const BlockCopy& copy, Granularity granularity, bo
     const float scale = 1.0f / factor;
     uint32_t codes;
     with_format(copy.e5m2, [&]<bool e5m2>() {
-      codes = encode4<e5m2>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale, true);
+      codes = encode4<e5m2>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale);
     });
     uint8_t* to = copy.codes + row * depth + k;
     if (depth % 4 == 0) {
