@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/log.h"
 
 namespace octet {
 namespace {
