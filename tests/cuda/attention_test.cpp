@@ -24,10 +24,6 @@ Case packed(const char* name, int64_t heads, int64_t kv_heads, int64_t depth, st
   return result;
 }
 
-std::ostream& operator<<(std::ostream& out, const Case& attention) {
-  return out << attention.name;
-}
-
 struct Results {
   std::vector<float> out, lse, dqkv;
 };
