@@ -64,7 +64,7 @@ TEST_P(CudaOps, SameBitsTwice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, CudaOps, testing::ValuesIn(op_table()),
-                         [](const testing::TestParamInfo<OpCase>& info) { return info.param.name; });
+                         [](const testing::TestParamInfo<OpCase>& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace octet::test
