@@ -22,6 +22,7 @@ struct Numerics {
   Precision precision = Precision::Bf16;
   Fp8Config fp8;
   DType moments = DType::F32;
+  DType gradients = DType::F32;  // of matrices
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 

@@ -8,7 +8,7 @@ namespace octet {
 namespace {
 
 ParameterTypes parameter_types(const Numerics& numerics) {
-  return {.weight = numerics.dense(), .gradient = DType::F32, .moments = numerics.moments};
+  return {.weight = numerics.dense(), .gradient = numerics.gradients, .moments = numerics.moments};
 }
 
 std::vector<std::string> hf_names(const Parameter& weight) {

@@ -93,6 +93,8 @@ void choose_batch_size(Setup& setup) {
   setup.shape.rows = chosen;
 }
 
+}  // namespace
+
 void check_memory(const Setup& setup) {
   const int64_t need = setup.transformer->plan().peak_bytes();
   const int64_t memory = memory_limit(setup.config, *setup.backend);
@@ -102,6 +104,8 @@ void check_memory(const Setup& setup) {
               gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
               setup.shape.rows, setup.shape.length);
 }
+
+namespace {
 
 ScheduleConfig schedule_from(const TrainConfig& config) {
   ScheduleConfig schedule;
@@ -183,7 +187,7 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
   return std::min(low, kMost);
 }
 
-Setup make_setup(TrainConfig given) {
+Setup make_model_setup(TrainConfig given) {
   Setup setup;
   setup.config = std::move(given);
   TrainConfig& config = setup.config;
@@ -193,6 +197,28 @@ Setup make_setup(TrainConfig given) {
     fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
                 setup.model.max_positions, setup.model.name);
   }
+  setup.numerics = numerics_from(config);
+  // On the GPU gradients take bf16 where nothing is accumulated in them: half the memory, and each is rounded once.
+  const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
+  if (setup.backend->name() == "cuda" && !accumulates) setup.numerics.gradients = setup.numerics.dense();
+  if (const std::string note = format_note(setup.numerics.fp8);
+      !note.empty() && setup.numerics.precision == Precision::Fp8) {
+    log_info("{}", note);
+  }
+  setup.shape = {.rows = config.per_device_train_batch_size,
+                 .length = config.max_seq_length,
+                 .training = true,
+                 .checkpointing = config.gradient_checkpointing};
+  if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
+  if (config.auto_batch_size) choose_batch_size(setup);
+  plan_model(setup);
+  return setup;
+}
+
+Setup make_setup(TrainConfig given) {
+  Setup setup = make_model_setup(std::move(given));
+  check_memory(setup);
+  TrainConfig& config = setup.config;
   setup.tokenizer = make_tokenizer(config.tokenizer);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together", config.tokenizer,
@@ -207,18 +233,6 @@ Setup make_setup(TrainConfig given) {
     fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
                 setup.data.train.size(), config.max_seq_length);
   }
-  setup.numerics = numerics_from(config);
-  if (const std::string note = format_note(setup.numerics.fp8);
-      !note.empty() && setup.numerics.precision == Precision::Fp8) {
-    log_info("{}", note);
-  }
-  setup.shape = {.rows = config.per_device_train_batch_size,
-                 .length = config.max_seq_length,
-                 .training = true,
-                 .checkpointing = config.gradient_checkpointing};
-  if (config.auto_batch_size) choose_batch_size(setup);
-  plan_model(setup);
-  check_memory(setup);
   resolve_steps(setup);
   setup.schedule = schedule_from(config);
   return setup;

@@ -28,6 +28,10 @@ struct Setup {
 
 // Throws ConfigError or Error naming what is wrong; nothing is written to disk and no large memory is taken.
 Setup make_setup(TrainConfig config);
+// The same without tokenizer, data and steps: what a plan or a benchmark needs.
+Setup make_model_setup(TrainConfig config);
+// Throws ConfigError, with what to change, when the plan is larger than the device's memory or the limit.
+void check_memory(const Setup& setup);
 
 // Parts that other commands use alone.
 std::unique_ptr<Backend> make_backend(const TrainConfig& config);

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/log.h"
 #include "data/demo_stories.h"
@@ -60,6 +61,10 @@ std::unique_ptr<BatchSource> make_loader(const Setup& setup) {
                         .order = config.data_order == TrainConfig::DataOrder::Random ? SampleOrder::RandomCrops
                                                                                      : SampleOrder::Sequential,
                         .seed = static_cast<uint64_t>(config.seed)};
+  if (config.is_demo()) {  // one story after another, each on its own
+    options.eos = setup.tokenizer->eos();
+    options.respect_documents = options.align_to_documents = options.eos.has_value();
+  }
   return std::make_unique<Prefetcher>(std::make_unique<Loader>(setup.data.train, options));
 }
 
@@ -277,6 +282,13 @@ class Run {
   int skipped_in_a_row_ = 0;
 };
 
+std::string as_comments(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result += line.empty() ? "#\n" : fmt::format("# {}\n", line);
+  return result;
+}
+
 }  // namespace
 
 int train(TrainConfig config) {
@@ -284,8 +296,10 @@ int train(TrainConfig config) {
   Setup setup = make_setup(std::move(config));
   if (const auto remark = setup.schedule.remark()) log_warning("{}", *remark);
   if (setup.config.dry_run) {
-    fmt::print("{}\n{}\n{}\n{}", to_yaml(setup.config), overview_text(setup), coverage_text(*setup.transformer),
-               schedule_text(setup.schedule));
+    // The plan stands there as comments, so that the output is a configuration file.
+    const std::string plan = fmt::format("{}\n{}\n{}", overview_text(setup), coverage_text(*setup.transformer),
+                                         schedule_text(setup.schedule));
+    fmt::print("{}\n{}", to_yaml(setup.config), as_comments(plan));
     return 0;
   }
   return Run(std::move(setup)).train();

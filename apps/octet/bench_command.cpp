@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "command.h"
+#include "report/table.h"
+#include "report/text.h"
+#include "train/bench.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kHelp =
+    "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--json FILE]\n"
+    "                   [--key value]...\n\n"
+    "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
+    "  --variants LIST     bf16, fp32, delayed, current, block, mxfp8; default bf16,delayed\n"
+    "  --bench_steps N     measured steps, the median counts; default 10\n"
+    "  --bench_warmup N    steps before; default 3\n"
+    "  --json FILE         also write the figures there\n"
+    "Keys as for 'octet train --help': model_preset, max_seq_length, per_device_train_batch_size, ...\n";
+
+struct Request {
+  std::vector<std::string> variants = {"bf16", "delayed"};
+  BenchOptions options;
+  std::string json;
+  std::vector<std::string> rest;
+};
+
+int64_t positive(const std::string& flag, const std::string& text) {
+  const std::optional<int64_t> value = parse_int(text);
+  if (!value || *value < 1) fail_config("{} is '{}', expected a whole number of at least 1", flag, text);
+  return *value;
+}
+
+Request take_own_flags(std::span<const std::string> arguments) {
+  Request request;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const size_t equals = arguments[i].find('=');
+    const std::string flag = arguments[i].substr(0, equals);
+    if (flag != "--variants" && flag != "--bench_steps" && flag != "--bench_warmup" && flag != "--json") {
+      request.rest.push_back(arguments[i]);
+      continue;
+    }
+    if (equals == std::string::npos && i + 1 == arguments.size()) fail_config("{} needs a value", flag);
+    const std::string value = equals == std::string::npos ? arguments[++i] : arguments[i].substr(equals + 1);
+    if (flag == "--variants") request.variants = split_list(value);
+    if (flag == "--bench_steps") request.options.steps = positive(flag, value);
+    if (flag == "--bench_warmup") request.options.warmup = positive(flag, value);
+    if (flag == "--json") request.json = value;
+  }
+  return request;
+}
+
+TrainConfig variant_config(TrainConfig config, const std::string& variant) {
+  config.mixed_precision = Precision::Fp8;
+  if (variant == "bf16") {
+    config.mixed_precision = Precision::Bf16;
+  } else if (variant == "fp32") {
+    config.mixed_precision = Precision::Fp32;
+  } else if (variant == "delayed") {
+    config.fp8_recipe = Fp8Recipe::Delayed;
+  } else if (variant == "current") {
+    config.fp8_recipe = Fp8Recipe::Current;
+  } else if (variant == "block") {
+    config.fp8_recipe = Fp8Recipe::Block;
+  } else if (variant == "mxfp8") {
+    config.fp8_recipe = Fp8Recipe::Mxfp8;
+  } else {
+    fail_config("--variants: '{}' is none of bf16, fp32, delayed, current, block, mxfp8", variant);
+  }
+  return config;
+}
+
+}  // namespace
+
+int bench_command(std::span<const std::string> arguments) {
+  const Request request = take_own_flags(arguments);
+  std::vector<std::string> errors;
+  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), request.rest, errors);
+  if (parsed.help) {
+    fmt::print("{}", kHelp);
+    return kExitDone;
+  }
+  throw_config_errors(errors);
+  if (parsed.positionals.size() > 1) fail_config("octet bench takes one configuration file");
+  const TrainConfig base = load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  std::vector<TrainConfig> configs;
+  for (const std::string& variant : request.variants) configs.push_back(variant_config(base, variant));
+
+  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n", base.model_preset,
+             base.per_device_train_batch_size, base.max_seq_length, base.gradient_accumulation_steps,
+             request.options.steps, request.options.warmup);
+  Table table({{"precision"}, {"ms/step", Align::Right}, {"tokens/s", Align::Right}, {"TFLOP/s", Align::Right},
+               {"memory", Align::Right}, {"loss", Align::Right}, {"against the first", Align::Right}});
+  nlohmann::json figures = nlohmann::json::array();
+  double first_ms = 0;
+  for (const TrainConfig& config : configs) {
+    const BenchResult r = bench(config, request.options);
+    if (first_ms == 0) first_ms = r.step_ms;
+    table.add_row({r.recipe.empty() ? r.precision : fmt::format("{} {}", r.precision, r.recipe),
+                   fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),
+                   fmt::format("{:.1f}", r.model_tflops), human_bytes(static_cast<double>(r.memory_bytes)),
+                   fmt::format("{:.4f}", r.loss), fmt::format("{:.2f}x", first_ms / r.step_ms)});
+    figures.push_back({{"model", base.model_preset},
+                       {"rows", base.per_device_train_batch_size},
+                       {"length", base.max_seq_length},
+                       {"precision", r.precision},
+                       {"recipe", r.recipe},
+                       {"step_ms", r.step_ms},
+                       {"tokens_per_second", r.tokens_per_second},
+                       {"model_tflops", r.model_tflops},
+                       {"memory_bytes", r.memory_bytes},
+                       {"loss", r.loss}});
+  }
+  fmt::print("{}", table.str());
+  if (!request.json.empty()) {
+    std::ofstream file(request.json);
+    file << figures.dump(1) << "\n";
+    file.close();
+    require(file.good(), "[{}] cannot be written", request.json);
+  }
+  return kExitDone;
+}
+
+}  // namespace octet

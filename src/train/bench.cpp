@@ -1,0 +1,107 @@
+#include "train/bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/philox.h"
+#include "train/setup.h"
+#include "train/step.h"
+
+namespace octet {
+namespace {
+
+class RandomTokens final : public BatchSource {
+ public:
+  RandomTokens(int64_t rows, int64_t length, int64_t vocab) : rows_(rows), length_(length), vocab_(vocab) {}
+
+  void next(Batch& batch) override {
+    const Philox random(1, static_cast<uint64_t>(count_++));
+    const int64_t n = rows_ * length_;
+    batch.rows = rows_;
+    batch.length = length_;
+    batch.tokens.resize(static_cast<size_t>(n));
+    batch.targets.resize(batch.tokens.size());
+    batch.positions.resize(batch.tokens.size());
+    batch.document_starts.clear();
+    for (int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      batch.tokens[at] = static_cast<int32_t>(random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(vocab_)));
+      batch.positions[at] = static_cast<int32_t>(i % length_);
+      if (i % length_ == 0) batch.document_starts.push_back(static_cast<int32_t>(i));
+    }
+    for (int64_t i = 0; i < n; ++i) batch.targets[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>((i + 1) % n)];
+    batch.document_starts.push_back(static_cast<int32_t>(n));
+    batch.target_count = n;
+  }
+  LoaderState state() const override { return {0, count_}; }
+  void set_state(const LoaderState& state) override { count_ = state.next_sample; }
+  double epoch() const override { return 0; }
+
+ private:
+  int64_t rows_, length_, vocab_, count_ = 0;
+};
+
+// Random weights from a short pool of normal numbers: billions of them one by one would take longer than the bench.
+void fill_weights(Transformer& model, Backend& backend) {
+  const Philox random(3);
+  std::vector<float> pool(1 << 20), values;
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = random.normal(i);
+  for (Parameter& p : model.parameters().all()) {
+    values.assign(static_cast<size_t>(p.weight.numel()), p.spec.init == Init::One ? 1.0f : 0.0f);
+    if (p.spec.init == Init::Normal) {
+      const auto covered = static_cast<size_t>(p.spec.hf.back().row_begin + p.spec.hf.back().rows) *
+                           static_cast<size_t>(p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1]);
+      for (size_t i = 0; i < covered; ++i) values[i] = p.spec.init_std * pool[(i * 7919) & (pool.size() - 1)];
+    }
+    ParameterSet::set_weight(backend, p, values);
+    for (const Tensor& state : {p.m, p.v, p.gradient}) backend.zero(state);
+  }
+  model.weights_changed();
+}
+
+// Multiply-adds of the matrices three times, of causal attention's two products likewise.
+double model_flops(const Transformer& model) {
+  const ModelConfig& c = model.config();
+  const auto n = static_cast<double>(model.shape().tokens());
+  double matrices = 0;
+  for (const Linear* linear : model.linears()) {
+    matrices += static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
+  }
+  return 6 * matrices * n +
+         6 * static_cast<double>(c.layers * c.attention().out_width() * model.shape().length) * n;
+}
+
+}  // namespace
+
+BenchResult bench(TrainConfig config, const BenchOptions& options) {
+  Setup setup = make_model_setup(std::move(config));
+  check_memory(setup);
+  Transformer& model = *setup.transformer;
+  model.allocate();
+  fill_weights(model, *setup.backend);
+  RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
+  OptimizerOptions optimizer;
+  optimizer.schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
+  const int64_t accumulation = setup.config.gradient_accumulation_steps;
+  StepRunner runner(model, *setup.backend, tokens, accumulation, optimizer, {});
+
+  BenchResult result;
+  std::vector<double> times;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    result.loss = runner.train_step(step, false).loss;
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (step >= options.warmup) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  result.step_ms = times[times.size() / 2];
+  result.precision = setup.precision_label;
+  if (setup.numerics.precision == Precision::Fp8) result.recipe = config_text(setup.config, "fp8_recipe");
+  const auto work = static_cast<double>(accumulation);
+  result.tokens_per_second = work * static_cast<double>(setup.shape.tokens()) / result.step_ms * 1e3;
+  result.model_tflops = work * model_flops(model) / result.step_ms / 1e9;
+  result.memory_bytes = model.allocated_bytes();
+  return result;
+}
+
+}  // namespace octet

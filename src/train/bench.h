@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/config.h"
+
+namespace octet {
+
+struct BenchOptions {
+  int64_t warmup = 3;
+  int64_t steps = 10;
+};
+
+// One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.
+struct BenchResult {
+  std::string precision;  // the label of the run
+  std::string recipe;     // empty unless FP8
+  double step_ms = 0;     // median
+  double tokens_per_second = 0;
+  double model_tflops = 0;
+  int64_t memory_bytes = 0;
+  double loss = 0;
+};
+
+BenchResult bench(TrainConfig config, const BenchOptions& options);
+
+}  // namespace octet

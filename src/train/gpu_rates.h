@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "model/transformer.h"
+
+namespace octet {
+
+// Rates of the three products of a Linear on a GPU, TFLOP/s, measured on layers of Llama-3.1-8B at 8,192 tokens with
+// the best cuBLASLt algorithm of each (medians over the layers; bench/RESULTS.md has the table).
+struct GpuRates {
+  std::string_view gpu;
+  double bf16[3];  // indexed by Product
+  double fp8[3];
+};
+
+// By name or part of it ("h200", "NVIDIA H200"); empty when nothing was measured on such a GPU.
+std::optional<GpuRates> gpu_rates(std::string_view name);
+
+// Time of all matrix products of a step in BF16 over their time as chosen, on that GPU; attention and everything else
+// is left out.
+double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates);
+
+}  // namespace octet
