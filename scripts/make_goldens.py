@@ -31,7 +31,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 BATCH, SEQ = 2, 16
 STEPS = 5
 OPTIMIZER = {
-    "learning_rate": 1e-2,
+    "learning_rate": 1e-3,
     "adam_beta1": 0.9,
     "adam_beta2": 0.95,
     "adam_epsilon": 1e-8,

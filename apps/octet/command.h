@@ -27,7 +27,4 @@ int train_command(std::span<const std::string> arguments);
 int tokenize_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 
-// Trains as the checked and resolved config says.
-int run_train(TrainConfig config);
-
 }  // namespace octet

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "command.h"
 
 namespace octet {
@@ -26,8 +27,12 @@ namespace {
 int run_program(std::span<const std::string> arguments) {
   CLI::App app("octet trains language models in FP8.", "octet");
   app.set_version_flag("--version", "octet " OCTET_VERSION, "Print the version and exit");
-  app.footer("'octet COMMAND --help' lists what a command takes.");
-  for (const Command& command : commands()) app.add_subcommand(command.name, command.summary);
+  app.footer(
+      "'octet COMMAND --help' lists what a command takes.\n"
+      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.");
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  for (const Command& command : commands())
+    app.add_subcommand(command.name, command.summary)->group("Commands");
 
   if (arguments.empty()) {
     fmt::print("{}", app.help());
@@ -51,7 +56,7 @@ int run_program(std::span<const std::string> arguments) {
     names.emplace_back(command.name);
   }
   const std::string near = nearest_name(first, names);
-  fail_config("unknown command '{}'; {}", first,
+  fail_config("unknown command '{}'; {}", printable(first),
               near.empty() ? "'octet --help' lists the commands" : fmt::format("did you mean '{}'?", near));
 }
 

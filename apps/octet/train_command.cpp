@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "command.h"
+#include "train/trainer.h"
 
 namespace octet {
 namespace {
@@ -27,20 +29,12 @@ int train_command(std::span<const std::string> arguments) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) {
-    fail_config("octet train takes one configuration file, got '{}' and '{}'", parsed.positionals[0],
-                parsed.positionals[1]);
+    fail_config("octet train takes one configuration file, got '{}' and '{}'",
+                printable(parsed.positionals[0]), printable(parsed.positionals[1]));
   }
   const std::string path = parsed.positionals.empty() ? "" : parsed.positionals[0];
   if (!parsed.positionals.empty() && path.empty()) fail_config("the name of the configuration file is empty");
-  return run_train(load_train_config(path, parsed.settings));
-}
-
-int run_train(TrainConfig config) {
-  if (config.dry_run) {
-    fmt::print("{}", to_yaml(config));
-    return kExitDone;
-  }
-  fail("training is not there yet; --dry_run shows the resolved configuration");
+  return train(load_train_config(path, parsed.settings));
 }
 
 }  // namespace octet

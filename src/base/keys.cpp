@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"

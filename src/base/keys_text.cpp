@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/keys.h"
 #include "base/text.h"
@@ -31,6 +32,17 @@ std::string range_text(const Key& key) {
                         limit_text(key.max));
   }
   return text;
+}
+
+// For help and docs: "1 or more", "0 to 16". An upper limit that only guards against slips is left out.
+std::string limits_text(const Key& key) {
+  constexpr double kGuard = 1e6;
+  const bool has_min = std::isfinite(key.min), has_max = std::isfinite(key.max) && std::abs(key.max) < kGuard;
+  if (!has_min && !has_max) return "any";
+  const std::string low = has_min ? limit_text(key.min) : "", high = has_max ? limit_text(key.max) : "";
+  if (!has_max) return key.min_open ? "above " + low : low + " or more";
+  if (!has_min) return (key.max_open ? "below " : "at most ") + high;
+  return fmt::format("{}{} {} {}", key.min_open ? "above " : "", low, key.max_open ? "to below" : "to", high);
 }
 
 std::string alias_text(const Key& key, std::string_view before, std::string_view after) {
@@ -170,19 +182,23 @@ std::string keys_help(std::span<const Key> keys) {
       group = key.group;
       text += fmt::format("\n{}\n", group);
     }
-    std::string about = key.help;
+    std::string limits = "[";
     // What a bool or a plain text may be needs no words.
-    const bool has_limits =
-        key.type == KeyType::Choice || key.type == KeyType::Int || key.type == KeyType::Double;
-    about += has_limits ? fmt::format(" [{}; default: {}", allowed_text(key), default_text(key))
-                        : fmt::format(" [default: {}", default_text(key));
-    about += key.aliases.empty() ? "]" : fmt::format("; also {}]", alias_text(key, "--", ""));
+    if (key.type == KeyType::Choice) limits += fmt::format("{}; ", fmt::join(key.choices, " | "));
+    if (key.type == KeyType::Int || key.type == KeyType::Double) limits += limits_text(key) + "; ";
+    limits += fmt::format("default: {}", default_text(key));
+    limits += key.aliases.empty() ? "]" : fmt::format("; also {}]", alias_text(key, "--", ""));
     std::string head = fmt::format("  --{}{}", key.name, placeholder(key));
     if (head.size() + 2 > kHelpIndent) {
       text += head + '\n';
       head.clear();
     }
-    for (const std::string& line : wrap_words(about, kHelpWidth - kHelpIndent)) {
+    std::vector<std::string> lines = wrap_words(key.help + ' ' + limits, kHelpWidth - kHelpIndent);
+    if (lines.size() > 1) {
+      lines = wrap_words(key.help, kHelpWidth - kHelpIndent);
+      std::ranges::copy(wrap_words(limits, kHelpWidth - kHelpIndent), std::back_inserter(lines));
+    }
+    for (const std::string& line : lines) {
       text += fmt::format("{:<{}}{}\n", head, kHelpIndent, line);
       head.clear();
     }
@@ -199,14 +215,18 @@ std::string keys_markdown(std::span<const Key> keys) {
       text += fmt::format("\n## {}\n\n| key | type | default | allowed | aliases | what it does |\n", group);
       text += "| --- | --- | --- | --- | --- | --- |\n";
     }
-    const bool has_limits =
-        key.type == KeyType::Choice || key.type == KeyType::Int || key.type == KeyType::Double;
+    std::string allowed;
+    if (key.type == KeyType::Int || key.type == KeyType::Double) allowed = limits_text(key);
+    for (const std::string& choice : key.choices)
+      allowed += fmt::format("{}`{}`", allowed.empty() ? "" : ", ", choice);
+    for (const auto& [given, meaning] : key.bool_choices)
+      allowed += fmt::format("; `{}` is `{}`", given, meaning);
     const std::string value = value_text(key.default_value);
     const std::string shown = !key.default_note.empty() ? key.default_note
                               : value.empty()           ? ""
                                                         : '`' + value + '`';
-    text += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name, type_name(key), shown,
-                        has_limits ? allowed_text(key) : "", alias_text(key, "`", "`"), key.help);
+    text += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name, type_name(key), shown, allowed,
+                        alias_text(key, "`", "`"), key.help);
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -21,8 +22,11 @@ constexpr int kMaxDepth = 16;
 // built.
 class SettingsHandler : public YAML::EventHandler {
  public:
-  SettingsHandler(std::string file_name, std::vector<std::string>& errors)
-      : file_name_(std::move(file_name)), errors_(errors) {}
+  SettingsHandler(std::string file_name, const std::string& text, std::vector<std::string>& errors)
+      : file_name_(std::move(file_name)), errors_(errors) {
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines_.push_back(line);
+  }
 
   std::vector<KeySetting> take() { return std::move(settings_); }
 
@@ -39,6 +43,11 @@ class SettingsHandler : public YAML::EventHandler {
       fail_config("{} has an empty key; expected 'key: value' lines", place(mark));
     } else if (depth_ == 1) {
       setting_.is_null = true;
+      if (!is_written_null(mark)) {
+        errors_.push_back(
+            fmt::format("{} has no value; write null to leave the default", setting_.describe()));
+        refused_ = true;
+      }
       finish_setting();
     } else if (depth_ == 2 && setting_.is_list) {
       setting_.values.emplace_back();
@@ -80,6 +89,16 @@ class SettingsHandler : public YAML::EventHandler {
  private:
   std::string place(const YAML::Mark& mark) const { return fmt::format("{}:{}", file_name_, mark.line + 1); }
 
+  // The parser also reports null for "key:" and for a last line that is just "key", where a value was
+  // forgotten.
+  bool is_written_null(const YAML::Mark& mark) const {
+    const auto line = static_cast<size_t>(mark.line), column = static_cast<size_t>(mark.column);
+    if (line >= lines_.size() || column >= lines_[line].size()) return false;
+    const std::string_view rest = std::string_view(lines_[line]).substr(column);
+    const std::string_view word = rest.substr(0, rest.find_first_of(" \t\r,}#"));
+    return word == "~" || word == "null" || word == "Null" || word == "NULL";
+  }
+
   void enter(const YAML::Mark& mark) {
     if (depth_ == 1 && !has_key_) fail_config("{} has a key that is not a word", place(mark));
     if (++depth_ > kMaxDepth) fail_config("{} is nested deeper than {} levels", place(mark), kMaxDepth);
@@ -107,6 +126,7 @@ class SettingsHandler : public YAML::EventHandler {
   }
 
   std::string file_name_;
+  std::vector<std::string> lines_;
   std::vector<std::string>& errors_;
   std::vector<KeySetting> settings_;
   KeySetting setting_;  // the one being read, once has_key_
@@ -120,34 +140,40 @@ class SettingsHandler : public YAML::EventHandler {
 
 std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
                                        std::vector<std::string>& errors) {
-  if (text.find('\0') != std::string::npos)
-    fail_config("{} has a NUL byte; expected a YAML text file", file_name);
-  SettingsHandler handler(file_name, errors);
+  if (!is_clean_utf8(text)) fail_config("{} is not UTF-8 text; expected a YAML file", file_name);
+  // An end-of-document line of our own: without it yaml-cpp accepts a quote that is never closed.
+  const std::string ended = text + (text.empty() || text.ends_with('\n') ? "...\n" : "\n...\n");
+  const auto line_count = std::count(ended.begin(), ended.end(), '\n') - 1;
+  SettingsHandler handler(file_name, text, errors);
   try {
-    std::istringstream stream(text);
+    std::istringstream stream(ended);
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(handler)) {
     }
   } catch (const YAML::Exception& e) {
+    if (e.mark.line >= line_count)
+      fail_config("{}: not valid YAML: a quote or bracket is not closed", file_name);
     fail_config("{}:{}: not valid YAML: {}", file_name, e.mark.line + 1, e.msg);
   }
   return handler.take();
 }
 
 std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<std::string>& errors) {
+  const std::string shown = printable(path);
   std::error_code code;
-  if (std::filesystem::is_directory(path, code)) fail_config("{} is a folder; expected a YAML file", path);
+  if (std::filesystem::is_directory(path, code)) fail_config("{} is a folder; expected a YAML file", shown);
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    fail_config("{} {}; expected a YAML file", path,
+    fail_config("{} {}; expected a YAML file", shown,
                 std::filesystem::exists(path, code) ? "cannot be read" : "does not exist");
   }
   std::string text(kMaxFileSize + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_config("{} cannot be read", path);
+  if (file.bad()) fail_config("{} cannot be read", shown);
   text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxFileSize) fail_config("{} is larger than 1 MiB; expected a YAML configuration", path);
-  return parse_settings(text, path, errors);
+  if (text.size() > kMaxFileSize)
+    fail_config("{} is larger than 1 MiB; expected a YAML configuration", shown);
+  return parse_settings(text, shown, errors);
 }
 
 }  // namespace octet

@@ -1,6 +1,6 @@
 #include "io/checkpoint_manifest.h"
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/crc32c.h"
@@ -37,7 +37,7 @@ uint32_t parse_crc(const std::string& text, const std::string& place) {
 
 uint32_t file_crc32c(Env& env, const std::string& path) {
   ReadableFile file = env.open_read(path);
-  std::vector<std::byte> buffer(size_t{1} << 20);
+  std::vector<std::byte> buffer(static_cast<size_t>(std::clamp<int64_t>(file.size(), 4096, 1 << 20)));
   uint32_t crc = 0;
   while (const size_t got = file.read(buffer)) crc = crc32c(buffer.data(), got, crc);
   return crc;

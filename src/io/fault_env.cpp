@@ -34,7 +34,7 @@ void FaultEnv::die() {
 }
 
 int FaultEnv::begin_call(bool allocates, bool interruptible) {
-  if (dead_) return -EIO;  // a destructor of the process that is no more
+  if (dead_) throw SimulatedKill{calls_};  // the kill struck a destructor, which cannot pass it on
   ++calls_;
   if (!is_due()) return 0;
   switch (fault_) {
@@ -135,6 +135,7 @@ int FaultEnv::sys_close(int fd) {
     open_files_.erase(fd);
     return Env::sys_close(fd);
   };
+  if (dead_) return release();
   try {
     if (const int error = begin_call(false, true)) {
       release();

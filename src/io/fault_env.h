@@ -21,7 +21,8 @@ enum class IoFault {
   Exit,        // _exit(137) instead of the call, for tests that run it in a child
 };
 
-// Thrown where the process would have died. Nothing that handles errors handles it.
+// Thrown where the process would have died, and by every call after that. Nothing that handles errors handles
+// it.
 struct SimulatedKill {
   int64_t call;
 };

@@ -5,6 +5,7 @@
 namespace octet {
 
 void Transformer::weights_changed() {
+  backend_.set_workspace(workspace_);
   for (Linear* linear : linears_) {
     linear->set_pass(scales_, false);
     linear->quantize_weight(backend_);
@@ -18,6 +19,7 @@ void Transformer::load(const HostBatch& batch) {
           batch.targets.size(), batch.positions.size(), n);
   const size_t documents = batch.document_starts.size() - 1;
   require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents, n);
+  backend_.set_workspace(workspace_);  // several Transformers may take turns on one backend
   backend_.copy_to_device(tokens_, batch.tokens.data());
   backend_.copy_to_device(targets_, batch.targets.data());
   backend_.copy_to_device(positions_, batch.positions.data());

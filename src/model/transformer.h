@@ -45,7 +45,9 @@ struct LossSums {
 // is allocated before allocate(), so a Transformer also answers what a run would need.
 class Transformer {
  public:
-  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend);
+  // With `weights`, the parameters of another Transformer are used instead of own ones (sampling beside training).
+  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend,
+              ParameterSet* weights = nullptr);
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
 
   const ModelConfig& config() const { return config_; }
@@ -56,6 +58,7 @@ class Transformer {
   ScaleTable& scales() { return scales_; }
   // Every Linear with its site and choice, in the order of the forward pass.
   const std::vector<Linear*>& linears() const { return linears_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
@@ -109,7 +112,8 @@ class Transformer {
   KeepPolicy keep_;
   Timeline time_;
   BufferPlanner planner_;
-  ParameterSet parameters_;
+  std::unique_ptr<ParameterSet> own_parameters_;
+  ParameterSet& parameters_;
   ScaleTable scales_;
   std::shared_ptr<void> memory_;
   int64_t allocated_bytes_ = 0;

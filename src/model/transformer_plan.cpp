@@ -20,14 +20,17 @@ std::vector<std::string> hf_names(const Parameter& weight) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics,
-                         Backend& backend)
+                         Backend& backend, ParameterSet* weights)
     : config_(config),
       shape_(shape),
       numerics_(numerics),
       backend_(backend),
       keep_(shape.checkpointing),
       time_{config.layers},
-      parameters_(config, parameter_types(numerics), shape.training, planner_),
+      own_parameters_(weights ? nullptr
+                              : std::make_unique<ParameterSet>(config, parameter_types(numerics), shape.training,
+                                                               planner_)),
+      parameters_(weights ? *weights : *own_parameters_),
       scales_(numerics.fp8) {
   config.validate();
   require(shape.rows > 0 && shape.length > 0, "[model] a micro-batch of {} x {} tokens has none", shape.rows,
@@ -274,7 +277,7 @@ void Transformer::plan_workspace() {
                                                 config_.padded_vocab()}),
                              .attention = config_.attention(),
                              .max_length = shape_.length,
-                             .parameters = config_.parameter_count()};
+                             .parameters = std::ssize(parameters_.all())};
   add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)});
 }
 
@@ -282,7 +285,6 @@ void Transformer::allocate() {
   memory_ = backend_.allocate(plan().peak_bytes());
   allocated_bytes_ = plan().peak_bytes();
   planner_.bind(memory_.get());
-  backend_.set_workspace(workspace_);
   scales_.initialise(backend_);
   for (Linear* linear : linears_) linear->bind(scales_);
   if (rope_table_) backend_.copy_to_device(rope_table_, rope_table(config_, shape_.length).data());

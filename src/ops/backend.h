@@ -198,4 +198,25 @@ class Backend {
 // Backends are made by name at run time; `threads` 0 means all cores.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
 
+struct CudaOptions {
+  int device = 0;
+  bool deterministic = false;  // the same inputs give the same bits; attention backward is slower then
+  std::string tuning_cache;    // file that keeps the GEMM plans found by timing; empty: nothing is kept
+};
+// Throws Error when there is no usable GPU or the program was built without CUDA.
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&);
+bool cuda_backend_built();
+
+// What is known of a GPU without making a backend. Never throws.
+struct CudaProbe {
+  bool usable = false;
+  std::string reason;  // why it is not usable
+  int devices = 0;
+  std::string name;    // "NVIDIA H200"
+  int major = 0, minor = 0;  // compute capability
+  int64_t memory = 0, memory_free = 0;
+  std::string driver;  // "driver 13.0, runtime 13.0"
+};
+CudaProbe probe_cuda(int device = 0);
+
 }  // namespace octet

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -36,24 +37,24 @@ struct QuantizedMatrix {
 struct alignas(64) ScaleSlot {
   float scale_rowwise = 1.0f;  // code = round(x * scale)
   float scale_colwise = 1.0f;
-  float amax = 0.0f;      // largest |x| since the scales were last updated; NaN counts as larger than Inf
+  float amax = 0.0f;      // largest |x| since update_delayed_scales cleared it; NaN counts as larger than Inf
   float amax_last = 0.0f; // largest |x| of the last tensor quantised
   float inverse_rowwise = 1.0f;
   float unused0[3] = {};
   float inverse_colwise = 1.0f;
   float unused1[3] = {};
-  float unused2[4] = {};
+  float unused2[4] = {};  // a backend may count here during an op; zero between ops
 };
 static_assert(sizeof(ScaleSlot) == 64);
 
 // Counts over the elements of the rowwise copy (colwise where there is no other), summed since they were cleared.
 struct QuantStats {
   double elements = 0;
-  double saturated = 0;      // |x * scale| above the largest finite value
+  double saturated = 0;      // |x * scale| above the largest finite value by more than half its last step
   double flushed = 0;        // not zero before, zero after
-  double signal = 0;         // sum of x^2
-  double noise = 0;          // sum of (dequantised - x)^2
-  double amax = 0;
+  double signal = 0;         // sum of x^2 over finite x
+  double noise = 0;          // sum of (dequantised - x)^2 over finite x
+  double amax = 0;           // largest |x|; NaN counts as larger than Inf
 };
 
 // How to quantise a tensor: what a recipe decides for it, once, before the run.
@@ -84,6 +85,27 @@ struct Operand {
   bool keep_dense = true;
   Tensor column_sum;           // optional (cols) fp32: the sums over rows are added (the gradient of a bias)
 };
+
+// How an element becomes a code, in fp32 with each operation rounded to nearest (nothing fused), so that all
+// backends give the same bits:
+//   Tensor: code = encode(x * scale), and dequantised = decode(code) * inverse with inverse = 1 / scale.
+//   Blocks: code = encode(x * (1 / factor)), and dequantised = decode(code) * factor, factor by block_factor.
+// amax is the maximum of the magnitude bits as integers, over elements of the high-precision source. The colwise
+// copy of Row128 and Row32 has blocks of its own, along the rows of X; that of Block128 has the transposed blocks.
+
+// |x * scale| above this counts as saturated: the value would have been rounded beyond the largest finite one.
+// (The largest value of a block may exceed it by a rounding error of the scale alone, which is no loss.)
+constexpr float saturation_bound(DType format) { return format == DType::E5M2 ? 61440.0f : 464.0f; }
+
+// The dequantisation factor of a block. Rounded up to a power of two for Row32 (so e8m0 holds it exactly) and on
+// demand; 1 for a block whose amax is zero, Inf or NaN; never denormal, and neither is its inverse.
+inline float block_factor(float amax, DType format, bool pow2) {
+  if (!(amax > 0.0f) || !(amax <= std::numeric_limits<float>::max())) return 1.0f;
+  const float exact = amax / fp8_max(format);
+  const float factor = exact < 0x1p-126f ? 0x1p-126f : exact;
+  if (!pow2) return factor;
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(factor) + 0x7FFFFF) & 0x7F800000);
+}
 
 // The rule for a per-tensor scale. `amax` that is zero, Inf or NaN keeps `previous`; the result is finite and so is
 // its inverse, neither denormal.

@@ -10,7 +10,7 @@
 
 namespace octet {
 
-enum class Precision : uint8_t { Fp32, Bf16, Fp8 };
+enum class Precision : uint8_t { Fp8, Bf16, Fp32 };
 enum class Fp8Recipe : uint8_t { Delayed, Current, Block, Mxfp8 };
 enum class Fp8Format : uint8_t { Hybrid, E4M3, E5M2 };
 

@@ -191,9 +191,9 @@ void Console::step(const StepRecord& record) {
     bar_.tokens_per_second = record.tokens_per_second;
     move_to(record.step);
   }
-  std::string text = printable(format_step(record)) + "\n";
+  std::string text = terminal_safe(format_step(record)) + "\n";
   for (const std::string& sample : record.samples)
-    text += printable(fmt::format("sample: {}", sample)) + "\n";
+    text += terminal_safe(fmt::format("sample: {}", sample)) + "\n";
   erase_bar();
   write_out(text);
   draw_bar();
@@ -203,7 +203,7 @@ void Console::print(std::string_view text) {
   std::lock_guard lock(mutex_);
   if (mode_ == ConsoleMode::Quiet) return;
   erase_bar();
-  std::string shown = printable(text);
+  std::string shown = terminal_safe(text);
   if (!shown.ends_with('\n')) shown += '\n';
   write_out(shown);
   draw_bar();
@@ -225,7 +225,7 @@ void Console::log(LogLevel level, std::string_view message) {
   const char* color = level == LogLevel::Warning ? kYellow : level == LogLevel::Error ? kRed : "";
   const bool colored = err_traits_.color && level != LogLevel::Info;
   const std::string line =
-      fmt::format("{}{}{}{}\n", colored ? color : "", prefix, colored ? kReset : "", printable(message));
+      fmt::format("{}{}{}{}\n", colored ? color : "", prefix, colored ? kReset : "", terminal_safe(message));
   std::fwrite(line.data(), 1, line.size(), err_);
   std::fflush(err_);
   draw_bar();

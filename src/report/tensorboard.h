@@ -15,8 +15,8 @@
 
 namespace octet {
 
-// Counts of values in buckets: bucket i holds the values in (limits[i-1], limits[i]], the first everything
-// below.
+// Counts of values in buckets: bucket i holds the values in [limits[i-1], limits[i]), the first everything
+// below. below.
 struct Histogram {
   double min = 0, max = 0;
   double count = 0, sum = 0, sum_squares = 0;
@@ -41,9 +41,9 @@ class TensorBoardWriter {
   explicit TensorBoardWriter(const std::filesystem::path& folder,
                              std::optional<int64_t> first_step = std::nullopt);
 
-  // All that the record holds: train/loss, train/lr, train/grad_norm, train/epoch, train/tokens,
-  // train/penalty, perf/step_ms, perf/tokens_per_second, eval/loss, the numbers of fp8_json as fp8/...,
-  // samples/N as text, and the precision as text where it changes.
+  // All that the record holds, in one event: train/loss, train/lr, train/grad_norm, train/epoch,
+  // train/tokens, train/penalty, perf/step_ms, perf/tokens_per_second, eval/loss, the numbers of fp8_json as
+  // fp8/..., samples/N as text, and the precision as text where it changes.
   void step(const StepRecord& record);
 
   void scalar(std::string_view tag, int64_t step, double value);
@@ -55,8 +55,7 @@ class TensorBoardWriter {
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  void write_summary(int64_t step, std::string_view values);
-  void write_event(std::string_view fields);
+  void write_record(std::string_view event);
 
   AppendFile file_;
   std::string precision_;  // last written

@@ -111,7 +111,7 @@ std::string_view truncate_to_width(std::string_view text, int columns) {
   return text.substr(0, end);
 }
 
-std::string printable(std::string_view text) {
+std::string terminal_safe(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {

@@ -7,32 +7,6 @@
 namespace octet {
 namespace {
 
-// One routine for both formats: `mantissa` explicit bits, smallest normal exponent `min_exponent`, and the code
-// of the largest finite value.
-template <int mantissa, int min_exponent, uint8_t max_code>
-uint8_t encode(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
-  const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > 0x7F800000) return 0x7F;
-
-  constexpr int shift = 23 - mantissa;
-  constexpr uint32_t min_normal = static_cast<uint32_t>(127 + min_exponent) << 23;
-  uint32_t code = 0;
-  if (magnitude >= min_normal) {
-    const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
-    code = (rounded - min_normal + (1u << 23)) >> shift;
-  } else {
-    // Below the normal range the codes are multiples of 2^(min_exponent - mantissa): adding 1.5 * 2^23 of them
-    // lets the fp32 addition itself round to nearest even.
-    constexpr float unit = std::bit_cast<float>(static_cast<uint32_t>(127 + min_exponent - mantissa) << 23);
-    constexpr float magic = unit * 0x1.8p23f;
-    const float sum = std::bit_cast<float>(magnitude) + magic;
-    code = std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(magic);
-  }
-  return static_cast<uint8_t>(sign | std::min<uint32_t>(code, max_code));
-}
-
 template <int mantissa, int bias>
 float decode(uint8_t code) {
   const int exponent = (code & 0x7F) >> mantissa;
@@ -52,9 +26,6 @@ ValueTable make_table(float (*value_of)(uint8_t)) {
 }
 
 }  // namespace
-
-uint8_t to_e4m3(float x) { return encode<3, -6, 0x7E>(x); }
-uint8_t to_e5m2(float x) { return encode<2, -14, 0x7B>(x); }
 
 float from_e4m3(uint8_t code) {
   if ((code & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();

@@ -34,11 +34,39 @@ constexpr float kE5M2Max = 57344.0f;
 // The largest finite value of an FP8 format.
 constexpr float fp8_max(DType format) { return format == DType::E5M2 ? kE5M2Max : kE4M3Max; }
 
+namespace detail {
+
+// One routine for both formats: `mantissa` explicit bits, smallest normal exponent `min_exponent`, and the code
+// of the largest finite value. Without branches, so that loops over it vectorise.
+template <int mantissa, int min_exponent, uint8_t max_code>
+inline uint8_t encode_fp8(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = (bits >> 24) & 0x80;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+
+  constexpr int shift = 23 - mantissa;
+  constexpr uint32_t min_normal = static_cast<uint32_t>(127 + min_exponent) << 23;
+  const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
+  const uint32_t normal = (rounded - min_normal + (1u << 23)) >> shift;
+  // Below the normal range the codes are multiples of 2^(min_exponent - mantissa): adding 1.5 * 2^23 of them
+  // lets the fp32 addition itself round to nearest even.
+  constexpr float unit = std::bit_cast<float>(static_cast<uint32_t>(127 + min_exponent - mantissa) << 23);
+  constexpr float magic = unit * 0x1.8p23f;
+  const float sum = std::bit_cast<float>(magnitude) + magic;
+  const uint32_t subnormal = std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(magic);
+
+  uint32_t code = magnitude >= min_normal ? normal : subnormal;
+  code = code < max_code ? code : uint32_t{max_code};
+  return static_cast<uint8_t>(magnitude > 0x7F800000 ? 0x7Fu : sign | code);
+}
+
+}  // namespace detail
+
 // E4M3 (OCP "fn": no infinities, NaN = 0x7F and 0xFF) and E5M2 (IEEE-like). Saturating: finite values and
-// infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F;
+// infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F whatever its sign;
 // -0 stays -0; subnormals are exact. These are the semantics of the GPU's satfinite conversions.
-uint8_t to_e4m3(float x);
-uint8_t to_e5m2(float x);
+inline uint8_t to_e4m3(float x) { return detail::encode_fp8<3, -6, 0x7E>(x); }
+inline uint8_t to_e5m2(float x) { return detail::encode_fp8<2, -14, 0x7B>(x); }
 float from_e4m3(uint8_t code);
 float from_e5m2(uint8_t code);
 

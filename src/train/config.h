@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "base/keys.h"
+#include "model/block.h"
+#include "precision/fp8_config.h"
+#include "train/schedule.h"
 
 namespace octet {
 
@@ -15,15 +18,15 @@ namespace octet {
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
   enum class DataOrder { Random, Sequential };
-  enum class LrScheduler { Cosine, Linear, Constant, Wsd };
+  using LrScheduler = ScheduleType;
   enum class OptimizerState { Fp32, Bf16 };
-  enum class Penalty { None, ZLoss, Entropy, LogitL2 };
-  enum class Precision { Fp8, Bf16, Fp32 };
-  enum class Fp8Recipe { Delayed, Current, Block, Mxfp8 };
-  enum class Fp8Format { Hybrid, E4M3, E5M2 };
+  using Penalty = PenaltyKind;
+  using Precision = octet::Precision;
+  using Fp8Recipe = octet::Fp8Recipe;
+  using Fp8Format = octet::Fp8Format;
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
-  enum class Checkpointing { None, Act, Mlp, Block };
+  using Checkpointing = octet::Checkpointing;
   enum class Device { Auto, Cpu, Cuda };
   enum class Progress { Auto, Bar, Plain, Quiet };
 

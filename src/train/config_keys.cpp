@@ -13,8 +13,7 @@ void add_model_and_data(KeyTable<C>& keys) {
            "A built-in architecture, trained from random weights, such as llama-tiny.")
       .note("llama-tiny unless model_name_or_path is given");
   keys.add("model_name_or_path", &C::model_name_or_path,
-           "A Hugging Face model folder whose weights are the start (GPT-2, Llama 3.x, Qwen2.5).")
-      .alias("model");
+           "A Hugging Face model folder whose weights are the start (GPT-2, Llama 3.x, Qwen2.5).");
 
   keys.group("Data");
   keys.add("dataset", &C::dataset,
@@ -178,7 +177,7 @@ void add_precision(KeyTable<C>& keys) {
 
 void add_run(KeyTable<C>& keys) {
   keys.group("Run");
-  keys.add("output_dir", &C::output_dir, "Folder that holds the runs.").alias("log_dir");
+  keys.add("output_dir", &C::output_dir, "Folder that holds the runs.");
   keys.add("run_name", &C::run_name, "Folder of this run inside output_dir.")
       .note("made from the time and the model");
   keys.add("seed", &C::seed, "Seed of initial weights, data order and samples.").at_least(0);

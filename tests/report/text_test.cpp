@@ -33,11 +33,11 @@ TEST(Text, TruncatesBetweenCharacters) {
 }
 
 TEST(Text, PrintableDisarmsControlCharacters) {
-  EXPECT_EQ(printable("plain\tüñ\n"), "plain\tüñ\n");
-  EXPECT_EQ(printable("\x1b[2J\r"), "\\x1b[2J\\x0d");
-  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
-  EXPECT_EQ(printable("\u009b31m"), "\\x9b31m");  // the one-character form of ESC [
-  EXPECT_EQ(printable("a\xff"), "a\uFFFD");
+  EXPECT_EQ(terminal_safe("plain\tüñ\n"), "plain\tüñ\n");
+  EXPECT_EQ(terminal_safe("\x1b[2J\r"), "\\x1b[2J\\x0d");
+  EXPECT_EQ(terminal_safe(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(terminal_safe("\u009b31m"), "\\x9b31m");  // the one-character form of ESC [
+  EXPECT_EQ(terminal_safe("a\xff"), "a\uFFFD");
 }
 
 TEST(Text, HumanBytes) {

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Trains small models on a text in BF16 and in every FP8 recipe, several seeds each, and prints the table of final
+evaluation losses: mean, difference to BF16, standard deviation over the seeds.
+
+    scripts/fp8_loss_table.py --text tinyshakespeare.txt [--octet build/release/octet] [--steps 500] [--seeds 3]
+                              [--models llama-tiny gpt2-tiny] [--device cpu] [--jobs N] [--json out.json]
+
+Every run uses one thread; --jobs of them run side by side.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+VARIANTS = {
+    "bf16": ["--mixed_precision", "bf16"],
+    "delayed": ["--fp8_recipe", "delayed"],
+    "current": ["--fp8_recipe", "current"],
+    "block": ["--fp8_recipe", "block"],
+    "mxfp8": ["--fp8_recipe", "mxfp8"],
+    "delayed + head": ["--fp8_recipe", "delayed", "--fp8_head"],
+    "delayed e4m3": ["--fp8_recipe", "delayed", "--fp8_format", "e4m3"],
+    "delayed e5m2": ["--fp8_recipe", "delayed", "--fp8_format", "e5m2"],
+}
+
+
+def train(args, folder, model, variant, seed):
+    name = f"{model}-{variant}-{seed}".replace(" ", "").replace("+", "-")
+    command = [args.octet, "train", "--model_preset", model, "--dataset", args.text, "--tokenizer", "bytes",
+               "--max_seq_length", "128", "--per_device_train_batch_size", "8", "--max_steps", str(args.steps),
+               "--warmup_steps", "20", "--learning_rate", "1e-3", "--eval_steps", "0", "--eval_batches", "40",
+               "--logging_steps", "50", "--seed", str(seed), "--device", args.device, "--num_threads", "1",
+               "--output_dir", folder, "--run_name", name, "--progress", "plain", *VARIANTS[variant]]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
+    lines = pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()
+    return json.loads(lines[-1])["eval_loss"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--octet", default="build/release/octet")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=["llama-tiny", "gpt2-tiny"])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--json")
+    args = parser.parse_args()
+
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    jobs = {}
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for model in args.models:
+            for variant in args.variants:
+                for seed in range(1, args.seeds + 1):
+                    jobs[model, variant, seed] = pool.submit(train, args, folder, model, variant, seed)
+        losses = {key: job.result() for key, job in jobs.items()}
+
+    print(f"{args.steps} steps of 8 x 128 tokens, {args.seeds} seeds, device {args.device}")
+    print("| model | precision | eval loss | against BF16 | std over seeds |")
+    print("| --- | --- | --- | --- | --- |")
+    for model in args.models:
+        base = statistics.mean(losses[model, args.variants[0], s] for s in range(1, args.seeds + 1))
+        for variant in args.variants:
+            values = [losses[model, variant, s] for s in range(1, args.seeds + 1)]
+            mean = statistics.mean(values)
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            print(f"| {model} | {variant} | {mean:.4f} | {100 * (mean / base - 1):+.3f} % | {deviation:.4f} |")
+    if args.json:
+        rows = [{"model": m, "variant": v, "seed": s, "eval_loss": x} for (m, v, s), x in losses.items()]
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

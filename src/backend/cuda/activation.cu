@@ -1,0 +1,204 @@
+#include "backend/cuda/device/tile_kernel.cuh"
+
+namespace octet {
+namespace device {
+namespace {
+
+// In bf16 the fast exponential and division are exact enough by far, and the kernels stay bound by memory.
+template <class T>
+__device__ __forceinline__ float exp_of(float x) {
+  if constexpr (sizeof(T) == 2) return __expf(x);
+  return expf(x);
+}
+template <class T>
+__device__ __forceinline__ float inverse_of(float x) {
+  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, x);
+  return 1.0f / x;
+}
+
+// e^-x, kept finite so that e^-x / (1 + e^-x) is 1 and not NaN for very negative x.
+template <class T>
+__device__ __forceinline__ float exp_of_negative(float x) {
+  return exp_of<T>(x < -88.0f ? 88.0f : -x);
+}
+
+// gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3): the tanh form without a tanh.
+constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
+constexpr float kCubic = 0.044715f;
+
+template <class T>
+struct GeluForward {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
+  using Raw = Pack8<T>;
+  const T* x;
+  int64_t width;
+
+  template <bool vector>
+  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
+    return load8<vector>(x + row * width + col, count);
+  }
+  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float v = raw.at(j);
+      const float u2 = kTwoRootTwoOverPi * v * (1.0f + kCubic * v * v);
+      out[0][j] = v * inverse_of<T>(1.0f + exp_of_negative<T>(u2));
+    }
+  }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
+};
+
+template <class T>
+struct GeluBackward {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
+  struct Raw {
+    Pack8<T> dh, x;
+  };
+  const T* dh;
+  const T* x;
+  int64_t width;
+
+  template <bool vector>
+  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
+    const int64_t place = row * width + col;
+    return {load8<vector>(dh + place, count), load8<vector>(x + place, count)};
+  }
+  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float v = raw.x.at(j), square = v * v;
+      const float e = exp_of_negative<T>(kTwoRootTwoOverPi * v * (1.0f + kCubic * square));
+      const float sigmoid = inverse_of<T>(1.0f + e);
+      const float u2_slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * square);
+      out[0][j] = raw.dh.at(j) * (sigmoid + v * sigmoid * (e * sigmoid) * u2_slope);
+    }
+  }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
+};
+
+template <class T>
+struct SwiGluForward {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
+  struct Raw {
+    Pack8<T> gate, up;
+  };
+  const T* x;  // (rows, 2 * width)
+  int64_t width;
+
+  template <bool vector>
+  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
+    const T* gate = x + row * 2 * width + col;
+    return {load8<vector>(gate, count), load8<vector>(gate + width, count)};
+  }
+  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float g = raw.gate.at(j);
+      out[0][j] = g * inverse_of<T>(1.0f + exp_of_negative<T>(g)) * raw.up.at(j);
+    }
+  }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
+};
+
+// Two results for each column of dh: the gradients of the gate and of the up projection.
+template <class T>
+struct SwiGluBackward {
+  using Type = T;
+  static constexpr int kOutputs = 2;
+  static constexpr bool kCopies = false;
+  struct Raw {
+    Pack8<T> dh, gate, up;
+  };
+  const T* dh;  // (rows, width)
+  const T* x;   // (rows, 2 * width)
+  int64_t width;
+
+  template <bool vector>
+  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
+    const T* gate = x + row * 2 * width + col;
+    return {load8<vector>(dh + row * width + col, count), load8<vector>(gate, count),
+            load8<vector>(gate + width, count)};
+  }
+  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[2][8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float g = raw.gate.at(j), d = raw.dh.at(j);
+      const float e = exp_of_negative<T>(g);
+      const float sigmoid = inverse_of<T>(1.0f + e);
+      out[0][j] = d * raw.up.at(j) * sigmoid * (1.0f + g * (e * sigmoid));
+      out[1][j] = d * g * sigmoid;
+    }
+  }
+  __device__ int64_t column(int64_t col, int output) const {
+    return col + output * width;
+  }
+};
+
+}  // namespace
+}  // namespace device
+
+namespace {
+
+void check_shapes(const char* op, Activation activation, const Tensor& h, const Tensor& x) {
+  const int64_t expected = activation == Activation::SwiGlu ? 2 * h.cols() : h.cols();
+  require(x.rows() == h.rows() && x.cols() == expected && x.dtype == h.dtype,
+          "[cuda] {}: x is {} {} beside {} {}, expected {} columns of the same dtype", op, name_of(x.dtype),
+          x.shape.to_string(), name_of(h.dtype), h.shape.to_string(), expected);
+}
+
+}  // namespace
+
+void CudaBackend::activation_forward(Activation activation, const Operand& h, Tensor x) {
+  constexpr const char* op = "activation_forward";
+  check_shapes(op, activation, h.dense, x);
+  dispatch_real(op, x.dtype, [&]<class T>(T) {
+    const int64_t rows = h.dense.rows(), width = h.dense.cols();
+    const auto plan = plan_operand<T>(h, op);
+    const device::TileOutput<T> out{
+        .rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast};
+    const bool vector = width % 8 == 0 && aligned16(x.data);
+    const T* in = static_cast<const T*>(x.data);
+    if (activation == Activation::Gelu) {
+      launch_tiles(*this, op, device::GeluForward<T>{in, width}, out, vector, h.column_sum);
+    } else {
+      launch_tiles(*this, op, device::SwiGluForward<T>{in, width}, out, vector, h.column_sum);
+    }
+    finish_operand(h, plan);
+  });
+}
+
+void CudaBackend::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
+  constexpr const char* op = "activation_backward";
+  check_shapes(op, activation, dh, x);
+  require(dx.dense.rows() == x.rows() && dx.dense.cols() == x.cols() && dx.dense.dtype == x.dtype,
+          "[cuda] {}: dx is {}, expected {}", op, dx.dense.shape.to_string(), x.shape.to_string());
+  dispatch_real(op, x.dtype, [&]<class T>(T) {
+    const int64_t rows = dh.rows(), width = dh.cols();
+    const auto plan = plan_operand<T>(dx, op);
+    const device::TileOutput<T> out{
+        .rows = rows, .cols = width, .width = x.cols(), .dense = plan.dense, .cast = plan.cast};
+    const bool vector = width % 8 == 0 && aligned16(x.data) && aligned16(dh.data);
+    const T* dout = static_cast<const T*>(dh.data);
+    const T* in = static_cast<const T*>(x.data);
+    if (activation == Activation::Gelu) {
+      launch_tiles(*this, op, device::GeluBackward<T>{dout, in, width}, out, vector, dx.column_sum);
+    } else {
+      launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, width}, out, vector, dx.column_sum);
+    }
+    finish_operand(dx, plan);
+  });
+}
+
+}  // namespace octet

@@ -1,0 +1,149 @@
+#include "backend/cuda/attention.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "backend/cuda/attention_flash.cuh"
+
+namespace octet {
+namespace {
+
+class FlashAttention final : public AttentionEngine {
+ public:
+  explicit FlashAttention(CudaBackend& backend) : backend_(backend) {}
+
+  std::string refuses(const AttentionCase& attention) override {
+    if (attention.shape.head_dim <= kPlainDepth) return "";
+    return fmt::format("heads of width {} are wider than {}", attention.shape.head_dim, kPlainDepth);
+  }
+  void forward(const AttentionCase& attention, const AttentionForward& call) override {
+    if (has_tensor_core_kernel(attention, {call.out, call.qkv})) {
+      flash_forward(backend_, attention, call);
+    } else {
+      plain_forward(backend_, attention, call);
+    }
+  }
+  void backward(const AttentionCase& attention, const AttentionBackward& call) override {
+    if (has_tensor_core_kernel(attention, {call.dqkv, call.dout, call.qkv, call.out})) {
+      flash_backward(backend_, attention, call);
+    } else {
+      plain_backward(backend_, attention, call);
+    }
+  }
+
+ private:
+  static bool has_tensor_core_kernel(const AttentionCase& attention,
+                                     std::initializer_list<const void*> pointers) {
+    for (const void* pointer : pointers) {
+      if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) return false;
+    }
+    return attention.dtype == DType::BF16 && attention.shape.head_dim % 8 == 0 &&
+           attention.shape.head_dim <= 128;
+  }
+
+  CudaBackend& backend_;
+};
+
+AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const Documents& documents,
+                    const AttentionShape& shape) {
+  require(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0,
+          "[cuda] {}: {} query heads do not share {} key heads of width {}", op, shape.heads, shape.kv_heads,
+          shape.head_dim);
+  require(qkv.dtype == DType::F32 || qkv.dtype == DType::BF16, "[cuda] {}: qkv is {}, expected fp32 or bf16",
+          op, name_of(qkv.dtype));
+  require(qkv.cols() == shape.qkv_width(), "[cuda] {}: qkv is {}, expected {} columns", op,
+          qkv.shape.to_string(), shape.qkv_width());
+  require(lse.dtype == DType::F32 && lse.numel() == shape.heads * qkv.rows(),
+          "[cuda] {}: lse is {} {}, expected fp32 ({}, {})", op, name_of(lse.dtype), lse.shape.to_string(),
+          shape.heads, qkv.rows());
+  require(documents.starts.dtype == DType::I32 && documents.count >= 0 &&
+              documents.starts.numel() > documents.count,
+          "[cuda] {}: {} documents with {} starts of {}, expected one more int32 start than documents", op,
+          documents.count, documents.starts.numel(), name_of(documents.starts.dtype));
+  require(qkv.rows() <= INT32_MAX && documents.max_length <= qkv.rows(),
+          "[cuda] {}: a longest document of {} in {} tokens", op, documents.max_length, qkv.rows());
+  return {.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
+}
+
+void check_like(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t rows,
+                int64_t cols) {
+  require(tensor.dtype == dtype && tensor.numel() == rows * cols,
+          "[cuda] {}: {} is {} {}, expected {} ({}, {})", op, what, name_of(tensor.dtype),
+          tensor.shape.to_string(), name_of(dtype), rows, cols);
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend) {
+  return std::make_unique<FlashAttention>(backend);
+}
+
+Attention::Attention(CudaBackend& backend) {
+  const char* variable = std::getenv("OCTET_ATTENTION");
+  const std::string wanted = variable ? variable : "";
+  require(wanted.empty() || wanted == "cudnn" || wanted == "flash",
+          "[cuda] OCTET_ATTENTION is \"{}\", expected cudnn or flash", wanted);
+  flash_ = make_flash_attention(backend);
+  if (wanted == "flash") return;
+  cudnn_ = make_cudnn_attention(backend, no_cudnn_);
+  only_cudnn_ = wanted == "cudnn";
+}
+
+AttentionEngine& Attention::engine_for(const AttentionCase& attention) {
+  std::string reason = no_cudnn_;
+  if (cudnn_) {
+    reason = cudnn_->refuses(attention);
+    if (reason.empty()) return *cudnn_;
+  }
+  require(!only_cudnn_, "[cuda] attention: OCTET_ATTENTION asks for cuDNN, but {}", reason);
+  reason = flash_->refuses(attention);
+  require(reason.empty(), "[cuda] attention: {}", reason);
+  return *flash_;
+}
+
+int64_t attention_workspace_bytes(const WorkspaceNeeds& needs) {
+  const AttentionShape& shape = needs.attention;
+  if (shape.heads == 0) return 0;
+  const int64_t head_rows = checked_mul(needs.tokens, shape.heads);
+  // Own kernels: delta and the tiles; every token may be a document.
+  const int64_t flash = round_up(4 * head_rows, 256) +
+                        schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
+                        schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 128);
+  if (needs.dtype != DType::BF16) return flash;
+  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that
+  // need more bring their own memory.
+  const int64_t shared = shape.heads == shape.kv_heads ? 0 : 4;
+  const int64_t cudnn = head_rows * (shape.head_dim * (4 + shared) + 8) + (4ll << 20);
+  return std::max(flash, cudnn);
+}
+
+void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                                    const AttentionShape& shape) {
+  constexpr const char* op = "attention_forward";
+  const AttentionCase attention = check(op, qkv, lse, documents, shape);
+  check_like(op, "out", out.dense, qkv.dtype, attention.tokens, shape.out_width());
+  if (attention.tokens == 0) return;
+  if (!attention_) attention_ = std::make_unique<Attention>(*this);
+  attention_->engine_for(attention).forward(attention,
+                                            {out.dense.data, static_cast<float*>(lse.data), qkv.data});
+  if (out.fp8) {
+    quantize(out);
+  } else if (out.column_sum) {
+    add_column_sum(out.column_sum, out.dense);
+  }
+}
+
+void CudaBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                     const Documents& documents, const AttentionShape& shape) {
+  constexpr const char* op = "attention_backward";
+  const AttentionCase attention = check(op, qkv, lse, documents, shape);
+  check_like(op, "dqkv", dqkv, qkv.dtype, attention.tokens, shape.qkv_width());
+  check_like(op, "dout", dout, qkv.dtype, attention.tokens, shape.out_width());
+  check_like(op, "out", out, qkv.dtype, attention.tokens, shape.out_width());
+  if (attention.tokens == 0) return;
+  if (!attention_) attention_ = std::make_unique<Attention>(*this);
+  attention_->engine_for(attention).backward(
+      attention, {dqkv.data, dout.data, qkv.data, out.data, static_cast<const float*>(lse.data)});
+}
+
+}  // namespace octet

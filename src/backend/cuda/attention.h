@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ops/backend.h"
+
+namespace octet {
+
+class CudaBackend;
+
+// One call of attention, checked. Pointers are the device's; N tokens, H query heads, K key/value heads, D
+// wide.
+struct AttentionCase {
+  DType dtype = DType::BF16;
+  int64_t tokens = 0;
+  AttentionShape shape;
+  Documents documents;
+
+  // All documents have one length and cover the tokens. The starts are not readable here, so this rests on
+  // max_length being the longest length and on the documents lying side by side from 0 to N, as in a Batch.
+  bool equal_documents() const {
+    return documents.count > 0 && documents.max_length > 0 &&
+           documents.count * documents.max_length == tokens;
+  }
+};
+
+struct AttentionForward {
+  void* out = nullptr;   // (N, H * D)
+  float* lse = nullptr;  // H * N floats, read only by the backward of the same engine
+  const void* qkv = nullptr;
+};
+
+struct AttentionBackward {
+  void* dqkv = nullptr;
+  const void* dout = nullptr;
+  const void* qkv = nullptr;
+  const void* out = nullptr;
+  const float* lse = nullptr;
+};
+
+// A way to compute attention. Results are queued on the backend's stream.
+class AttentionEngine {
+ public:
+  virtual ~AttentionEngine() = default;
+  // Empty, or why the case is not for this engine. The answer for a case never changes, so that backward runs
+  // on the engine that ran forward.
+  virtual std::string refuses(const AttentionCase&) = 0;
+  virtual void forward(const AttentionCase&, const AttentionForward&) = 0;
+  virtual void backward(const AttentionCase&, const AttentionBackward&) = 0;
+};
+
+// cuDNN's fused attention: bf16, documents of equal length. Its lse is (documents, H, length), dense. Null,
+// with the reason, where the program was built without cuDNN or the library cannot be opened.
+std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason);
+
+// Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores
+// for bf16 with D a multiple of 8 up to 128; plain kernels for everything else up to D = 256.
+std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend);
+
+// The engines of one backend and the choice between them. The environment variable OCTET_ATTENTION, read at
+// the backend's first attention op, forces one: "cudnn" (cases that cuDNN refuses are then errors) or
+// "flash".
+class Attention {
+ public:
+  explicit Attention(CudaBackend& backend);
+  AttentionEngine& engine_for(const AttentionCase& attention);
+
+ private:
+  std::unique_ptr<AttentionEngine> cudnn_;
+  std::unique_ptr<AttentionEngine> flash_;
+  std::string no_cudnn_;  // why cudnn_ is absent
+  bool only_cudnn_ = false;
+};
+
+}  // namespace octet

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/cuda_backend.h"
+
+namespace octet::device {
+
+// What all kernels of the flash engine read. N tokens; strides in elements.
+struct FlashShape {
+  int64_t tokens;
+  int64_t qkv_stride;  // (H + 2K) * D
+  int64_t out_stride;  // H * D
+  int heads;
+  int group;  // query heads to one key/value head
+  int depth;  // D
+  float scale;
+
+  __device__ __forceinline__ int64_t key_column(int kv_head) const {
+    return static_cast<int64_t>(heads + kv_head) * depth;
+  }
+  __device__ __forceinline__ int64_t value_column(int kv_head) const {
+    return static_cast<int64_t>(heads + heads / group + kv_head) * depth;
+  }
+};
+
+// Tokens outside all documents attend to nothing: these rows of theirs become zero.
+struct OutsideRows {
+  int64_t tokens = 0;
+  Bf16* rows = nullptr;  // (tokens, width)
+  int64_t width = 0;
+  float* lse = nullptr;  // (lse_heads, tokens)
+  int lse_heads = 0;
+};
+
+}  // namespace octet::device
+
+namespace octet {
+
+device::FlashShape flash_shape(const AttentionCase& attention);
+
+// The tiles of all documents, heaviest first, in workspace: tile_bound of them, the last ones empty. Also
+// clears the rows outside.
+int64_t tile_bound(const AttentionCase& attention, int rows);
+const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
+                                            const AttentionCase& attention, int rows,
+                                            const device::OutsideRows& outside);
+int64_t schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
+
+// Tensor-core kernels: bf16, D a multiple of 8 up to 128, 16-byte aligned pointers.
+void flash_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call);
+void flash_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call);
+
+// One warp to a query or key: fp32 and bf16, any D up to 256, any alignment.
+constexpr int64_t kPlainDepth = 256;
+void plain_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call);
+void plain_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call);
+
+// delta (H, N) = sum over D of out * dout.
+void attention_delta(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call,
+                     float* delta);
+
+}  // namespace octet

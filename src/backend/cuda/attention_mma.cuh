@@ -1,0 +1,228 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+// Warp-level building blocks of the attention kernels: bf16 tiles in shared memory, tensor-core products.
+//
+// Fragments of mma.m16n8k16, for lane = 4 * g + t:
+//   C (16 x 8, fp32):  c[0], c[1] = C[g][2t], C[g][2t + 1];  c[2], c[3] = the same of row g + 8
+//   A (16 x 16, bf16): a[0] = A[g][2t..], a[1] = A[g + 8][2t..], a[2] = A[g][2t + 8..], a[3] = A[g + 8][2t
+//   + 8..] B (16 x 8, bf16):  b[0] = B[2t..][g], b[1] = B[2t + 8..][g]
+// So two neighbouring C fragments, rounded, are the A fragment of the next product.
+
+namespace octet::device {
+
+using Bf16 = __nv_bfloat16;
+
+constexpr int kAttentionThreads = 128;
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+// One tile of a document, tokens [start, start + length). Tiles are handed out by falling rank: the work of
+// query tile `rank` and of key tile `tiles - 1 - rank` grows with it.
+struct AttentionTile {
+  int start;
+  int length;  // 0: no tile
+  int rank;
+  int tiles;  // of the document
+};
+
+// Tiles are (rows, Width) bf16 in chunks of 8; chunks are permuted inside a row so that the 8 rows of an
+// ldmatrix fall on different banks.
+template <int Width>
+__device__ __forceinline__ int tile_offset(int row, int chunk) {
+  static_assert(Width == 32 || Width == 64 || Width == 128);
+  const int mask = Width == 32 ? (row >> 1) & 3 : row & 7;
+  return row * Width + ((chunk ^ mask) << 3);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes to shared memory, asynchronously; zeros when not `valid`.
+__device__ __forceinline__ void copy_async16(void* to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int pending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+// Queues the copy of rows [0, valid_rows) x [0, depth) of a matrix into a tile; the rest of the tile becomes
+// zero. depth is a multiple of 8, rows of the matrix are 16-byte aligned.
+template <int Rows, int Width>
+__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int valid_rows,
+                                          int depth) {
+  // A thread keeps its chunk and goes down the rows in steps that leave the permutation of chunks alone.
+  constexpr int kChunks = Width / 8, kStep = kAttentionThreads / kChunks;
+  static_assert(Rows % kStep == 0 && kStep % 8 == 0);
+  const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int rows = chunk * 8 < depth ? valid_rows - row : 0;
+  Bf16* to = tile + tile_offset<Width>(row, chunk);
+  const Bf16* source = from + row * stride + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < Rows; i += kStep) {
+    const bool valid = i < rows;
+    copy_async16(to + i * Width, valid ? source : from, valid);
+    source += kStep * stride;
+  }
+}
+
+__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const Bf16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], const Bf16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+__device__ __forceinline__ int lane_id() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ __forceinline__ int warp_id() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+
+// A[m][k] of a tile stored (m, k): rows m0.. + 16, columns k0.. + 16.
+template <int Width>
+__device__ __forceinline__ void load_a(uint32_t (&a)[4], const Bf16* tile, int m0, int k0) {
+  const int lane = lane_id();
+  ldmatrix(a, tile + tile_offset<Width>(m0 + (lane & 15), k0 / 8 + (lane >> 4)));
+}
+// B[k][n] of a tile stored (n, k), for n0.. + 16: b[0], b[1] for the first 8 columns, b[2], b[3] for the
+// others.
+template <int Width>
+__device__ __forceinline__ void load_b(uint32_t (&b)[4], const Bf16* tile, int n0, int k0) {
+  const int lane = lane_id();
+  ldmatrix(b, tile + tile_offset<Width>(n0 + (lane & 7) + ((lane >> 4) << 3), k0 / 8 + ((lane >> 3) & 1)));
+}
+// The same of a tile stored (k, n).
+template <int Width>
+__device__ __forceinline__ void load_b_transposed(uint32_t (&b)[4], const Bf16* tile, int k0, int n0) {
+  const int lane = lane_id();
+  ldmatrix_transposed(b, tile + tile_offset<Width>(k0 + (lane & 15), n0 / 8 + (lane >> 4)));
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The A fragment whose columns are those of two C fragments.
+__device__ __forceinline__ void to_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {
+  a[0] = pack(left[0], left[1]);
+  a[1] = pack(left[2], left[3]);
+  a[2] = pack(right[0], right[1]);
+  a[3] = pack(right[2], right[3]);
+}
+
+template <int Tiles, int Columns>
+__device__ __forceinline__ void clear(float (&c)[Tiles][Columns][4]) {
+#pragma unroll
+  for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Columns; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) c[i][j][e] = 0.0f;
+    }
+  }
+}
+
+// c (16 * Tiles, 8 * Columns) += A B^T: A rows m0.. of tile a (m, Width), B = tile b (n, Width), whole width.
+template <int Width, int Tiles, int Columns>
+__device__ __forceinline__ void product_abt(float (&c)[Tiles][Columns][4], const Bf16* a, int m0,
+                                            const Bf16* b) {
+#pragma unroll
+  for (int k = 0; k < Width; k += 16) {
+    uint32_t fa[Tiles][4];
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) load_a<Width>(fa[i], a, m0 + 16 * i, k);
+#pragma unroll
+    for (int j = 0; j < Columns; j += 2) {
+      uint32_t fb[4];
+      load_b<Width>(fb, b, 8 * j, k);
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+        mma(c[i][j], fa[i], fb[0], fb[1]);
+        mma(c[i][j + 1], fa[i], fb[2], fb[3]);
+      }
+    }
+  }
+}
+
+// c (16 * Tiles, Width) += P B: P (16 * Tiles, 8 * Columns) in C fragments, rounded to bf16; B = tile b
+// (8 * Columns, Width).
+template <int Width, int Tiles, int Columns>
+__device__ __forceinline__ void product_pb(float (&c)[Tiles][Width / 8][4],
+                                           const float (&p)[Tiles][Columns][4], const Bf16* b) {
+#pragma unroll
+  for (int k = 0; k < Columns; k += 2) {
+    uint32_t fa[Tiles][4];
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) to_a(fa[i], p[i][k], p[i][k + 1]);
+#pragma unroll
+    for (int n = 0; n < Width; n += 16) {
+      uint32_t fb[4];
+      load_b_transposed<Width>(fb, b, 8 * k, n);
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+        mma(c[i][n / 8], fa[i], fb[0], fb[1]);
+        mma(c[i][n / 8 + 1], fa[i], fb[2], fb[3]);
+      }
+    }
+  }
+}
+
+// Writes rows of C fragments as bf16 to `to`, by way of the warp's own rows m0.. of a tile, so that the
+// stores are 16 bytes wide. Rows from valid_rows on and columns from depth on are left out.
+template <int Width, int Tiles>
+__device__ __forceinline__ void store_rows(Bf16* to, int64_t stride, Bf16* tile, int m0,
+                                           const float (&c)[Tiles][Width / 8][4], int valid_rows, int depth) {
+  const int g = lane_id() >> 2, t = lane_id() & 3;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Width / 8; ++j) {
+      const int row = m0 + 16 * i + g;
+      *reinterpret_cast<uint32_t*>(tile + tile_offset<Width>(row, j) + 2 * t) = pack(c[i][j][0], c[i][j][1]);
+      *reinterpret_cast<uint32_t*>(tile + tile_offset<Width>(row + 8, j) + 2 * t) =
+          pack(c[i][j][2], c[i][j][3]);
+    }
+  }
+  __syncwarp();
+  constexpr int kChunks = Width / 8;
+#pragma unroll
+  for (int i = 0; i < 16 * Tiles * kChunks / 32; ++i) {
+    const int item = i * 32 + lane_id();
+    const int row = m0 + item / kChunks, chunk = item % kChunks;
+    if (row < valid_rows && chunk * 8 < depth) {
+      *reinterpret_cast<uint4*>(to + row * stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(tile + tile_offset<Width>(row, chunk));
+    }
+  }
+}
+
+}  // namespace octet::device

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/gemm_plan.h"
+#include "ops/backend.h"
+
+namespace octet {
+
+// Memory for the length of one op, cut from the workspace: all ops run on one stream, so that the next op may
+// use the same memory again.
+class Scratch {
+ public:
+  Scratch(std::byte* data, int64_t bytes, const char* op) : data_(data), left_(bytes), op_(op) {}
+
+  // 256-byte aligned; throws when the workspace is too small.
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = round_up(count * static_cast<int64_t>(sizeof(T)), 256);
+    require(bytes <= left_, "[cuda] {}: needs {} more bytes of workspace, {} are left (see workspace_bytes)",
+            op_, bytes, left_);
+    auto* result = reinterpret_cast<T*>(data_);
+    data_ += bytes;
+    left_ -= bytes;
+    return result;
+  }
+  int64_t left() const { return left_; }
+
+ private:
+  std::byte* data_;
+  int64_t left_;
+  const char* op_;
+};
+
+// Every op in the order of ops/backend.h; each is defined in the .cu file named after it.
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options);
+  ~CudaBackend() override;
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+  int64_t memory_bytes() const override;
+
+  std::shared_ptr<void> allocate(int64_t bytes) override;
+  void copy_to_device(Tensor to, const void* from) override;
+  void copy_to_host(void* to, Tensor from) override;
+  void copy(Tensor to, Tensor from) override;
+  void zero(Tensor tensor) override;
+  void synchronize() override;
+  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
+  void set_workspace(Tensor workspace) override;
+
+  void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
+  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                const GemmOptions& options) override;
+  void quantize(const Operand& operand) override;
+  void update_delayed_scales(const DelayedScaling& state) override;
+
+  void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) override;
+  void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) override;
+
+  void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                    Tensor delta, Tensor gain, Tensor bias, float epsilon) override;
+  void norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                     Tensor residual, Tensor mean, Tensor inv, Tensor gain) override;
+
+  void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) override;
+  void rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
+                     const AttentionShape& shape) override;
+  void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                         const AttentionShape& shape) override;
+  void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                          const Documents& documents, const AttentionShape& shape) override;
+
+  void activation_forward(Activation kind, const Operand& h, Tensor x) override;
+  void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
+
+  void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
+                     const LossOptions& options) override;
+
+  void add_column_sum(Tensor column_sum, Tensor x) override;
+  void sum(Tensor total, Tensor x) override;
+  void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) override;
+  void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
+
+  // ---- for the ops ----
+  cudaStream_t stream() const { return stream_.get(); }
+  const CudaOptions& options() const { return options_; }
+  int sm_count() const { return sm_count_; }
+  Scratch scratch(const char* op);
+
+  // How gemm_fp8 would run a product of these shapes: "native" on the FP8 tensor cores, or "emulated" with
+  // dequantised operands. c (m, n), a (m, k), b (n, k).
+  std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
+                            DType format_b, DType out);
+
+ private:
+  static constexpr int64_t kGemmWorkspace = 64ll << 20;
+  static constexpr int64_t kEmulationScratch = 256ll << 20;  // larger operands are dequantised piece by piece
+
+  GemmKey fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                  const GemmOptions& options);
+  bool runs_native(const GemmKey& key, Granularity a, Granularity b);
+  void gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                       const GemmOptions& options);
+  void gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                         const GemmOptions& options);
+  void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
+  // What remains when a kernel has written its part of an operand (see plan_operand): casts, statistics.
+  template <class Plan>
+  void finish_operand(const Operand& operand, const Plan& plan) {
+    if (plan.cast_after) cast_copies(operand);
+    if (plan.blocks_after) quantize_blocks(operand);
+    if (operand.fp8 && operand.fp8->stats) record_stats(operand);
+  }
+  void cast_copies(const Operand& operand);      // with the slot's scale
+  void quantize_blocks(const Operand& operand);  // Row128, Block128, Row32
+  void record_stats(const Operand& operand);
+  void make_workspace(int64_t bytes);
+
+  CudaOptions options_;
+  CudaStream stream_;
+  int sm_count_ = 0;
+  std::string description_;
+  std::unique_ptr<GemmPlanner> planner_;
+  std::unique_ptr<Attention> attention_;  // made by the first attention op
+  DeviceMemory own_workspace_;  // until set_workspace gives another
+  std::byte* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+};
+
+// What attention needs of the workspace; defined beside the attention ops.
+int64_t attention_workspace_bytes(const WorkspaceNeeds& needs);
+
+}  // namespace octet

@@ -1,0 +1,91 @@
+#ifdef OCTET_WITH_CUDNN
+
+#include "backend/cuda/cudnn_library.h"
+
+#include <cudnn.h>
+#include <dlfcn.h>
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+#define OCTET_TEXT_OF(x) #x
+#define OCTET_TEXT(x) OCTET_TEXT_OF(x)
+
+void* library = nullptr;
+
+std::string open_library() {
+  // The major version of the headers: the types of another one may differ.
+  const std::string name = "libcudnn.so." OCTET_TEXT(CUDNN_MAJOR);
+  std::vector<std::string> places = {name};
+#ifdef OCTET_CUDNN_FOLDER
+  places.push_back(std::string(OCTET_CUDNN_FOLDER) + "/" + name);
+#endif
+  std::string reason;
+  for (const auto& place : places) {
+    library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open until the program ends
+    if (library) return "";
+    if (reason.empty()) reason = dlerror();
+  }
+  return "cuDNN cannot be opened: " + reason;
+}
+
+template <class Function>
+Function* find(const char* name) {
+  void* address = library ? dlsym(library, name) : nullptr;
+  require(address != nullptr, "[cuda] {} is missing from the cuDNN found", name);
+  return reinterpret_cast<Function*>(address);
+}
+
+}  // namespace
+
+std::string open_cudnn() {
+  static const std::string reason = open_library();
+  return reason;
+}
+
+size_t cudnn_version() {
+  return cudnnGetVersion();
+}
+
+}  // namespace octet
+
+// The functions that cudnn-frontend calls by name, forwarded to the library. The frontend has a loader of its
+// own, but it also opens the CUDA runtime and driver by names that are often absent, and refuses to work
+// beside another one.
+#define OCTET_FORWARD(result, name, parameters, arguments)                          \
+  result CUDNNWINAPI name parameters {                                              \
+    static auto* const function = octet::find<result parameters>(OCTET_TEXT(name)); \
+    return function arguments;                                                      \
+  }
+
+extern "C" {
+OCTET_FORWARD(size_t, cudnnGetVersion, (void), ())
+OCTET_FORWARD(const char*, cudnnGetErrorString, (cudnnStatus_t status), (status))
+OCTET_FORWARD(void, cudnnGetLastErrorString, (char* message, size_t size), (message, size))
+OCTET_FORWARD(cudnnStatus_t, cudnnCreate, (cudnnHandle_t * handle), (handle))
+OCTET_FORWARD(cudnnStatus_t, cudnnDestroy, (cudnnHandle_t handle), (handle))
+OCTET_FORWARD(cudnnStatus_t, cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream), (handle, stream))
+OCTET_FORWARD(cudnnStatus_t, cudnnGetStream, (cudnnHandle_t handle, cudaStream_t* stream), (handle, stream))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendCreateDescriptor,
+              (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor), (type, descriptor))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor),
+              (descriptor))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor), (descriptor))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendSetAttribute,
+              (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, int64_t count, const void* elements),
+              (descriptor, name, type, count, elements))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendGetAttribute,
+              (const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* elements),
+              (descriptor, name, type, wanted, count, elements))
+OCTET_FORWARD(cudnnStatus_t, cudnnBackendExecute,
+              (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack),
+              (handle, plan, pack))
+}
+
+#endif  // OCTET_WITH_CUDNN

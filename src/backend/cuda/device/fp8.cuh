@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "backend/cuda/device/vec.cuh"
+#include "ops/quantized.h"
+
+namespace octet::device {
+
+constexpr uint32_t kInfinityBits = 0x7F800000u;
+
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFu;
+}
+
+// Two values to two codes, the first in the low byte: saturating, to nearest even.
+template <bool e5m2>
+__device__ __forceinline__ uint32_t encode2(float a, float b) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+}
+
+__device__ inline uint8_t encode1(float x, bool e5m2) {
+  const uint32_t code = e5m2 ? encode2<true>(x, 0.0f) : encode2<false>(x, 0.0f);
+  return static_cast<uint8_t>(code);
+}
+
+// Four values to four codes in a word, the first in the lowest byte.
+template <bool e5m2>
+__device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
+  return encode2<e5m2>(a, b) | encode2<e5m2>(c, d) << 16;
+}
+
+// Calls fn<e5m2>() so that the format is decided once for a whole tile.
+template <class Function>
+__device__ __forceinline__ void with_format(bool e5m2, const Function& fn) {
+  if (e5m2) {
+    fn.template operator()<true>();
+  } else {
+    fn.template operator()<false>();
+  }
+}
+
+__device__ __forceinline__ float decode1(uint8_t code, bool e5m2) {
+  const __half_raw half = __nv_cvt_fp8_to_halfraw(code, e5m2 ? __NV_E5M2 : __NV_E4M3);
+  return __half2float(half);
+}
+
+// scale_from_amax of ops/quantized.h.
+__device__ inline float scale_from_amax(float amax, bool e5m2, int margin, float previous) {
+  constexpr float kSmallest = 0x1p-126f, kLargest = 0x1p126f;
+  if (!(amax > 0.0f) || !(amax <= 3.402823466e+38f)) return previous;
+  const float target = (e5m2 ? 57344.0f : 448.0f) / static_cast<float>(uint64_t{1} << margin);
+  const float scale = target / amax;
+  return scale < kSmallest ? kSmallest : scale > kLargest ? kLargest : scale;
+}
+
+// What a kernel writes of a tensor in FP8 with one scale, besides or instead of its dense form.
+struct CastTarget {
+  uint8_t* rowwise = nullptr;
+  uint8_t* colwise = nullptr;
+  ScaleSlot* slot = nullptr;
+  bool row_e5m2 = false;
+  bool col_e5m2 = false;
+  bool record = false;     // the amax
+  bool set_scale = false;  // the scales follow from the amax of this very tensor
+  int margin = 0;
+};
+
+__device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, float amax) {
+  slot->scale_rowwise = scale_from_amax(amax, target.row_e5m2, target.margin, slot->scale_rowwise);
+  slot->scale_colwise = scale_from_amax(amax, target.col_e5m2, target.margin, slot->scale_colwise);
+  slot->inverse_rowwise = 1.0f / slot->scale_rowwise;
+  slot->inverse_colwise = 1.0f / slot->scale_colwise;
+}
+
+// Every thread of each of `blocks` blocks calls this once, last, with the magnitude bits of the largest value
+// it saw (which orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks
+// that have come; both are zero again when the kernel ends, so that no launch is spent on clearing them.
+__device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsigned int blocks) {
+  __shared__ uint32_t warp_amax[32];
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x + 31) / 32;
+  if (thread % 32 == 0) warp_amax[thread / 32] = amax;
+  __syncthreads();
+  if (thread != 0) return;
+  for (int i = 1; i < warps; ++i) amax = max(amax, warp_amax[i]);
+
+  ScaleSlot* slot = target.slot;
+  auto* running = reinterpret_cast<unsigned int*>(&slot->unused2[0]);
+  auto* arrived = reinterpret_cast<unsigned int*>(&slot->unused2[1]);
+  atomicMax(running, amax);
+  __threadfence();
+  if (atomicAdd(arrived, 1u) != blocks - 1) return;
+  __threadfence();
+  const unsigned int total = atomicExch(running, 0u);
+  *arrived = 0u;
+  slot->amax_last = __uint_as_float(total);
+  slot->amax = __uint_as_float(max(__float_as_uint(slot->amax), total));
+  if (target.set_scale) set_scales(slot, target, __uint_as_float(total));
+}
+
+}  // namespace octet::device

@@ -1,0 +1,107 @@
+#pragma once
+
+#include "backend/cuda/device/fp8.cuh"
+
+namespace octet::device {
+
+// A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read
+// and written along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16
+// after a trip through shared memory, in words of 4 rows of one column.
+template <int rows_, int threads_>
+struct Tile {
+  static constexpr int kRows = rows_;
+  static constexpr int kThreads = threads_;
+  static constexpr int kCols = kThreads * 32 / kRows;
+  static constexpr int kWords = kThreads * 8;   // of shared memory for the transposed codes
+  static constexpr int kChunks = kRows / 16;    // 16-byte vectors in a column
+  static constexpr int kWarpRows = kRows / 16;  // warps side by side along the rows
+  static_assert(kRows % 16 == 0 && (kThreads / 32) % kWarpRows == 0);
+
+  // The first row and column of this thread.
+  __device__ static int row() { return 4 * (lane() / 8 + 4 * warp_row()); }
+  __device__ static int col() { return 8 * (lane() % 8 + 8 * (warp() / kWarpRows)); }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int warp_row() { return warp() % kWarpRows; }
+
+  // Vectors of a column lie scattered over the banks, so that neither the writes (one column in eight) nor
+  // the reads (neighbouring vectors) of a warp meet in one.
+  __device__ static int place(int chunk) { return chunk ^ ((chunk >> 3 ^ chunk >> 6) & 7); }
+
+  // Puts the codes of this thread's values into shared memory.
+  template <class T>
+  __device__ static void stage(uint32_t* words, const Pack8<T> (&values)[4], float scale, bool e5m2) {
+    const int group = row() / 4;
+    with_format(e5m2, [&]<bool as_e5m2>() {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        words[4 * place((col() + j) * kChunks + group / 4) + group % 4] =
+            encode4<as_e5m2>(values[0].at(j) * scale, values[1].at(j) * scale, values[2].at(j) * scale,
+                             values[3].at(j) * scale);
+      }
+    });
+  }
+
+  // Writes the staged codes to `colwise` (cols, rows). `column_of(c)` is the matrix column of the tile's
+  // column c, or negative where there is none. Between stage and this, and after it, the block must meet at a
+  // barrier.
+  template <class ColumnOf>
+  __device__ static void write_transposed(const uint32_t* words, uint8_t* colwise, int64_t rows, int64_t row0,
+                                          const ColumnOf& column_of) {
+    const bool whole = rows % 16 == 0;
+    for (int i = static_cast<int>(threadIdx.x); i < kCols * kChunks; i += kThreads) {
+      const int64_t column = column_of(i / kChunks);
+      const int64_t row = row0 + 16 * (i % kChunks);
+      if (column < 0 || row >= rows) continue;
+      const uint4 codes = reinterpret_cast<const uint4*>(words)[place(i)];
+      uint8_t* to = colwise + column * rows + row;
+      if (whole) {
+        *reinterpret_cast<uint4*>(to) = codes;
+      } else {
+        const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          if (row + j < rows) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
+        }
+      }
+    }
+  }
+};
+
+// Eight codes of one row.
+template <bool vector, class T>
+__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, int64_t count) {
+  uint32_t codes[2];
+  with_format(e5m2, [&]<bool as_e5m2>() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      codes[i] = encode4<as_e5m2>(values.at(4 * i) * scale, values.at(4 * i + 1) * scale,
+                                  values.at(4 * i + 2) * scale, values.at(4 * i + 3) * scale);
+    }
+  });
+  if constexpr (vector) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(codes[0], codes[1]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) to[j] = static_cast<uint8_t>(codes[j / 4] >> (8 * (j % 4)));
+    }
+  }
+}
+
+__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<float>& values) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) bits = max(bits, magnitude_bits(values.at(j)));
+  return bits;
+}
+// Two elements at a time: the bits of bf16 are the upper half of those of fp32.
+__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
+  constexpr uint32_t kMask = 0x7FFF7FFFu;
+  const uint4 raw = values.raw;
+  const uint32_t pair =
+      __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
+  return max(pair << 16, pair & 0xFFFF0000u);
+}
+
+}  // namespace octet::device

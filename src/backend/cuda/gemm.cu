@@ -1,0 +1,352 @@
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/device/fp8.cuh"
+#include "backend/cuda/device/tile_kernel.cuh"
+
+// Row-major C (m, n) = A B is column-major C^T (n, m) = B^T A^T, so cuBLAS's A is our b and its B is our a.
+
+namespace octet {
+namespace device {
+namespace {
+
+constexpr int kThreads = 256;
+
+// out[i][j] = value of row `row0 + i` of the codes, with the factor of its block (not that of the tensor).
+template <class T>
+__global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scales, Granularity granularity,
+                                  bool e5m2, int64_t row0, int64_t rows, int64_t depth) {
+  const int64_t count = rows * depth;
+  const int64_t blocks = granularity == Granularity::Row32 ? (depth + 31) / 32 : (depth + 127) / 128;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    const int64_t row = row0 + i / depth, k = i % depth;
+    float factor = 1.0f;
+    if (granularity == Granularity::Row128) {
+      factor = static_cast<const float*>(scales)[row * blocks + k / 128];
+    } else if (granularity == Granularity::Block128) {
+      factor = static_cast<const float*>(scales)[row / 128 * blocks + k / 128];
+    } else if (granularity == Granularity::Row32) {
+      const uint32_t exponent = static_cast<const uint8_t*>(scales)[row * blocks + k / 32];
+      factor = exponent == 0 ? 0x1p-127f : __uint_as_float(exponent << 23);
+    }
+    out[i] = from_float<T>(decode1(codes[row * depth + k], e5m2) * factor);
+  }
+}
+
+// {alpha, beta} of a product whose tensor scales were not applied to the operands.
+__global__ void alpha_beta_kernel(float* out, const float* scale_a, const float* scale_b, float beta) {
+  out[0] = (scale_a ? *scale_a : 1.0f) * (scale_b ? *scale_b : 1.0f);
+  out[1] = beta;
+}
+
+// Scales as cuBLASLt wants them. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple
+// of 4.
+__global__ void arrange_scales_kernel(float* out, const float* scales, int64_t rows, int64_t blocks,
+                                      bool row128) {
+  const int64_t padded = (blocks + 3) / 4 * 4;
+  const int64_t count = row128 ? rows * blocks : rows * padded;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    if (row128) {
+      out[i] = scales[i % rows * blocks + i / rows];
+    } else {
+      out[i] = i % padded < blocks ? scales[i / padded * blocks + i % padded] : 1.0f;
+    }
+  }
+}
+
+template <class T, class B>
+__global__ void add_bias_kernel(T* c, const B* bias, int64_t rows, int64_t cols) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < rows * cols;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    c[i] = from_float<T>(to_float(c[i]) + to_float(bias[i % cols]));
+  }
+}
+
+// out (rows, cols), with rows `stride` apart, = or += the product.
+__global__ void round_into_kernel(Bf16* out, const float* product, int64_t rows, int64_t cols, int64_t stride,
+                                  bool accumulate) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < rows * cols;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    Bf16* place = out + i / cols * stride + i % cols;
+    *place = from_float<Bf16>(accumulate ? to_float(*place) + product[i] : product[i]);
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+namespace {
+
+unsigned blocks_for(const CudaBackend& backend, int64_t count) {
+  return narrow<unsigned>(std::clamp<int64_t>(div_up(count, device::kThreads), 1, 16 * backend.sm_count()));
+}
+
+cudaDataType_t type_of(DType dtype, const char* op) {
+  switch (dtype) {
+    case DType::F32:
+      return CUDA_R_32F;
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::E5M2:
+      return CUDA_R_8F_E5M2;
+    default:
+      fail("[cuda] {}: operands of type {} are not supported", op, name_of(dtype));
+  }
+}
+
+std::optional<cublasLtMatmulMatrixScale_t> scale_mode(Granularity granularity) {
+  switch (granularity) {
+    case Granularity::Tensor:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Granularity::Row128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Granularity::Block128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case Granularity::Row32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  }
+  return {};
+}
+
+void check_bias(const Tensor& bias, int64_t n, const char* op) {
+  require(!bias || bias.numel() == n, "[cuda] {}: the bias has {} elements, expected {}", op, bias.numel(),
+          n);
+}
+
+}  // namespace
+
+// Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded
+// twice).
+void CudaBackend::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
+  scratch("gemm");  // makes the workspace where none was given
+  GemmCall full = call;
+  bool separate_bias = false;
+  if (bias) {
+    key.bias = type_of(bias.dtype, "gemm");
+    full.bias = bias.data;
+    if (alignment_of(bias.data) < 16 || !planner_->supported(key, kGemmWorkspace)) {
+      key.bias.reset();
+      full.bias = nullptr;
+      separate_bias = true;
+    }
+  }
+  planner_->run(key, full, workspace_, kGemmWorkspace);
+  if (!separate_bias) return;
+  require(key.ldc == key.m, "[cuda] gemm: a bias on part of a matrix");
+  const unsigned blocks = blocks_for(*this, key.m * key.n);
+  dispatch_real("gemm", key.type_c == CUDA_R_32F ? DType::F32 : DType::BF16, [&]<class T>(T) {
+    dispatch_real("gemm", bias.dtype, [&]<class B>(B) {
+      device::add_bias_kernel<<<blocks, device::kThreads, 0, stream()>>>(
+          static_cast<T*>(call.c), static_cast<const B*>(bias.data), key.n, key.m);
+    });
+  });
+  check_launch("gemm bias");
+}
+
+void CudaBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
+  const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
+  const int64_t n = options.transpose_b ? b.rows() : b.cols(),
+                depth = options.transpose_b ? b.cols() : b.rows();
+  require(depth == k && c.rows() == m && c.cols() == n,
+          "[cuda] gemm: c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(),
+          a.shape.to_string(), options.transpose_a ? " transposed" : "", b.shape.to_string(),
+          options.transpose_b ? " transposed" : "");
+  require(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16) &&
+              (c.dtype == a.dtype || c.dtype == DType::F32),
+          "[cuda] gemm: {} = {} x {}, expected one real dtype, or fp32 for c", name_of(c.dtype),
+          name_of(a.dtype), name_of(b.dtype));
+  check_bias(options.bias, n, "gemm");
+  require(k > 0, "[cuda] gemm: the inner dimension is 0");
+  if (m == 0 || n == 0) return;
+  GemmKey key;
+  key.m = n, key.n = m, key.k = k;
+  key.lda = options.transpose_b ? k : n;
+  key.ldb = options.transpose_a ? m : k;
+  key.ldc = n;
+  key.transpose_a = options.transpose_b;
+  key.transpose_b = options.transpose_a;
+  key.type_a = key.type_b = type_of(a.dtype, "gemm");
+  key.type_c = type_of(c.dtype, "gemm");
+  key.accumulate = options.accumulate;
+  key.align_a = alignment_of(b.data);
+  key.align_b = alignment_of(a.data);
+  key.align_c = alignment_of(c.data);
+  run_gemm(key, {.a = b.data, .b = a.data, .c = c.data}, options.bias);
+}
+
+GemmKey CudaBackend::fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                             const GemmOptions& options) {
+  GemmKey key;
+  key.m = b.codes.rows(), key.n = a.codes.rows(), key.k = a.codes.cols();
+  key.lda = key.ldb = key.k;
+  key.ldc = key.m;
+  key.transpose_a = true;
+  key.type_a = type_of(b.codes.dtype, "gemm_fp8");
+  key.type_b = type_of(a.codes.dtype, "gemm_fp8");
+  key.type_c = type_of(c.dtype, "gemm_fp8");
+  key.accumulate = options.accumulate;
+  key.scale_a = scale_mode(b.granularity);
+  key.scale_b = scale_mode(a.granularity);
+  key.align_a = alignment_of(b.codes.data);
+  key.align_b = alignment_of(a.codes.data);
+  key.align_c = alignment_of(c.data);
+  return key;
+}
+
+bool CudaBackend::runs_native(const GemmKey& key, Granularity a, Granularity b) {
+  // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written
+  // yet.
+  if (a == Granularity::Row32 || b == Granularity::Row32) return false;
+  if (key.k % 16 != 0 || key.m % 16 != 0 || key.align_a < 16 || key.align_b < 16 || key.align_c < 16)
+    return false;
+  // Rows of scales must be whole vectors too.
+  if ((a != Granularity::Tensor || b != Granularity::Tensor) && key.n % 8 != 0) return false;
+  return planner_->supported(key, kGemmWorkspace);
+}
+
+std::string CudaBackend::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity granularity_a,
+                                       Granularity granularity_b, DType format_a, DType format_b, DType out) {
+  // Pointers as the memory plan would give them; nothing is read.
+  void* aligned = reinterpret_cast<void*>(uintptr_t{256});
+  const QuantizedMatrix a{.codes = {aligned, format_a, {m, k}}, .granularity = granularity_a};
+  const QuantizedMatrix b{.codes = {aligned, format_b, {n, k}}, .granularity = granularity_b};
+  const GemmKey key = fp8_key({aligned, out, {m, n}}, a, b, {});
+  return runs_native(key, granularity_a, granularity_b) ? "native" : "emulated";
+}
+
+void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                           const GemmOptions& options) {
+  constexpr const char* op = "gemm_fp8";
+  require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[cuda] {}: operands are {} and {}, expected FP8",
+          op, name_of(a.codes.dtype), name_of(b.codes.dtype));
+  require(a.codes.dtype == DType::E4M3 || b.codes.dtype == DType::E4M3,
+          "[cuda] {}: both operands are e5m2, expected at least one e4m3", op);
+  require(c.dtype == DType::F32 || c.dtype == DType::BF16, "[cuda] {}: c is {}, expected fp32 or bf16", op,
+          name_of(c.dtype));
+  const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
+  require(b.codes.cols() == k && c.rows() == m && c.cols() == n && k > 0,
+          "[cuda] {}: c {} = a {} b {} transposed: the shapes do not fit together", op, c.shape.to_string(),
+          a.codes.shape.to_string(), b.codes.shape.to_string());
+  for (const QuantizedMatrix* x : {&a, &b}) {
+    require(x->granularity != Granularity::Tensor || alignment_of(x->tensor_scale) >= 16,
+            "[cuda] {}: a tensor scale is not 16-byte aligned", op);
+    require(x->granularity != Granularity::Tensor || x->tensor_scale != nullptr,
+            "[cuda] {}: a tensor scale is absent", op);
+  }
+  check_bias(options.bias, n, op);
+  if (m == 0 || n == 0) return;
+  const GemmKey key = fp8_key(c, a, b, options);
+  if (runs_native(key, a.granularity, b.granularity)) {
+    gemm_fp8_native(key, c, a, b, options);
+  } else {
+    gemm_fp8_emulated(c, a, b, options);
+  }
+}
+
+void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a,
+                                  const QuantizedMatrix& b, const GemmOptions& options) {
+  Scratch space = scratch("gemm_fp8");
+  const auto scales = [&](const QuantizedMatrix& x) -> const float* {
+    if (x.granularity == Granularity::Tensor) return x.tensor_scale;
+    const bool row128 = x.granularity == Granularity::Row128;
+    const int64_t blocks = div_up(x.codes.cols(), 128);
+    const int64_t rows = row128 ? x.codes.rows() : div_up(x.codes.rows(), 128);
+    const int64_t count = rows * (row128 ? blocks : round_up(blocks, 4));
+    auto* arranged = space.take<float>(count);
+    device::arrange_scales_kernel<<<blocks_for(*this, count), device::kThreads, 0, stream()>>>(
+        arranged, static_cast<const float*>(x.scales.data), rows, blocks, row128);
+    check_launch("gemm_fp8 scales");
+    return arranged;
+  };
+  run_gemm(key,
+           {.a = b.codes.data, .b = a.codes.data, .c = c.data, .scale_a = scales(b), .scale_b = scales(a)},
+           options.bias);
+}
+
+// Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and
+// Block128; tensor scales multiply the product. Large operands go piece by piece.
+void CudaBackend::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                                    const GemmOptions& options) {
+  constexpr const char* op = "gemm_fp8";
+  const auto exact_in_bf16 = [](Granularity g) {
+    return g == Granularity::Tensor || g == Granularity::Row32;
+  };
+  const DType type = exact_in_bf16(a.granularity) && exact_in_bf16(b.granularity) ? DType::BF16 : DType::F32;
+  const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
+  const auto element = static_cast<int64_t>(size_of(type));
+  Scratch space = scratch(op);
+  auto* alpha_beta = space.take<float>(2);
+  // cuBLASLt writes bf16 results from fp32 operands in no case: the product goes through an fp32 matrix of
+  // its own.
+  const bool through_fp32 = type == DType::F32 && c.dtype == DType::BF16;
+  const int64_t budget = std::min(space.left(), kEmulationScratch) - 4096;
+  int64_t rows_a = m, rows_b = n;
+  const auto bytes_needed = [&] {
+    return (rows_a + rows_b) * k * element + (through_fp32 ? rows_a * rows_b * 4 : 0) + 1024;
+  };
+  while (bytes_needed() > budget && (rows_a > 64 || rows_b > 64)) {
+    (rows_a > rows_b ? rows_a : rows_b) = round_up(std::max(rows_a, rows_b) / 2, 64);
+  }
+  auto* dense_a = space.take<std::byte>(rows_a * k * element);
+  auto* dense_b = space.take<std::byte>(rows_b * k * element);
+  auto* product = through_fp32 ? space.take<float>(rows_a * rows_b) : nullptr;
+
+  const auto tensor_scale = [](const QuantizedMatrix& x) {
+    return x.granularity == Granularity::Tensor ? x.tensor_scale : nullptr;
+  };
+  const bool accumulate = options.accumulate && !through_fp32;
+  device::alpha_beta_kernel<<<1, 1, 0, stream()>>>(alpha_beta, tensor_scale(a), tensor_scale(b),
+                                                   accumulate ? 1 : 0);
+  check_launch(op);
+  const auto dequantize = [&](std::byte* out, const QuantizedMatrix& x, int64_t row0, int64_t rows) {
+    const bool e5m2 = x.codes.dtype == DType::E5M2;
+    dispatch_real(op, type, [&]<class T>(T) {
+      device::dequantize_kernel<<<blocks_for(*this, rows * k), device::kThreads, 0, stream()>>>(
+          reinterpret_cast<T*>(out), static_cast<const uint8_t*>(x.codes.data), x.scales.data, x.granularity,
+          e5m2, row0, rows, k);
+    });
+    check_launch(op);
+  };
+  for (int64_t i = 0; i < m; i += rows_a) {
+    const int64_t part_m = std::min(rows_a, m - i);
+    dequantize(dense_a, a, i, part_m);
+    for (int64_t j = 0; j < n; j += rows_b) {
+      const int64_t part_n = std::min(rows_b, n - j);
+      dequantize(dense_b, b, j, part_n);
+      auto* out = static_cast<std::byte*>(c.data) + (i * n + j) * static_cast<int64_t>(size_of(c.dtype));
+      GemmKey key;
+      key.m = part_n, key.n = part_m, key.k = k;
+      key.lda = key.ldb = k;
+      key.ldc = through_fp32 ? part_n : n;
+      key.transpose_a = true;
+      key.type_a = key.type_b = type_of(type, op);
+      key.type_c = through_fp32 ? CUDA_R_32F : type_of(c.dtype, op);
+      key.accumulate = accumulate;
+      key.device_alpha = true;
+      key.align_c = through_fp32 ? 256 : alignment_of(out);
+      planner_->run(key,
+                    {.a = dense_b,
+                     .b = dense_a,
+                     .c = through_fp32 ? static_cast<void*>(product) : out,
+                     .alpha_beta = alpha_beta},
+                    workspace_, kGemmWorkspace);
+      if (through_fp32) {
+        device::round_into_kernel<<<blocks_for(*this, part_m * part_n), device::kThreads, 0, stream()>>>(
+            reinterpret_cast<device::Bf16*>(out), product, part_m, part_n, n, options.accumulate);
+        check_launch(op);
+      }
+    }
+  }
+  if (!options.bias) return;
+  dispatch_real(op, c.dtype, [&]<class T>(T) {
+    dispatch_real(op, options.bias.dtype, [&]<class B>(B) {
+      device::add_bias_kernel<<<blocks_for(*this, m * n), device::kThreads, 0, stream()>>>(
+          static_cast<T*>(c.data), static_cast<const B*>(options.bias.data), m, n);
+    });
+  });
+  check_launch(op);
+}
+
+}  // namespace octet

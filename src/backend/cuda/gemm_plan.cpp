@@ -1,0 +1,317 @@
+#include "backend/cuda/gemm_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/log.h"
+
+namespace octet {
+namespace {
+
+constexpr int kCandidates = 24;
+constexpr int kSamples = 3;
+constexpr float kSampleMs = 1.0f;  // launches are repeated until a sample takes about this long
+constexpr int kMaxRepetitions = 16;
+
+const CublasLt& lt() {
+  return CublasLt::get();
+}
+
+LtLayout make_layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  lt().check(
+      lt().MatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
+      "matrix layout");
+  return LtLayout(layout);
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  lt().check(lt().MatmulDescSetAttribute(desc, attribute, &value, sizeof value), "matmul attribute");
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  lt().check(lt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+             "matmul preference");
+}
+
+size_t bytes_of(cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_32F:
+      return 4;
+    case CUDA_R_16BF:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+std::string to_hex(const cublasLtMatmulAlgo_t& algo) {
+  std::array<unsigned char, sizeof algo> bytes;
+  std::memcpy(bytes.data(), &algo, sizeof algo);
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
+  cublasLtMatmulAlgo_t algo;
+  if (text.size() != 2 * sizeof algo || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+    return {};
+  std::array<unsigned char, sizeof algo> bytes;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<unsigned char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  std::memcpy(&algo, bytes.data(), sizeof algo);
+  return algo;
+}
+
+std::string version() {
+  return std::to_string(lt().GetVersion());
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+int alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  int alignment = 256;
+  while (address % static_cast<uintptr_t>(alignment) != 0) alignment /= 2;
+  return alignment;
+}
+
+std::string GemmKey::to_string() const {
+  return fmt::format("{}x{}x{} ld{},{},{} {}{} {},{},{} acc{} bias{} scale{},{} dev{} align{},{},{}", m, n, k,
+                     lda, ldb, ldc, transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
+                     static_cast<int>(type_a), static_cast<int>(type_b), static_cast<int>(type_c),
+                     accumulate ? 1 : 0, bias ? static_cast<int>(*bias) : -1,
+                     scale_a ? static_cast<int>(*scale_a) : -1, scale_b ? static_cast<int>(*scale_b) : -1,
+                     device_alpha ? 1 : 0, align_a, align_b, align_c);
+}
+
+struct GemmPlanner::Plan {
+  LtMatmulDesc desc;
+  LtLayout a, b, c;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // until one is chosen
+  cublasLtMatmulAlgo_t algo;
+  bool chosen = false;
+  float ms = 0;
+  const void *bias = nullptr, *scale_a = nullptr, *scale_b = nullptr;  // as the descriptor has them
+};
+
+GemmPlanner::GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache_file, bool tune)
+    : stream_(stream), gpu_(std::move(gpu)), cache_file_(std::move(cache_file)), tune_(tune) {
+  cublasLtHandle_t handle = nullptr;
+  lt().check(lt().Create(&handle), "cublasLtCreate");
+  handle_.reset(handle);
+  if (tune_) read_cache();
+}
+
+GemmPlanner::~GemmPlanner() = default;
+
+GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes) {
+  auto& slot = plans_[key];
+  if (slot) return *slot;
+  auto plan = std::make_unique<Plan>();
+  cublasLtMatmulDesc_t desc = nullptr;
+  lt().check(lt().MatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "matmul descriptor");
+  plan->desc.reset(desc);
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.device_alpha) set(desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+  if (key.bias) {
+    set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, *key.bias);
+  }
+  if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(*key.scale_a));
+  if (key.scale_b) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(*key.scale_b));
+  // The heuristic looks only at whether there are pointers, so that a supported() before any call is
+  // possible.
+  const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
+  if (key.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+  if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
+  if (key.scale_b) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
+
+  plan->a =
+      make_layout(key.type_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.lda);
+  plan->b =
+      make_layout(key.type_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.ldb);
+  plan->c = make_layout(key.type_c, key.m, key.n, key.ldc);
+
+  cublasLtMatmulPreference_t preference_handle = nullptr;
+  lt().check(lt().MatmulPreferenceCreate(&preference_handle), "matmul preference");
+  const LtPreference preference(preference_handle);
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.align_a));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.align_b));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_c));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_c));
+  if (!tune_) {
+    // Reductions in place add in the order in which the blocks arrive.
+    set(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
+  }
+
+  plan->candidates.resize(kCandidates);
+  int found = 0;
+  const cublasStatus_t status = lt().MatmulAlgoGetHeuristic(
+      handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
+      static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
+  plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+
+  if (const auto entry = cached_.find(key.to_string()); entry != cached_.end() && !plan->candidates.empty()) {
+    cublasLtMatmulHeuristicResult_t check = {};
+    const auto algo = from_hex(entry->second);
+    if (algo &&
+        lt().MatmulAlgoCheck(handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(),
+                             &*algo, &check) == CUBLAS_STATUS_SUCCESS &&
+        check.workspaceSize <= static_cast<size_t>(workspace_bytes)) {
+      plan->algo = *algo;
+      plan->chosen = true;
+    }
+  }
+  slot = std::move(plan);
+  return *slot;
+}
+
+bool GemmPlanner::supported(const GemmKey& key, int64_t workspace_bytes) {
+  const Plan& plan = find(key, workspace_bytes);
+  return plan.chosen || !plan.candidates.empty();
+}
+
+cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
+                                   const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes) {
+  // A plan serves every layer of the same shape: only the pointers inside the descriptor differ between
+  // calls.
+  const auto point = [&](const void*& known, const void* now, cublasLtMatmulDescAttributes_t attribute) {
+    if (known == now) return;
+    set(plan.desc.get(), attribute, now);
+    known = now;
+  };
+  if (key.bias) point(plan.bias, call.bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+  if (key.scale_a) point(plan.scale_a, call.scale_a, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+  if (key.scale_b) point(plan.scale_b, call.scale_b, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+  const float one = 1.0f, zero = 0.0f;
+  const float* alpha = key.device_alpha ? call.alpha_beta : &one;
+  const float* beta = key.device_alpha ? call.alpha_beta + 1 : key.accumulate ? &one : &zero;
+  return lt().Matmul(handle_.get(), plan.desc.get(), alpha, call.a, plan.a.get(), call.b, plan.b.get(), beta,
+                     c, plan.c.get(), c, plan.c.get(), &algo, workspace, static_cast<size_t>(workspace_bytes),
+                     stream_);
+}
+
+void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
+                       int64_t workspace_bytes) {
+  // Repeated launches must not add to C again and again: they go to memory of their own.
+  DeviceMemory own;
+  void* c = call.c;
+  if (key.accumulate) {
+    const size_t bytes = static_cast<size_t>(key.ldc * key.n) * bytes_of(key.type_c);
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      cudaGetLastError();
+      log_warning("[gemm] {}: no {} MB free to time the algorithms; the first proposal is used",
+                  key.to_string(), bytes >> 20);
+      plan.algo = plan.candidates.front().algo;
+      return;
+    }
+    own.reset(memory);
+    c = memory;
+    cuda_check(cudaMemsetAsync(c, 0, bytes, stream_), "gemm tuning");
+  }
+  CudaEvent begin, end;
+  const auto sample = [&](const cublasLtMatmulAlgo_t& algo, int repetitions) {
+    cuda_check(cudaEventRecord(begin.get(), stream_), "gemm tuning");
+    for (int i = 0; i < repetitions; ++i) launch(key, plan, algo, call, c, workspace, workspace_bytes);
+    cuda_check(cudaEventRecord(end.get(), stream_), "gemm tuning");
+    cuda_check(cudaEventSynchronize(end.get()), "gemm tuning");
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "gemm tuning");
+    return ms / static_cast<float>(repetitions);
+  };
+  bool any = false;
+  cublasStatus_t last = CUBLAS_STATUS_NOT_SUPPORTED;
+  for (const auto& candidate : plan.candidates) {
+    if (candidate.workspaceSize > static_cast<size_t>(workspace_bytes)) continue;
+    last = launch(key, plan, candidate.algo, call, c, workspace, workspace_bytes);
+    if (last != CUBLAS_STATUS_SUCCESS) continue;
+    const float first = sample(candidate.algo, 1);
+    if (any && first > 2 * plan.ms) continue;  // clearly slower: no need to look closer
+    const int repetitions =
+        std::clamp(static_cast<int>(kSampleMs / std::max(first, 1e-4f)), 1, kMaxRepetitions);
+    float best = first;
+    for (int i = 0; i < kSamples; ++i) best = std::min(best, sample(candidate.algo, repetitions));
+    if (!any || best < plan.ms) {
+      plan.ms = best;
+      plan.algo = candidate.algo;
+      any = true;
+    }
+  }
+  if (!any) lt().check(last, ("gemm " + key.to_string() + ": every proposed algorithm").c_str());
+  append_to_cache(key, plan);
+}
+
+void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes) {
+  Plan& plan = find(key, workspace_bytes);
+  if (!plan.chosen) {
+    require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product",
+            key.to_string());
+    if (tune_ && !is_capturing(stream_)) {
+      tune(key, plan, call, workspace, workspace_bytes);
+    } else {
+      // The first proposal that the library then also runs.
+      for (size_t i = 0; i + 1 < plan.candidates.size(); ++i) {
+        if (launch(key, plan, plan.candidates[i].algo, call, call.c, workspace, workspace_bytes) ==
+            CUBLAS_STATUS_SUCCESS) {
+          plan.algo = plan.candidates[i].algo;
+          plan.chosen = true;
+          plan.candidates = {};
+          return;
+        }
+      }
+      plan.algo = plan.candidates.back().algo;
+    }
+    plan.chosen = true;
+    plan.candidates = {};
+  }
+  const cublasStatus_t status = launch(key, plan, plan.algo, call, call.c, workspace, workspace_bytes);
+  if (status != CUBLAS_STATUS_SUCCESS) lt().check(status, ("gemm " + key.to_string()).c_str());
+}
+
+// One JSON object per line; lines that another version of anything wrote are passed over.
+void GemmPlanner::read_cache() {
+  if (cache_file_.empty()) return;
+  std::ifstream file(cache_file_);
+  for (std::string line; std::getline(file, line);) {
+    const auto entry = nlohmann::json::parse(line, nullptr, false);
+    const auto text = [&](const char* name) {
+      return entry.is_object() && entry.contains(name) && entry[name].is_string()
+                 ? entry[name].get<std::string>()
+                 : "";
+    };
+    if (text("gpu") == gpu_ && text("cublaslt") == version()) cached_[text("key")] = text("algo");
+  }
+}
+
+void GemmPlanner::append_to_cache(const GemmKey& key, const Plan& plan) const {
+  if (cache_file_.empty()) return;
+  const nlohmann::json entry = {{"gpu", gpu_},
+                                {"cublaslt", version()},
+                                {"key", key.to_string()},
+                                {"algo", to_hex(plan.algo)},
+                                {"ms", plan.ms}};
+  std::ofstream file(cache_file_, std::ios::app);
+  file << entry.dump() + "\n";
+  if (!file) log_warning("[gemm] the tuning cache {} cannot be written", cache_file_);
+}
+
+}  // namespace octet

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <compare>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "backend/cuda/cublaslt.h"
+#include "backend/cuda/cuda_check.h"
+
+namespace octet {
+
+// One product in cuBLAS's own terms, column-major: C (m, n) = op(A) (m, k) op(B) (k, n). Everything that
+// decides which algorithm may run and which is fastest.
+struct GemmKey {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  bool transpose_a = false, transpose_b = false;
+  cudaDataType_t type_a = CUDA_R_16BF, type_b = CUDA_R_16BF, type_c = CUDA_R_16BF;
+  bool accumulate = false;
+  std::optional<cudaDataType_t> bias;  // its type, when there is one: (m), added to every column
+  // Scale modes of FP8 operands.
+  std::optional<cublasLtMatmulMatrixScale_t> scale_a, scale_b;
+  bool device_alpha = false;                        // alpha and beta are read from device memory
+  int align_a = 256, align_b = 256, align_c = 256;  // of the pointers, in bytes
+
+  auto operator<=>(const GemmKey&) const = default;
+  std::string to_string() const;
+};
+
+struct GemmCall {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;
+  const void* scale_a = nullptr;  // device
+  const void* scale_b = nullptr;
+  const float* alpha_beta = nullptr;  // device: {alpha, beta}, for device_alpha
+};
+
+// Plans of all products of a run. At first use of a key every algorithm that cuBLASLt proposes is timed on
+// the real operands and the fastest kept; the choice is written to a file, so that later runs on the same GPU
+// with the same library start at once.
+class GemmPlanner {
+ public:
+  // `tune` false: cuBLASLt's first proposal is taken, which does not depend on timing.
+  GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache_file, bool tune);
+  ~GemmPlanner();
+
+  // Whether cuBLASLt has an algorithm at all.
+  bool supported(const GemmKey& key, int64_t workspace_bytes);
+  void run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes);
+
+ private:
+  struct Plan;
+  Plan& find(const GemmKey& key, int64_t workspace_bytes);
+  void tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
+  cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
+                        const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);
+  void read_cache();
+  void append_to_cache(const GemmKey& key, const Plan& plan) const;
+
+  cudaStream_t stream_;
+  std::string gpu_;
+  std::string cache_file_;
+  bool tune_;
+  LtHandle handle_;
+  std::map<GemmKey, std::unique_ptr<Plan>> plans_;
+  std::map<std::string, std::string> cached_;  // key text -> algorithm in hex
+};
+
+// The largest power of two up to 256 that divides the address.
+int alignment_of(const void* pointer);
+
+}  // namespace octet

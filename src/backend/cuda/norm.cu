@@ -1,0 +1,442 @@
+#include "backend/cuda/device/tile_kernel.cuh"
+
+namespace octet {
+namespace device {
+namespace {
+
+// A block takes a group of whole rows. First each warp takes rows and finds their statistics; then the block
+// goes over the group again tile by tile, now from L2, and writes the result in all its forms. So few rows
+// are in flight at a time that the second reading rarely reaches DRAM. Blocks walk over groups, so that they
+// can keep sums over rows.
+constexpr int kNormThreads = 512;
+constexpr int kNormWarps = kNormThreads / 32;
+constexpr int64_t kGroupElements = 65536;
+
+template <class T>
+struct NormForwardArgs {
+  int64_t rows, width;
+  const T* x;
+  const T* delta;  // absent: the residual is x
+  T* residual;
+  const T* gain;
+  const T* bias;  // may be absent
+  float* mean;
+  float* inv;
+  float epsilon;
+  T* y;  // absent: not stored
+  CastTarget cast;
+};
+
+template <class T, int group_rows, bool layer_norm, bool vector>
+__global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const NormForwardArgs<T> args) {
+  using NormTile = Tile<group_rows, kNormThreads>;
+  __shared__ alignas(16) uint32_t words[NormTile::kWords];
+  __shared__ float means[group_rows], invs[group_rows];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t width = args.width;
+  const CastTarget& cast = args.cast;
+  const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
+  const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
+  const int64_t groups = (args.rows + group_rows - 1) / group_rows;
+  // Not __restrict__ and not const: it may be x itself, and it is read back by other threads of the block.
+  T* source = args.delta ? args.residual : const_cast<T*>(args.x);
+  uint32_t amax = 0;
+
+  for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
+    const int64_t row0 = group * group_rows;
+    for (int r = warp; r < group_rows && row0 + r < args.rows; r += kNormWarps) {
+      const int64_t line = (row0 + r) * width;
+      float sum = 0.0f;  // of the values for LayerNorm, of their squares for RmsNorm
+#pragma unroll 2
+      for (int64_t c = 8 * lane; c < width; c += 256) {
+        Pack8<T> pack = load8<vector>(args.x + line + c, width - c);
+        float v[8];
+        pack.unpack(v);
+        if (args.delta) {
+          const Pack8<T> added = load8<vector>(args.delta + line + c, width - c);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) v[j] += added.at(j);
+          pack = Pack8<T>::pack(v);
+          store8<vector>(args.residual + line + c, pack, width - c);
+          pack.unpack(v);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum += layer_norm ? v[j] : v[j] * v[j];
+      }
+      sum = warp_sum(sum) / static_cast<float>(width);
+      float variance = sum;
+      if constexpr (layer_norm) {
+        float squares = 0.0f;
+        for (int64_t c = 8 * lane; c < width; c += 256) {
+          const Pack8<T> pack = load8<vector>(source + line + c, width - c);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const float d = pack.at(j) - sum;
+            if (vector || c + j < width) squares += d * d;
+          }
+        }
+        variance = warp_sum(squares) / static_cast<float>(width);
+      }
+      if (lane == 0) {
+        const float inv = 1.0f / sqrtf(variance + args.epsilon);
+        means[r] = layer_norm ? sum : 0.0f;
+        invs[r] = inv;
+        args.inv[row0 + r] = inv;
+        if constexpr (layer_norm) args.mean[row0 + r] = sum;
+      }
+    }
+    __syncthreads();
+
+    for (int64_t tile_col = 0; tile_col < width; tile_col += NormTile::kCols) {
+      const int64_t col = tile_col + NormTile::col();
+      const int64_t count = width - col;
+      const int first = NormTile::row();
+      Pack8<T> kept[4];
+      uint32_t tile_amax = 0;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        kept[r] = Pack8<T>::zero();
+        if (count > 0 && row0 + first + r < args.rows) {
+          kept[r] = load8<vector>(source + (row0 + first + r) * width + col, count);
+        }
+      }
+      float gain[8] = {}, bias[8] = {};
+      if (count > 0) {
+        load8<vector>(args.gain + col, count).unpack(gain);
+        if (args.bias) load8<vector>(args.bias + col, count).unpack(bias);
+      }
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int64_t row = row0 + first + r;
+        if (count <= 0 || row >= args.rows) continue;
+        const float mean = means[first + r], inv = invs[first + r];
+        float v[8];
+        kept[r].unpack(v);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          v[j] = (layer_norm ? v[j] - mean : v[j]) * inv * gain[j];
+          if (layer_norm) v[j] += bias[j];
+        }
+        kept[r] = Pack8<T>::pack(v);
+        if constexpr (!vector) kept[r] = first_of(kept[r], count);
+        tile_amax = max(tile_amax, magnitude_bits(kept[r]));
+        if (args.y) store8<vector>(args.y + row * width + col, kept[r], count);
+        if (cast.rowwise) {
+          write_rowwise<vector>(cast.rowwise + row * width + col, kept[r], row_scale, cast.row_e5m2,
+                                magnitude_bits(kept[r]) > kInfinityBits, count);
+        }
+      }
+      amax = max(amax, tile_amax);
+      if (cast.colwise) {
+        NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
+        __syncthreads();
+        NormTile::write_transposed(words, cast.colwise, args.rows, row0, [&](int c) -> int64_t {
+          return tile_col + c < width ? tile_col + c : -1;
+        });
+        __syncthreads();
+      }
+    }
+    __syncthreads();  // means and invs are written anew for the next group
+  }
+  if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
+}
+
+template <class T>
+struct NormBackwardArgs {
+  int64_t rows, width;
+  T* dresidual;  // in place
+  bool store;
+  const T* dy;
+  const T* residual;
+  const T* gain;
+  const float* mean;
+  const float* inv;
+  float* gain_sums;  // (blocks, width) partial sums, each when wanted
+  float* bias_sums;
+  float* column_sums;  // of the new dresidual
+  CastTarget cast;
+};
+
+template <class T, int group_rows, bool layer_norm, bool vector>
+__global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const NormBackwardArgs<T> args) {
+  using NormTile = Tile<group_rows, kNormThreads>;
+  __shared__ alignas(16) uint32_t words[NormTile::kWords];
+  __shared__ float means[group_rows], invs[group_rows], mean_g[group_rows], mean_gx[group_rows];
+  // (sums wanted, warps along the rows, padded width): each place has one owner, so the order of additions is
+  // fixed.
+  extern __shared__ __align__(16) float accumulators[];
+  const int64_t width = args.width;
+  const int64_t padded = (width + 7) / 8 * 8;
+  const int64_t plane = NormTile::kWarpRows * padded;
+  float* const outputs[3] = {args.gain_sums, args.bias_sums, args.column_sums};
+  int64_t planes = 0;
+  int64_t plane_of[3];
+  for (int i = 0; i < 3; ++i) plane_of[i] = outputs[i] ? planes++ : -1;
+  for (int64_t i = threadIdx.x; i < planes * plane; i += kNormThreads) accumulators[i] = 0.0f;
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const CastTarget& cast = args.cast;
+  const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
+  const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
+  const int64_t groups = (args.rows + group_rows - 1) / group_rows;
+  uint32_t amax = 0;
+  __syncthreads();
+
+  for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
+    const int64_t row0 = group * group_rows;
+    for (int r = warp; r < group_rows && row0 + r < args.rows; r += kNormWarps) {
+      const int64_t line = (row0 + r) * width;
+      const float inv = args.inv[row0 + r], mean = layer_norm ? args.mean[row0 + r] : 0.0f;
+      float sum_g = 0.0f, sum_gx = 0.0f;
+#pragma unroll 2
+      for (int64_t c = 8 * lane; c < width; c += 256) {
+        const Pack8<T> dy = load8<vector>(args.dy + line + c, width - c);
+        const Pack8<T> x = load8<vector>(args.residual + line + c, width - c);
+        const Pack8<T> gain = load8<vector>(args.gain + c, width - c);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float g = dy.at(j) * gain.at(j);  // zero beyond the row's end
+          if (layer_norm) sum_g += g;
+          sum_gx += g * ((x.at(j) - mean) * inv);
+        }
+      }
+      if (layer_norm) sum_g = warp_sum(sum_g);
+      sum_gx = warp_sum(sum_gx);
+      if (lane == 0) {
+        means[r] = mean;
+        invs[r] = inv;
+        mean_g[r] = sum_g / static_cast<float>(width);
+        mean_gx[r] = sum_gx / static_cast<float>(width);
+      }
+    }
+    __syncthreads();
+
+    for (int64_t tile_col = 0; tile_col < width; tile_col += NormTile::kCols) {
+      const int64_t col = tile_col + NormTile::col();
+      const int64_t count = width - col;
+      const int first = NormTile::row();
+      float gain[8] = {};
+      if (count > 0) load8<vector>(args.gain + col, count).unpack(gain);
+      float dgain[8] = {}, dbias[8] = {};
+      Pack8<T> kept[4];
+      uint32_t tile_amax = 0;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int64_t row = row0 + first + r;
+        kept[r] = Pack8<T>::zero();
+        if (count <= 0 || row >= args.rows) continue;
+        const int64_t place = row * width + col;
+        const Pack8<T> before = load8<vector>(args.dresidual + place, count);
+        const Pack8<T> dys = load8<vector>(args.dy + place, count);
+        const Pack8<T> xs = load8<vector>(args.residual + place, count);
+        const float mean = means[first + r], inv = invs[first + r];
+        float v[8];
+        before.unpack(v);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float normed = (layer_norm ? xs.at(j) - mean : xs.at(j)) * inv;
+          const float dy = dys.at(j);
+          dgain[j] += dy * normed;
+          if (layer_norm) dbias[j] += dy;
+          v[j] +=
+              inv * (dy * gain[j] - (layer_norm ? mean_g[first + r] : 0.0f) - normed * mean_gx[first + r]);
+        }
+        kept[r] = Pack8<T>::pack(v);
+        if constexpr (!vector) kept[r] = first_of(kept[r], count);
+        const uint32_t row_amax = magnitude_bits(kept[r]);
+        tile_amax = max(tile_amax, row_amax);
+        if (args.store) store8<vector>(args.dresidual + place, kept[r], count);
+        if (cast.rowwise) {
+          write_rowwise<vector>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2,
+                                row_amax > kInfinityBits, count);
+        }
+      }
+      amax = max(amax, tile_amax);
+      const auto accumulate = [&](float(&x)[8], int64_t index) {
+        if (index < 0) return;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] += __shfl_xor_sync(0xFFFFFFFFu, x[j], 8);
+          x[j] += __shfl_xor_sync(0xFFFFFFFFu, x[j], 16);
+        }
+        if (lane >= 8 || count <= 0) return;
+        float* place = accumulators + index * plane + NormTile::warp_row() * padded + col;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) place[j] += x[j];
+      };
+      accumulate(dgain, plane_of[0]);
+      if (layer_norm) accumulate(dbias, plane_of[1]);
+      if (plane_of[2] >= 0) {
+        float sums[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[j] = kept[0].at(j) + kept[1].at(j) + kept[2].at(j) + kept[3].at(j);
+        accumulate(sums, plane_of[2]);
+      }
+      if (cast.colwise) {
+        NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
+        __syncthreads();
+        NormTile::write_transposed(words, cast.colwise, args.rows, row0, [&](int c) -> int64_t {
+          return tile_col + c < width ? tile_col + c : -1;
+        });
+        __syncthreads();
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (!outputs[i]) continue;
+    for (int64_t c = threadIdx.x; c < width; c += kNormThreads) {
+      float total = 0.0f;
+      for (int w = 0; w < NormTile::kWarpRows; ++w)
+        total += accumulators[plane_of[i] * plane + w * padded + c];
+      outputs[i][blockIdx.x * width + c] = total;
+    }
+  }
+  if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
+}
+
+}  // namespace
+}  // namespace device
+
+namespace {
+
+// Calls fn<rows of a group, layer_norm, vector>(). A group has at most 65536 elements, or 16 rows; fp32 and
+// rows that are no whole vectors always have 16, which keeps the number of kernels down.
+template <class T, class Function>
+void dispatch_norm(NormKind kind, int64_t width, bool vector, const Function& fn) {
+  const auto with_kind = [&]<int rows, bool with_vectors>() {
+    if (kind == NormKind::LayerNorm) {
+      fn.template operator()<rows, true, with_vectors>();
+    } else {
+      fn.template operator()<rows, false, with_vectors>();
+    }
+  };
+  if (!vector) return with_kind.template operator()<16, false>();
+  if constexpr (sizeof(T) == 2) {
+    if (width * 64 <= device::kGroupElements) return with_kind.template operator()<64, true>();
+    if (width * 32 <= device::kGroupElements) return with_kind.template operator()<32, true>();
+  }
+  with_kind.template operator()<16, true>();
+}
+
+void check_norm(const char* op, NormKind kind, const Tensor& x, const Tensor& y, const Tensor& gain,
+                const Tensor& mean, const Tensor& inv) {
+  require(y.rows() == x.rows() && y.cols() == x.cols() && y.dtype == x.dtype,
+          "[cuda] {}: shapes {} and {} differ", op, x.shape.to_string(), y.shape.to_string());
+  require(gain.numel() == x.cols() && gain.dtype == x.dtype,
+          "[cuda] {}: the gain is {} {}, expected {} elements of {}", op, name_of(gain.dtype),
+          gain.shape.to_string(), x.cols(), name_of(x.dtype));
+  require(inv.numel() == x.rows() && (kind == NormKind::RmsNorm || mean.numel() == x.rows()),
+          "[cuda] {}: mean and inv do not have {} elements", op, x.rows());
+}
+
+bool vectors_fit(int64_t width, std::initializer_list<const void*> pointers, const device::CastTarget& cast) {
+  bool fit = width % 8 == 0 && reinterpret_cast<uintptr_t>(cast.rowwise) % 8 == 0;
+  for (const void* pointer : pointers) fit = fit && aligned16(pointer);
+  return fit;
+}
+
+void check_colwise(const char* op, const device::CastTarget& cast, int64_t rows) {
+  require(!cast.colwise || rows % 16 != 0 || aligned16(cast.colwise),
+          "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", op);
+}
+
+}  // namespace
+
+void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
+                               Tensor x, Tensor delta, Tensor gain, Tensor bias, float epsilon) {
+  constexpr const char* op = "norm_forward";
+  check_norm(op, kind, x, y.dense, gain, mean, inv);
+  if (delta) {
+    require(delta.numel() == x.numel() && residual.numel() == x.numel() && delta.dtype == x.dtype &&
+                residual.dtype == x.dtype,
+            "[cuda] {}: x {}, delta {} and residual {} differ", op, x.shape.to_string(),
+            delta.shape.to_string(), residual.shape.to_string());
+  }
+  require(!bias || (bias.numel() == x.cols() && bias.dtype == x.dtype),
+          "[cuda] {}: the bias is {}, expected {}", op, bias.shape.to_string(), x.cols());
+  if (x.numel() == 0) return;
+  dispatch_real(op, x.dtype, [&]<class T>(T) {
+    auto plan = plan_operand<T>(y, op);
+    if (y.column_sum)
+      plan.dense = static_cast<T*>(y.dense.data);  // nobody asks for it in practice: summed afterwards
+    check_colwise(op, plan.cast, x.rows());
+    const device::NormForwardArgs<T> args{.rows = x.rows(),
+                                          .width = x.cols(),
+                                          .x = static_cast<const T*>(x.data),
+                                          .delta = static_cast<const T*>(delta.data),
+                                          .residual = static_cast<T*>(residual.data),
+                                          .gain = static_cast<const T*>(gain.data),
+                                          .bias = static_cast<const T*>(bias.data),
+                                          .mean = static_cast<float*>(mean.data),
+                                          .inv = static_cast<float*>(inv.data),
+                                          .epsilon = epsilon,
+                                          .y = plan.dense,
+                                          .cast = plan.cast};
+    const bool vector = vectors_fit(
+        args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, plan.dense},
+        plan.cast);
+    dispatch_norm<T>(kind, args.width, vector, [&]<int rows, bool layer_norm, bool with_vectors>() {
+      const int64_t blocks = std::min<int64_t>(div_up(args.rows, rows), 2 * sm_count());
+      device::norm_forward_kernel<T, rows, layer_norm, with_vectors>
+          <<<narrow<unsigned>(blocks), device::kNormThreads, 0, stream()>>>(args);
+    });
+    check_launch(op);
+    if (y.column_sum) add_column_sum(y.column_sum, y.dense);
+    finish_operand(y, plan);
+  });
+}
+
+void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias,
+                                Tensor dy, Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
+  constexpr const char* op = "norm_backward";
+  check_norm(op, kind, residual, dresidual.dense, gain, mean, inv);
+  require(dy.numel() == residual.numel() && dy.dtype == residual.dtype,
+          "[cuda] {}: dy is {}, the residual {}", op, dy.shape.to_string(), residual.shape.to_string());
+  const int64_t rows = residual.rows(), width = residual.cols();
+  require((!dgain || dgain.numel() == width) && (!dbias || dbias.numel() == width) &&
+              (!dresidual.column_sum || dresidual.column_sum.numel() == width),
+          "[cuda] {}: dgain, dbias or column_sum does not have {} elements", op, width);
+  if (rows == 0 || width == 0) return;
+  const bool layer_norm = kind == NormKind::LayerNorm;
+  dispatch_real(op, residual.dtype, [&]<class T>(T) {
+    const auto plan = plan_operand<T>(dresidual, op);
+    check_colwise(op, plan.cast, rows);
+    const bool vector =
+        vectors_fit(width, {dresidual.dense.data, dy.data, residual.data, gain.data}, plan.cast);
+    dispatch_norm<T>(kind, width, vector, [&]<int group_rows, bool is_layer_norm, bool with_vectors>() {
+      const int64_t blocks = std::min<int64_t>(div_up(rows, group_rows), 2 * sm_count());
+      Scratch space = scratch(op);
+      const auto sums = [&](bool wanted) { return wanted ? space.take<float>(blocks * width) : nullptr; };
+      const device::NormBackwardArgs<T> args{.rows = rows,
+                                             .width = width,
+                                             .dresidual = static_cast<T*>(dresidual.dense.data),
+                                             .store = plan.dense != nullptr,
+                                             .dy = static_cast<const T*>(dy.data),
+                                             .residual = static_cast<const T*>(residual.data),
+                                             .gain = static_cast<const T*>(gain.data),
+                                             .mean = static_cast<const float*>(mean.data),
+                                             .inv = static_cast<const float*>(inv.data),
+                                             .gain_sums = sums(static_cast<bool>(dgain)),
+                                             .bias_sums = sums(layer_norm && dbias),
+                                             .column_sums = sums(static_cast<bool>(dresidual.column_sum)),
+                                             .cast = plan.cast};
+      const int planes = (args.gain_sums ? 1 : 0) + (args.bias_sums ? 1 : 0) + (args.column_sums ? 1 : 0);
+      const auto shared =
+          static_cast<size_t>(planes * (group_rows / 16) * round_up(width, 8)) * sizeof(float);
+      const auto kernel = device::norm_backward_kernel<T, group_rows, is_layer_norm, with_vectors>;
+      cuda_check(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+          op);
+      kernel<<<narrow<unsigned>(blocks), device::kNormThreads, shared, stream()>>>(args);
+      check_launch(op);
+      if (dgain) add_partials(*this, dgain, args.gain_sums, blocks, width, op);
+      if (args.bias_sums) add_partials(*this, dbias, args.bias_sums, blocks, width, op);
+      if (dresidual.column_sum)
+        add_partials(*this, dresidual.column_sum, args.column_sums, blocks, width, op);
+    });
+    finish_operand(dresidual, plan);
+  });
+}
+
+}  // namespace octet

@@ -1,0 +1,173 @@
+#include "backend/cuda/device/tile_kernel.cuh"
+
+namespace octet {
+namespace device {
+namespace {
+
+// Nothing is computed: the cast itself is what tile_kernel does with every result.
+template <class T>
+struct CastOp {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = true;
+  using Raw = Pack8<T>;
+  const T* x;
+  int64_t width;
+
+  template <bool vector>
+  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
+    return load8<vector>(x + row * width + col, count);
+  }
+  __device__ int64_t column(int64_t col, int) const { return col; }
+};
+
+template <class G>
+__global__ void add_partials_kernel(G* sum, const float* partials, int64_t count, int64_t width) {
+  // 32 columns x 8 shares of the partials; the shares are added in fixed order.
+  __shared__ float shares[8][33];
+  const int64_t column = blockIdx.x * 32ll + threadIdx.x;
+  float total = 0.0f;
+  if (column < width) {
+    for (int64_t i = threadIdx.y; i < count; i += 8) total += partials[i * width + column];
+  }
+  shares[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width) return;
+  for (int i = 1; i < 8; ++i) total += shares[i][threadIdx.x];
+  sum[column] = from_float<G>(to_float(sum[column]) + total);
+}
+
+// One warp for each slot.
+__global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
+                                     int64_t count, int64_t length, int margin, bool most_recent) {
+  const int64_t index = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (index >= count) return;
+  ScaleSlot* slot = slots + index;
+  float* history = histories + index * length;
+  const float seen = slot->amax;
+  __syncwarp();
+  if (seen > 0.0f && seen <= 3.402823466e+38f) {
+    // From the oldest on, so that nothing is overwritten before it is read.
+    for (int64_t base = (length - 1) / 32 * 32; base >= 0; base -= 32) {
+      const int64_t i = base + lane;
+      const float value = i == 0 ? seen : i < length ? history[i - 1] : 0.0f;
+      __syncwarp();
+      if (i < length) history[i] = value;
+      __syncwarp();
+    }
+  }
+  float amax = 0.0f;
+  for (int64_t i = lane; i < (most_recent ? 1 : length); i += 32) amax = fmaxf(amax, history[i]);
+  for (int offset = 16; offset > 0; offset /= 2)
+    amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+  if (lane != 0) return;
+  slot->amax = 0.0f;
+  CastTarget target;
+  target.row_e5m2 = formats[2 * index] == static_cast<uint8_t>(DType::E5M2);
+  target.col_e5m2 = formats[2 * index + 1] == static_cast<uint8_t>(DType::E5M2);
+  target.margin = margin;
+  set_scales(slot, target, amax);
+}
+
+}  // namespace
+}  // namespace device
+
+void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
+                  int64_t width, const char* op) {
+  const dim3 block(32, 8);
+  dispatch_real(op, column_sum.dtype, [&]<class G>(G) {
+    device::add_partials_kernel<<<narrow<unsigned>(div_up(width, 32)), block, 0, backend.stream()>>>(
+        static_cast<G*>(column_sum.data), partials, count, width);
+  });
+  check_launch(op);
+}
+
+void check_operand(const Operand& operand, const char* op) {
+  if (!operand.fp8) return;
+  const Quantized& fp8 = *operand.fp8;
+  const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
+  require(fp8.slot != nullptr, "[cuda] {}: an FP8 operand has no scale slot", op);
+  const auto check = [&](const QuantizedMatrix& copy, DType format, int64_t copy_rows, int64_t depth) {
+    if (!copy) return;
+    require(is_fp8(format) && copy.codes.dtype == format, "[cuda] {}: the codes are {}, the rule says {}", op,
+            name_of(copy.codes.dtype), name_of(format));
+    require(copy.codes.rows() == copy_rows && copy.codes.cols() == depth,
+            "[cuda] {}: the codes are {}, expected ({}, {})", op, copy.codes.shape.to_string(), copy_rows,
+            depth);
+    require(copy.granularity == fp8.rule.granularity,
+            "[cuda] {}: the copy and the rule differ in granularity", op);
+    if (copy.granularity == Granularity::Tensor) return;
+    const int64_t scale_rows = copy.granularity == Granularity::Block128 ? div_up(copy_rows, 128) : copy_rows;
+    const int64_t scale_cols = div_up(depth, block_depth(copy.granularity));
+    const DType type = copy.granularity == Granularity::Row32 ? DType::E8M0 : DType::F32;
+    require(copy.scales && copy.scales.dtype == type && copy.scales.numel() == scale_rows * scale_cols,
+            "[cuda] {}: the scales are {} {}, expected {} ({}, {})", op, name_of(copy.scales.dtype),
+            copy.scales.shape.to_string(), name_of(type), scale_rows, scale_cols);
+  };
+  check(fp8.rowwise, fp8.rule.format_rowwise, rows, cols);
+  check(fp8.colwise, fp8.rule.format_colwise, cols, rows);
+}
+
+namespace {
+
+// One pass over the dense form, with what `cast` says.
+void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastTarget& cast,
+               Tensor column_sum) {
+  dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
+    const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
+    const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), cols};
+    device::TileOutput<T> out{.rows = rows, .cols = cols, .width = cols, .cast = cast};
+    launch_tiles(backend, "quantize", op, out, cols % 8 == 0 && aligned16(operand.dense.data), column_sum);
+  });
+}
+
+}  // namespace
+
+void CudaBackend::cast_copies(const Operand& operand) {
+  cast_pass(*this, operand, cast_target(*operand.fp8), {});
+}
+
+void CudaBackend::quantize(const Operand& operand) {
+  require(operand.fp8 != nullptr, "[cuda] quantize: the operand has no FP8 form");
+  check_operand(operand, "quantize");
+  const Quantized& fp8 = *operand.fp8;
+  if (fp8.rule.granularity != Granularity::Tensor) {
+    quantize_blocks(operand);
+    if (operand.column_sum) add_column_sum(operand.column_sum, operand.dense);
+  } else if (fp8.rule.delayed) {
+    device::CastTarget cast = cast_target(fp8);
+    cast.record = true;
+    cast_pass(*this, operand, cast, operand.column_sum);
+  } else {
+    device::CastTarget measure = cast_target(fp8);
+    measure.rowwise = measure.colwise = nullptr;
+    measure.record = measure.set_scale = true;
+    cast_pass(*this, operand, measure, operand.column_sum);
+    cast_copies(operand);
+  }
+  if (fp8.stats) record_stats(operand);
+}
+
+void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
+  if (state.count == 0) return;
+  const int64_t length = state.history.cols();
+  require(state.history.rows() == state.count && length > 0 && state.formats.numel() == 2 * state.count &&
+              state.slots.bytes() >= state.count * static_cast<int64_t>(sizeof(ScaleSlot)),
+          "[cuda] update_delayed_scales: {} slots with a history {} and {} formats", state.count,
+          state.history.shape.to_string(), state.formats.numel());
+  device::update_scales_kernel<<<narrow<unsigned>(div_up(state.count, 4)), 128, 0, stream()>>>(
+      static_cast<ScaleSlot*>(state.slots.data), static_cast<float*>(state.history.data),
+      static_cast<const uint8_t*>(state.formats.data), state.count, length, state.margin, state.most_recent);
+  check_launch("update_delayed_scales");
+}
+
+void CudaBackend::add_column_sum(Tensor column_sum, Tensor x) {
+  dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
+    const device::CastOp<T> op{static_cast<const T*>(x.data), x.cols()};
+    device::TileOutput<T> out{.rows = x.rows(), .cols = x.cols(), .width = x.cols()};
+    launch_tiles(*this, "add_column_sum", op, out, x.cols() % 8 == 0 && aligned16(x.data), column_sum);
+  });
+}
+
+}  // namespace octet

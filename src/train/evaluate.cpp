@@ -1,0 +1,28 @@
+#include "train/evaluate.h"
+
+#include <algorithm>
+
+#include "data/loader.h"
+#include "train/step.h"
+
+namespace octet {
+
+std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
+  const RunShape& shape = model.shape();
+  if (source_.size() < shape.length + 1) return std::nullopt;
+  Loader loader(source_, {.rows = shape.rows, .length = shape.length, .order = SampleOrder::Sequential});
+  // Each window once; a last micro-batch that would wrap around is left out, unless it is the only one.
+  const int64_t batches = std::clamp<int64_t>(loader.samples_per_epoch() / shape.rows, 1, batches_);
+  int64_t targets = 0;
+  Batch batch;
+  model.clear_sums();
+  for (int64_t i = 0; i < batches; ++i) {
+    loader.next(batch);
+    targets += batch.target_count;
+    model.load(host_view(batch));
+    model.forward_loss({}, fp8);
+  }
+  return model.sums().loss / static_cast<double>(std::max<int64_t>(targets, 1));
+}
+
+}  // namespace octet

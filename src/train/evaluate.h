@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+
+#include "data/token_source.h"
+#include "model/transformer.h"
+
+namespace octet {
+
+// The mean loss of a model on held-out tokens: always the same windows, from the front.
+class Evaluator {
+ public:
+  // At most `batches` micro-batches of the model's shape. `eos` as for the training loader.
+  Evaluator(TokenSource source, int64_t batches) : source_(std::move(source)), batches_(batches) {}
+
+  // Empty when there is no held-out data, or less than one micro-batch of it.
+  std::optional<double> loss(Transformer& model, bool fp8) const;
+
+ private:
+  TokenSource source_;
+  int64_t batches_;
+};
+
+}  // namespace octet

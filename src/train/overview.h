@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "train/setup.h"
+
+namespace octet {
+
+// What a run is about to do: model, data, device, precision, batch, memory.
+std::string overview_text(const Setup& setup);
+
+// The memory plan by category; the total is what will be allocated.
+std::string memory_text(const MemoryPlan& plan);
+
+// The learning rate at some telling steps.
+std::string schedule_text(const ScheduleConfig& schedule);
+
+struct Outcome {
+  int64_t steps = 0;
+  bool stopped = false;  // by a signal
+  double first_loss = 0, last_loss = 0;
+  std::optional<double> first_eval, last_eval, best_eval;
+  double seconds = 0;  // in training steps
+  int64_t tokens = 0;
+  int64_t allocated_bytes = 0;
+  int64_t skipped_steps = 0;
+  std::string run_folder;
+  std::optional<double> demo_score;  // share of unseen cases answered exactly
+};
+
+std::string summary_text(const Setup& setup, const Outcome& outcome);
+
+}  // namespace octet

@@ -1,0 +1,227 @@
+#include "train/setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/log.h"
+#include "data/loader.h"
+#include "train/hf_folder.h"
+
+namespace octet {
+namespace {
+
+int64_t memory_limit(const TrainConfig& config, const Backend& backend) {
+  if (config.device_memory_limit_gb > 0) {
+    return static_cast<int64_t>(config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30));
+  }
+  return backend.memory_bytes();
+}
+
+// GEMM plans found by timing are kept for later runs, where other programs keep such things.
+std::string tuning_cache_path() {
+  namespace fs = std::filesystem;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (!cache && !home) return "";
+  const fs::path folder = (cache ? fs::path(cache) : fs::path(home) / ".cache") / "octet";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  return error ? "" : (folder / "gemm_plans.jsonl").string();
+}
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); }
+
+std::string upper_name(Precision precision) {
+  switch (precision) {
+    case Precision::Fp8: return "FP8";
+    case Precision::Bf16: return "BF16";
+    case Precision::Fp32: return "FP32";
+  }
+  return "?";
+}
+
+// Why FP8 cannot run in this model, when no product of any Linear got it.
+std::string no_fp8_reason(const Transformer& transformer) {
+  for (const Linear* linear : transformer.linears()) {
+    if (linear->choice().any_fp8()) return "";
+  }
+  const Linear& first = *transformer.linears().front();
+  return fmt::format("no layer can run in FP8 (for {}: {})", first.site().name, first.choice()[Product::Forward].reason);
+}
+
+void plan_model(Setup& setup) {
+  setup.transformer =
+      std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  setup.precision_label = upper_name(setup.numerics.precision);
+  if (setup.numerics.precision != Precision::Fp8) return;
+
+  setup.fallback_reason = no_fp8_reason(*setup.transformer);
+  if (setup.fallback_reason.empty()) {
+    if (setup.backend->name() == "cpu") setup.precision_label = "FP8 (emulated)";
+    return;
+  }
+  if (setup.config.require_fp8) fail("[fp8] require_fp8 is set, but {}", setup.fallback_reason);
+  log_warning("FP8 cannot run: {}; the run goes on in BF16", setup.fallback_reason);
+  setup.numerics.precision = Precision::Bf16;
+  setup.transformer =
+      std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  setup.precision_label = "BF16 (fallback)";
+}
+
+void choose_batch_size(Setup& setup) {
+  TrainConfig& config = setup.config;
+  const int64_t memory = memory_limit(config, *setup.backend);
+  const int64_t rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory);
+  if (rows == 0) {
+    RunShape one = setup.shape;
+    one.rows = 1;
+    const Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
+    fail_config("auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
+                "max_seq_length, set gradient_checkpointing or use a smaller model",
+                one.length, gib(smallest.plan().peak_bytes()), gib(memory));
+  }
+  int64_t chosen = rows;
+  // A target must come out exactly: take the largest divisor of it that fits.
+  if (config.target_effective_batch_size > 0) {
+    chosen = std::min(chosen, config.target_effective_batch_size);
+    while (config.target_effective_batch_size % chosen != 0) --chosen;
+  }
+  config.per_device_train_batch_size = chosen;
+  apply_target_batch_size(config);
+  setup.shape.rows = chosen;
+}
+
+void check_memory(const Setup& setup) {
+  const int64_t need = setup.transformer->plan().peak_bytes();
+  const int64_t memory = memory_limit(setup.config, *setup.backend);
+  if (need <= memory) return;
+  fail_config("the run needs {:.2f} GiB, the {} {:.2f} GiB; lower per_device_train_batch_size (now {}) or "
+              "max_seq_length (now {}), set gradient_checkpointing to act, mlp or block, or optimizer_state to bf16",
+              gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
+              setup.shape.rows, setup.shape.length);
+}
+
+ScheduleConfig schedule_from(const TrainConfig& config) {
+  ScheduleConfig schedule;
+  schedule.type = config.lr_scheduler_type;
+  schedule.peak_lr = config.learning_rate;
+  schedule.max_steps = config.max_steps;
+  schedule.min_lr_ratio = config.min_lr_ratio;
+  const auto steps = static_cast<double>(config.max_steps);
+  schedule.warmup_steps =
+      config.warmup_ratio > 0 ? static_cast<int64_t>(std::lround(config.warmup_ratio * steps)) : config.warmup_steps;
+  if (config.lr_scheduler_type == ScheduleType::Wsd) {
+    schedule.decay_steps = static_cast<int64_t>(std::lround(config.decay_ratio * steps));
+  }
+  schedule.validate();
+  return schedule;
+}
+
+void resolve_steps(Setup& setup) {
+  TrainConfig& config = setup.config;
+  if (config.max_steps > 0) return;
+  const int64_t windows = setup.data.train.size() > 0 ? (setup.data.train.size() - 1) / config.max_seq_length : 0;
+  const int64_t per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps;
+  config.max_steps = std::max<int64_t>(
+      1, static_cast<int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(windows) /
+                                        static_cast<double>(per_step))));
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
+  const bool wants_cuda = config.device == TrainConfig::Device::Cuda;
+  if (config.device != TrainConfig::Device::Cpu) {
+    const CudaProbe probe = probe_cuda();
+    if (probe.usable) {
+      return make_cuda_backend({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
+    }
+    if (wants_cuda) fail_config("device: cuda was asked for, but {}; use device: cpu or auto", probe.reason);
+  }
+  return make_cpu_backend(static_cast<int>(config.num_threads));
+}
+
+ModelConfig model_from(const TrainConfig& config) {
+  if (!config.model_name_or_path.empty()) return read_hf_config(config.model_name_or_path);
+  return model_preset(config.model_preset);
+}
+
+Numerics numerics_from(const TrainConfig& config) {
+  Numerics numerics;
+  numerics.precision = config.mixed_precision;
+  numerics.moments = config.optimizer_state == TrainConfig::OptimizerState::Bf16 ? DType::BF16 : DType::F32;
+  Fp8Config& fp8 = numerics.fp8;
+  fp8.recipe = config.fp8_recipe;
+  fp8.format = config.fp8_format;
+  fp8.margin = static_cast<int>(config.fp8_margin);
+  fp8.interval = config.fp8_interval;
+  fp8.history_length = config.fp8_amax_history_len;
+  fp8.most_recent = config.fp8_amax_compute == TrainConfig::Fp8AmaxCompute::MostRecent;
+  fp8.pow2_block_scales = config.fp8_block_scales == TrainConfig::Fp8BlockScales::Pow2;
+  fp8.head = config.fp8_head;
+  fp8.skip_layers = config.fp8_skip_layers;
+  fp8.validate();
+  return numerics;
+}
+
+int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
+                      int64_t memory) {
+  const auto fits = [&](int64_t rows) {
+    shape.rows = rows;
+    return Transformer(model, shape, numerics, backend).plan().peak_bytes() <= memory;
+  };
+  constexpr int64_t kMost = 4096;
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  while (high <= kMost && fits(high)) low = high, high *= 2;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return std::min(low, kMost);
+}
+
+Setup make_setup(TrainConfig given) {
+  Setup setup;
+  setup.config = std::move(given);
+  TrainConfig& config = setup.config;
+  setup.backend = make_backend(config);
+  setup.model = model_from(config);
+  if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
+    fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
+                setup.model.max_positions, setup.model.name);
+  }
+  setup.tokenizer = make_tokenizer(config.tokenizer);
+  if (setup.tokenizer->vocab_size() > setup.model.vocab) {
+    fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together", config.tokenizer,
+                setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
+  }
+  setup.data = open_dataset({.dataset = config.dataset,
+                             .eval_dataset = config.eval_dataset,
+                             .eval_split = config.eval_split,
+                             .seed = static_cast<uint64_t>(config.seed)},
+                            setup.model.vocab, setup.tokenizer.get());
+  if (setup.data.train.size() < config.max_seq_length + 1) {
+    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
+                setup.data.train.size(), config.max_seq_length);
+  }
+  setup.numerics = numerics_from(config);
+  if (const std::string note = format_note(setup.numerics.fp8);
+      !note.empty() && setup.numerics.precision == Precision::Fp8) {
+    log_info("{}", note);
+  }
+  setup.shape = {.rows = config.per_device_train_batch_size,
+                 .length = config.max_seq_length,
+                 .training = true,
+                 .checkpointing = config.gradient_checkpointing};
+  if (config.auto_batch_size) choose_batch_size(setup);
+  plan_model(setup);
+  check_memory(setup);
+  resolve_steps(setup);
+  setup.schedule = schedule_from(config);
+  return setup;
+}
+
+}  // namespace octet

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "data/dataset.h"
+#include "model/transformer.h"
+#include "train/config.h"
+#include "train/schedule.h"
+
+namespace octet {
+
+// Everything that follows from a configuration before memory is allocated. The order of the members is the order in
+// which they are made.
+struct Setup {
+  TrainConfig config;  // resolved: batch size and steps are filled in
+  std::unique_ptr<Backend> backend;
+  ModelConfig model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Dataset data;
+  Numerics numerics;             // after any fallback
+  std::string precision_label;   // "FP8 (emulated)", "BF16 (fallback)", ...
+  std::string fallback_reason;   // empty when there was none
+  RunShape shape;
+  std::unique_ptr<Transformer> transformer;  // planned, not allocated
+  ScheduleConfig schedule;
+};
+
+// Throws ConfigError or Error naming what is wrong; nothing is written to disk and no large memory is taken.
+Setup make_setup(TrainConfig config);
+
+// Parts that other commands use alone.
+std::unique_ptr<Backend> make_backend(const TrainConfig& config);
+ModelConfig model_from(const TrainConfig& config);
+Numerics numerics_from(const TrainConfig& config);
+// The largest number of rows whose plan fits `memory` bytes, found from plans alone; 0 when not even one fits.
+int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
+                      int64_t memory);
+
+}  // namespace octet

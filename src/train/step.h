@@ -1,0 +1,51 @@
+#pragma once
+
+#include <vector>
+
+#include "data/loader.h"
+#include "model/transformer.h"
+#include "train/schedule.h"
+
+namespace octet {
+
+struct OptimizerOptions {
+  ScheduleConfig schedule;
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
+  float weight_decay = 0.1f;
+  float max_grad_norm = 1.0f;
+};
+
+struct StepResult {
+  double loss = 0;       // mean cross-entropy over all targets of the step
+  double penalty = 0;    // likewise
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  int64_t tokens = 0;
+  bool skipped = false;  // loss or norm was not finite: weights and moments are as before
+};
+
+// What a step needs; made once.
+class StepRunner {
+ public:
+  StepRunner(Transformer& model, Backend& backend, BatchSource& loader, int64_t accumulation,
+             const OptimizerOptions& optimizer, const PenaltyOptions& penalty);
+
+  // Optimizer step number `step`, counted from 0.
+  StepResult train_step(int64_t step, bool fp8_stats);
+
+ private:
+  Transformer& model_;
+  Backend& backend_;
+  BatchSource& loader_;
+  OptimizerOptions optimizer_;
+  PenaltyOptions penalty_;
+  std::vector<Batch> micro_batches_;
+  std::vector<AdamWParameter> parameters_;
+  std::vector<Tensor> gradients_;
+  std::shared_ptr<void> norm_memory_;
+  Tensor norm_;  // (2) fp32: global norm, clip factor
+};
+
+HostBatch host_view(const Batch& batch);
+
+}  // namespace octet

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "train/setup.h"
+
+namespace octet {
+
+// Runs the main job from a resolved configuration to its summary; returns the exit code. With dry_run it prints the
+// configuration, the plan and the schedule, and trains nothing.
+int train(TrainConfig config);
+
+}  // namespace octet

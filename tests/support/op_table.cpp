@@ -1,0 +1,460 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "support/op_case.h"
+
+// The cases. References are plain loops in double, written for reading.
+namespace octet::test {
+namespace {
+
+Fill normal(int64_t count, DType dtype, uint64_t seed, double scale = 1.0, double offset = 0.0) {
+  return [=] { return random_values(count, dtype, seed, scale, offset); };
+}
+
+Fill fixed(std::vector<double> values) {
+  return [values = std::move(values)] { return values; };
+}
+
+std::vector<double> ids(int64_t count, int64_t bound, uint64_t seed) {
+  std::vector<double> result(static_cast<size_t>(count));
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] = static_cast<double>(Philox(seed, 3).below(i, static_cast<uint64_t>(bound)));
+  }
+  return result;
+}
+
+size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+std::string named(std::string name, DType dtype, std::initializer_list<int64_t> numbers) {
+  name += fmt::format("_{}", name_of(dtype));
+  for (const int64_t number : numbers) name += fmt::format("_{}", number);
+  return name;
+}
+
+OpCase start(std::string name, DType dtype, std::initializer_list<int64_t> numbers) {
+  OpCase op;
+  op.name = named(std::move(name), dtype, numbers);
+  op.dtype = dtype;
+  return op;
+}
+
+Operand operand(const Tensor& dense) {
+  Operand result;
+  result.dense = dense;
+  return result;
+}
+
+struct GemmVariant {
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  DType c_dtype = DType::F32;
+};
+
+OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant variant) {
+  const auto [ta, tb, accumulate, bias, c_dtype] = variant;
+  const std::string name = fmt::format("gemm_{}{}{}{}_c{}", ta ? "t" : "n", tb ? "t" : "n",
+                                       accumulate ? "_add" : "", bias ? "_bias" : "", name_of(c_dtype));
+  OpCase op = start(name, dtype, {m, n, k});
+  op.gemms = {{m, n, k}};
+  op.flops = 2.0 * static_cast<double>(m * n * k);
+  op.add_input("a", dtype, ta ? Shape{k, m} : Shape{m, k}, normal(m * k, dtype, 1));
+  op.add_input("b", dtype, tb ? Shape{n, k} : Shape{k, n}, normal(k * n, dtype, 2));
+  op.add_input("c_before", c_dtype, {m, n}, normal(m * n, c_dtype, 3));
+  op.add_input("bias", c_dtype, {n}, normal(n, c_dtype, 4));
+  op.add_output("c", c_dtype, {m, n});
+  op.forward = [=](Backend& backend, Args& args) {
+    GemmOptions options{.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .bias = {}};
+    if (bias) options.bias = args.in[3];
+    if (accumulate) backend.copy(args.out[0], args.in[2]);
+    backend.gemm(args.out[0], args.in[0], args.in[1], options);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> c(at(m * n));
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = accumulate ? in[2][at(i * n + j)] : 0.0;
+        if (bias) sum += in[3][at(j)];
+        for (int64_t p = 0; p < k; ++p) {
+          sum += in[0][at(ta ? p * m + i : i * k + p)] * in[1][at(tb ? j * k + p : p * n + j)];
+        }
+        c[at(i * n + j)] = sum;
+      }
+    }
+    return Arrays{c};
+  };
+  return op;
+}
+
+OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, bool has_positions) {
+  OpCase op = start(has_positions ? "embedding_wpe" : "embedding", dtype, {rows, width, vocab});
+  const int64_t positions = 7;
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  op.add_gradient_input("wte", dtype, {vocab, width}, normal(vocab * width, dtype, 1), true);
+  op.add_gradient_input("wpe", dtype, {positions, width}, normal(positions * width, dtype, 2), true);
+  op.add_input("tokens", DType::I32, {rows}, fixed(ids(rows, vocab, 3)));
+  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 4)));
+  op.add_output("x", dtype, {rows, width});
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.embedding_forward(args.out[0], args.in[2], args.in[3], args.in[0],
+                              has_positions ? args.in[1] : Tensor{});
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.embedding_backward(args.grad[0], has_positions ? args.grad[1] : Tensor{}, args.upstream[0],
+                               args.in[2], args.in[3]);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> x(at(rows * width));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        x[at(r * width + c)] = in[0][at(static_cast<int64_t>(in[2][at(r)]) * width + c)];
+        if (has_positions) x[at(r * width + c)] += in[1][at(static_cast<int64_t>(in[3][at(r)]) * width + c)];
+      }
+    }
+    return Arrays{x};
+  };
+  return op;
+}
+
+OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool has_delta) {
+  const bool layer_norm = kind == NormKind::LayerNorm;
+  OpCase op = start(std::string(layer_norm ? "layer_norm" : "rms_norm") + (has_delta ? "_add" : ""), dtype,
+                    {rows, width});
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  const float epsilon = 1e-5f;
+  // Sixteenths, so that x + delta is exact in bf16 and the reference need not round it.
+  const auto sixteenths = [=](uint64_t seed, double offset) -> Fill {
+    return [=] {
+      std::vector<double> values = random_values(rows * width, dtype, seed, 1.0, offset);
+      for (double& x : values) x = std::clamp(std::round(x * 16.0) / 16.0, -7.5, 7.5);
+      return values;
+    };
+  };
+  op.add_gradient_input("x", dtype, {rows, width}, sixteenths(1, 0.5), false);
+  op.add_input("delta", dtype, {rows, width}, sixteenths(2, 0.0));
+  op.add_gradient_input("gain", dtype, {width}, normal(width, dtype, 3, 0.2, 1.0), true);
+  op.add_gradient_input("bias", dtype, {width}, normal(width, dtype, 4, 0.2), true);
+  op.add_output("y", dtype, {rows, width});
+  op.add_output("residual", dtype, {rows, width});
+  op.add_output("mean", DType::F32, {rows}, false);
+  op.add_output("inv", DType::F32, {rows}, false);
+  op.forward = [=](Backend& backend, Args& args) {
+    if (!has_delta) backend.copy(args.out[1], args.in[0]);
+    if (!layer_norm) backend.zero(args.out[2]);
+    backend.norm_forward(kind, operand(args.out[0]), has_delta ? args.out[1] : Tensor{},
+                         layer_norm ? args.out[2] : Tensor{}, args.out[3], args.in[0],
+                         has_delta ? args.in[1] : Tensor{}, args.in[2], layer_norm ? args.in[3] : Tensor{},
+                         epsilon);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    // The gradient of the residual stream comes in through the buffer that backward adds to.
+    backend.copy(args.grad[0], args.upstream[1]);
+    backend.norm_backward(kind, operand(args.grad[0]), args.grad[2], layer_norm ? args.grad[3] : Tensor{},
+                          args.upstream[0], args.out[1], layer_norm ? args.out[2] : Tensor{}, args.out[3],
+                          args.in[2]);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> y(at(rows * width)), residual(at(rows * width)), mean(at(rows)), inv(at(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0, squares = 0;
+      for (int64_t c = 0; c < width; ++c) {
+        const double x = in[0][at(r * width + c)] + (has_delta ? in[1][at(r * width + c)] : 0.0);
+        residual[at(r * width + c)] = x;
+        sum += x;
+      }
+      const double n = static_cast<double>(width), centre = layer_norm ? sum / n : 0.0;
+      for (int64_t c = 0; c < width; ++c) squares += std::pow(residual[at(r * width + c)] - centre, 2);
+      const double scale = 1.0 / std::sqrt(squares / n + static_cast<double>(epsilon));
+      mean[at(r)] = centre;
+      inv[at(r)] = scale;
+      for (int64_t c = 0; c < width; ++c) {
+        y[at(r * width + c)] = (residual[at(r * width + c)] - centre) * scale * in[2][at(c)];
+        if (layer_norm) y[at(r * width + c)] += in[3][at(c)];
+      }
+    }
+    return Arrays{y, residual, mean, inv};
+  };
+  return op;
+}
+
+OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t width) {
+  const bool gated = activation == Activation::SwiGlu;
+  OpCase op = start(gated ? "swiglu" : "gelu", dtype, {rows, width});
+  op.needs.tokens = rows;
+  const int64_t in_width = gated ? 2 * width : width;
+  op.needs.width = in_width;
+  op.add_gradient_input("x", dtype, {rows, in_width}, normal(rows * in_width, dtype, 1, 3.0), false);
+  op.add_output("h", dtype, {rows, width});
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.activation_forward(activation, operand(args.out[0]), args.in[0]);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.activation_backward(activation, operand(args.grad[0]), args.upstream[0], args.in[0]);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> h(at(rows * width));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        const double x = in[0][at(r * in_width + c)];
+        const double u = std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
+        h[at(r * width + c)] = gated ? x / (1.0 + std::exp(-x)) * in[0][at(r * in_width + width + c)]
+                                     : 0.5 * x * (1.0 + std::tanh(u));
+      }
+    }
+    return Arrays{h};
+  };
+  return op;
+}
+
+OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
+  OpCase op = start("rope", dtype, {rows, shape.heads, shape.kv_heads, shape.head_dim});
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim, half = depth / 2, positions = 11;
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  std::vector<double> table(at(positions * depth));
+  for (int64_t p = 0; p < positions; ++p) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle =
+          static_cast<double>(p) * std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+      table[at(p * depth + i)] = round_to(DType::F32, std::cos(angle));
+      table[at(p * depth + half + i)] = round_to(DType::F32, std::sin(angle));
+    }
+  }
+  op.add_gradient_input("qkv", dtype, {rows, width}, normal(rows * width, dtype, 1), false);
+  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
+  op.add_input("table", DType::F32, {positions, depth}, fixed(table));
+  op.add_output("qkv_rotated", dtype, {rows, width});
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.copy(args.out[0], args.in[0]);
+    backend.rope_forward(args.out[0], args.in[1], args.in[2], shape);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.copy(args.grad[0], args.upstream[0]);
+    backend.rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out = in[0];
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t line = static_cast<int64_t>(in[1][at(r)]) * depth;
+      for (int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
+        for (int64_t i = 0; i < half; ++i) {
+          const size_t low = at(r * width + head * depth + i), high = low + at(half);
+          const double c = in[2][at(line + i)], s = in[2][at(line + half + i)];
+          out[low] = in[0][low] * c - in[0][high] * s;
+          out[high] = in[0][high] * c + in[0][low] * s;
+        }
+      }
+    }
+    return Arrays{out};
+  };
+  return op;
+}
+
+OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label) {
+  int64_t tokens = 0, longest = 0;
+  std::vector<double> starts = {0};
+  for (const int64_t length : lengths) {
+    tokens += length;
+    longest = std::max(longest, length);
+    starts.push_back(static_cast<double>(tokens));
+  }
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  OpCase op = start("attention_" + label, dtype, {tokens, shape.heads, shape.kv_heads, shape.head_dim});
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim;
+  op.needs.tokens = tokens;
+  op.needs.attention = shape;
+  op.needs.max_length = longest;
+  for (const int64_t length : lengths)
+    op.flops += 2.0 * static_cast<double>(length * length * shape.out_width());
+  op.add_gradient_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1), false);
+  starts.resize(starts.size() + 2, -1.0);  // capacity beyond the count
+  op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, fixed(starts));
+  op.add_output("out", dtype, {tokens, shape.out_width()});
+  op.add_output("lse", DType::F32, {shape.heads, tokens}, false);
+  const auto count = static_cast<int64_t>(lengths.size());
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.attention_forward(operand(args.out[0]), args.out[1], args.in[0], {args.in[1], count, longest},
+                              shape);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.attention_backward(args.grad[0], args.upstream[0], args.in[0], args.out[0], args.out[1],
+                               {args.in[1], count, longest}, shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out(at(tokens * shape.out_width())), lse(at(shape.heads * tokens));
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      const int64_t kv_head = head / (shape.heads / shape.kv_heads);
+      const auto value = [&](int64_t token, int64_t column, int64_t c) {
+        return in[0][at(token * width + column * depth + c)];
+      };
+      for (int64_t document = 0; document < count; ++document) {
+        const auto begin = static_cast<int64_t>(starts[at(document)]);
+        for (int64_t i = begin; i < static_cast<int64_t>(starts[at(document + 1)]); ++i) {
+          std::vector<double> scores;
+          for (int64_t j = begin; j <= i; ++j) {
+            double score = 0;
+            for (int64_t c = 0; c < depth; ++c)
+              score += value(i, head, c) * value(j, shape.heads + kv_head, c);
+            scores.push_back(score * static_cast<double>(shape.scale));
+          }
+          const double largest = *std::max_element(scores.begin(), scores.end());
+          double total = 0;
+          for (double& score : scores) total += score = std::exp(score - largest);
+          lse[at(head * tokens + i)] = largest + std::log(total);
+          for (int64_t c = 0; c < depth; ++c) {
+            double sum = 0;
+            for (int64_t j = begin; j <= i; ++j) {
+              sum += scores[at(j - begin)] / total * value(j, shape.heads + shape.kv_heads + kv_head, c);
+            }
+            out[at(i * shape.out_width() + head * depth + c)] = sum;
+          }
+        }
+      }
+    }
+    return Arrays{out, lse};
+  };
+  return op;
+}
+
+OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
+                          std::string label) {
+  OpCase op = start("cross_entropy_" + label, dtype, {rows, vocab, width});
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  LossOptions options{.vocab = vocab, .gradient_scale = 0.25f, .penalty = penalty, .penalty_weight = 0.3f};
+  op.upstream_value = 0.25;
+  std::vector<double> targets = ids(rows, vocab + 1, 2);
+  for (double& target : targets) target -= 1.0;  // some are -1
+  if (rows == 1) targets[0] = 1.0;
+  op.add_gradient_input("logits", dtype, {rows, width}, normal(rows * width, dtype, 1, 3.0), false);
+  op.add_input("targets", DType::I32, {rows}, fixed(targets));
+  op.add_output("loss", DType::F32, {rows});
+  op.add_output("penalty", DType::F32, {rows});
+  op.add_output("correct", DType::I32, {rows}, false);
+  const auto run = [=](Backend& backend, Args& args, const Tensor& logits, bool backward) {
+    LossOptions used = options;
+    used.backward = backward;
+    backend.copy(logits, args.in[0]);
+    backend.cross_entropy(logits, args.out[0], args.out[1], args.out[2], args.in[1], used);
+  };
+  op.forward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0], false); };
+  op.backward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0], true); };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> loss(at(rows)), extra(at(rows)), correct(at(rows));
+    const double weight = static_cast<double>(options.penalty_weight), n = static_cast<double>(vocab);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto target = static_cast<int64_t>(in[1][at(r)]);
+      if (target < 0) continue;
+      const double* logits = in[0].data() + r * width;
+      const double* best = std::max_element(logits, logits + vocab);
+      double total = 0, squares = 0, entropy = 0;
+      for (int64_t i = 0; i < vocab; ++i) total += std::exp(logits[i] - *best);
+      const double lse = *best + std::log(total);
+      for (int64_t i = 0; i < vocab; ++i) {
+        squares += logits[i] * logits[i];
+        entropy -= std::exp(logits[i] - lse) * (logits[i] - lse);
+      }
+      loss[at(r)] = lse - logits[target];
+      correct[at(r)] = best - logits == target ? 1.0 : 0.0;
+      if (penalty == PenaltyKind::ZLoss) extra[at(r)] = weight * lse * lse;
+      if (penalty == PenaltyKind::Entropy) extra[at(r)] = -weight * entropy;
+      if (penalty == PenaltyKind::LogitL2) extra[at(r)] = weight * squares / n;
+    }
+    return Arrays{loss, extra, correct};
+  };
+  return op;
+}
+
+OpCase sums_case(DType dtype, int64_t rows, int64_t width) {
+  OpCase op = start("sums", dtype, {rows, width});
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  op.needs.parameters = 2;
+  op.add_input("x", dtype, {rows, width}, normal(rows * width, dtype, 1, 1.0, 0.3));
+  op.add_input("column_sum_before", DType::F32, {width}, normal(width, DType::F32, 2));
+  op.add_input("other", DType::F32, {width}, normal(width, DType::F32, 3));
+  op.add_output("column_sum", DType::F32, {width});
+  op.add_output("total", DType::F32, {1});
+  op.add_output("norm", DType::F32, {2});
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.copy(args.out[0], args.in[1]);
+    backend.add_column_sum(args.out[0], args.in[0]);
+    backend.sum(args.out[1], args.in[0]);
+    const Tensor gradients[] = {args.in[0], args.in[2]};
+    backend.grad_norm(args.out[2], gradients, 0.5f);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> columns = in[1];
+    double total = 0, squares = 0;
+    for (size_t i = 0; i < in[0].size(); ++i) {
+      columns[i % at(width)] += in[0][i];
+      total += in[0][i];
+      squares += in[0][i] * in[0][i];
+    }
+    for (const double x : in[2]) squares += x * x;
+    const double norm = std::sqrt(squares);
+    return Arrays{columns, {total}, {norm, std::min(1.0, 0.5 / norm)}};
+  };
+  return op;
+}
+
+OpCase large(OpCase op) {
+  op.name = fmt::format("large_{}", op.name);
+  op.large = true;
+  return op;
+}
+
+}  // namespace
+
+std::vector<OpCase> op_table() {
+  std::vector<OpCase> table;
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    const DType f32 = DType::F32;
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true})
+        table.push_back(gemm_case(dtype, 17, 24, 100, {ta, tb, false, false, dtype}));
+    }
+    table.push_back(gemm_case(dtype, 1, 259, 24, {false, true, false, true, dtype}));
+    table.push_back(gemm_case(dtype, 3, 100, 17, {true, false, true, false, f32}));
+    table.push_back(gemm_case(dtype, 130, 70, 33, {false, true, true, true, dtype}));
+    table.push_back(large(gemm_case(dtype, 300, 200, 130, {false, true, true, true, dtype})));
+    table.push_back(embedding_case(dtype, 17, 24, 5, true));
+    table.push_back(embedding_case(dtype, 3, 100, 40, false));
+    table.push_back(large(embedding_case(dtype, 300, 384, 50, true)));
+    for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
+      for (const bool has_delta : {false, true}) {
+        table.push_back(norm_case(dtype, kind, 1, 24, has_delta));
+        table.push_back(norm_case(dtype, kind, 17, 100, has_delta));
+      }
+      table.push_back(large(norm_case(dtype, kind, 300, 384, true)));
+    }
+    for (const Activation activation : {Activation::Gelu, Activation::SwiGlu}) {
+      table.push_back(activation_case(dtype, activation, 3, 24));
+      table.push_back(activation_case(dtype, activation, 17, 100));
+      table.push_back(large(activation_case(dtype, activation, 300, 384)));
+    }
+    table.push_back(rope_case(dtype, 17, {.heads = 3, .kv_heads = 1, .head_dim = 16}));
+    table.push_back(rope_case(dtype, 3, {.heads = 2, .kv_heads = 2, .head_dim = 64}));
+    table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {17}, "one"));
+    table.push_back(
+        attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 16}, {1, 9, 1, 23, 3}, "packed"));
+    table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64}, {5, 70}, "tiles"));
+    table.push_back(
+        large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64}, {150, 1, 90}, "packed")));
+    table.push_back(cross_entropy_case(dtype, 17, 100, 128, PenaltyKind::None, "plain"));
+    table.push_back(cross_entropy_case(dtype, 1, 259, 259, PenaltyKind::None, "plain"));
+    table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::ZLoss, "z"));
+    table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::Entropy, "entropy"));
+    table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::LogitL2, "l2"));
+    table.push_back(large(cross_entropy_case(dtype, 300, 1000, 1024, PenaltyKind::None, "plain")));
+    table.push_back(sums_case(dtype, 17, 100));
+    table.push_back(large(sums_case(dtype, 1030, 384)));
+  }
+  return table;
+}
+
+}  // namespace octet::test

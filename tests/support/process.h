@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace octet::test {
+
+struct ProcessResult {
+  int exit_code = 0;  // 128 + the signal's number where a signal ended it
+  std::string out;
+  std::string err;
+};
+
+// Runs the program with these arguments, an empty standard input and, where given, `folder` as working
+// directory; returns when it has ended.
+ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::string& folder = "");
+
+// An empty folder that is removed, with what is in it, at the end of the scope.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string write(const std::string& name, const std::string& text) const;  // returns the file's path
+
+ private:
+  std::string path_;
+};
+
+std::string read_text(const std::string& path);
+
+}  // namespace octet::test

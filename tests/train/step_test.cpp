@@ -1,0 +1,147 @@
+// What a training step promises: accumulation equals the large batch, checkpointing and thread counts change no bit.
+
+#include "train/step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/tiny_run.h"
+
+namespace octet::test {
+namespace {
+
+std::vector<double> losses(std::vector<StepResult> results) {
+  std::vector<double> values;
+  for (const StepResult& result : results) {
+    values.push_back(result.loss);
+    values.push_back(result.grad_norm);
+  }
+  return values;
+}
+
+struct PrecisionCase {
+  const char* name;
+  Precision precision;
+  Fp8Recipe recipe = Fp8Recipe::Delayed;
+  Fp8Format format = Fp8Format::Hybrid;
+  const char* preset = "llama-tiny";
+  bool head = false;
+};
+
+void PrintTo(const PrecisionCase& c, std::ostream* out) { *out << c.name; }
+
+TinyRunOptions options_of(const PrecisionCase& c) {
+  TinyRunOptions options{.preset = c.preset, .precision = c.precision};
+  options.fp8.recipe = c.recipe;
+  options.fp8.format = c.format;
+  options.fp8.head = c.head;
+  return options;
+}
+
+class EveryPrecision : public testing::TestWithParam<PrecisionCase> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , EveryPrecision,
+    testing::Values(PrecisionCase{"fp32", Precision::Fp32},
+                    PrecisionCase{"fp32_gpt2", Precision::Fp32, {}, {}, "gpt2-tiny"},
+                    PrecisionCase{"bf16", Precision::Bf16},
+                    PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
+                    PrecisionCase{"delayed", Precision::Fp8, Fp8Recipe::Delayed},
+                    PrecisionCase{"delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", true},
+                    PrecisionCase{"current", Precision::Fp8, Fp8Recipe::Current},
+                    PrecisionCase{"block_qwen", Precision::Fp8, Fp8Recipe::Block, {}, "qwen2.5-tiny"},
+                    PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", true},
+                    PrecisionCase{"e5m2", Precision::Fp8, Fp8Recipe::Current, Fp8Format::E5M2}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(EveryPrecision, CheckpointingChangesNoBit) {
+  TinyRunOptions options = options_of(GetParam());
+  const std::vector<double> expected = losses(TinyRun(options).steps(3));
+  for (const Checkpointing level : {Checkpointing::Act, Checkpointing::Mlp, Checkpointing::Block}) {
+    options.checkpointing = level;
+    EXPECT_EQ(losses(TinyRun(options).steps(3)), expected) << "level " << static_cast<int>(level);
+  }
+}
+
+TEST_P(EveryPrecision, ThreadsChangeNoBit) {
+  TinyRunOptions options = options_of(GetParam());
+  options.threads = 1;
+  TinyRun one(options);
+  const std::vector<double> expected = losses(one.steps(2));
+  options.threads = 3;
+  TinyRun three(options);
+  EXPECT_EQ(losses(three.steps(2)), expected);
+  EXPECT_EQ(three.weights(), one.weights());
+}
+
+TEST_P(EveryPrecision, LearnsARepeatedBatch) {
+  TinyRun run(options_of(GetParam()));
+  const double first = run.step().loss;
+  double last = first;
+  for (int i = 0; i < 12; ++i) {
+    run.batches->set_state({0, 0});
+    last = run.step().loss;
+  }
+  EXPECT_NEAR(first, std::log(257.0), 0.2);  // untrained: every byte is as likely
+  EXPECT_LT(last, first - 0.5);
+}
+
+TEST(TrainStep, AccumulationEqualsTheLargeBatch) {
+  // A third of the targets is masked, unevenly over the micro-batches: the mean must be over all of the step's.
+  const TinyRunOptions large{.rows = 4, .length = 32, .masked_every = 3};
+  TinyRunOptions small = large;
+  small.rows = 1;
+  small.accumulation = 4;
+  const std::vector<double> expected = losses(TinyRun(large).steps(4));
+  const std::vector<double> actual = losses(TinyRun(small).steps(4));
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i] / expected[i], 1.0, 2e-6) << i;
+}
+
+TEST(TrainStep, PenaltiesAreReportedAndTrained) {
+  for (const PenaltyKind kind : {PenaltyKind::ZLoss, PenaltyKind::LogitL2, PenaltyKind::Entropy}) {
+    TinyRunOptions options;
+    options.penalty = {kind, 0.5f};
+    TinyRun run(options);
+    const StepResult first = run.step();
+    EXPECT_NE(first.penalty, 0.0);
+    for (int i = 0; i < 10; ++i) {
+      run.batches->set_state({0, 0});
+      run.step();
+    }
+    run.batches->set_state({0, 0});
+    const StepResult last = run.step();
+    EXPECT_LT(last.loss + last.penalty, first.loss + first.penalty) << static_cast<int>(kind);
+  }
+}
+
+TEST(TrainStep, ANonFiniteGradientChangesNothing) {
+  TinyRun run({.precision = Precision::Bf16});
+  run.step();
+  // An infinite gain makes the loss and every gradient NaN.
+  Parameter& gain = run.model->parameters()["final_norm.gain"];
+  const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
+  std::vector<float> bad = good;
+  bad[3] = std::numeric_limits<float>::infinity();
+  ParameterSet::set_weight(*run.backend, gain, bad);
+  const std::vector<float> before = run.weights();
+  const StepResult result = run.step();
+  EXPECT_TRUE(result.skipped);
+  EXPECT_EQ(run.weights(), before);
+  ParameterSet::set_weight(*run.backend, gain, good);
+  EXPECT_FALSE(run.step().skipped);
+}
+
+TEST(TrainStep, Bf16MomentsTrainTheSameWithinTheirPrecision) {
+  TinyRunOptions options{.precision = Precision::Bf16};
+  TinyRun wide(options);
+  const double wide_loss = wide.steps(8).back().loss;
+  options.moments = DType::BF16;
+  TinyRun narrow_run(options);
+  const double narrow_loss = narrow_run.steps(8).back().loss;
+  EXPECT_NE(narrow_run.weights(), wide.weights());
+  EXPECT_NEAR(narrow_loss / wide_loss, 1.0, 1e-4);
+}
+
+}  // namespace
+}  // namespace octet::test
