@@ -18,7 +18,7 @@ class TokenizeCommand : public ::testing::Test {
  protected:
   TokenizeCommand() {
     nlohmann::json file = tiny_tokenizer({{"t", "h"}, {" ", "th"}, {" th", "e"}});
-    file["added_tokens"] = {added_token(300, "<s>", {"special"})};
+    file["added_tokens"] = nlohmann::json::array({added_token(300, "<s>", {"special"})});
     file["post_processor"] = {
         {"type", "TemplateProcessing"},
         {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},

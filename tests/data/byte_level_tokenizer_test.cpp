@@ -56,9 +56,10 @@ TEST(ByteLevelTokenizer, IgnoreMerges) {
 
 TEST(ByteLevelTokenizer, AddedTokens) {
   json file = tiny_tokenizer(kMerges);
-  file["added_tokens"] = {added_token(300, "<s>", {"special"}), added_token(301, "<s><s>", {"special"}),
-                          added_token(302, "<l>", {"lstrip"}), added_token(303, "<r>", {"rstrip"}),
-                          added_token(304, "cat", {"single_word"})};
+  file["added_tokens"] =
+      json::array({added_token(300, "<s>", {"special"}), added_token(301, "<s><s>", {"special"}),
+                   added_token(302, "<l>", {"lstrip"}), added_token(303, "<r>", {"rstrip"}),
+                   added_token(304, "cat", {"single_word"})});
   const auto tokenizer = load(file);
   EXPECT_THAT(tokenizer->encode("a<s>b"), ElementsAre('a', 300, 'b'));
   EXPECT_THAT(tokenizer->encode("<s><s><s>"), ElementsAre(301, 300));  // the longest
@@ -82,7 +83,8 @@ TEST(ByteLevelTokenizer, AddedTokens) {
 TEST(ByteLevelTokenizer, NfcAndNormalizedAddedTokens) {
   json file = tiny_tokenizer(kMerges);
   file["normalizer"] = {{"type", "NFC"}};
-  file["added_tokens"] = {added_token(300, "e\u0301t", {"normalized"}), added_token(301, "a\u0301")};
+  file["added_tokens"] =
+      json::array({added_token(300, "e\u0301t", {"normalized"}), added_token(301, "a\u0301")});
   const auto tokenizer = load(file);
   EXPECT_THAT(tokenizer->encode("e\u0301"), ElementsAre(260));
   EXPECT_THAT(tokenizer->encode("\u00E9t"), ElementsAre(300));  // looked for after NFC
@@ -96,7 +98,7 @@ TEST(ByteLevelTokenizer, NfcAndNormalizedAddedTokens) {
 TEST(ByteLevelTokenizer, AddPrefixSpace) {
   json file = tiny_tokenizer(kMerges);
   file["pre_tokenizer"]["add_prefix_space"] = true;
-  file["added_tokens"] = {added_token(300, "<s>")};
+  file["added_tokens"] = json::array({added_token(300, "<s>")});
   EXPECT_THAT(load(file)->encode("the<s>the the"), ElementsAre(258, 300, 258, 258));
   EXPECT_THAT(load(file)->encode(" the"), ElementsAre(258));
 }
@@ -112,7 +114,8 @@ TEST(ByteLevelTokenizer, SplitPatternAndNoPattern) {
 
 TEST(ByteLevelTokenizer, PostProcessorGivesBosAndEos) {
   json file = tiny_tokenizer(kMerges);
-  file["added_tokens"] = {added_token(300, "<s>", {"special"}), added_token(301, "</s>", {"special"})};
+  file["added_tokens"] =
+      json::array({added_token(300, "<s>", {"special"}), added_token(301, "</s>", {"special"})});
   const json piece = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
   const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const json end = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
@@ -132,7 +135,7 @@ TEST(ByteLevelTokenizer, PostProcessorGivesBosAndEos) {
 
 TEST(ByteLevelTokenizer, IdWithoutTokenIsAnError) {
   json file = tiny_tokenizer(kMerges);
-  file["added_tokens"] = {added_token(300, "<s>")};
+  file["added_tokens"] = json::array({added_token(300, "<s>")});
   const auto tokenizer = load(file);
   for (const int32_t id : {-1, 270, 301, INT32_MAX}) {
     try {
@@ -181,7 +184,7 @@ TEST(StreamDecoder, EmitsWholeCharactersOnly) {
 
 TEST(StreamDecoder, SkipsSpecialTokens) {
   json file = tiny_tokenizer(kMerges);
-  file["added_tokens"] = {added_token(300, "<s>", {"special"}), added_token(301, "<t>")};
+  file["added_tokens"] = json::array({added_token(300, "<s>", {"special"}), added_token(301, "<t>")});
   const auto tokenizer = load(file);
   StreamDecoder decoder(*tokenizer, true);
   EXPECT_EQ(decoder.push(300) + decoder.push(301), "<t>");

@@ -68,8 +68,8 @@ TEST(TokenizerFiles, TokenizerConfigNamesClassAndTokens) {
 TEST(TokenizerFiles, ConfigBesideTokenizerJson) {
   const TemporaryFolder folder;
   json file = tiny_tokenizer(kMerges);
-  file["added_tokens"] = {added_token(300, "<|endoftext|>", {"special"}),
-                          added_token(301, "<|eot|>", {"special"})};
+  file["added_tokens"] =
+      json::array({added_token(300, "<|endoftext|>", {"special"}), added_token(301, "<|eot|>", {"special"})});
   folder.write("tokenizer.json", file.dump());
   EXPECT_EQ(load_tokenizer(folder.path())->eos(), 300);
   folder.write("tokenizer_config.json", R"({"bos_token": "<|endoftext|>", "eos_token": "<|eot|>"})");
@@ -178,20 +178,26 @@ TEST(TokenizerFiles, BadTokenizerJson) {
          f["decoder"] = {{"typo", 1}};
        },
        {"decoder", "no `type`"}},
-      {"added id taken", [](json& f) { f["added_tokens"] = {added_token(97, "<s>")}; }, {"<s>", "97"}},
+      {"added id taken",
+       [](json& f) { f["added_tokens"] = json::array({added_token(97, "<s>")}); },
+       {"<s>", "97"}},
       {"added twice",
        [](json& f) {
-         f["added_tokens"] = {added_token(300, "<s>"), added_token(301, "<s>")};
+         f["added_tokens"] = json::array({added_token(300, "<s>"), added_token(301, "<s>")});
        },
        {"<s>", "300", "301"}},
       {"added same id",
        [](json& f) {
-         f["added_tokens"] = {added_token(300, "<s>"), added_token(300, "<t>")};
+         f["added_tokens"] = json::array({added_token(300, "<s>"), added_token(300, "<t>")});
        },
        {"<s>", "<t>", "300"}},
-      {"added other id", [](json& f) { f["added_tokens"] = {added_token(300, "a")}; }, {"'a'", "300", "97"}},
-      {"added empty", [](json& f) { f["added_tokens"] = {added_token(300, "")}; }, {"300", "empty"}},
-      {"added scalar", [](json& f) { f["added_tokens"] = {1}; }, {"added_tokens"}},
+      {"added other id",
+       [](json& f) { f["added_tokens"] = json::array({added_token(300, "a")}); },
+       {"'a'", "300", "97"}},
+      {"added empty",
+       [](json& f) { f["added_tokens"] = json::array({added_token(300, "")}); },
+       {"300", "empty"}},
+      {"added scalar", [](json& f) { f["added_tokens"] = json::array({1}); }, {"added_tokens"}},
       {"template",
        [](json& f) {
          f["post_processor"] = {{"type", "TemplateProcessing"},

@@ -35,7 +35,7 @@ void check_text(const Tokenizer& tokenizer, std::string_view text, bool exact) {
 std::vector<std::unique_ptr<Tokenizer>> make_tokenizers() {
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   nlohmann::json file = tiny_tokenizer({{"a", "a"}, {"aa", "a"}, {" ", "a"}, {"\xC3", "\xA9"}, {"\n", "\n"}});
-  file["added_tokens"] = {added_token(300, "<s>", {"special"})};
+  file["added_tokens"] = nlohmann::json::array({added_token(300, "<s>", {"special"})});
   const auto add = [&] {
     tokenizers.push_back(std::make_unique<ByteLevelTokenizer>(parse_tokenizer_json(file.dump(), "tiny")));
   };
