@@ -34,7 +34,7 @@ void CpuBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, 
             residual.shape.to_string());
   }
   cpu::dispatch_real(op, x.dtype, [&]<class T>(T) {
-    const T* gains = gain.as<T>();
+    const T* __restrict gains = gain.as<T>();
     const T* biases = bias && layer_norm ? bias.as<T>() : nullptr;
     parallel_.for_range(rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -92,15 +92,15 @@ void CpuBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor d
   float* gain_partials = space.take<float>(chunks.count * width);
   float* bias_partials = space.take<float>(chunks.count * width);
   cpu::dispatch_real(op, residual.dtype, [&]<class T>(T) {
-    const T* gains = gain.as<T>();
+    const T* __restrict gains = gain.as<T>();
     parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
       float* __restrict dgains = gain_partials + chunk * width;
       float* __restrict dbiases = bias_partials + chunk * width;
       std::fill_n(dgains, width, 0.0f);
       std::fill_n(dbiases, width, 0.0f);
       for (int64_t r = chunks.begin(chunk); r < chunks.end(chunk); ++r) {
-        const T* x = residual.as<T>() + r * width;
-        const T* dout = dy.as<T>() + r * width;
+        const T* __restrict x = residual.as<T>() + r * width;
+        const T* __restrict dout = dy.as<T>() + r * width;
         const float scale = inv.as<float>()[r];
         const float centre = layer_norm ? mean.as<float>()[r] : 0.0f;
         const float n = static_cast<float>(width);
