@@ -11,28 +11,21 @@ using cpu::store;
 
 namespace {
 
-// e^-x, kept finite so that e^-x / (1 + e^-x) is 1 and not NaN for very negative x.
-inline float exp_of_negative(float x) {
-  const float negative = -x;
-  return cpu::fast_exp(negative > 88.0f ? 88.0f : negative);
-}
-
 // gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3): the tanh form without a tanh.
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
 inline float gelu(float x) {
   const float u2 = kTwoRootTwoOverPi * x * (1.0f + kCubic * x * x);
-  return x / (1.0f + exp_of_negative(u2));
+  return x * cpu::fast_sigmoid(u2).value;
 }
 
 inline float gelu_slope(float x) {
   const float square = x * x;
   const float u2 = kTwoRootTwoOverPi * x * (1.0f + kCubic * square);
-  const float e = exp_of_negative(u2);
-  const float sigmoid = 1.0f / (1.0f + e);
+  const auto [sigmoid, complement] = cpu::fast_sigmoid(u2);
   const float u2_slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * square);
-  return sigmoid + x * sigmoid * (e * sigmoid) * u2_slope;
+  return sigmoid + x * sigmoid * complement * u2_slope;
 }
 
 void require_shapes(std::string_view op, Activation activation, const Tensor& h, const Tensor& x) {
@@ -58,12 +51,12 @@ void CpuBackend::activation_forward(Activation activation, const Operand& h, Ten
     }
     parallel_.for_range(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const T* gate = x.as<T>() + r * 2 * width;
-        const T* up = gate + width;
+        const T* __restrict gate = x.as<T>() + r * 2 * width;
+        const T* __restrict up = gate + width;
         T* __restrict out = h.dense.as<T>() + r * width;
         for (int64_t c = 0; c < width; ++c) {
           const float g = load(gate[c]);
-          out[c] = store<T>(g / (1.0f + exp_of_negative(g)) * load(up[c]));
+          out[c] = store<T>(g * cpu::fast_sigmoid(g).value * load(up[c]));
         }
       }
     });
@@ -89,16 +82,15 @@ void CpuBackend::activation_backward(Activation activation, const Operand& dx, T
     }
     parallel_.for_range(rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const T* gate = x.as<T>() + r * 2 * width;
-        const T* up = gate + width;
-        const T* dout = dh.as<T>() + r * width;
+        const T* __restrict gate = x.as<T>() + r * 2 * width;
+        const T* __restrict up = gate + width;
+        const T* __restrict dout = dh.as<T>() + r * width;
         T* __restrict dgate = dx.dense.as<T>() + r * 2 * width;
         T* __restrict dup = dgate + width;
         for (int64_t c = 0; c < width; ++c) {
           const float g = load(gate[c]), d = load(dout[c]);
-          const float e = exp_of_negative(g);
-          const float sigmoid = 1.0f / (1.0f + e);
-          dgate[c] = store<T>(d * load(up[c]) * sigmoid * (1.0f + g * (e * sigmoid)));
+          const auto [sigmoid, complement] = cpu::fast_sigmoid(g);
+          dgate[c] = store<T>(d * load(up[c]) * sigmoid * (1.0f + g * complement));
           dup[c] = store<T>(d * g * sigmoid);
         }
       }

@@ -22,7 +22,7 @@ constexpr int64_t kLargestTile = 256 * 256;
 Tile tile_of(int64_t m, int64_t n) {
   const auto count = [&](Tile tile) { return div_up(m, tile.rows) * div_up(n, tile.cols); };
   for (const Tile tile : {Tile{256, 256}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}}) {
-    if (count(tile) >= 24) return tile;
+    if (count(tile) >= 16) return tile;
   }
   return {64, 64};
 }

@@ -13,6 +13,26 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 16;
 
+// One row of norm_backward; a function of its own because only there the compiler trusts __restrict.
+template <class T>
+void backward_row(T* __restrict dx, float* __restrict dgain, float* __restrict dbias, const T* __restrict dy,
+                  const T* __restrict x, const T* __restrict gain, int64_t width, bool layer_norm,
+                  float centre, float scale) {
+  const auto n = static_cast<float>(width);
+  const float mean_g =
+      layer_norm ? cpu::lane_sum(width, [=](int64_t c) { return load(dy[c]) * load(gain[c]); }) / n : 0.0f;
+  const float sum_gx = cpu::lane_sum(
+      width, [=](int64_t c) { return load(dy[c]) * load(gain[c]) * ((load(x[c]) - centre) * scale); });
+  const float mean_gx = sum_gx / n;
+  for (int64_t c = 0; c < width; ++c) {
+    const float normed = (load(x[c]) - centre) * scale;
+    const float g = load(dy[c]);
+    dgain[c] += g * normed;
+    dbias[c] += g;
+    dx[c] = store<T>(load(dx[c]) + scale * (g * load(gain[c]) - mean_g - normed * mean_gx));
+  }
+}
+
 }  // namespace
 
 void CpuBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
@@ -94,33 +114,12 @@ void CpuBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor d
   cpu::dispatch_real(op, residual.dtype, [&]<class T>(T) {
     const T* gains = gain.as<T>();
     parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
-      float* __restrict dgains = gain_partials + chunk * width;
-      float* __restrict dbiases = bias_partials + chunk * width;
-      std::fill_n(dgains, width, 0.0f);
-      std::fill_n(dbiases, width, 0.0f);
+      std::fill_n(gain_partials + chunk * width, width, 0.0f);
+      std::fill_n(bias_partials + chunk * width, width, 0.0f);
       for (int64_t r = chunks.begin(chunk); r < chunks.end(chunk); ++r) {
-        const T* x = residual.as<T>() + r * width;
-        const T* dout = dy.as<T>() + r * width;
-        const float scale = inv.as<float>()[r];
-        const float centre = layer_norm ? mean.as<float>()[r] : 0.0f;
-        const float n = static_cast<float>(width);
-        const float mean_g =
-            layer_norm ? cpu::lane_sum(width, [=](int64_t c) { return load(dout[c]) * load(gains[c]); }) / n
-                       : 0.0f;
-        const float mean_gx = cpu::lane_sum(width,
-                                            [=](int64_t c) {
-                                              const float normed = (load(x[c]) - centre) * scale;
-                                              return load(dout[c]) * load(gains[c]) * normed;
-                                            }) /
-                              n;
-        T* __restrict din = dx.as<T>() + r * width;
-        for (int64_t c = 0; c < width; ++c) {
-          const float normed = (load(x[c]) - centre) * scale;
-          const float g = load(dout[c]);
-          dgains[c] += g * normed;
-          dbiases[c] += g;
-          din[c] = store<T>(load(din[c]) + scale * (g * load(gains[c]) - mean_g - normed * mean_gx));
-        }
+        backward_row(dx.as<T>() + r * width, gain_partials + chunk * width, bias_partials + chunk * width,
+                     dy.as<T>() + r * width, residual.as<T>() + r * width, gains, width, layer_norm,
+                     layer_norm ? mean.as<float>()[r] : 0.0f, inv.as<float>()[r]);
       }
     });
   });

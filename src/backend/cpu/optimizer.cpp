@@ -61,7 +61,7 @@ double double_sum(const T* x, int64_t count, const Function& f) {
 }
 
 struct Update {
-  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, epsilon, keep, clip;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon, keep, clip;
 
   // PyTorch's order of operations. m and v take part before they are rounded.
   float operator()(float w, float gradient, float& m, float& v) const {
@@ -69,7 +69,7 @@ struct Update {
     w *= keep;
     m += one_minus_beta1 * (g - m);
     v = v * beta2 + one_minus_beta2 * g * g;
-    return w - step_size * (m / (std::sqrt(v) / root_correction + epsilon));
+    return w - step_size * (m / (std::sqrt(v) * inverse_root + epsilon));
   }
 };
 
@@ -201,7 +201,7 @@ void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, 
                 .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
                 .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
                 .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
-                .root_correction = static_cast<float>(std::sqrt(correction2)),
+                .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
                 .epsilon = options.epsilon,
                 .keep = 1.0f,
                 .clip = clip.as<float>()[1]};
