@@ -42,7 +42,7 @@ struct alignas(64) ScaleSlot {
   float unused0[3] = {};
   float inverse_colwise = 1.0f;
   float unused1[3] = {};
-  float unused2[4] = {};
+  float unused2[4] = {};  // a backend may count here during an op; zero between ops
 };
 static_assert(sizeof(ScaleSlot) == 64);
 

@@ -81,7 +81,8 @@ inline Quantized make_quantized(Side& side, int64_t rows, int64_t cols, const Qu
     matrix.granularity = rule.granularity;
     matrix.codes = side.tensor(format, {copy_rows, depth});
     if (rule.granularity != Granularity::Tensor) {
-      const int64_t scale_rows = rule.granularity == Granularity::Block128 ? div_up(copy_rows, 128) : copy_rows;
+      const int64_t scale_rows =
+          rule.granularity == Granularity::Block128 ? div_up(copy_rows, 128) : copy_rows;
       matrix.scales = side.tensor(rule.granularity == Granularity::Row32 ? DType::E8M0 : DType::F32,
                                   {scale_rows, div_up(depth, block_depth(rule.granularity))});
     }
@@ -118,8 +119,8 @@ inline void expect_same(Side& a, const Quantized& x, Side& b, const Quantized& y
   EXPECT_EQ(a.bytes(x.colwise.scales), b.bytes(y.colwise.scales)) << what << ": colwise scales";
   const ScaleSlot s = a.value(x.slot), t = b.value(y.slot);
   EXPECT_EQ(std::memcmp(&s, &t, sizeof s), 0)
-      << what << ": slots: scale " << s.scale_rowwise << " and " << t.scale_rowwise << ", amax " << s.amax << " and "
-      << t.amax << ", last " << s.amax_last << " and " << t.amax_last;
+      << what << ": slots: scale " << s.scale_rowwise << " and " << t.scale_rowwise << ", amax " << s.amax
+      << " and " << t.amax << ", last " << s.amax_last << " and " << t.amax_last;
 }
 
 inline std::vector<QuantizeRule> all_rules() {

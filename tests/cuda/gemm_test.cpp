@@ -33,8 +33,8 @@ std::vector<float> floats(Side& side, const Tensor& x) {
 
 using CudaGemm = CudaTest;
 
-// Every pair of granularities and formats that a product may have, aligned (native where the library can) and not.
-// The FP8 tensor cores keep about 14 bits while they add.
+// Every pair of granularities and formats that a product may have, aligned (native where the library can) and
+// not. The FP8 tensor cores keep about 14 bits while they add.
 TEST_F(CudaGemm, Fp8AgreesWithCpu) {
   struct Size {
     int64_t m, n, k;
@@ -52,7 +52,8 @@ TEST_F(CudaGemm, Fp8AgreesWithCpu) {
               Quantized a = make_quantized(*side, size.m, size.k, rule_a);
               Quantized b = make_quantized(*side, size.n, size.k, rule_b);
               const Tensor x = side->upload(DType::BF16, {size.m, size.k}, normal_values(size.m * size.k, 1));
-              const Tensor w = side->upload(DType::BF16, {size.n, size.k}, normal_values(size.n * size.k, 2, 0.1f));
+              const Tensor w =
+                  side->upload(DType::BF16, {size.n, size.k}, normal_values(size.n * size.k, 2, 0.1f));
               (*side)->quantize({.dense = x, .fp8 = &a});
               (*side)->quantize({.dense = w, .fp8 = &b});
               const Tensor c = side->upload(out, {size.m, size.n}, normal_values(size.m * size.n, 3));
@@ -62,8 +63,8 @@ TEST_F(CudaGemm, Fp8AgreesWithCpu) {
               results.push_back(floats(*side, c));
             }
             ASSERT_LE(distance(results[0], results[1]), 3e-3)
-                << describe(rule_a) << " x " << describe(rule_b) << " -> " << name_of(out) << " m " << size.m << " n "
-                << size.n << " k " << size.k << " accumulate " << accumulate;
+                << describe(rule_a) << " x " << describe(rule_b) << " -> " << name_of(out) << " m " << size.m
+                << " n " << size.n << " k " << size.k << " accumulate " << accumulate;
           }
         }
       }
@@ -71,7 +72,8 @@ TEST_F(CudaGemm, Fp8AgreesWithCpu) {
   }
 }
 
-// With tuning on: the timed launches must not show in the result, and a second backend must read what was kept.
+// With tuning on: the timed launches must not show in the result, and a second backend must read what was
+// kept.
 TEST_F(CudaGemm, TuningKeepsResults) {
   const std::string cache = testing::TempDir() + "octet_tuning_test.jsonl";
   std::remove(cache.c_str());

@@ -3,13 +3,15 @@
 #include "ops/backend.h"
 #include "support/op_case.h"
 
-// Every case of the op table on the GPU against the CPU backend: fp32 results differ in the order of sums and the last
-// bits of exp; bf16 results besides by a rounding here and there.
+// Every case of the op table on the GPU against the CPU backend: fp32 results differ in the order of sums and
+// the last bits of exp; bf16 results besides by a rounding here and there.
 
 namespace octet::test {
 namespace {
 
-double tolerance(DType dtype) { return dtype == DType::BF16 ? 2e-3 : 1e-5; }
+double tolerance(DType dtype) {
+  return dtype == DType::BF16 ? 2e-3 : 1e-5;
+}
 
 class CudaOps : public testing::TestWithParam<OpCase> {};
 

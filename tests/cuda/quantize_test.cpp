@@ -10,15 +10,19 @@ struct Size {
   int64_t rows, cols;
 };
 // Multiples of everything; of 8 but not of 16; of nothing; less than a tile; more than one.
-constexpr Size kSizes[] = {{128, 128}, {256, 384}, {16, 8}, {1, 1}, {37, 53}, {130, 272}, {264, 72}, {64, 2056}};
+constexpr Size kSizes[] = {{128, 128}, {256, 384}, {16, 8},   {1, 1},
+                           {37, 53},   {130, 272}, {264, 72}, {64, 2056}};
 
 std::vector<float> awkward_values(int64_t count, uint64_t seed, bool with_nan) {
   std::vector<float> values = normal_values(count, seed, 3.0f);
-  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
   const float special[] = {0.0f, -0.0f, 1e-30f, -1e-42f, 448.0f, -464.0f, 1e30f, -57344.0f, 61440.0f};
-  for (size_t i = 0; i < std::size(special) && 11 * i + 3 < values.size(); ++i) values[11 * i + 3] = special[i];
+  for (size_t i = 0; i < std::size(special) && 11 * i + 3 < values.size(); ++i)
+    values[11 * i + 3] = special[i];
   const float worst[] = {infinity, -infinity, nan, -nan};
-  for (size_t i = 0; with_nan && i < std::size(worst) && 13 * i + 5 < values.size(); ++i) values[13 * i + 5] = worst[i];
+  for (size_t i = 0; with_nan && i < std::size(worst) && 13 * i + 5 < values.size(); ++i)
+    values[13 * i + 5] = worst[i];
   return values;
 }
 

@@ -30,6 +30,7 @@ template <class T>
 struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;
@@ -46,13 +47,16 @@ struct GeluForward {
       out[0][j] = v * inverse_of<T>(1.0f + exp_of_negative<T>(u2));
     }
   }
-  __device__ int64_t column(int64_t col, int) const { return col; }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
 };
 
 template <class T>
 struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> dh, x;
   };
@@ -75,17 +79,20 @@ struct GeluBackward {
       out[0][j] = raw.dh.at(j) * (sigmoid + v * sigmoid * (e * sigmoid) * u2_slope);
     }
   }
-  __device__ int64_t column(int64_t col, int) const { return col; }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
 };
 
 template <class T>
 struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> gate, up;
   };
-  const T* x;     // (rows, 2 * width)
+  const T* x;  // (rows, 2 * width)
   int64_t width;
 
   template <bool vector>
@@ -100,7 +107,9 @@ struct SwiGluForward {
       out[0][j] = g * inverse_of<T>(1.0f + exp_of_negative<T>(g)) * raw.up.at(j);
     }
   }
-  __device__ int64_t column(int64_t col, int) const { return col; }
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
 };
 
 // Two results for each column of dh: the gradients of the gate and of the up projection.
@@ -108,11 +117,12 @@ template <class T>
 struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> dh, gate, up;
   };
-  const T* dh;    // (rows, width)
-  const T* x;     // (rows, 2 * width)
+  const T* dh;  // (rows, width)
+  const T* x;   // (rows, 2 * width)
   int64_t width;
 
   template <bool vector>
@@ -131,7 +141,9 @@ struct SwiGluBackward {
       out[1][j] = d * g * sigmoid;
     }
   }
-  __device__ int64_t column(int64_t col, int output) const { return col + output * width; }
+  __device__ int64_t column(int64_t col, int output) const {
+    return col + output * width;
+  }
 };
 
 }  // namespace
@@ -154,7 +166,8 @@ void CudaBackend::activation_forward(Activation activation, const Operand& h, Te
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int64_t rows = h.dense.rows(), width = h.dense.cols();
     const auto plan = plan_operand<T>(h, op);
-    const device::TileOutput<T> out{.rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast};
+    const device::TileOutput<T> out{
+        .rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast};
     const bool vector = width % 8 == 0 && aligned16(x.data);
     const T* in = static_cast<const T*>(x.data);
     if (activation == Activation::Gelu) {

@@ -62,8 +62,8 @@ __device__ __forceinline__ float exp_of(float x) {
   return expf(x);
 }
 
-// One block for each row. The row is read once into shared memory (what does not fit is read again, mostly from L2)
-// and its gradient written once.
+// One block for each row. The row is read once into shared memory (what does not fit is read again, mostly
+// from L2) and its gradient written once.
 template <class T, bool vector>
 __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossArgs<T> args) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossA
   const int32_t target = args.targets[row];
   if (target < 0) {
     if (args.options.backward) {
-      for (int i = thread; i < packs; i += kLossThreads) store8<vector>(logits + 8 * i, Pack8<T>::zero(), width - 8 * i);
+      for (int i = thread; i < packs; i += kLossThreads)
+        store8<vector>(logits + 8 * i, Pack8<T>::zero(), width - 8 * i);
     }
     if (thread == 0) {
       args.loss[row] = 0.0f;
@@ -91,31 +92,43 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossA
 
   const bool wants_entropy = args.options.penalty == PenaltyKind::Entropy;
   Softmax seen;
-#pragma unroll 4
-  for (int i = thread; i < live_packs; i += kLossThreads) {
-    const Pack8<T> pack = load8<vector>(logits + 8 * i, width - 8 * i);
-    if (i < args.cached) cache[i] = pack;
-    const int count = vocab - 8 * i;
-    float v[8];
-    pack.unpack(v);
-    float largest = seen.largest;
+  // Several loads are under way before the first is used.
+  constexpr int kBatch = 4;
+  for (int begin = thread; begin < live_packs; begin += kBatch * kLossThreads) {
+    Pack8<T> batch[kBatch];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j < count && v[j] > largest) {
-        largest = v[j];
-        seen.first = 8 * i + j;
-      }
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = begin + b * kLossThreads;
+      if (i < live_packs) batch[b] = load8<vector>(logits + 8 * i, width - 8 * i);
     }
-    seen.move_to(largest);
-    seen.largest = largest;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j >= count) continue;
-      const float down = v[j] - largest, e = exp_of<T>(down);
-      seen.sum += e;
-      if (wants_entropy && e > 0.0f) seen.shifted += e * down;
-      seen.squares += v[j] * v[j];
-      if (8 * i + j == target) target_logit_shared = v[j];
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = begin + b * kLossThreads;
+      if (i >= live_packs) continue;
+      if (i < args.cached) cache[i] = batch[b];
+      const int count = vocab - 8 * i;
+      float v[8];
+      batch[b].unpack(v);
+      float largest = seen.largest;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j < count && v[j] > largest) {
+          largest = v[j];
+          seen.first = 8 * i + j;
+        }
+      }
+      seen.move_to(largest);
+      seen.largest = largest;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j >= count) continue;
+        const float down = v[j] - largest;
+        const float e = v[j] == -INFINITY ? 0.0f : exp_of<T>(down);
+        seen.sum += e;
+        if (wants_entropy && e > 0.0f) seen.shifted += e * down;
+        seen.squares += v[j] * v[j];
+        if (8 * i + j == target) target_logit_shared = v[j];
+      }
     }
   }
 #pragma unroll
@@ -136,14 +149,16 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossA
       float penalty = 0.0f;
       if (args.options.penalty == PenaltyKind::ZLoss) penalty = weight * lse * lse;
       if (args.options.penalty == PenaltyKind::Entropy) penalty = -weight * entropy;
-      if (args.options.penalty == PenaltyKind::LogitL2) penalty = weight * seen.squares / static_cast<float>(vocab);
+      if (args.options.penalty == PenaltyKind::LogitL2)
+        penalty = weight * seen.squares / static_cast<float>(vocab);
       args.penalty[row] = penalty;
     }
   }
   if (!args.options.backward) return;
 
   const float scale = args.options.gradient_scale;
-  const float per_probability = args.options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
+  const float per_probability =
+      args.options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
   const float per_logit =
       args.options.penalty == PenaltyKind::LogitL2 ? 2.0f * weight / static_cast<float>(vocab) : 0.0f;
   const float factor = per_probability * inverse;
@@ -178,34 +193,41 @@ void CudaBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tens
                                 const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
   const int64_t rows = logits.rows(), width = logits.cols();
-  require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}", op,
-          options.vocab, width);
+  require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}",
+          op, options.vocab, width);
   require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
               (!correct || correct.numel() == rows),
           "[cuda] {}: {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
-  require(penalty || options.penalty == PenaltyKind::None, "[cuda] {}: there is a penalty and nowhere to write it", op);
-  require(loss.dtype == DType::F32 && targets.dtype == DType::I32 && (!correct || correct.dtype == DType::I32),
-          "[cuda] {}: losses are fp32, targets and correct int32", op);
+  require(penalty || options.penalty == PenaltyKind::None,
+          "[cuda] {}: there is a penalty and nowhere to write it", op);
+  require(
+      loss.dtype == DType::F32 && targets.dtype == DType::I32 && (!correct || correct.dtype == DType::I32),
+      "[cuda] {}: losses are fp32, targets and correct int32", op);
   narrow<int>(width + 8);
   if (rows == 0) return;
   dispatch_real(op, logits.dtype, [&]<class T>(T) {
     using Pack = device::Pack8<T>;
-    // Up to half of a multiprocessor's memory, so that two blocks run beside each other; all of it for longer rows.
+    // Up to half of a multiprocessor's memory, so that two blocks run beside each other; all of it for longer
+    // rows.
     constexpr int64_t kHalf = 108 << 10, kAll = 220 << 10;
     const int64_t needed = div_up(options.vocab, 8) * static_cast<int64_t>(sizeof(Pack));
     const int64_t bytes = needed <= kHalf ? needed : std::min(needed, kAll);
-    device::LossArgs<T> args{.logits = static_cast<T*>(logits.data),
-                             .loss = static_cast<float*>(loss.data),
-                             .penalty = static_cast<float*>(penalty.data),
-                             .correct = static_cast<int32_t*>(correct.data),
-                             .targets = static_cast<const int32_t*>(targets.data),
-                             .width = width,
-                             .options = options,
-                             .cached = options.backward ? narrow<int>(bytes / static_cast<int64_t>(sizeof(Pack))) : 0};
+    device::LossArgs<T> args{
+        .logits = static_cast<T*>(logits.data),
+        .loss = static_cast<float*>(loss.data),
+        .penalty = static_cast<float*>(penalty.data),
+        .correct = static_cast<int32_t*>(correct.data),
+        .targets = static_cast<const int32_t*>(targets.data),
+        .width = width,
+        .options = options,
+        .cached = options.backward ? narrow<int>(bytes / static_cast<int64_t>(sizeof(Pack))) : 0};
     const auto shared = static_cast<size_t>(options.backward ? bytes : 0);
     const bool vector = width % 8 == 0 && aligned16(logits.data);
-    const auto kernel = vector ? device::cross_entropy_kernel<T, true> : device::cross_entropy_kernel<T, false>;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), op);
+    const auto kernel =
+        vector ? device::cross_entropy_kernel<T, true> : device::cross_entropy_kernel<T, false>;
+    cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+        op);
     kernel<<<narrow<unsigned>(rows), device::kLossThreads, shared, stream()>>>(args);
     check_launch(op);
   });

@@ -6,13 +6,15 @@
 
 namespace octet {
 
-// The functions of cuBLASLt that are used, opened at run time: the library is large and absent on machines where
-// only the CPU backend runs.
+// The functions of cuBLASLt that are used, opened at run time: the library is large and absent on machines
+// where only the CPU backend runs.
 struct CublasLt {
-#define OCTET_CUBLASLT_FUNCTIONS(X)                                                                       \
-  X(Create) X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy) \
-  X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate)         \
-  X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+#define OCTET_CUBLASLT_FUNCTIONS(X)                                                                    \
+  X(Create)                                                                                            \
+  X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)       \
+      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) \
+          X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic)         \
+              X(MatmulAlgoCheck)
 #define OCTET_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
   OCTET_CUBLASLT_FUNCTIONS(OCTET_DECLARE)
 #undef OCTET_DECLARE
@@ -30,10 +32,10 @@ struct CublasLtDelete {
   }
 };
 using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, CublasLtDelete<&CublasLt::Destroy>>;
-using LtMatmulDesc =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, CublasLtDelete<&CublasLt::MatmulDescDestroy>>;
-using LtLayout =
-    std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, CublasLtDelete<&CublasLt::MatrixLayoutDestroy>>;
+using LtMatmulDesc = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>,
+                                     CublasLtDelete<&CublasLt::MatmulDescDestroy>>;
+using LtLayout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>,
+                                 CublasLtDelete<&CublasLt::MatrixLayoutDestroy>>;
 using LtPreference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                                      CublasLtDelete<&CublasLt::MatmulPreferenceDestroy>>;
 

@@ -5,22 +5,27 @@
 namespace octet {
 namespace {
 
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
 constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
 
 }  // namespace
 
-bool cuda_backend_built() { return true; }
+bool cuda_backend_built() {
+  return true;
+}
 
 CudaProbe probe_cuda(int device) {
   CudaProbe probe;
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  probe.driver = driver == 0 ? fmt::format("no driver, runtime {}", version_text(runtime))
-                             : fmt::format("driver {}, runtime {}", version_text(driver), version_text(runtime));
+  probe.driver = driver == 0
+                     ? fmt::format("no driver, runtime {}", version_text(runtime))
+                     : fmt::format("driver {}, runtime {}", version_text(driver), version_text(runtime));
   cudaError_t status = cudaGetDeviceCount(&probe.devices);
   if (driver == 0) {
     probe.reason = "no NVIDIA driver is installed (libcuda.so.1 was not found)";
@@ -50,15 +55,17 @@ CudaProbe probe_cuda(int device) {
   const bool hopper = probe.major == 9 && probe.minor == 0;
   const bool blackwell = probe.major == 10 && probe.minor == 0;
   if (!hopper && !(blackwell && has_blackwell)) {
-    probe.reason = fmt::format("{} has compute capability {}.{}; this program was compiled for 9.0 (Hopper){}", probe.name,
-                               probe.major, probe.minor, has_blackwell ? " and 10.0 (Blackwell)" : "");
+    probe.reason =
+        fmt::format("{} has compute capability {}.{}; this program was compiled for 9.0 (Hopper){}",
+                    probe.name, probe.major, probe.minor, has_blackwell ? " and 10.0 (Blackwell)" : "");
     return probe;
   }
   size_t free_bytes = 0, total_bytes = 0;
   int current = 0;
   cudaGetDevice(&current);
   cudaSetDevice(device);
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) probe.memory_free = static_cast<int64_t>(free_bytes);
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
+    probe.memory_free = static_cast<int64_t>(free_bytes);
   cudaSetDevice(current);
   status = cudaGetLastError();
   if (status != cudaSuccess) {
@@ -81,10 +88,13 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
   cuda_check(cudaGetDeviceProperties(&properties, options.device), "cudaGetDeviceProperties");
   sm_count_ = properties.multiProcessorCount;
   description_ = properties.name;
-  planner_ = std::make_unique<GemmPlanner>(stream(), properties.name, options.tuning_cache, !options.deterministic);
+  planner_ =
+      std::make_unique<GemmPlanner>(stream(), properties.name, options.tuning_cache, !options.deterministic);
 }
 
-CudaBackend::~CudaBackend() { cudaStreamSynchronize(stream()); }
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream());
+}
 
 int64_t CudaBackend::memory_bytes() const {
   size_t free_bytes = 0, total_bytes = 0;
@@ -103,7 +113,8 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
   const auto bytes = static_cast<size_t>(to.bytes());
   if (bytes == 0) return;
   cuda_check(cudaMemcpyAsync(to.data, from, bytes, cudaMemcpyHostToDevice, stream()), "copy_to_device");
-  // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to wait.
+  // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to
+  // wait.
   cudaPointerAttributes attributes;
   if (cudaPointerGetAttributes(&attributes, from) == cudaSuccess && attributes.type == cudaMemoryTypeHost) {
     cuda_check(cudaStreamSynchronize(stream()), "copy_to_device");
@@ -112,14 +123,16 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
 
 void CudaBackend::copy_to_host(void* to, Tensor from) {
   const auto bytes = static_cast<size_t>(from.bytes());
-  if (bytes != 0) cuda_check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, stream()), "copy_to_host");
+  if (bytes != 0)
+    cuda_check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, stream()), "copy_to_host");
   cuda_check(cudaStreamSynchronize(stream()), "copy_to_host");
 }
 
 void CudaBackend::copy(Tensor to, Tensor from) {
   require(to.bytes() == from.bytes(), "[cuda] copy: {} bytes into {}", from.bytes(), to.bytes());
   if (to.bytes() == 0) return;
-  cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice, stream()),
+  cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice,
+                             stream()),
              "copy");
 }
 
@@ -128,7 +141,9 @@ void CudaBackend::zero(Tensor tensor) {
   cuda_check(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream()), "zero");
 }
 
-void CudaBackend::synchronize() { cuda_check(cudaStreamSynchronize(stream()), "synchronize"); }
+void CudaBackend::synchronize() {
+  cuda_check(cudaStreamSynchronize(stream()), "synchronize");
+}
 
 int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
   int64_t scratch = 0;
@@ -141,8 +156,10 @@ int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
   }
   // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
   constexpr int64_t kWidestNorm = 16384;
-  scratch = std::max(scratch, 3 * 2 * sm_count_ * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
-  // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
+  scratch =
+      std::max(scratch, 3 * 2 * sm_count_ * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
+  // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own
+  // memory.
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
   scratch = std::max(scratch, kSmallScratch);
   scratch = std::max(scratch, attention_workspace_bytes(needs));

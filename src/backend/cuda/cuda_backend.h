@@ -11,8 +11,8 @@
 
 namespace octet {
 
-// Memory for the length of one op, cut from the workspace: all ops run on one stream, so that the next op may use
-// the same memory again.
+// Memory for the length of one op, cut from the workspace: all ops run on one stream, so that the next op may
+// use the same memory again.
 class Scratch {
  public:
   Scratch(std::byte* data, int64_t bytes, const char* op) : data_(data), left_(bytes), op_(op) {}
@@ -21,8 +21,8 @@ class Scratch {
   template <class T>
   T* take(int64_t count) {
     const int64_t bytes = round_up(count * static_cast<int64_t>(sizeof(T)), 256);
-    require(bytes <= left_, "[cuda] {}: needs {} more bytes of workspace, {} are left (see workspace_bytes)", op_, bytes,
-            left_);
+    require(bytes <= left_, "[cuda] {}: needs {} more bytes of workspace, {} are left (see workspace_bytes)",
+            op_, bytes, left_);
     auto* result = reinterpret_cast<T*>(data_);
     data_ += bytes;
     left_ -= bytes;
@@ -56,24 +56,26 @@ class CudaBackend final : public Backend {
   void set_workspace(Tensor workspace) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
-  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions& options) override;
+  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                const GemmOptions& options) override;
   void quantize(const Operand& operand) override;
   void update_delayed_scales(const DelayedScaling& state) override;
 
   void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) override;
   void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) override;
 
-  void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x, Tensor delta,
-                    Tensor gain, Tensor bias, float epsilon) override;
-  void norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy, Tensor residual,
-                     Tensor mean, Tensor inv, Tensor gain) override;
+  void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                    Tensor delta, Tensor gain, Tensor bias, float epsilon) override;
+  void norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                     Tensor residual, Tensor mean, Tensor inv, Tensor gain) override;
 
   void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) override;
-  void rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape& shape) override;
+  void rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
+                     const AttentionShape& shape) override;
   void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
                          const AttentionShape& shape) override;
-  void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, const Documents& documents,
-                          const AttentionShape& shape) override;
+  void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                          const Documents& documents, const AttentionShape& shape) override;
 
   void activation_forward(Activation kind, const Operand& h, Tensor x) override;
   void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
@@ -101,11 +103,13 @@ class CudaBackend final : public Backend {
   static constexpr int64_t kGemmWorkspace = 64ll << 20;
   static constexpr int64_t kEmulationScratch = 256ll << 20;  // larger operands are dequantised piece by piece
 
-  GemmKey fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions& options);
+  GemmKey fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                  const GemmOptions& options);
   bool runs_native(const GemmKey& key, Granularity a, Granularity b);
   void gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                        const GemmOptions& options);
-  void gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions& options);
+  void gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                         const GemmOptions& options);
   void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
   // What remains when a kernel has written its part of an operand (see plan_operand): casts, statistics.
   template <class Plan>

@@ -18,7 +18,9 @@ inline void cuda_check(cudaError_t status, const char* op) {
 }
 
 // After a kernel launch: reports a launch that was refused (bad configuration, missing image for the GPU).
-inline void check_launch(const char* op) { cuda_check(cudaGetLastError(), op); }
+inline void check_launch(const char* op) {
+  cuda_check(cudaGetLastError(), op);
+}
 
 class CudaStream {
  public:

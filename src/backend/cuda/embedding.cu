@@ -34,10 +34,11 @@ __global__ void number_rows_kernel(int32_t* rows, int64_t count) {
   if (i < count) rows[i] = static_cast<int32_t>(i);
 }
 
-// One block for each place in the sorted ids; those where a run of equal ids begins sum its rows, in the order of rows.
+// One block for each place in the sorted ids; those where a run of equal ids begins sum its rows, in the
+// order of rows.
 template <class G, class T, bool vector>
-__global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, const int32_t* origins, int64_t count,
-                                   int64_t width) {
+__global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, const int32_t* origins,
+                                   int64_t count, int64_t width) {
   const int64_t first = blockIdx.x;
   const int32_t id = ids[first];
   if (first > 0 && ids[first - 1] == id) return;
@@ -53,7 +54,8 @@ __global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, co
       }
     }
   }
-  for (int64_t col = 8 * static_cast<int64_t>(threadIdx.x); col < width; col += 8 * static_cast<int64_t>(blockDim.x)) {
+  for (int64_t col = 8 * static_cast<int64_t>(threadIdx.x); col < width;
+       col += 8 * static_cast<int64_t>(blockDim.x)) {
     const int64_t left = width - col;
     float sum[8] = {};
 #pragma unroll 8
@@ -77,13 +79,14 @@ __global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, co
 void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
   constexpr const char* op = "embedding_forward";
   const int64_t rows = x.rows(), width = x.cols();
-  require(tokens.numel() == rows && tokens.dtype == DType::I32, "[cuda] {}: {} tokens for {} rows", op, tokens.numel(),
-          rows);
-  require(wte.cols() == width && wte.dtype == x.dtype && (!wpe || (wpe.cols() == width && wpe.dtype == x.dtype)),
-          "[cuda] {}: tables {} and {}, expected width {} in {}", op, wte.shape.to_string(), wpe.shape.to_string(),
-          width, name_of(x.dtype));
-  require(!wpe || (positions.numel() == rows && positions.dtype == DType::I32), "[cuda] {}: {} positions for {} rows",
-          op, positions.numel(), rows);
+  require(tokens.numel() == rows && tokens.dtype == DType::I32, "[cuda] {}: {} tokens for {} rows", op,
+          tokens.numel(), rows);
+  require(
+      wte.cols() == width && wte.dtype == x.dtype && (!wpe || (wpe.cols() == width && wpe.dtype == x.dtype)),
+      "[cuda] {}: tables {} and {}, expected width {} in {}", op, wte.shape.to_string(),
+      wpe.shape.to_string(), width, name_of(x.dtype));
+  require(!wpe || (positions.numel() == rows && positions.dtype == DType::I32),
+          "[cuda] {}: {} positions for {} rows", op, positions.numel(), rows);
   if (x.numel() == 0) return;
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const bool vector = width % 8 == 0 && aligned16(x.data) && aligned16(wte.data) && aligned16(wpe.data);
@@ -92,8 +95,9 @@ void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, T
     const int64_t blocks =
         std::min<int64_t>(div_up(rows * div_up(width, 8), device::kEmbeddingThreads), 32 * sm_count());
     kernel<<<narrow<unsigned>(blocks), device::kEmbeddingThreads, 0, stream()>>>(
-        static_cast<T*>(x.data), static_cast<const int32_t*>(tokens.data), static_cast<const int32_t*>(positions.data),
-        static_cast<const T*>(wte.data), static_cast<const T*>(wpe.data), rows, width);
+        static_cast<T*>(x.data), static_cast<const int32_t*>(tokens.data),
+        static_cast<const int32_t*>(positions.data), static_cast<const T*>(wte.data),
+        static_cast<const T*>(wpe.data), rows, width);
     check_launch(op);
   });
 }
@@ -113,21 +117,23 @@ void CudaBackend::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor
     const auto* keys = static_cast<const int32_t*>(ids.data);
     const int bits = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(table.rows() - 1, 1)));
     size_t bytes = 0;
-    cuda_check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, numbers, origins, count, 0, bits, stream()),
+    cuda_check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, numbers, origins, count, 0, bits,
+                                               stream()),
                op);
     void* memory = space.take<std::byte>(static_cast<int64_t>(bytes));
     device::number_rows_kernel<<<narrow<unsigned>(div_up(rows, 256)), 256, 0, stream()>>>(numbers, rows);
     check_launch(op);
-    cuda_check(cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted, numbers, origins, count, 0, bits, stream()),
+    cuda_check(cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted, numbers, origins, count, 0, bits,
+                                               stream()),
                op);
     const bool vector = width % 8 == 0 && aligned16(dx.data) && aligned16(table.data);
     const auto threads = narrow<unsigned>(std::clamp<int64_t>(round_up(div_up(width, 8), 32), 32, 512));
     dispatch_real(op, table.dtype, [&]<class G>(G) {
       dispatch_real(op, dx.dtype, [&]<class T>(T) {
-        const auto kernel = vector ? device::scatter_add_kernel<G, T, true> : device::scatter_add_kernel<G, T, false>;
-        kernel<<<narrow<unsigned>(rows), threads, 0, stream()>>>(static_cast<G*>(table.data),
-                                                                 static_cast<const T*>(dx.data), sorted, origins, rows,
-                                                                 width);
+        const auto kernel =
+            vector ? device::scatter_add_kernel<G, T, true> : device::scatter_add_kernel<G, T, false>;
+        kernel<<<narrow<unsigned>(rows), threads, 0, stream()>>>(
+            static_cast<G*>(table.data), static_cast<const T*>(dx.data), sorted, origins, rows, width);
       });
     });
     check_launch(op);

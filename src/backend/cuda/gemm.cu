@@ -12,8 +12,8 @@ constexpr int kThreads = 256;
 
 // out[i][j] = value of row `row0 + i` of the codes, with the factor of its block (not that of the tensor).
 template <class T>
-__global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scales, Granularity granularity, bool e5m2,
-                                  int64_t row0, int64_t rows, int64_t depth) {
+__global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scales, Granularity granularity,
+                                  bool e5m2, int64_t row0, int64_t rows, int64_t depth) {
   const int64_t count = rows * depth;
   const int64_t blocks = granularity == Granularity::Row32 ? (depth + 31) / 32 : (depth + 127) / 128;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
@@ -38,8 +38,10 @@ __global__ void alpha_beta_kernel(float* out, const float* scale_a, const float*
   out[1] = beta;
 }
 
-// Scales as cuBLASLt wants them. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple of 4.
-__global__ void arrange_scales_kernel(float* out, const float* scales, int64_t rows, int64_t blocks, bool row128) {
+// Scales as cuBLASLt wants them. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple
+// of 4.
+__global__ void arrange_scales_kernel(float* out, const float* scales, int64_t rows, int64_t blocks,
+                                      bool row128) {
   const int64_t padded = (blocks + 3) / 4 * 4;
   const int64_t count = row128 ? rows * blocks : rows * padded;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
@@ -81,31 +83,42 @@ unsigned blocks_for(const CudaBackend& backend, int64_t count) {
 
 cudaDataType_t type_of(DType dtype, const char* op) {
   switch (dtype) {
-    case DType::F32: return CUDA_R_32F;
-    case DType::BF16: return CUDA_R_16BF;
-    case DType::E4M3: return CUDA_R_8F_E4M3;
-    case DType::E5M2: return CUDA_R_8F_E5M2;
-    default: fail("[cuda] {}: operands of type {} are not supported", op, name_of(dtype));
+    case DType::F32:
+      return CUDA_R_32F;
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::E5M2:
+      return CUDA_R_8F_E5M2;
+    default:
+      fail("[cuda] {}: operands of type {} are not supported", op, name_of(dtype));
   }
 }
 
 std::optional<cublasLtMatmulMatrixScale_t> scale_mode(Granularity granularity) {
   switch (granularity) {
-    case Granularity::Tensor: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-    case Granularity::Row128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Granularity::Block128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    case Granularity::Row32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case Granularity::Tensor:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Granularity::Row128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Granularity::Block128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case Granularity::Row32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
   }
   return {};
 }
 
 void check_bias(const Tensor& bias, int64_t n, const char* op) {
-  require(!bias || bias.numel() == n, "[cuda] {}: the bias has {} elements, expected {}", op, bias.numel(), n);
+  require(!bias || bias.numel() == n, "[cuda] {}: the bias has {} elements, expected {}", op, bias.numel(),
+          n);
 }
 
 }  // namespace
 
-// Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded twice).
+// Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded
+// twice).
 void CudaBackend::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
   scratch("gemm");  // makes the workspace where none was given
   GemmCall full = call;
@@ -134,14 +147,16 @@ void CudaBackend::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
 
 void CudaBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
   const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
-  const int64_t n = options.transpose_b ? b.rows() : b.cols(), depth = options.transpose_b ? b.cols() : b.rows();
+  const int64_t n = options.transpose_b ? b.rows() : b.cols(),
+                depth = options.transpose_b ? b.cols() : b.rows();
   require(depth == k && c.rows() == m && c.cols() == n,
-          "[cuda] gemm: c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(), a.shape.to_string(),
-          options.transpose_a ? " transposed" : "", b.shape.to_string(), options.transpose_b ? " transposed" : "");
+          "[cuda] gemm: c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(),
+          a.shape.to_string(), options.transpose_a ? " transposed" : "", b.shape.to_string(),
+          options.transpose_b ? " transposed" : "");
   require(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16) &&
               (c.dtype == a.dtype || c.dtype == DType::F32),
-          "[cuda] gemm: {} = {} x {}, expected one real dtype, or fp32 for c", name_of(c.dtype), name_of(a.dtype),
-          name_of(b.dtype));
+          "[cuda] gemm: {} = {} x {}, expected one real dtype, or fp32 for c", name_of(c.dtype),
+          name_of(a.dtype), name_of(b.dtype));
   check_bias(options.bias, n, "gemm");
   require(k > 0, "[cuda] gemm: the inner dimension is 0");
   if (m == 0 || n == 0) return;
@@ -181,9 +196,13 @@ GemmKey CudaBackend::fp8_key(const Tensor& c, const QuantizedMatrix& a, const Qu
 }
 
 bool CudaBackend::runs_native(const GemmKey& key, Granularity a, Granularity b) {
-  // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written yet.
+  // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written
+  // yet.
   if (a == Granularity::Row32 || b == Granularity::Row32) return false;
-  if (key.k % 16 != 0 || key.m % 16 != 0 || key.align_a < 16 || key.align_b < 16 || key.align_c < 16) return false;
+  if (key.k % 16 != 0 || key.m % 16 != 0 || key.align_a < 16 || key.align_b < 16 || key.align_c < 16)
+    return false;
+  // Rows of scales must be whole vectors too.
+  if ((a != Granularity::Tensor || b != Granularity::Tensor) && key.n % 8 != 0) return false;
   return planner_->supported(key, kGemmWorkspace);
 }
 
@@ -197,10 +216,11 @@ std::string CudaBackend::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granular
   return runs_native(key, granularity_a, granularity_b) ? "native" : "emulated";
 }
 
-void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions& options) {
+void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                           const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
-  require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[cuda] {}: operands are {} and {}, expected FP8", op,
-          name_of(a.codes.dtype), name_of(b.codes.dtype));
+  require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[cuda] {}: operands are {} and {}, expected FP8",
+          op, name_of(a.codes.dtype), name_of(b.codes.dtype));
   require(a.codes.dtype == DType::E4M3 || b.codes.dtype == DType::E4M3,
           "[cuda] {}: both operands are e5m2, expected at least one e4m3", op);
   require(c.dtype == DType::F32 || c.dtype == DType::BF16, "[cuda] {}: c is {}, expected fp32 or bf16", op,
@@ -212,8 +232,8 @@ void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMa
   for (const QuantizedMatrix* x : {&a, &b}) {
     require(x->granularity != Granularity::Tensor || alignment_of(x->tensor_scale) >= 16,
             "[cuda] {}: a tensor scale is not 16-byte aligned", op);
-    require(x->granularity != Granularity::Tensor || x->tensor_scale != nullptr, "[cuda] {}: a tensor scale is absent",
-            op);
+    require(x->granularity != Granularity::Tensor || x->tensor_scale != nullptr,
+            "[cuda] {}: a tensor scale is absent", op);
   }
   check_bias(options.bias, n, op);
   if (m == 0 || n == 0) return;
@@ -225,8 +245,8 @@ void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMa
   }
 }
 
-void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
-                                  const GemmOptions& options) {
+void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a,
+                                  const QuantizedMatrix& b, const GemmOptions& options) {
   Scratch space = scratch("gemm_fp8");
   const auto scales = [&](const QuantizedMatrix& x) -> const float* {
     if (x.granularity == Granularity::Tensor) return x.tensor_scale;
@@ -245,18 +265,21 @@ void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedM
            options.bias);
 }
 
-// Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and Block128;
-// tensor scales multiply the product. Large operands go piece by piece.
+// Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and
+// Block128; tensor scales multiply the product. Large operands go piece by piece.
 void CudaBackend::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                                     const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
-  const auto exact_in_bf16 = [](Granularity g) { return g == Granularity::Tensor || g == Granularity::Row32; };
+  const auto exact_in_bf16 = [](Granularity g) {
+    return g == Granularity::Tensor || g == Granularity::Row32;
+  };
   const DType type = exact_in_bf16(a.granularity) && exact_in_bf16(b.granularity) ? DType::BF16 : DType::F32;
   const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
   const auto element = static_cast<int64_t>(size_of(type));
   Scratch space = scratch(op);
   auto* alpha_beta = space.take<float>(2);
-  // cuBLASLt writes bf16 results from fp32 operands in no case: the product goes through an fp32 matrix of its own.
+  // cuBLASLt writes bf16 results from fp32 operands in no case: the product goes through an fp32 matrix of
+  // its own.
   const bool through_fp32 = type == DType::F32 && c.dtype == DType::BF16;
   const int64_t budget = std::min(space.left(), kEmulationScratch) - 4096;
   int64_t rows_a = m, rows_b = n;
@@ -274,14 +297,15 @@ void CudaBackend::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const Qu
     return x.granularity == Granularity::Tensor ? x.tensor_scale : nullptr;
   };
   const bool accumulate = options.accumulate && !through_fp32;
-  device::alpha_beta_kernel<<<1, 1, 0, stream()>>>(alpha_beta, tensor_scale(a), tensor_scale(b), accumulate ? 1 : 0);
+  device::alpha_beta_kernel<<<1, 1, 0, stream()>>>(alpha_beta, tensor_scale(a), tensor_scale(b),
+                                                   accumulate ? 1 : 0);
   check_launch(op);
   const auto dequantize = [&](std::byte* out, const QuantizedMatrix& x, int64_t row0, int64_t rows) {
     const bool e5m2 = x.codes.dtype == DType::E5M2;
     dispatch_real(op, type, [&]<class T>(T) {
       device::dequantize_kernel<<<blocks_for(*this, rows * k), device::kThreads, 0, stream()>>>(
-          reinterpret_cast<T*>(out), static_cast<const uint8_t*>(x.codes.data), x.scales.data, x.granularity, e5m2,
-          row0, rows, k);
+          reinterpret_cast<T*>(out), static_cast<const uint8_t*>(x.codes.data), x.scales.data, x.granularity,
+          e5m2, row0, rows, k);
     });
     check_launch(op);
   };

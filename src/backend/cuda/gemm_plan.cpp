@@ -17,12 +17,15 @@ constexpr int kSamples = 3;
 constexpr float kSampleMs = 1.0f;  // launches are repeated until a sample takes about this long
 constexpr int kMaxRepetitions = 16;
 
-const CublasLt& lt() { return CublasLt::get(); }
+const CublasLt& lt() {
+  return CublasLt::get();
+}
 
 LtLayout make_layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
   cublasLtMatrixLayout_t layout = nullptr;
-  lt().check(lt().MatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
-             "matrix layout");
+  lt().check(
+      lt().MatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
+      "matrix layout");
   return LtLayout(layout);
 }
 
@@ -32,15 +35,20 @@ void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, co
 }
 
 template <class T>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-  lt().check(lt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "matmul preference");
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  lt().check(lt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+             "matmul preference");
 }
 
 size_t bytes_of(cudaDataType_t type) {
   switch (type) {
-    case CUDA_R_32F: return 4;
-    case CUDA_R_16BF: return 2;
-    default: return 1;
+    case CUDA_R_32F:
+      return 4;
+    case CUDA_R_16BF:
+      return 2;
+    default:
+      return 1;
   }
 }
 
@@ -54,7 +62,8 @@ std::string to_hex(const cublasLtMatmulAlgo_t& algo) {
 
 std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
   cublasLtMatmulAlgo_t algo;
-  if (text.size() != 2 * sizeof algo || text.find_first_not_of("0123456789abcdef") != std::string::npos) return {};
+  if (text.size() != 2 * sizeof algo || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+    return {};
   std::array<unsigned char, sizeof algo> bytes;
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<unsigned char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
@@ -63,7 +72,9 @@ std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
   return algo;
 }
 
-std::string version() { return std::to_string(lt().GetVersion()); }
+std::string version() {
+  return std::to_string(lt().GetVersion());
+}
 
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -80,11 +91,12 @@ int alignment_of(const void* pointer) {
 }
 
 std::string GemmKey::to_string() const {
-  return fmt::format("{}x{}x{} ld{},{},{} {}{} {},{},{} acc{} bias{} scale{},{} dev{} align{},{},{}", m, n, k, lda, ldb,
-                     ldc, transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', static_cast<int>(type_a),
-                     static_cast<int>(type_b), static_cast<int>(type_c), accumulate ? 1 : 0,
-                     bias ? static_cast<int>(*bias) : -1, scale_a ? static_cast<int>(*scale_a) : -1,
-                     scale_b ? static_cast<int>(*scale_b) : -1, device_alpha ? 1 : 0, align_a, align_b, align_c);
+  return fmt::format("{}x{}x{} ld{},{},{} {}{} {},{},{} acc{} bias{} scale{},{} dev{} align{},{},{}", m, n, k,
+                     lda, ldb, ldc, transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
+                     static_cast<int>(type_a), static_cast<int>(type_b), static_cast<int>(type_c),
+                     accumulate ? 1 : 0, bias ? static_cast<int>(*bias) : -1,
+                     scale_a ? static_cast<int>(*scale_a) : -1, scale_b ? static_cast<int>(*scale_b) : -1,
+                     device_alpha ? 1 : 0, align_a, align_b, align_c);
 }
 
 struct GemmPlanner::Plan {
@@ -123,14 +135,17 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   }
   if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(*key.scale_a));
   if (key.scale_b) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(*key.scale_b));
-  // The heuristic looks only at whether there are pointers, so that a supported() before any call is possible.
+  // The heuristic looks only at whether there are pointers, so that a supported() before any call is
+  // possible.
   const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
   if (key.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
   if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
   if (key.scale_b) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
 
-  plan->a = make_layout(key.type_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.lda);
-  plan->b = make_layout(key.type_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.ldb);
+  plan->a =
+      make_layout(key.type_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.lda);
+  plan->b =
+      make_layout(key.type_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.ldb);
   plan->c = make_layout(key.type_c, key.m, key.n, key.ldc);
 
   cublasLtMatmulPreference_t preference_handle = nullptr;
@@ -147,7 +162,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
   }
 
-  plan->candidates.resize(tune_ ? kCandidates : 1);
+  plan->candidates.resize(kCandidates);
   int found = 0;
   const cublasStatus_t status = lt().MatmulAlgoGetHeuristic(
       handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
@@ -157,8 +172,9 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   if (const auto entry = cached_.find(key.to_string()); entry != cached_.end() && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
     const auto algo = from_hex(entry->second);
-    if (algo && lt().MatmulAlgoCheck(handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(),
-                                     plan->c.get(), &*algo, &check) == CUBLAS_STATUS_SUCCESS &&
+    if (algo &&
+        lt().MatmulAlgoCheck(handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(),
+                             &*algo, &check) == CUBLAS_STATUS_SUCCESS &&
         check.workspaceSize <= static_cast<size_t>(workspace_bytes)) {
       plan->algo = *algo;
       plan->chosen = true;
@@ -175,7 +191,8 @@ bool GemmPlanner::supported(const GemmKey& key, int64_t workspace_bytes) {
 
 cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
                                    const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes) {
-  // A plan serves every layer of the same shape: only the pointers inside the descriptor differ between calls.
+  // A plan serves every layer of the same shape: only the pointers inside the descriptor differ between
+  // calls.
   const auto point = [&](const void*& known, const void* now, cublasLtMatmulDescAttributes_t attribute) {
     if (known == now) return;
     set(plan.desc.get(), attribute, now);
@@ -187,8 +204,9 @@ cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasL
   const float one = 1.0f, zero = 0.0f;
   const float* alpha = key.device_alpha ? call.alpha_beta : &one;
   const float* beta = key.device_alpha ? call.alpha_beta + 1 : key.accumulate ? &one : &zero;
-  return lt().Matmul(handle_.get(), plan.desc.get(), alpha, call.a, plan.a.get(), call.b, plan.b.get(), beta, c,
-                     plan.c.get(), c, plan.c.get(), &algo, workspace, static_cast<size_t>(workspace_bytes), stream_);
+  return lt().Matmul(handle_.get(), plan.desc.get(), alpha, call.a, plan.a.get(), call.b, plan.b.get(), beta,
+                     c, plan.c.get(), c, plan.c.get(), &algo, workspace, static_cast<size_t>(workspace_bytes),
+                     stream_);
 }
 
 void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
@@ -201,8 +219,8 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
     void* memory = nullptr;
     if (cudaMalloc(&memory, bytes) != cudaSuccess) {
       cudaGetLastError();
-      log_warning("[gemm] {}: no {} MB free to time the algorithms; the first proposal is used", key.to_string(),
-                  bytes >> 20);
+      log_warning("[gemm] {}: no {} MB free to time the algorithms; the first proposal is used",
+                  key.to_string(), bytes >> 20);
       plan.algo = plan.candidates.front().algo;
       return;
     }
@@ -228,7 +246,8 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
     if (last != CUBLAS_STATUS_SUCCESS) continue;
     const float first = sample(candidate.algo, 1);
     if (any && first > 2 * plan.ms) continue;  // clearly slower: no need to look closer
-    const int repetitions = std::clamp(static_cast<int>(kSampleMs / std::max(first, 1e-4f)), 1, kMaxRepetitions);
+    const int repetitions =
+        std::clamp(static_cast<int>(kSampleMs / std::max(first, 1e-4f)), 1, kMaxRepetitions);
     float best = first;
     for (int i = 0; i < kSamples; ++i) best = std::min(best, sample(candidate.algo, repetitions));
     if (!any || best < plan.ms) {
@@ -244,11 +263,22 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
 void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes) {
   Plan& plan = find(key, workspace_bytes);
   if (!plan.chosen) {
-    require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product", key.to_string());
+    require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product",
+            key.to_string());
     if (tune_ && !is_capturing(stream_)) {
       tune(key, plan, call, workspace, workspace_bytes);
     } else {
-      plan.algo = plan.candidates.front().algo;
+      // The first proposal that the library then also runs.
+      for (size_t i = 0; i + 1 < plan.candidates.size(); ++i) {
+        if (launch(key, plan, plan.candidates[i].algo, call, call.c, workspace, workspace_bytes) ==
+            CUBLAS_STATUS_SUCCESS) {
+          plan.algo = plan.candidates[i].algo;
+          plan.chosen = true;
+          plan.candidates = {};
+          return;
+        }
+      }
+      plan.algo = plan.candidates.back().algo;
     }
     plan.chosen = true;
     plan.candidates = {};
@@ -264,7 +294,9 @@ void GemmPlanner::read_cache() {
   for (std::string line; std::getline(file, line);) {
     const auto entry = nlohmann::json::parse(line, nullptr, false);
     const auto text = [&](const char* name) {
-      return entry.is_object() && entry.contains(name) && entry[name].is_string() ? entry[name].get<std::string>() : "";
+      return entry.is_object() && entry.contains(name) && entry[name].is_string()
+                 ? entry[name].get<std::string>()
+                 : "";
     };
     if (text("gpu") == gpu_ && text("cublaslt") == version()) cached_[text("key")] = text("algo");
   }

@@ -10,8 +10,8 @@
 
 namespace octet {
 
-// One product in cuBLAS's own terms, column-major: C (m, n) = op(A) (m, k) op(B) (k, n). Everything that decides
-// which algorithm may run and which is fastest.
+// One product in cuBLAS's own terms, column-major: C (m, n) = op(A) (m, k) op(B) (k, n). Everything that
+// decides which algorithm may run and which is fastest.
 struct GemmKey {
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldc = 0;
@@ -21,7 +21,7 @@ struct GemmKey {
   std::optional<cudaDataType_t> bias;  // its type, when there is one: (m), added to every column
   // Scale modes of FP8 operands.
   std::optional<cublasLtMatmulMatrixScale_t> scale_a, scale_b;
-  bool device_alpha = false;  // alpha and beta are read from device memory
+  bool device_alpha = false;                        // alpha and beta are read from device memory
   int align_a = 256, align_b = 256, align_c = 256;  // of the pointers, in bytes
 
   auto operator<=>(const GemmKey&) const = default;
@@ -38,9 +38,9 @@ struct GemmCall {
   const float* alpha_beta = nullptr;  // device: {alpha, beta}, for device_alpha
 };
 
-// Plans of all products of a run. At first use of a key every algorithm that cuBLASLt proposes is timed on the real
-// operands and the fastest kept; the choice is written to a file, so that later runs on the same GPU with the same
-// library start at once.
+// Plans of all products of a run. At first use of a key every algorithm that cuBLASLt proposes is timed on
+// the real operands and the fastest kept; the choice is written to a file, so that later runs on the same GPU
+// with the same library start at once.
 class GemmPlanner {
  public:
   // `tune` false: cuBLASLt's first proposal is taken, which does not depend on timing.
@@ -55,8 +55,8 @@ class GemmPlanner {
   struct Plan;
   Plan& find(const GemmKey& key, int64_t workspace_bytes);
   void tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
-  cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo, const GemmCall& call,
-                        void* c, void* workspace, int64_t workspace_bytes);
+  cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
+                        const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);
   void read_cache();
   void append_to_cache(const GemmKey& key, const Plan& plan) const;
 

@@ -4,9 +4,10 @@ namespace octet {
 namespace device {
 namespace {
 
-// A block takes a group of whole rows. First each warp takes rows and finds their statistics; then the block goes over
-// the group again tile by tile, now from L2, and writes the result in all its forms. So few rows are in flight at a
-// time that the second reading rarely reaches DRAM. Blocks walk over groups, so that they can keep sums over rows.
+// A block takes a group of whole rows. First each warp takes rows and finds their statistics; then the block
+// goes over the group again tile by tile, now from L2, and writes the result in all its forms. So few rows
+// are in flight at a time that the second reading rarely reaches DRAM. Blocks walk over groups, so that they
+// can keep sums over rows.
 constexpr int kNormThreads = 512;
 constexpr int kNormWarps = kNormThreads / 32;
 constexpr int64_t kGroupElements = 65536;
@@ -15,14 +16,14 @@ template <class T>
 struct NormForwardArgs {
   int64_t rows, width;
   const T* x;
-  const T* delta;     // absent: the residual is x
+  const T* delta;  // absent: the residual is x
   T* residual;
   const T* gain;
-  const T* bias;      // may be absent
+  const T* bias;  // may be absent
   float* mean;
   float* inv;
   float epsilon;
-  T* y;               // absent: not stored
+  T* y;  // absent: not stored
   CastTarget cast;
 };
 
@@ -143,14 +144,14 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
 template <class T>
 struct NormBackwardArgs {
   int64_t rows, width;
-  T* dresidual;       // in place
+  T* dresidual;  // in place
   bool store;
   const T* dy;
   const T* residual;
   const T* gain;
   const float* mean;
   const float* inv;
-  float* gain_sums;    // (blocks, width) partial sums, each when wanted
+  float* gain_sums;  // (blocks, width) partial sums, each when wanted
   float* bias_sums;
   float* column_sums;  // of the new dresidual
   CastTarget cast;
@@ -161,7 +162,8 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
   using NormTile = Tile<group_rows, kNormThreads>;
   __shared__ alignas(16) uint32_t words[NormTile::kWords];
   __shared__ float means[group_rows], invs[group_rows], mean_g[group_rows], mean_gx[group_rows];
-  // (sums wanted, warps along the rows, padded width): each place has one owner, so the order of additions is fixed.
+  // (sums wanted, warps along the rows, padded width): each place has one owner, so the order of additions is
+  // fixed.
   extern __shared__ __align__(16) float accumulators[];
   const int64_t width = args.width;
   const int64_t padded = (width + 7) / 8 * 8;
@@ -213,49 +215,44 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
       const int64_t col = tile_col + NormTile::col();
       const int64_t count = width - col;
       const int first = NormTile::row();
-      Pack8<T> kept[4], dys[4], xs[4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        kept[r] = dys[r] = xs[r] = Pack8<T>::zero();
-        if (count > 0 && row0 + first + r < args.rows) {
-          const int64_t place = (row0 + first + r) * width + col;
-          kept[r] = load8<vector>(args.dresidual + place, count);
-          dys[r] = load8<vector>(args.dy + place, count);
-          xs[r] = load8<vector>(args.residual + place, count);
-        }
-      }
       float gain[8] = {};
       if (count > 0) load8<vector>(args.gain + col, count).unpack(gain);
-      float dgain[8] = {}, dbias[8] = {}, sums[8] = {};
+      float dgain[8] = {}, dbias[8] = {};
+      Pack8<T> kept[4];
       uint32_t tile_amax = 0;
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const int64_t row = row0 + first + r;
+        kept[r] = Pack8<T>::zero();
         if (count <= 0 || row >= args.rows) continue;
+        const int64_t place = row * width + col;
+        const Pack8<T> before = load8<vector>(args.dresidual + place, count);
+        const Pack8<T> dys = load8<vector>(args.dy + place, count);
+        const Pack8<T> xs = load8<vector>(args.residual + place, count);
         const float mean = means[first + r], inv = invs[first + r];
         float v[8];
-        kept[r].unpack(v);
+        before.unpack(v);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          const float normed = (layer_norm ? xs[r].at(j) - mean : xs[r].at(j)) * inv;
-          const float dy = dys[r].at(j);
+          const float normed = (layer_norm ? xs.at(j) - mean : xs.at(j)) * inv;
+          const float dy = dys.at(j);
           dgain[j] += dy * normed;
           if (layer_norm) dbias[j] += dy;
-          v[j] += inv * (dy * gain[j] - (layer_norm ? mean_g[first + r] : 0.0f) - normed * mean_gx[first + r]);
+          v[j] +=
+              inv * (dy * gain[j] - (layer_norm ? mean_g[first + r] : 0.0f) - normed * mean_gx[first + r]);
         }
         kept[r] = Pack8<T>::pack(v);
         if constexpr (!vector) kept[r] = first_of(kept[r], count);
-        tile_amax = max(tile_amax, magnitude_bits(kept[r]));
-#pragma unroll
-        for (int j = 0; j < 8; ++j) sums[j] += kept[r].at(j);
-        if (args.store) store8<vector>(args.dresidual + row * width + col, kept[r], count);
+        const uint32_t row_amax = magnitude_bits(kept[r]);
+        tile_amax = max(tile_amax, row_amax);
+        if (args.store) store8<vector>(args.dresidual + place, kept[r], count);
         if (cast.rowwise) {
-          write_rowwise<vector>(cast.rowwise + row * width + col, kept[r], row_scale, cast.row_e5m2,
-                                magnitude_bits(kept[r]) > kInfinityBits, count);
+          write_rowwise<vector>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2,
+                                row_amax > kInfinityBits, count);
         }
       }
       amax = max(amax, tile_amax);
-      const auto accumulate = [&](float (&x)[8], int64_t index) {
+      const auto accumulate = [&](float(&x)[8], int64_t index) {
         if (index < 0) return;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -269,7 +266,12 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
       };
       accumulate(dgain, plane_of[0]);
       if (layer_norm) accumulate(dbias, plane_of[1]);
-      accumulate(sums, plane_of[2]);
+      if (plane_of[2] >= 0) {
+        float sums[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[j] = kept[0].at(j) + kept[1].at(j) + kept[2].at(j) + kept[3].at(j);
+        accumulate(sums, plane_of[2]);
+      }
       if (cast.colwise) {
         NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
         __syncthreads();
@@ -285,7 +287,8 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
     if (!outputs[i]) continue;
     for (int64_t c = threadIdx.x; c < width; c += kNormThreads) {
       float total = 0.0f;
-      for (int w = 0; w < NormTile::kWarpRows; ++w) total += accumulators[plane_of[i] * plane + w * padded + c];
+      for (int w = 0; w < NormTile::kWarpRows; ++w)
+        total += accumulators[plane_of[i] * plane + w * padded + c];
       outputs[i][blockIdx.x * width + c] = total;
     }
   }
@@ -297,29 +300,32 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
 
 namespace {
 
-// Calls fn<rows of a group>() so that a group has at most 65536 elements, or 16 rows.
-template <class Function>
-void dispatch_group(int64_t width, const Function& fn) {
-  if (width * 64 <= device::kGroupElements) return fn.template operator()<64>();
-  if (width * 32 <= device::kGroupElements) return fn.template operator()<32>();
-  fn.template operator()<16>();
-}
-
-template <class Function>
-void dispatch_bools(bool a, bool b, const Function& fn) {
-  if (a) {
-    b ? fn.template operator()<true, true>() : fn.template operator()<true, false>();
-  } else {
-    b ? fn.template operator()<false, true>() : fn.template operator()<false, false>();
+// Calls fn<rows of a group, layer_norm, vector>(). A group has at most 65536 elements, or 16 rows; fp32 and
+// rows that are no whole vectors always have 16, which keeps the number of kernels down.
+template <class T, class Function>
+void dispatch_norm(NormKind kind, int64_t width, bool vector, const Function& fn) {
+  const auto with_kind = [&]<int rows, bool with_vectors>() {
+    if (kind == NormKind::LayerNorm) {
+      fn.template operator()<rows, true, with_vectors>();
+    } else {
+      fn.template operator()<rows, false, with_vectors>();
+    }
+  };
+  if (!vector) return with_kind.template operator()<16, false>();
+  if constexpr (sizeof(T) == 2) {
+    if (width * 64 <= device::kGroupElements) return with_kind.template operator()<64, true>();
+    if (width * 32 <= device::kGroupElements) return with_kind.template operator()<32, true>();
   }
+  with_kind.template operator()<16, true>();
 }
 
-void check_norm(const char* op, NormKind kind, const Tensor& x, const Tensor& y, const Tensor& gain, const Tensor& mean,
-                const Tensor& inv) {
-  require(y.rows() == x.rows() && y.cols() == x.cols() && y.dtype == x.dtype, "[cuda] {}: shapes {} and {} differ", op,
-          x.shape.to_string(), y.shape.to_string());
-  require(gain.numel() == x.cols() && gain.dtype == x.dtype, "[cuda] {}: the gain is {} {}, expected {} elements of {}",
-          op, name_of(gain.dtype), gain.shape.to_string(), x.cols(), name_of(x.dtype));
+void check_norm(const char* op, NormKind kind, const Tensor& x, const Tensor& y, const Tensor& gain,
+                const Tensor& mean, const Tensor& inv) {
+  require(y.rows() == x.rows() && y.cols() == x.cols() && y.dtype == x.dtype,
+          "[cuda] {}: shapes {} and {} differ", op, x.shape.to_string(), y.shape.to_string());
+  require(gain.numel() == x.cols() && gain.dtype == x.dtype,
+          "[cuda] {}: the gain is {} {}, expected {} elements of {}", op, name_of(gain.dtype),
+          gain.shape.to_string(), x.cols(), name_of(x.dtype));
   require(inv.numel() == x.rows() && (kind == NormKind::RmsNorm || mean.numel() == x.rows()),
           "[cuda] {}: mean and inv do not have {} elements", op, x.rows());
 }
@@ -337,21 +343,23 @@ void check_colwise(const char* op, const device::CastTarget& cast, int64_t rows)
 
 }  // namespace
 
-void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
-                               Tensor delta, Tensor gain, Tensor bias, float epsilon) {
+void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
+                               Tensor x, Tensor delta, Tensor gain, Tensor bias, float epsilon) {
   constexpr const char* op = "norm_forward";
   check_norm(op, kind, x, y.dense, gain, mean, inv);
   if (delta) {
     require(delta.numel() == x.numel() && residual.numel() == x.numel() && delta.dtype == x.dtype &&
                 residual.dtype == x.dtype,
-            "[cuda] {}: x {}, delta {} and residual {} differ", op, x.shape.to_string(), delta.shape.to_string(),
-            residual.shape.to_string());
+            "[cuda] {}: x {}, delta {} and residual {} differ", op, x.shape.to_string(),
+            delta.shape.to_string(), residual.shape.to_string());
   }
-  require(!bias || (bias.numel() == x.cols() && bias.dtype == x.dtype), "[cuda] {}: the bias is {}, expected {}", op,
-          bias.shape.to_string(), x.cols());
+  require(!bias || (bias.numel() == x.cols() && bias.dtype == x.dtype),
+          "[cuda] {}: the bias is {}, expected {}", op, bias.shape.to_string(), x.cols());
   if (x.numel() == 0) return;
   dispatch_real(op, x.dtype, [&]<class T>(T) {
-    const auto plan = plan_operand<T>(y, op);
+    auto plan = plan_operand<T>(y, op);
+    if (y.column_sum)
+      plan.dense = static_cast<T*>(y.dense.data);  // nobody asks for it in practice: summed afterwards
     check_colwise(op, plan.cast, x.rows());
     const device::NormForwardArgs<T> args{.rows = x.rows(),
                                           .width = x.cols(),
@@ -366,13 +374,12 @@ void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual,
                                           .y = plan.dense,
                                           .cast = plan.cast};
     const bool vector = vectors_fit(
-        args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, plan.dense}, plan.cast);
-    dispatch_group(args.width, [&]<int rows>() {
-      dispatch_bools(kind == NormKind::LayerNorm, vector, [&]<bool layer_norm, bool with_vectors>() {
-        const int64_t blocks = std::min<int64_t>(div_up(args.rows, rows), 2 * sm_count());
-        device::norm_forward_kernel<T, rows, layer_norm, with_vectors>
-            <<<narrow<unsigned>(blocks), device::kNormThreads, 0, stream()>>>(args);
-      });
+        args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, plan.dense},
+        plan.cast);
+    dispatch_norm<T>(kind, args.width, vector, [&]<int rows, bool layer_norm, bool with_vectors>() {
+      const int64_t blocks = std::min<int64_t>(div_up(args.rows, rows), 2 * sm_count());
+      device::norm_forward_kernel<T, rows, layer_norm, with_vectors>
+          <<<narrow<unsigned>(blocks), device::kNormThreads, 0, stream()>>>(args);
     });
     check_launch(op);
     if (y.column_sum) add_column_sum(y.column_sum, y.dense);
@@ -380,12 +387,12 @@ void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual,
   });
 }
 
-void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
-                                Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
+void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias,
+                                Tensor dy, Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
   constexpr const char* op = "norm_backward";
   check_norm(op, kind, residual, dresidual.dense, gain, mean, inv);
-  require(dy.numel() == residual.numel() && dy.dtype == residual.dtype, "[cuda] {}: dy is {}, the residual {}", op,
-          dy.shape.to_string(), residual.shape.to_string());
+  require(dy.numel() == residual.numel() && dy.dtype == residual.dtype,
+          "[cuda] {}: dy is {}, the residual {}", op, dy.shape.to_string(), residual.shape.to_string());
   const int64_t rows = residual.rows(), width = residual.cols();
   require((!dgain || dgain.numel() == width) && (!dbias || dbias.numel() == width) &&
               (!dresidual.column_sum || dresidual.column_sum.numel() == width),
@@ -395,7 +402,9 @@ void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor 
   dispatch_real(op, residual.dtype, [&]<class T>(T) {
     const auto plan = plan_operand<T>(dresidual, op);
     check_colwise(op, plan.cast, rows);
-    dispatch_group(width, [&]<int group_rows>() {
+    const bool vector =
+        vectors_fit(width, {dresidual.dense.data, dy.data, residual.data, gain.data}, plan.cast);
+    dispatch_norm<T>(kind, width, vector, [&]<int group_rows, bool is_layer_norm, bool with_vectors>() {
       const int64_t blocks = std::min<int64_t>(div_up(rows, group_rows), 2 * sm_count());
       Scratch space = scratch(op);
       const auto sums = [&](bool wanted) { return wanted ? space.take<float>(blocks * width) : nullptr; };
@@ -413,18 +422,18 @@ void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor 
                                              .column_sums = sums(static_cast<bool>(dresidual.column_sum)),
                                              .cast = plan.cast};
       const int planes = (args.gain_sums ? 1 : 0) + (args.bias_sums ? 1 : 0) + (args.column_sums ? 1 : 0);
-      const auto shared = static_cast<size_t>(planes * (group_rows / 16) * round_up(width, 8)) * sizeof(float);
-      const bool vector = vectors_fit(width, {dresidual.dense.data, dy.data, residual.data, gain.data}, plan.cast);
-      dispatch_bools(layer_norm, vector, [&]<bool is_layer_norm, bool with_vectors>() {
-        const auto kernel = device::norm_backward_kernel<T, group_rows, is_layer_norm, with_vectors>;
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-                   op);
-        kernel<<<narrow<unsigned>(blocks), device::kNormThreads, shared, stream()>>>(args);
-      });
+      const auto shared =
+          static_cast<size_t>(planes * (group_rows / 16) * round_up(width, 8)) * sizeof(float);
+      const auto kernel = device::norm_backward_kernel<T, group_rows, is_layer_norm, with_vectors>;
+      cuda_check(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+          op);
+      kernel<<<narrow<unsigned>(blocks), device::kNormThreads, shared, stream()>>>(args);
       check_launch(op);
       if (dgain) add_partials(*this, dgain, args.gain_sums, blocks, width, op);
       if (args.bias_sums) add_partials(*this, dbias, args.bias_sums, blocks, width, op);
-      if (dresidual.column_sum) add_partials(*this, dresidual.column_sum, args.column_sums, blocks, width, op);
+      if (dresidual.column_sum)
+        add_partials(*this, dresidual.column_sum, args.column_sums, blocks, width, op);
     });
     finish_operand(dresidual, plan);
   });

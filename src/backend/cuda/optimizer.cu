@@ -10,8 +10,8 @@ namespace {
 // ---- sums and the gradient norm ----
 
 constexpr int kSumThreads = 512;
-constexpr int kSumBlocks = 1024;       // of one launch; each leaves one partial
-constexpr int64_t kChunk = 1 << 15;    // elements, of one tensor
+constexpr int kSumBlocks = 1024;     // of one launch; each leaves one partial
+constexpr int64_t kChunk = 1 << 15;  // elements, of one tensor
 constexpr int kTensorsPerLaunch = 512;
 
 struct SumTable {
@@ -38,7 +38,8 @@ __device__ inline double block_sum(double x) {
 
 // One partial for each block: the sum of its chunks' elements, or of their squares.
 template <class T, bool squares>
-__global__ void __launch_bounds__(kSumThreads) sum_kernel(const __grid_constant__ SumTable table, double* partials) {
+__global__ void __launch_bounds__(kSumThreads)
+    sum_kernel(const __grid_constant__ SumTable table, double* partials) {
   double total = 0.0;
   const auto add = [&](float x) {
     const double value = static_cast<double>(x);
@@ -107,8 +108,8 @@ struct AdamTable {
 };
 static_assert(sizeof(AdamTable) <= 32764, "the table travels as a kernel argument");
 
-__device__ __forceinline__ void load_any(float (&x)[8], const void* data, bool bf16, bool vector, int64_t place,
-                                         int64_t count) {
+__device__ __forceinline__ void load_any(float (&x)[8], const void* data, bool bf16, bool vector,
+                                         int64_t place, int64_t count) {
   if (bf16) {
     const Bf16* from = static_cast<const Bf16*>(data) + place;
     (vector ? Pack8<Bf16>::load(from) : load_some(from, count)).unpack(x);
@@ -118,8 +119,8 @@ __device__ __forceinline__ void load_any(float (&x)[8], const void* data, bool b
   }
 }
 
-__device__ __forceinline__ void store_any(void* data, const float (&x)[8], bool bf16, bool vector, int64_t place,
-                                          int64_t count) {
+__device__ __forceinline__ void store_any(void* data, const float (&x)[8], bool bf16, bool vector,
+                                          int64_t place, int64_t count) {
   if (bf16) {
     Bf16* to = static_cast<Bf16*>(data) + place;
     const auto pack = Pack8<Bf16>::pack(x);
@@ -206,7 +207,8 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
         uint32_t parts[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) parts[j] = (bits[2 * j] & 0xFFFFu) | bits[2 * j + 1] << 16;
-        *reinterpret_cast<uint4*>(entry.remainder + place) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+        *reinterpret_cast<uint4*>(entry.remainder + place) =
+            make_uint4(parts[0], parts[1], parts[2], parts[3]);
       } else {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -276,10 +278,11 @@ int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor
 }
 
 template <bool squares>
-void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<const Tensor> tensors, float max_norm) {
+void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<const Tensor> tensors,
+             float max_norm) {
   for (const Tensor& tensor : tensors) {
-    require(tensor.dtype == DType::F32 || tensor.dtype == DType::BF16, "[cuda] {}: a tensor is {}, expected fp32 or bf16",
-            op, name_of(tensor.dtype));
+    require(tensor.dtype == DType::F32 || tensor.dtype == DType::BF16,
+            "[cuda] {}: a tensor is {}, expected fp32 or bf16", op, name_of(tensor.dtype));
   }
   Scratch space = backend.scratch(op);
   const int64_t launches = div_up(static_cast<int64_t>(tensors.size()), device::kTensorsPerLaunch) + 1;
@@ -287,7 +290,8 @@ void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<cons
   int64_t count = launch_sums<squares>(backend, op, tensors, DType::F32, partials);
   count += launch_sums<squares>(backend, op, tensors, DType::BF16, partials + count);
   device::finish_sum_kernel<<<1, device::kSumThreads, 0, backend.stream()>>>(
-      static_cast<float*>(result.data), partials, count, squares ? device::Finish::Norm : device::Finish::Sum, max_norm);
+      static_cast<float*>(result.data), partials, count, squares ? device::Finish::Norm : device::Finish::Sum,
+      max_norm);
   check_launch(op);
 }
 
@@ -314,13 +318,16 @@ Operand weight_operand(const AdamWParameter& p) {
 
 }  // namespace
 
-void CudaBackend::sum(Tensor total, Tensor x) { sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f); }
+void CudaBackend::sum(Tensor total, Tensor x) {
+  sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f);
+}
 
 void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
   sum_all<true>(*this, "grad_norm", result, gradients, max_norm);
 }
 
-void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
+void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
+                        const AdamWOptions& options) {
   using namespace device;
   constexpr const char* op = "adamw";
   require(options.step >= 1, "[cuda] {}: the step is {}, expected 1 or more", op, options.step);

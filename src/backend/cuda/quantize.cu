@@ -9,6 +9,7 @@ template <class T>
 struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr bool kCopies = true;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;
@@ -17,7 +18,6 @@ struct CastOp {
   __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
     return load8<vector>(x + row * width + col, count);
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const { raw.unpack(out[0]); }
   __device__ int64_t column(int64_t col, int) const { return col; }
 };
 
@@ -38,8 +38,8 @@ __global__ void add_partials_kernel(G* sum, const float* partials, int64_t count
 }
 
 // One warp for each slot.
-__global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats, int64_t count,
-                                     int64_t length, int margin, bool most_recent) {
+__global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
+                                     int64_t count, int64_t length, int margin, bool most_recent) {
   const int64_t index = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (index >= count) return;
@@ -59,7 +59,8 @@ __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const u
   }
   float amax = 0.0f;
   for (int64_t i = lane; i < (most_recent ? 1 : length); i += 32) amax = fmaxf(amax, history[i]);
-  for (int offset = 16; offset > 0; offset /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+  for (int offset = 16; offset > 0; offset /= 2)
+    amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
   if (lane != 0) return;
   slot->amax = 0.0f;
   CastTarget target;
@@ -72,8 +73,8 @@ __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const u
 }  // namespace
 }  // namespace device
 
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count, int64_t width,
-                  const char* op) {
+void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
+                  int64_t width, const char* op) {
   const dim3 block(32, 8);
   dispatch_real(op, column_sum.dtype, [&]<class G>(G) {
     device::add_partials_kernel<<<narrow<unsigned>(div_up(width, 32)), block, 0, backend.stream()>>>(
@@ -92,8 +93,10 @@ void check_operand(const Operand& operand, const char* op) {
     require(is_fp8(format) && copy.codes.dtype == format, "[cuda] {}: the codes are {}, the rule says {}", op,
             name_of(copy.codes.dtype), name_of(format));
     require(copy.codes.rows() == copy_rows && copy.codes.cols() == depth,
-            "[cuda] {}: the codes are {}, expected ({}, {})", op, copy.codes.shape.to_string(), copy_rows, depth);
-    require(copy.granularity == fp8.rule.granularity, "[cuda] {}: the copy and the rule differ in granularity", op);
+            "[cuda] {}: the codes are {}, expected ({}, {})", op, copy.codes.shape.to_string(), copy_rows,
+            depth);
+    require(copy.granularity == fp8.rule.granularity,
+            "[cuda] {}: the copy and the rule differ in granularity", op);
     if (copy.granularity == Granularity::Tensor) return;
     const int64_t scale_rows = copy.granularity == Granularity::Block128 ? div_up(copy_rows, 128) : copy_rows;
     const int64_t scale_cols = div_up(depth, block_depth(copy.granularity));
@@ -109,7 +112,8 @@ void check_operand(const Operand& operand, const char* op) {
 namespace {
 
 // One pass over the dense form, with what `cast` says.
-void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastTarget& cast, Tensor column_sum) {
+void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastTarget& cast,
+               Tensor column_sum) {
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
     const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), cols};

@@ -32,10 +32,11 @@ struct BlockArgs {
   CastTarget amax;
 };
 
-// One copy of a tile. at(r, k) is the value at its row r, depth k; a warp takes a row, a lane 4 neighbours in depth.
+// One copy of a tile. at(r, k) is the value at its row r, depth k; a warp takes a row, a lane 4 neighbours in
+// depth.
 template <class At>
-__device__ void quantize_tile(const BlockCopy& copy, Granularity granularity, bool pow2, int64_t row0, int64_t k0,
-                              int64_t rows, int64_t depth, uint32_t tile_amax, const At& at) {
+__device__ void quantize_tile(const BlockCopy& copy, Granularity granularity, bool pow2, int64_t row0,
+                              int64_t k0, int64_t rows, int64_t depth, uint32_t tile_amax, const At& at) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t depth_blocks = (depth + kBlockTile - 1) / kBlockTile;
   if (granularity == Granularity::Block128 && threadIdx.x == 0) {
@@ -123,10 +124,10 @@ __global__ void __launch_bounds__(kBlockThreads) quantize_blocks_kernel(const Bl
 
 struct StatsArgs {
   const uint8_t* codes;
-  const void* scales;       // of blocks
-  const ScaleSlot* slot;    // per tensor
-  int64_t rows, depth;      // of the copy
-  bool colwise;             // the copy is the transpose of x
+  const void* scales;     // of blocks
+  const ScaleSlot* slot;  // per tensor
+  int64_t rows, depth;    // of the copy
+  bool colwise;           // the copy is the transpose of x
   bool e5m2;
   Granularity granularity;
 };
@@ -150,7 +151,8 @@ __global__ void stats_kernel(const T* x, const StatsArgs args, double* partials)
       factor = args.colwise ? args.slot->inverse_colwise : args.slot->inverse_rowwise;
     } else {
       if (args.granularity == Granularity::Row32) {
-        const uint8_t exponent = static_cast<const uint8_t*>(args.scales)[row * ((args.depth + 31) / 32) + k / 32];
+        const uint8_t exponent =
+            static_cast<const uint8_t*>(args.scales)[row * ((args.depth + 31) / 32) + k / 32];
         factor = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
       } else {
         const int64_t line = args.granularity == Granularity::Block128 ? row / kBlockTile : row;
@@ -180,7 +182,8 @@ __global__ void stats_kernel(const T* x, const StatsArgs args, double* partials)
   }
 }
 
-__global__ void add_stats_kernel(QuantStats* stats, const double* partials, int blocks, const ScaleSlot* slot) {
+__global__ void add_stats_kernel(QuantStats* stats, const double* partials, int blocks,
+                                 const ScaleSlot* slot) {
   double* fields[5] = {&stats->elements, &stats->saturated, &stats->flushed, &stats->signal, &stats->noise};
   const int v = static_cast<int>(threadIdx.x);
   if (v < 5) {
@@ -199,7 +202,8 @@ __global__ void add_stats_kernel(QuantStats* stats, const double* partials, int 
 void CudaBackend::quantize_blocks(const Operand& operand) {
   const Quantized& fp8 = *operand.fp8;
   const auto copy = [](const QuantizedMatrix& matrix, DType format) {
-    return device::BlockCopy{static_cast<uint8_t*>(matrix.codes.data), matrix.scales.data, format == DType::E5M2};
+    return device::BlockCopy{static_cast<uint8_t*>(matrix.codes.data), matrix.scales.data,
+                             format == DType::E5M2};
   };
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     device::BlockArgs<T> args{.x = static_cast<const T*>(operand.dense.data),
@@ -215,8 +219,8 @@ void CudaBackend::quantize_blocks(const Operand& operand) {
                     narrow<unsigned>(div_up(args.rows, device::kBlockTile)));
     require(grid.y <= 65535, "[cuda] quantize: {} rows are too many", args.rows);
     const auto shared = device::kBlockTile * (device::kBlockTile * sizeof(T) + 4);
-    cuda_check(cudaFuncSetAttribute(device::quantize_blocks_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared)),
+    cuda_check(cudaFuncSetAttribute(device::quantize_blocks_kernel<T>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
                "quantize");
     device::quantize_blocks_kernel<T><<<grid, device::kBlockThreads, shared, stream()>>>(args);
     check_launch("quantize");

@@ -9,6 +9,7 @@ template <class T>
 struct RopeOp {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr bool kCopies = false;
   struct Raw {
     Pack8<T> low, high;
   };
@@ -67,7 +68,8 @@ struct RopeVectorOp : RopeOp<T> {
     raw.high.unpack(out[1]);
     const int c = static_cast<int>(col);
     if (c / this->half >= this->rotated) return;
-    const float* cosine = this->table + static_cast<int64_t>(this->positions[row]) * (2 * this->half) + c % this->half;
+    const float* cosine =
+        this->table + static_cast<int64_t>(this->positions[row]) * (2 * this->half) + c % this->half;
     float cosines[8], sines[8];
     Pack8<float>::load(cosine).unpack(cosines);
     Pack8<float>::load(cosine + this->half).unpack(sines);
@@ -85,15 +87,15 @@ struct RopeVectorOp : RopeOp<T> {
 
 namespace {
 
-void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const device::CastTarget& cast, bool store,
-            Tensor positions, Tensor table, const AttentionShape& shape, float direction) {
+void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const device::CastTarget& cast,
+            bool store, Tensor positions, Tensor table, const AttentionShape& shape, float direction) {
   const Tensor& x = qkv.dense;
   require(x.cols() == shape.qkv_width() && positions.numel() == x.rows() && shape.head_dim % 2 == 0,
-          "[cuda] {}: qkv {} and {} positions do not fit {} + 2 * {} heads of width {}", op, x.shape.to_string(),
-          positions.numel(), shape.heads, shape.kv_heads, shape.head_dim);
+          "[cuda] {}: qkv {} and {} positions do not fit {} + 2 * {} heads of width {}", op,
+          x.shape.to_string(), positions.numel(), shape.heads, shape.kv_heads, shape.head_dim);
   require(table.cols() == shape.head_dim && table.dtype == DType::F32 && positions.dtype == DType::I32,
-          "[cuda] {}: the table is {} {}, expected fp32, width {}", op, name_of(table.dtype), table.shape.to_string(),
-          shape.head_dim);
+          "[cuda] {}: the table is {} {}, expected fp32, width {}", op, name_of(table.dtype),
+          table.shape.to_string(), shape.head_dim);
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int half = narrow<int>(shape.head_dim / 2);
     const int64_t rotated = shape.heads + shape.kv_heads;
@@ -128,7 +130,8 @@ void CudaBackend::rope_forward(Tensor qkv, Tensor positions, Tensor table, const
   rotate(*this, "rope_forward", operand, {}, true, positions, table, shape, 1.0f);
 }
 
-void CudaBackend::rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+void CudaBackend::rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
+                                const AttentionShape& shape) {
   constexpr const char* op = "rope_backward";
   dispatch_real(op, dqkv.dense.dtype, [&]<class T>(T) {
     const auto plan = plan_operand<T>(dqkv, op);

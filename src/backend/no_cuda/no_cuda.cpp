@@ -9,7 +9,9 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
   fail("[cuda] this program was built without CUDA: {}; the CPU backend is available", OCTET_NO_CUDA_REASON);
 }
 
-bool cuda_backend_built() { return false; }
+bool cuda_backend_built() {
+  return false;
+}
 
 CudaProbe probe_cuda(int) {
   CudaProbe probe;

@@ -11,7 +11,9 @@ namespace octet::device {
 
 constexpr uint32_t kInfinityBits = 0x7F800000u;
 
-__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFu;
+}
 
 // Two values to two codes, the first in the low byte: saturating, to nearest even.
 template <bool e5m2>
@@ -83,9 +85,9 @@ __device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, flo
   slot->inverse_colwise = 1.0f / slot->scale_colwise;
 }
 
-// Every thread of each of `blocks` blocks calls this once, last, with the magnitude bits of the largest value it saw (which
-// orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks that have come; both
-// are zero again when the kernel ends, so that no launch is spent on clearing them.
+// Every thread of each of `blocks` blocks calls this once, last, with the magnitude bits of the largest value
+// it saw (which orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks
+// that have come; both are zero again when the kernel ends, so that no launch is spent on clearing them.
 __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsigned int blocks) {
   __shared__ uint32_t warp_amax[32];
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);

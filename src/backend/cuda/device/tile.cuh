@@ -4,17 +4,17 @@
 
 namespace octet::device {
 
-// A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read and written
-// along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16 after a trip through
-// shared memory, in words of 4 rows of one column.
+// A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read
+// and written along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16
+// after a trip through shared memory, in words of 4 rows of one column.
 template <int rows_, int threads_>
 struct Tile {
   static constexpr int kRows = rows_;
   static constexpr int kThreads = threads_;
   static constexpr int kCols = kThreads * 32 / kRows;
-  static constexpr int kWords = kThreads * 8;            // of shared memory for the transposed codes
-  static constexpr int kChunks = kRows / 16;             // 16-byte vectors in a column
-  static constexpr int kWarpRows = kRows / 16;           // warps side by side along the rows
+  static constexpr int kWords = kThreads * 8;   // of shared memory for the transposed codes
+  static constexpr int kChunks = kRows / 16;    // 16-byte vectors in a column
+  static constexpr int kWarpRows = kRows / 16;  // warps side by side along the rows
   static_assert(kRows % 16 == 0 && (kThreads / 32) % kWarpRows == 0);
 
   // The first row and column of this thread.
@@ -24,8 +24,8 @@ struct Tile {
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int warp_row() { return warp() % kWarpRows; }
 
-  // Vectors of a column lie scattered over the banks, so that neither the writes (one column in eight) nor the reads
-  // (neighbouring vectors) of a warp meet in one.
+  // Vectors of a column lie scattered over the banks, so that neither the writes (one column in eight) nor
+  // the reads (neighbouring vectors) of a warp meet in one.
   __device__ static int place(int chunk) { return chunk ^ ((chunk >> 3 ^ chunk >> 6) & 7); }
 
   // Puts the codes of this thread's values into shared memory.
@@ -43,8 +43,9 @@ struct Tile {
     });
   }
 
-  // Writes the staged codes to `colwise` (cols, rows). `column_of(c)` is the matrix column of the tile's column c, or
-  // negative where there is none. Between stage and this, and after it, the block must meet at a barrier.
+  // Writes the staged codes to `colwise` (cols, rows). `column_of(c)` is the matrix column of the tile's
+  // column c, or negative where there is none. Between stage and this, and after it, the block must meet at a
+  // barrier.
   template <class ColumnOf>
   __device__ static void write_transposed(const uint32_t* words, uint8_t* colwise, int64_t rows, int64_t row0,
                                           const ColumnOf& column_of) {
@@ -70,14 +71,14 @@ struct Tile {
 
 // Eight codes of one row.
 template <bool vector, class T>
-__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, bool careful,
-                                              int64_t count) {
+__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2,
+                                              bool careful, int64_t count) {
   uint32_t codes[2];
   with_format(e5m2, [&]<bool as_e5m2>() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      codes[i] = encode4<as_e5m2>(values.at(4 * i) * scale, values.at(4 * i + 1) * scale, values.at(4 * i + 2) * scale,
-                                  values.at(4 * i + 3) * scale, careful);
+      codes[i] = encode4<as_e5m2>(values.at(4 * i) * scale, values.at(4 * i + 1) * scale,
+                                  values.at(4 * i + 2) * scale, values.at(4 * i + 3) * scale, careful);
     }
   });
   if constexpr (vector) {
@@ -100,7 +101,8 @@ __device__ __forceinline__ uint32_t magnitude_bits(const Pack8<float>& values) {
 __device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
   constexpr uint32_t kMask = 0x7FFF7FFFu;
   const uint4 raw = values.raw;
-  const uint32_t pair = __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
+  const uint32_t pair =
+      __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
   return max(pair << 16, pair & 0xFFFF0000u);
 }
 

@@ -19,12 +19,15 @@ struct TileOutput {
   float* column_sums = nullptr;  // (gridDim.y, width): of the blocks, when wanted
 };
 
-// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of its forms.
+// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of
+// its forms.
 //
 // Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row),
 //   Raw load<vector>(row, col, count)              up to `count` of 8 columns
 //   void compute(raw, row, col, float (&)[kOutputs][8])
-//   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors are used
+//   bool kCopies                                   the result is what was loaded, bit for bit (then Raw is
+//   Pack8) int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours
+//   when vectors are used
 template <class Op, bool vector>
 __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     tile_kernel(const Op op, const TileOutput<typename Op::Type> out) {
@@ -54,10 +57,14 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     for (int r = 0; r < 4; ++r) {
       if (count > 0 && row + r < out.rows) {
         float values[Op::kOutputs][8];
-        op.compute(raw[r], row + r, col, values);
+        if constexpr (!Op::kCopies) op.compute(raw[r], row + r, col, values);
 #pragma unroll
         for (int o = 0; o < Op::kOutputs; ++o) {
-          kept[o][r] = Pack8<T>::pack(values[o]);
+          if constexpr (Op::kCopies) {
+            kept[o][r] = raw[r];
+          } else {
+            kept[o][r] = Pack8<T>::pack(values[o]);
+          }
           if constexpr (!vector) kept[o][r] = first_of(kept[o][r], count);
           tile_amax = max(tile_amax, magnitude_bits(kept[o][r]));
         }
@@ -86,7 +93,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
               if (j >= count) continue;
               const int64_t place = line + op.column(col + j, o);
               const float value = kept[o][r].at(j);
-              if (out.dense) out.dense[place] = from_float<T>(value);
+              if (out.dense) out.dense[place] = kept[o][r].element(j);
               if (cast.rowwise) cast.rowwise[place] = encode1(value * row_scale, cast.row_e5m2);
             }
           }
@@ -143,8 +150,8 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
 namespace octet {
 
 // column_sum[c] += sum of the partials (count, width), in their order.
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count, int64_t width,
-                  const char* op);
+void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
+                  int64_t width, const char* op);
 
 // What the kernel that computes an operand writes itself, and what is left for afterwards.
 template <class T>
@@ -193,12 +200,15 @@ OperandPlan<T> plan_operand(const Operand& operand, const char* op) {
   return plan;
 }
 
-inline bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+inline bool aligned16(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
 
-// Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked here.
+// Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked
+// here.
 template <class Op>
-void launch_tiles(CudaBackend& backend, const char* name, const Op& op, device::TileOutput<typename Op::Type> out,
-                  bool vector, Tensor column_sum = {}) {
+void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
+                  device::TileOutput<typename Op::Type> out, bool vector, Tensor column_sum = {}) {
   using device::ElementTile;
   if (out.rows == 0 || out.cols == 0) return;
   const int64_t across = div_up(out.cols, ElementTile::kCols);

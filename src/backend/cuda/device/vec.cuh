@@ -8,8 +8,12 @@ namespace octet::device {
 
 using Bf16 = __nv_bfloat16;
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(Bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float to_float(Bf16 x) {
+  return __bfloat162float(x);
+}
 
 template <class T>
 __device__ __forceinline__ T from_float(float x);
@@ -57,6 +61,20 @@ struct Pack8<Bf16> {
     const uint32_t word = j < 2 ? raw.x : j < 4 ? raw.y : j < 6 ? raw.z : raw.w;
     return __uint_as_float(j % 2 ? word & 0xFFFF0000u : word << 16);
   }
+  // Unlike unpack and pack these keep the bits of NaN.
+  __device__ __forceinline__ Bf16 element(int j) const {
+    const uint32_t word = j < 2 ? raw.x : j < 4 ? raw.y : j < 6 ? raw.z : raw.w;
+    return __ushort_as_bfloat16(static_cast<unsigned short>(j % 2 ? word >> 16 : word & 0xFFFFu));
+  }
+  __device__ __forceinline__ static Pack8 of(const Bf16 (&x)[8]) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[i] = static_cast<uint32_t>(__bfloat16_as_ushort(x[2 * i])) |
+                 static_cast<uint32_t>(__bfloat16_as_ushort(x[2 * i + 1])) << 16;
+    }
+    return {make_uint4(words[0], words[1], words[2], words[3])};
+  }
 };
 
 template <>
@@ -84,36 +102,38 @@ struct Pack8<float> {
     const int i = j % 4;
     return i == 0 ? half.x : i == 1 ? half.y : i == 2 ? half.z : half.w;
   }
+  __device__ __forceinline__ float element(int j) const { return at(j); }
+  __device__ __forceinline__ static Pack8 of(const float (&x)[8]) { return pack(x); }
 };
 
 // Loads up to `count` of eight elements one by one, for rows that are not a multiple of eight long.
 template <class T>
 __device__ inline Pack8<T> load_some(const T* from, int64_t count) {
-  float x[8];
+  T elements[8];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = j < count ? to_float(from[j]) : 0.0f;
-  return Pack8<T>::pack(x);
+  for (int j = 0; j < 8; ++j) elements[j] = j < count ? from[j] : from_float<T>(0.0f);
+  return Pack8<T>::of(elements);
 }
 
 template <class T>
 __device__ inline void store_some(T* to, const Pack8<T>& pack, int64_t count) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    if (j < count) to[j] = from_float<T>(pack.at(j));
+    if (j < count) to[j] = pack.element(j);
   }
 }
 
 // Elements from `count` on become zero.
 template <class T>
 __device__ inline Pack8<T> first_of(const Pack8<T>& pack, int64_t count) {
-  float x[8];
-  pack.unpack(x);
+  T elements[8];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = j < count ? x[j] : 0.0f;
-  return Pack8<T>::pack(x);
+  for (int j = 0; j < 8; ++j) elements[j] = j < count ? pack.element(j) : from_float<T>(0.0f);
+  return Pack8<T>::of(elements);
 }
 
-// One of the two, decided when the kernel is compiled: rows whose length is a multiple of eight use whole vectors.
+// One of the two, decided when the kernel is compiled: rows whose length is a multiple of eight use whole
+// vectors.
 template <bool vector, class T>
 __device__ __forceinline__ Pack8<T> load8(const T* from, int64_t count) {
   if constexpr (vector) return Pack8<T>::load(from);
