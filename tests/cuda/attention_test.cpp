@@ -24,10 +24,6 @@ Case packed(const char* name, int64_t heads, int64_t kv_heads, int64_t depth, st
   return result;
 }
 
-std::ostream& operator<<(std::ostream& out, const Case& attention) {
-  return out << attention.name;
-}
-
 struct Results {
   std::vector<float> out, lse, dqkv;
 };
@@ -136,7 +132,9 @@ class CudaAttention : public testing::Test {
                   k_end = q_end + attention.kv_heads * attention.depth;
     const int64_t width = k_end + attention.kv_heads * attention.depth;
     EXPECT_LE(relative_error(x.out, reference.out), tolerance) << "out, " << name_of(dtype);
-    if (with_lse) EXPECT_LE(relative_error(x.lse, reference.lse), 1e-4) << "lse, " << name_of(dtype);
+    if (with_lse) {
+      EXPECT_LE(relative_error(x.lse, reference.lse), 1e-4) << "lse, " << name_of(dtype);
+    }
     const auto part = [&](int64_t begin, int64_t end) {
       return relative_error(columns(x.dqkv, width, begin, end), columns(reference.dqkv, width, begin, end));
     };
@@ -268,7 +266,9 @@ TEST_F(CudaAttention, NothingLeaksAcrossBorders) {
       }
       const bool may_change = token >= changed && token < end;
       EXPECT_TRUE(same || may_change) << "token " << token << " after a change of " << changed;
-      if (token == changed) EXPECT_FALSE(same) << "token " << token;
+      if (token == changed) {
+        EXPECT_FALSE(same) << "token " << token;
+      }
     }
     (*cuda)->copy_to_device(row, kept.data());
   }
