@@ -27,6 +27,12 @@ class Side {
     memory_.push_back(backend_->allocate(bytes));
     return memory_.back().get();
   }
+  // Gives back what was allocated since mark().
+  size_t mark() const { return memory_.size(); }
+  void release(size_t count) {
+    backend_->synchronize();
+    memory_.resize(count);
+  }
   // With every byte 0xA5, so that what an op forgets to write is seen.
   Tensor tensor(DType dtype, Shape shape) {
     Tensor result{nullptr, dtype, shape};

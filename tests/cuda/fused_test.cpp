@@ -23,6 +23,7 @@ class CudaFused : public CudaTest {
         for (const bool stats : {false, true}) {
           const std::string label = fmt::format("{} {} {} ({}, {}) keep {} stats {}", what, describe(rule),
                                                 name_of(dtype), rows, cols, keep, stats);
+          const size_t mark = cuda->mark();
           const auto zeros = std::vector<float>(static_cast<size_t>(cols));
           Quantized fused = make_quantized(*cuda, rows, cols, rule, kUsedSlot, stats);
           Quantized separate = make_quantized(*cuda, rows, cols, rule, kUsedSlot, stats);
@@ -43,6 +44,7 @@ class CudaFused : public CudaTest {
           if (stats) {
             EXPECT_EQ(cuda->value(fused.stats).noise, cuda->value(separate.stats).noise) << label;
           }
+          cuda->release(mark);
           if (HasFailure()) return;
         }
       }
@@ -140,6 +142,7 @@ TEST_F(CudaFused, AdamW) {
         for (const bool finite : {true, false}) {
           std::vector<std::vector<uint8_t>> sides;
           for (Side* side : {cuda.get(), cpu.get()}) {
+            const size_t mark = side->mark();
             Quantized fused = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
             Quantized separate = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
             AdamWParameter p;
@@ -164,6 +167,7 @@ TEST_F(CudaFused, AdamW) {
               (*side)->quantize({.dense = p.weight, .fp8 = &separate});
               expect_same(*side, fused, *side, separate, label);
             }
+            side->release(mark);
           }
           // The two sides round a step differently now and then, by one unit in the last place.
           double worst = 0;

@@ -34,6 +34,7 @@ TEST_F(CudaQuantize, BitsOfEveryRuleAndSize) {
       for (const DType dtype : {DType::F32, DType::BF16}) {
         for (const bool with_nan : {false, true}) {
           const auto values = awkward_values(size.rows * size.cols, 1, with_nan);
+          const size_t marks[] = {cuda->mark(), cpu->mark()};
           std::vector<Quantized> results;
           for (Side* side : {cuda.get(), cpu.get()}) {
             results.push_back(make_quantized(*side, size.rows, size.cols, rule, kUsedSlot));
@@ -43,6 +44,8 @@ TEST_F(CudaQuantize, BitsOfEveryRuleAndSize) {
           expect_same(*cuda, results[0], *cpu, results[1],
                       fmt::format("{} {} ({}, {}) {}", describe(rule), name_of(dtype), size.rows, size.cols,
                                   with_nan ? "with NaN" : ""));
+          cuda->release(marks[0]);
+          cpu->release(marks[1]);
           if (HasFailure()) return;
         }
       }

@@ -31,6 +31,7 @@ struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr bool kCopies = false;
+  static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;
@@ -57,6 +58,7 @@ struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr bool kCopies = false;
+  static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> dh, x;
   };
@@ -89,6 +91,7 @@ struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr bool kCopies = false;
+  static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> gate, up;
   };
@@ -118,6 +121,7 @@ struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
   static constexpr bool kCopies = false;
+  static constexpr bool kSums = false;  // the registers are needed, and gated layers have no bias
   struct Raw {
     Pack8<T> dh, gate, up;
   };
@@ -186,7 +190,9 @@ void CudaBackend::activation_backward(Activation activation, const Operand& dx, 
           "[cuda] {}: dx is {}, expected {}", op, dx.dense.shape.to_string(), x.shape.to_string());
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int64_t rows = dh.rows(), width = dh.cols();
-    const auto plan = plan_operand<T>(dx, op);
+    auto plan = plan_operand<T>(dx, op);
+    const bool sum_after = dx.column_sum && activation == Activation::SwiGlu;
+    if (sum_after) plan.dense = static_cast<T*>(dx.dense.data);
     const device::TileOutput<T> out{
         .rows = rows, .cols = width, .width = x.cols(), .dense = plan.dense, .cast = plan.cast};
     const bool vector = width % 8 == 0 && aligned16(x.data) && aligned16(dh.data);
@@ -195,7 +201,8 @@ void CudaBackend::activation_backward(Activation activation, const Operand& dx, 
     if (activation == Activation::Gelu) {
       launch_tiles(*this, op, device::GeluBackward<T>{dout, in, width}, out, vector, dx.column_sum);
     } else {
-      launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, width}, out, vector, dx.column_sum);
+      launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, width}, out, vector);
+      if (sum_after) add_column_sum(dx.column_sum, dx.dense);
     }
     finish_operand(dx, plan);
   });

@@ -166,13 +166,13 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
   // fixed.
   extern __shared__ __align__(16) float accumulators[];
   const int64_t width = args.width;
-  const int64_t padded = (width + 7) / 8 * 8;
-  const int64_t plane = NormTile::kWarpRows * padded;
-  float* const outputs[3] = {args.gain_sums, args.bias_sums, args.column_sums};
-  int64_t planes = 0;
-  int64_t plane_of[3];
-  for (int i = 0; i < 3; ++i) plane_of[i] = outputs[i] ? planes++ : -1;
-  for (int64_t i = threadIdx.x; i < planes * plane; i += kNormThreads) accumulators[i] = 0.0f;
+  const int padded = static_cast<int>((width + 7) / 8 * 8);
+  const int plane = NormTile::kWarpRows * padded;
+  const int gain_plane = 0;
+  const int bias_plane = args.gain_sums ? 1 : 0;
+  const int column_plane = bias_plane + (args.bias_sums ? 1 : 0);
+  const int planes = column_plane + (args.column_sums ? 1 : 0);
+  for (int i = static_cast<int>(threadIdx.x); i < planes * plane; i += kNormThreads) accumulators[i] = 0.0f;
 
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const CastTarget& cast = args.cast;
@@ -252,25 +252,24 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
         }
       }
       amax = max(amax, tile_amax);
-      const auto accumulate = [&](float(&x)[8], int64_t index) {
-        if (index < 0) return;
+      const auto accumulate = [&](float(&x)[8], int index) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           x[j] += __shfl_xor_sync(0xFFFFFFFFu, x[j], 8);
           x[j] += __shfl_xor_sync(0xFFFFFFFFu, x[j], 16);
         }
         if (lane >= 8 || count <= 0) return;
-        float* place = accumulators + index * plane + NormTile::warp_row() * padded + col;
+        float* place = accumulators + index * plane + NormTile::warp_row() * padded + static_cast<int>(col);
 #pragma unroll
         for (int j = 0; j < 8; ++j) place[j] += x[j];
       };
-      accumulate(dgain, plane_of[0]);
-      if (layer_norm) accumulate(dbias, plane_of[1]);
-      if (plane_of[2] >= 0) {
+      if (args.gain_sums) accumulate(dgain, gain_plane);
+      if (layer_norm && args.bias_sums) accumulate(dbias, bias_plane);
+      if (args.column_sums) {
         float sums[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) sums[j] = kept[0].at(j) + kept[1].at(j) + kept[2].at(j) + kept[3].at(j);
-        accumulate(sums, plane_of[2]);
+        accumulate(sums, column_plane);
       }
       if (cast.colwise) {
         NormTile::stage(words, kept, col_scale, cast.col_e5m2, tile_amax > kInfinityBits);
@@ -283,15 +282,16 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
     }
     __syncthreads();
   }
-  for (int i = 0; i < 3; ++i) {
-    if (!outputs[i]) continue;
-    for (int64_t c = threadIdx.x; c < width; c += kNormThreads) {
+  const auto write = [&](float* output, int index) {
+    for (int c = static_cast<int>(threadIdx.x); c < width; c += kNormThreads) {
       float total = 0.0f;
-      for (int w = 0; w < NormTile::kWarpRows; ++w)
-        total += accumulators[plane_of[i] * plane + w * padded + c];
-      outputs[i][blockIdx.x * width + c] = total;
+      for (int w = 0; w < NormTile::kWarpRows; ++w) total += accumulators[index * plane + w * padded + c];
+      output[blockIdx.x * width + c] = total;
     }
-  }
+  };
+  if (args.gain_sums) write(args.gain_sums, gain_plane);
+  if (args.bias_sums) write(args.bias_sums, bias_plane);
+  if (args.column_sums) write(args.column_sums, column_plane);
   if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
 }
 

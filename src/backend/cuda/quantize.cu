@@ -10,6 +10,7 @@ struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr bool kCopies = true;
+  static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
   int64_t width;

@@ -25,6 +25,7 @@ struct TileOutput {
 // Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row),
 //   Raw load<vector>(row, col, count)              up to `count` of 8 columns
 //   void compute(raw, row, col, float (&)[kOutputs][8])
+//   bool kSums                                     column sums can be asked for
 //   bool kCopies                                   the result is what was loaded, bit for bit (then Raw is
 //   Pack8) int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours
 //   when vectors are used
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
             }
           }
         }
-        if (out.column_sums) {
+        if (Op::kSums && out.column_sums) {
 #pragma unroll
           for (int j = 0; j < 8; ++j) sums[o][j] += kept[o][r].at(j);
         }
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     }
   }
 
-  if (out.column_sums) {
+  if (Op::kSums && out.column_sums) {
     // Over the four row groups of a warp, then over the warps, in fixed order.
     __syncthreads();
     auto* shared = reinterpret_cast<float*>(words[0]);  // (warps, kCols)
@@ -218,6 +219,7 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
   const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
   Scratch scratch = backend.scratch(name);
   if (column_sum) {
+    require(Op::kSums, "[cuda] {}: this op does not sum columns", name);
     require(column_sum.numel() == out.width, "[cuda] {}: column_sum has {} elements, expected {}", name,
             column_sum.numel(), out.width);
     out.column_sums = scratch.take<float>(grid.y * out.width);

@@ -1,0 +1,200 @@
+// Bandwidth of the elementwise ops of the CUDA backend with fused FP8 output, and rates of the tuned GEMMs,
+// at the shapes of real models. Bytes are the fewest an op must move: each input read once, each output
+// written once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "base/philox.h"
+#include "ops/backend.h"
+
+using namespace octet;
+
+namespace {
+
+class Bench {
+ public:
+  explicit Bench(Backend& backend) : backend_(backend) {}
+
+  Tensor tensor(DType dtype, Shape shape, float scale = 1.0f) {
+    Tensor result{nullptr, dtype, shape};
+    memory_.push_back(backend_.allocate(result.bytes()));
+    result.data = memory_.back().get();
+    if (dtype == DType::F32 || dtype == DType::BF16) fill(result, scale);
+    return result;
+  }
+  Quantized quantized(int64_t rows, int64_t cols, DType format) {
+    Quantized result;
+    result.rule = {.format_rowwise = format, .format_colwise = format, .delayed = true};
+    memory_.push_back(backend_.allocate(sizeof(ScaleSlot)));
+    const ScaleSlot slot;
+    backend_.copy_to_device({memory_.back().get(), DType::U8, {sizeof(ScaleSlot)}}, &slot);
+    result.slot = static_cast<ScaleSlot*>(memory_.back().get());
+    result.rowwise.codes = tensor(format, {rows, cols});
+    result.colwise.codes = tensor(format, {cols, rows});
+    result.rowwise.tensor_scale = &result.slot->inverse_rowwise;
+    result.colwise.tensor_scale = &result.slot->inverse_colwise;
+    return result;
+  }
+  void clear() { memory_.clear(); }
+
+  double seconds(const std::function<void()>& run) {
+    for (int i = 0; i < 3; ++i) run();
+    backend_.synchronize();
+    double best = 1e30;
+    for (int sample = 0; sample < 5; ++sample) {
+      constexpr int kRepetitions = 10;
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < kRepetitions; ++i) run();
+      backend_.synchronize();
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, time.count() / kRepetitions);
+    }
+    return best;
+  }
+  void bandwidth(const std::string& name, int64_t bytes, const std::function<void()>& run) {
+    const double time = seconds(run);
+    fmt::print("{:34} {:8.1f} us {:7.2f} TB/s\n", name, time * 1e6, static_cast<double>(bytes) / time / 1e12);
+  }
+  void rate(const std::string& name, double flops, const std::function<void()>& run) {
+    const double time = seconds(run);
+    fmt::print("{:34} {:8.1f} us {:7.0f} TFLOP/s\n", name, time * 1e6, flops / time / 1e12);
+  }
+
+ private:
+  void fill(const Tensor& x, float scale) {
+    // A million random numbers, then copies of what is there already.
+    const Philox random(1);
+    const auto count = static_cast<size_t>(std::min<int64_t>(x.numel(), 1 << 20));
+    std::vector<float> values(count);
+    std::vector<Bf16> rounded(count);
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = scale * random.normal(i);
+      rounded[i] = to_bf16(values[i]);
+    }
+    const auto part = [&](int64_t begin, int64_t bytes) {
+      return Tensor{static_cast<std::byte*>(x.data) + begin, DType::U8, {bytes}};
+    };
+    auto done = static_cast<int64_t>(count * size_of(x.dtype));
+    backend_.copy_to_device(part(0, done), x.dtype == DType::F32 ? static_cast<const void*>(values.data())
+                                                                 : static_cast<const void*>(rounded.data()));
+    while (done < x.bytes()) {
+      const int64_t more = std::min(done, x.bytes() - done);
+      backend_.copy(part(done, more), part(0, more));
+      done += more;
+    }
+  }
+
+  Backend& backend_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+void elementwise(Backend& backend, int64_t rows, int64_t width, int64_t inner, NormKind kind,
+                 Activation activation) {
+  Bench bench(backend);
+  const DType bf16 = DType::BF16;
+  const bool gated = activation == Activation::SwiGlu, layer_norm = kind == NormKind::LayerNorm;
+  const int64_t n = rows * width, f = rows * inner, in = gated ? 2 * inner : inner;
+  fmt::print("-- {} rows, width {}, inner {}\n", rows, width, inner);
+  const Tensor x = bench.tensor(bf16, {rows, width}), delta = bench.tensor(bf16, {rows, width});
+  const Tensor residual = bench.tensor(bf16, {rows, width}), gain = bench.tensor(bf16, {width});
+  const Tensor bias = layer_norm ? bench.tensor(bf16, {width}) : Tensor{};
+  const Tensor mean = layer_norm ? bench.tensor(DType::F32, {rows}) : Tensor{};
+  const Tensor inv = bench.tensor(DType::F32, {rows}), dense = bench.tensor(bf16, {rows, width});
+  const Tensor dgain = bench.tensor(DType::F32, {width}),
+               dbias = layer_norm ? bench.tensor(DType::F32, {width}) : Tensor{};
+  Quantized y8 = bench.quantized(rows, width, DType::E4M3), dy8 = bench.quantized(rows, width, DType::E5M2);
+  bench.bandwidth("copy", 4 * n, [&] { backend.copy(residual, x); });
+  bench.bandwidth("add+norm -> fp8, fp8T", 8 * n, [&] {
+    backend.norm_forward(kind, {.dense = dense, .fp8 = &y8, .keep_dense = false}, residual, mean, inv, x,
+                         delta, gain, bias, 1e-5f);
+  });
+  bench.bandwidth("add+norm -> bf16", 8 * n, [&] {
+    backend.norm_forward(kind, {.dense = dense}, residual, mean, inv, x, delta, gain, bias, 1e-5f);
+  });
+  bench.bandwidth("norm backward -> bf16, fp8, fp8T", 10 * n, [&] {
+    backend.norm_backward(kind, {.dense = dense, .fp8 = &dy8}, dgain, dbias, delta, x, mean, inv, gain);
+  });
+  bench.bandwidth("quantize -> fp8, fp8T", 4 * n, [&] { backend.quantize({.dense = x, .fp8 = &y8}); });
+  const Tensor wide = bench.tensor(bf16, {rows, in}), h = bench.tensor(bf16, {rows, inner});
+  const Tensor dwide = bench.tensor(bf16, {rows, in});
+  Quantized h8 = bench.quantized(rows, inner, DType::E4M3), dwide8 = bench.quantized(rows, in, DType::E5M2);
+  bench.bandwidth("activation -> fp8, fp8T", (gated ? 6 : 4) * f, [&] {
+    backend.activation_forward(activation, {.dense = h, .fp8 = &h8, .keep_dense = false}, wide);
+  });
+  bench.bandwidth("activation backward -> fp8, fp8T", (gated ? 10 : 6) * f, [&] {
+    backend.activation_backward(activation, {.dense = dwide, .fp8 = &dwide8, .keep_dense = false}, h, wide);
+  });
+}
+
+void loss(Backend& backend, int64_t rows, int64_t vocab) {
+  Bench bench(backend);
+  const Tensor logits = bench.tensor(DType::BF16, {rows, vocab});
+  const Tensor losses = bench.tensor(DType::F32, {rows}), targets = bench.tensor(DType::I32, {rows});
+  backend.zero(targets);
+  bench.bandwidth(fmt::format("cross-entropy {} x {}", rows, vocab), 4 * rows * vocab, [&] {
+    backend.cross_entropy(logits, losses, {}, {}, targets, {.vocab = vocab, .gradient_scale = 1e-3f});
+  });
+}
+
+void optimizer(Backend& backend, int64_t rows, int64_t cols) {
+  Bench bench(backend);
+  const Shape shape{rows, cols};
+  Quantized w8 = bench.quantized(rows, cols, DType::E4M3);
+  AdamWParameter p{.weight = bench.tensor(DType::BF16, shape, 0.02f),
+                   .remainder = bench.tensor(DType::U16, shape),
+                   .gradient = bench.tensor(DType::F32, shape, 1e-3f),
+                   .m = bench.tensor(DType::BF16, shape, 1e-3f),
+                   .v = bench.tensor(DType::BF16, shape, 1e-6f),
+                   .weight_decay = 0.1f,
+                   .fp8 = &w8};
+  backend.zero(p.remainder);
+  backend.zero(p.v);
+  const Tensor clip = bench.tensor(DType::F32, {2});
+  const Tensor gradients[] = {p.gradient};
+  bench.bandwidth("grad_norm", 4 * rows * cols, [&] { backend.grad_norm(clip, gradients, 1.0f); });
+  bench.bandwidth("adamw -> fp8, fp8T", (16 + 4 + 2) * rows * cols,
+                  [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
+}
+
+void gemms(Backend& backend, int64_t tokens, int64_t out, int64_t in) {
+  Bench bench(backend);
+  const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(out) * static_cast<double>(in);
+  const std::string size = fmt::format("{} x {} x {}", tokens, out, in);
+  const Tensor x = bench.tensor(DType::BF16, {tokens, in}), w = bench.tensor(DType::BF16, {out, in}, 0.02f);
+  const Tensor y = bench.tensor(DType::BF16, {tokens, out});
+  const Tensor dw = bench.tensor(DType::F32, {out, in});
+  Quantized x8 = bench.quantized(tokens, in, DType::E4M3), w8 = bench.quantized(out, in, DType::E4M3);
+  Quantized dy8 = bench.quantized(tokens, out, DType::E5M2);
+  backend.quantize({.dense = x, .fp8 = &x8});
+  backend.quantize({.dense = w, .fp8 = &w8});
+  backend.quantize({.dense = y, .fp8 = &dy8});
+  bench.rate(size + " bf16 forward", flops, [&] { backend.gemm(y, x, w, {.transpose_b = true}); });
+  bench.rate(size + " fp8 forward", flops, [&] { backend.gemm_fp8(y, x8.rowwise, w8.rowwise, {}); });
+  bench.rate(size + " fp8 dgrad", flops, [&] { backend.gemm_fp8(x, dy8.rowwise, w8.colwise, {}); });
+  bench.rate(size + " fp8 wgrad +=", flops,
+             [&] { backend.gemm_fp8(dw, dy8.colwise, x8.colwise, {.accumulate = true}); });
+}
+
+}  // namespace
+
+int main() {
+  const auto backend = make_cuda_backend({});
+  Tensor workspace{nullptr, DType::U8, {int64_t{512} << 20}};
+  const auto memory = backend->allocate(workspace.bytes());
+  workspace.data = memory.get();
+  backend->set_workspace(workspace);
+  elementwise(*backend, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
+  elementwise(*backend, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*backend, 16384, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  loss(*backend, 16384, 50304);
+  loss(*backend, 8192, 128256);
+  loss(*backend, 8192, 152064);
+  optimizer(*backend, 14336, 4096);
+  gemms(*backend, 65536, 3072, 768);
+  gemms(*backend, 8192, 28672, 4096);
+  return 0;
+}
