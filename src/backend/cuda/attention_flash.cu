@@ -128,21 +128,29 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int query = first + m0 + 16 * i + g + 8 * half;
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+          s[i][j][2 * half] *= scale;
+          s[i][j][2 * half + 1] *= scale;
+        }
+        if (diagonal) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              if (step * kKeys + 8 * j + 2 * t + e > query) s[i][j][2 * half + e] = -INFINITY;
+            }
+          }
+        }
         float largest = highest[i][half];
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = s[i][j][2 * half + e];
-            x *= scale;
-            if (diagonal && step * kKeys + 8 * j + 2 * t + e > query) x = -INFINITY;
-            largest = fmaxf(largest, x);
-          }
+          largest = fmaxf(largest, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
         }
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
         // Key 0 is seen by every query, so `largest` is finite from the first step on.
-        const float shrink = exp2f(highest[i][half] - largest);
+        const float shrink = fast_exp2(highest[i][half] - largest);
         highest[i][half] = largest;
         float sum = 0.0f;
 #pragma unroll
@@ -150,7 +158,7 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[i][j][2 * half + e];
-            x = exp2f(x - largest);
+            x = fast_exp2(x - largest);
             sum += x;
           }
         }

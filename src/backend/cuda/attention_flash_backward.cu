@@ -85,11 +85,23 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int half = e / 2, key = step * kKeys + 8 * j + 2 * t + e % 2;
-        float p = exp2f(s[0][j][e] * scale - row_lse[half]);
-        if (diagonal && key > first + m0 + g + 8 * half) p = 0.0f;
-        s[0][j][e] = p * (dp[0][j][e] - row_delta[half]);
+        s[0][j][e] = fast_exp2(s[0][j][e] * scale - row_lse[e / 2]);
       }
+    }
+    if (diagonal) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = step * kKeys + 8 * j + 2 * t + e % 2, query = first + m0 + g + 8 * (e / 2);
+          if (key > query) s[0][j][e] = 0.0f;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[0][j][e] *= dp[0][j][e] - row_delta[e / 2];
     }
     product_pb<Width>(dq, s, k_tiles + stage);
     __syncthreads();
@@ -183,16 +195,28 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
     const bool diagonal = begin < first + m0 + 15;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
-      const float2 column_lse = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
-      const float2 column_delta =
-          *reinterpret_cast<const float2*>(delta_rows + stage * kQueries + 8 * j + 2 * t);
+      const float2 columns = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int key = first + m0 + g + 8 * (e / 2), query = begin + 8 * j + 2 * t + e % 2;
-        float x = exp2f(p[0][j][e] * scale - (e % 2 ? column_lse.y : column_lse.x));
-        if (diagonal && key > query) x = 0.0f;
-        p[0][j][e] = x;
-        ds[0][j][e] = x * (ds[0][j][e] - (e % 2 ? column_delta.y : column_delta.x));
+        p[0][j][e] = fast_exp2(p[0][j][e] * scale - (e % 2 ? columns.y : columns.x));
+      }
+    }
+    if (diagonal) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = first + m0 + g + 8 * (e / 2), query = begin + 8 * j + 2 * t + e % 2;
+          if (key > query) p[0][j][e] = 0.0f;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const float2 columns = *reinterpret_cast<const float2*>(delta_rows + stage * kQueries + 8 * j + 2 * t);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        ds[0][j][e] = p[0][j][e] * (ds[0][j][e] - (e % 2 ? columns.y : columns.x));
       }
     }
     product_pb<Width>(dv, p, do_tile);

@@ -86,6 +86,17 @@ OCTET_FORWARD(cudnnStatus_t, cudnnBackendGetAttribute,
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendExecute,
               (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack),
               (handle, plan, pack))
+// Named by parts of the frontend that are never run, but linked where the compiler does not drop them.
+OCTET_FORWARD(cudnnStatus_t, cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * filter), (filter))
+OCTET_FORWARD(cudnnStatus_t, cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), (filter))
+OCTET_FORWARD(cudnnStatus_t, cudnnSetFilterNdDescriptor,
+              (cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int rank,
+               const int dims[]),
+              (filter, type, format, rank, dims))
+OCTET_FORWARD(cudnnStatus_t, cudnnReorderFilterAndBias,
+              (cudnnHandle_t handle, const cudnnFilterDescriptor_t filter, cudnnReorderType_t reorder,
+               const void* from, void* to, int with_bias, const void* bias_from, void* bias_to),
+              (handle, filter, reorder, from, to, with_bias, bias_from, bias_to))
 }
 
 #endif  // OCTET_WITH_CUDNN
