@@ -35,7 +35,9 @@ class CudaFused : public CudaTest {
           run({.dense = dense_separate});
           (*cuda)->quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
           expect_same(*cuda, fused, *cuda, separate, label);
-          if (keep) EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
+          if (keep) {
+            EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
+          }
           std::vector<float> a(zeros.size()), b(zeros.size());
           (*cuda)->copy_to_host(a.data(), sum_fused);
           (*cuda)->copy_to_host(b.data(), sum_separate);
@@ -161,7 +163,9 @@ TEST_F(CudaFused, AdamW) {
             const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
             const auto before = side->bytes(p.weight);
             (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
-            if (!finite) EXPECT_EQ(side->bytes(p.weight), before) << label;
+            if (!finite) {
+              EXPECT_EQ(side->bytes(p.weight), before) << label;
+            }
             sides.push_back(side->bytes(p.weight));
             if (finite) {
               (*side)->quantize({.dense = p.weight, .fp8 = &separate});
