@@ -158,6 +158,7 @@ void ParameterSet::set_weight(Backend& backend, Parameter& p, const std::vector<
   }
   // The same split as AdamWParameter: the bf16 is the fp32 rounded to nearest, the remainder what is missing.
   std::vector<uint16_t> high(values.size()), low(values.size());
+#pragma omp parallel for
   for (size_t i = 0; i < values.size(); ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
     high[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);

@@ -127,6 +127,10 @@ class Backend {
   // c (m, n) [+]= a (m, k) b (n, k)^T [+ bias]: the same product of FP8 matrices, accumulated in fp32. Both
   // transposition flags are ignored. e5m2 x e5m2 is refused.
   virtual void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
+  // How gemm_fp8 would run a product of these shapes: "native" on FP8 tensor cores, or "emulated" with dequantised
+  // operands. c (m, n), a (m, k), b (n, k).
+  virtual std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
+                                    DType format_b, DType out) = 0;
 
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.

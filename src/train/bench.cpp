@@ -51,6 +51,7 @@ void fill_weights(Transformer& model, Backend& backend) {
     if (p.spec.init == Init::Normal) {
       const auto covered = static_cast<size_t>(p.spec.hf.back().row_begin + p.spec.hf.back().rows) *
                            static_cast<size_t>(p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1]);
+#pragma omp parallel for
       for (size_t i = 0; i < covered; ++i) values[i] = p.spec.init_std * pool[(i * 7919) & (pool.size() - 1)];
     }
     ParameterSet::set_weight(backend, p, values);

@@ -10,7 +10,11 @@ namespace octet {
 std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
   if (source_.size() < shape.length + 1) return std::nullopt;
-  Loader loader(source_, {.rows = shape.rows, .length = shape.length, .order = SampleOrder::Sequential});
+  Loader loader(source_, {.rows = shape.rows,
+                          .length = shape.length,
+                          .order = SampleOrder::Sequential,
+                          .eos = document_end_,
+                          .respect_documents = document_end_.has_value()});
   // Each window once; a last micro-batch that would wrap around is left out, unless it is the only one.
   const int64_t batches = std::clamp<int64_t>(loader.samples_per_epoch() / shape.rows, 1, batches_);
   int64_t targets = 0;

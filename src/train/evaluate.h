@@ -10,8 +10,9 @@ namespace octet {
 // The mean loss of a model on held-out tokens: always the same windows, from the front.
 class Evaluator {
  public:
-  // At most `batches` micro-batches of the model's shape. `eos` as for the training loader.
-  Evaluator(TokenSource source, int64_t batches) : source_(std::move(source)), batches_(batches) {}
+  // At most `batches` micro-batches of the model's shape. With `document_end`, documents are kept apart after each.
+  Evaluator(TokenSource source, int64_t batches, std::optional<int32_t> document_end = std::nullopt)
+      : source_(std::move(source)), batches_(batches), document_end_(document_end) {}
 
   // Empty when there is no held-out data, or less than one micro-batch of it.
   std::optional<double> loss(Transformer& model, bool fp8) const;
@@ -19,6 +20,7 @@ class Evaluator {
  private:
   TokenSource source_;
   int64_t batches_;
+  std::optional<int32_t> document_end_;
 };
 
 }  // namespace octet

@@ -51,6 +51,32 @@ std::string no_fp8_reason(const Transformer& transformer) {
   return fmt::format("no layer can run in FP8 (for {}: {})", first.site().name, first.choice()[Product::Forward].reason);
 }
 
+// "FP8" when every FP8 product runs on FP8 tensor cores, else what is emulated.
+std::string fp8_label(Setup& setup) {
+  const QuantizeRule x = quantize_rule(setup.numerics.fp8, Role::Input);
+  const QuantizeRule w = quantize_rule(setup.numerics.fp8, Role::Weight);
+  const QuantizeRule dy = quantize_rule(setup.numerics.fp8, Role::Gradient);
+  const DType dense = setup.numerics.dense();
+  int64_t products = 0, native = 0;
+  for (const Linear* linear : setup.transformer->linears()) {
+    const LinearSite& s = linear->site();
+    const auto count = [&](Product product, int64_t m, int64_t n, int64_t k, const QuantizeRule& a, DType format_a,
+                           const QuantizeRule& b, DType format_b, DType out) {
+      if (!linear->choice()[product].fp8) return;
+      ++products;
+      native += setup.backend->gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b, out) == "native";
+    };
+    count(Product::Forward, s.tokens, s.out, s.in, x, x.format_rowwise, w, w.format_rowwise, dense);
+    count(Product::Dgrad, s.tokens, s.in, s.out, dy, dy.format_rowwise, w, w.format_colwise, dense);
+    count(Product::Wgrad, s.out, s.in, s.tokens, dy, dy.format_colwise, x, x.format_colwise, setup.numerics.gradients);
+  }
+  if (native == products) return "FP8";
+  if (native == 0) return "FP8 (emulated)";
+  log_warning("{} of {} FP8 products have no FP8 kernel on {} and are emulated", products - native, products,
+              setup.backend->description());
+  return "FP8 (partly emulated)";
+}
+
 void plan_model(Setup& setup) {
   setup.transformer =
       std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
@@ -59,7 +85,7 @@ void plan_model(Setup& setup) {
 
   setup.fallback_reason = no_fp8_reason(*setup.transformer);
   if (setup.fallback_reason.empty()) {
-    if (setup.backend->name() == "cpu") setup.precision_label = "FP8 (emulated)";
+    setup.precision_label = fp8_label(setup);
     return;
   }
   if (setup.config.require_fp8) fail("[fp8] require_fp8 is set, but {}", setup.fallback_reason);

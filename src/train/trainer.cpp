@@ -54,6 +54,11 @@ fs::path make_run_folder(const TrainConfig& config) {
   return folder;
 }
 
+// The demo's stories are short and each stands on its own; other text is one stream.
+std::optional<int32_t> document_end(const Setup& setup) {
+  return setup.config.is_demo() ? setup.tokenizer->eos() : std::nullopt;
+}
+
 std::unique_ptr<BatchSource> make_loader(const Setup& setup) {
   const TrainConfig& config = setup.config;
   LoaderOptions options{.rows = config.per_device_train_batch_size,
@@ -61,10 +66,8 @@ std::unique_ptr<BatchSource> make_loader(const Setup& setup) {
                         .order = config.data_order == TrainConfig::DataOrder::Random ? SampleOrder::RandomCrops
                                                                                      : SampleOrder::Sequential,
                         .seed = static_cast<uint64_t>(config.seed)};
-  if (config.is_demo()) {  // one story after another, each on its own
-    options.eos = setup.tokenizer->eos();
-    options.respect_documents = options.align_to_documents = options.eos.has_value();
-  }
+  options.eos = document_end(setup);
+  options.respect_documents = options.align_to_documents = options.eos.has_value();
   return std::make_unique<Prefetcher>(std::make_unique<Loader>(setup.data.train, options));
 }
 
@@ -90,7 +93,7 @@ class Run {
         config_(setup_.config),
         model_(*setup_.transformer),
         console_(static_cast<ConsoleMode>(config_.progress)),
-        evaluator_(setup_.data.eval, config_.eval_batches) {
+        evaluator_(setup_.data.eval, config_.eval_batches, document_end(setup_)) {
     if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
   }
 

@@ -9,8 +9,10 @@
 namespace octet::test {
 namespace {
 
+// ||a - b|| / ||b||. bf16 rounds by 1.1e-3 on average; two results that are rounded in different places (a bias added
+// by its own kernel, p rounded before the product with v) differ by up to about 2.5 times that.
 double tolerance(DType dtype) {
-  return dtype == DType::BF16 ? 2e-3 : 1e-5;
+  return dtype == DType::BF16 ? 3e-3 : 1e-5;
 }
 
 class CudaOps : public testing::TestWithParam<OpCase> {};

@@ -30,6 +30,9 @@ class CpuBackend : public Backend {
   void set_workspace(Tensor workspace) override { workspace_ = workspace; }
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
+  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType, DType) override {
+    return "emulated";
+  }
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
   void quantize(const Operand& operand) override;

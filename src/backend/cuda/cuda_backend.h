@@ -94,10 +94,8 @@ class CudaBackend final : public Backend {
   int sm_count() const { return sm_count_; }
   Scratch scratch(const char* op);
 
-  // How gemm_fp8 would run a product of these shapes: "native" on the FP8 tensor cores, or "emulated" with
-  // dequantised operands. c (m, n), a (m, k), b (n, k).
   std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
-                            DType format_b, DType out);
+                            DType format_b, DType out) override;
 
  private:
   static constexpr int64_t kGemmWorkspace = 64ll << 20;
