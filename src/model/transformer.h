@@ -60,11 +60,14 @@ class Transformer {
   // Every Linear with its site and choice, in the order of the forward pass.
   const std::vector<Linear*>& linears() const { return linears_; }
   const std::vector<Block>& blocks() const { return blocks_; }
+  // The residual stream behind the last block, from a forward pass until backward begins.
+  Tensor final_residual() const { return final_residual_; }
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
   int64_t allocated_bytes() const { return allocated_bytes_; }
-  // After weights were written from outside (initialise, import): makes their FP8 copies.
+  // After weights were written from outside (initialise, import, resume): makes their FP8 copies, with the scales
+  // that stand in scales() where those are delayed. A resumed run restores scales() first.
   void weights_changed();
 
   // Copies a micro-batch of exactly shape().tokens() tokens to the backend.

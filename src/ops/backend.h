@@ -194,8 +194,9 @@ class Backend {
   // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when
   // max_norm is 0.
   virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) = 0;
-  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Nothing changes when the
-  // norm clip[0] is not finite.
+  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Weights and moments stay as
+  // they are when the norm clip[0] is not finite; FP8 copies are made anew all the same, since their scales may have
+  // moved.
   virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;
 };
 

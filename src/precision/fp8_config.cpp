@@ -14,6 +14,25 @@ void Fp8Config::validate() const {
   if (interval < 1) fail_config("[fp8] fp8_interval is {}, expected at least 1", interval);
 }
 
+std::string_view name_of(Fp8Recipe recipe) {
+  switch (recipe) {
+    case Fp8Recipe::Delayed: return "delayed";
+    case Fp8Recipe::Current: return "current";
+    case Fp8Recipe::Block: return "block";
+    case Fp8Recipe::Mxfp8: return "mxfp8";
+  }
+  return "?";
+}
+
+std::string_view name_of(Fp8Format format) {
+  switch (format) {
+    case Fp8Format::Hybrid: return "hybrid";
+    case Fp8Format::E4M3: return "e4m3";
+    case Fp8Format::E5M2: return "e5m2";
+  }
+  return "?";
+}
+
 std::string_view name_of(Role role) {
   switch (role) {
     case Role::Input: return "input";

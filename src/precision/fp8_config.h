@@ -13,6 +13,8 @@ namespace octet {
 enum class Precision : uint8_t { Fp8, Bf16, Fp32 };
 enum class Fp8Recipe : uint8_t { Delayed, Current, Block, Mxfp8 };
 enum class Fp8Format : uint8_t { Hybrid, E4M3, E5M2 };
+std::string_view name_of(Fp8Recipe recipe);  // as users write it
+std::string_view name_of(Fp8Format format);
 
 // What the user chose about FP8.
 struct Fp8Config {

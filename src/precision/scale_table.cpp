@@ -110,8 +110,8 @@ std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
 std::vector<std::byte> ScaleTable::save(Backend& backend) const {
   std::vector<std::byte> state;
   append(state, kStateMagic, sizeof kStateMagic);
-  const int64_t header[] = {static_cast<int64_t>(config_.recipe), count(), history_ ? config_.history_length : 0,
-                            calibrating_};
+  const int64_t header[] = {static_cast<int64_t>(config_.recipe), static_cast<int64_t>(config_.format), count(),
+                            history_ ? config_.history_length : 0, calibrating_};
   append(state, header, sizeof header);
   for (const Entry& entry : entries_) {
     const auto length = static_cast<int64_t>(entry.name.size());
@@ -135,10 +135,13 @@ void ScaleTable::restore(Backend& backend, const std::vector<std::byte>& state) 
   reader.read(magic, sizeof magic);
   require(std::memcmp(magic, kStateMagic, sizeof magic) == 0, "[fp8 state] does not begin with '{}'",
           std::string_view(kStateMagic, sizeof kStateMagic));
-  const int64_t recipe = reader.read_int(), tensors = reader.read_int(), length = reader.read_int();
-  const int64_t calibrating = reader.read_int();
-  require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] is of recipe number {}, this run's is {}",
-          recipe, static_cast<int64_t>(config_.recipe));
+  const int64_t recipe = reader.read_int(), format = reader.read_int();
+  const int64_t tensors = reader.read_int(), length = reader.read_int(), calibrating = reader.read_int();
+  require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] is of fp8_recipe {}, this run's is {}",
+          name_of(static_cast<Fp8Recipe>(recipe)), name_of(config_.recipe));
+  // A scale made for one format saturates or wastes the other until the next update.
+  require(format == static_cast<int64_t>(config_.format), "[fp8 state] is of fp8_format {}, this run's is {}",
+          name_of(static_cast<Fp8Format>(format)), name_of(config_.format));
   require(tensors == count(), "[fp8 state] has {} tensors, this model {}", tensors, count());
   const int64_t expected_length = history_ ? config_.history_length : 0;
   require(length == expected_length, "[fp8 state] has histories of {}, fp8_amax_history_len is {}", length,

@@ -59,8 +59,10 @@ class ScaleTable {
   };
   std::vector<Report> reports(Backend& backend) const;
 
-  // Everything needed to go on bit for bit, as bytes with a header that names recipe and tensors. restore() throws
-  // Error naming the first difference when the table was made for other tensors or another history length.
+  // Everything needed to go on bit for bit, as bytes with a header that names recipe, format and tensors. restore()
+  // throws Error naming the first difference, and changes nothing, when the table was made for another recipe or
+  // format, other tensors or another history length. The FP8 copies of weights are not part of it: call
+  // Transformer::weights_changed() afterwards, which makes them again with the restored scales.
   std::vector<std::byte> save(Backend& backend) const;
   void restore(Backend& backend, const std::vector<std::byte>& state);
 

@@ -167,10 +167,9 @@ TEST_F(CudaFused, AdamW) {
               EXPECT_EQ(side->bytes(p.weight), before) << label;
             }
             sides.push_back(side->bytes(p.weight));
-            if (finite) {
-              (*side)->quantize({.dense = p.weight, .fp8 = &separate});
-              expect_same(*side, fused, *side, separate, label);
-            }
+            // Also when the step is skipped: the scales may have moved since the copies were made.
+            (*side)->quantize({.dense = p.weight, .fp8 = &separate});
+            expect_same(*side, fused, *side, separate, label);
             side->release(mark);
           }
           // The two sides round a step differently now and then, by one unit in the last place.

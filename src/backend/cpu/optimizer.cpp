@@ -190,8 +190,7 @@ void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, flo
 void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
   for (const AdamWParameter& parameter : parameters) check(parameter);
   require(options.step >= 1, "[adamw] the step is {}, expected 1 or more", options.step);
-  const float norm = clip.as<float>()[0];
-  if (!std::isfinite(norm)) return;
+  const bool skip = !std::isfinite(clip.as<float>()[0]);
 
   const auto steps = static_cast<double>(options.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
@@ -212,7 +211,7 @@ void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, 
   };
   const TensorChunks chunks(space, std::ssize(parameters),
                             [&](int64_t i) { return parameter(i).weight.numel(); });
-  parallel_.for_each(chunks.count(), [&](int64_t chunk, int) {
+  parallel_.for_each(skip ? 0 : chunks.count(), [&](int64_t chunk, int) {
     const auto [index, begin] = chunks.place(chunk);
     const AdamWParameter& p = parameter(index);
     const int64_t first = begin, count = std::min(chunks.size(), p.weight.numel() - begin);

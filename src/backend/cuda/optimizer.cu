@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_any(void* data, const float (&x)[8], bool 
 __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     adamw_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   __shared__ alignas(16) uint32_t words[ElementTile::kWords];
-  if (!isfinite(clip[0])) return;
+  const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
   int low = 0, high = table.parameters - 1;
   while (low < high) {
@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
   }
   const AdamEntry& entry = table.entries[low];
   const CastTarget& cast = entry.cast;
+  if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t tile = blockIdx.x - entry.first_tile;
   const int64_t across = (entry.cols + ElementTile::kCols - 1) / ElementTile::kCols;
   const int64_t tile_row = tile / across * ElementTile::kRows, tile_col = tile % across * ElementTile::kCols;
@@ -165,54 +166,56 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     kept[r] = Pack8<float>::zero();
     if (count <= 0 || row >= entry.rows) continue;
     const int64_t place = row * entry.cols + col;
-    float w[8], g[8], m[8], v[8];
-    uint16_t low_bits[8] = {};
-    load_any(g, entry.gradient, entry.gradient_bf16, entry.vector, place, count);
-    load_any(m, entry.m, entry.moments_bf16, entry.vector, place, count);
-    load_any(v, entry.v, entry.moments_bf16, entry.vector, place, count);
-    load_any(w, entry.weight, split, entry.vector, place, count);
-    if (split) {
-      if (entry.vector) {
-        const uint4 raw = *reinterpret_cast<const uint4*>(entry.remainder + place);
-        const uint32_t parts[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-        for (int j = 0; j < 8; ++j) low_bits[j] = static_cast<uint16_t>(parts[j / 2] >> (16 * (j % 2)));
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) low_bits[j] = j < count ? entry.remainder[place + j] : uint16_t{0};
-      }
-    }
     float rounded[8];
-    uint32_t bits[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      float x = w[j];
+    load_any(rounded, entry.weight, split, entry.vector, place, count);
+    if (!skip) {
+      float g[8], m[8], v[8];
+      uint16_t low_bits[8] = {};
+      load_any(g, entry.gradient, entry.gradient_bf16, entry.vector, place, count);
+      load_any(m, entry.m, entry.moments_bf16, entry.vector, place, count);
+      load_any(v, entry.v, entry.moments_bf16, entry.vector, place, count);
       if (split) {
-        const auto low_part = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low_bits[j])));
-        x = __uint_as_float(__float_as_uint(x) + low_part);
+        if (entry.vector) {
+          const uint4 raw = *reinterpret_cast<const uint4*>(entry.remainder + place);
+          const uint32_t parts[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+          for (int j = 0; j < 8; ++j) low_bits[j] = static_cast<uint16_t>(parts[j / 2] >> (16 * (j % 2)));
+        } else {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) low_bits[j] = j < count ? entry.remainder[place + j] : uint16_t{0};
+        }
       }
-      const float gradient = g[j] * clip_factor;
-      x *= entry.keep;
-      m[j] += table.one_minus_beta1 * (gradient - m[j]);
-      v[j] = v[j] * table.beta2 + table.one_minus_beta2 * gradient * gradient;
-      x -= table.step_size * (m[j] / (sqrtf(v[j]) / table.root_correction + table.epsilon));
-      bits[j] = __float_as_uint(x);
-      rounded[j] = split ? __uint_as_float((bits[j] + 0x8000u) & 0xFFFF0000u) : x;
-    }
-    store_any(entry.m, m, entry.moments_bf16, entry.vector, place, count);
-    store_any(entry.v, v, entry.moments_bf16, entry.vector, place, count);
-    store_any(entry.weight, rounded, split, entry.vector, place, count);  // exact: already rounded
-    if (split) {
-      if (entry.vector) {
-        uint32_t parts[4];
+      uint32_t bits[8];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) parts[j] = (bits[2 * j] & 0xFFFFu) | bits[2 * j + 1] << 16;
-        *reinterpret_cast<uint4*>(entry.remainder + place) =
-            make_uint4(parts[0], parts[1], parts[2], parts[3]);
-      } else {
+      for (int j = 0; j < 8; ++j) {
+        float x = rounded[j];
+        if (split) {
+          const auto low_part = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low_bits[j])));
+          x = __uint_as_float(__float_as_uint(x) + low_part);
+        }
+        const float gradient = g[j] * clip_factor;
+        x *= entry.keep;
+        m[j] += table.one_minus_beta1 * (gradient - m[j]);
+        v[j] = v[j] * table.beta2 + table.one_minus_beta2 * gradient * gradient;
+        x -= table.step_size * (m[j] / (sqrtf(v[j]) / table.root_correction + table.epsilon));
+        bits[j] = __float_as_uint(x);
+        rounded[j] = split ? __uint_as_float((bits[j] + 0x8000u) & 0xFFFF0000u) : x;
+      }
+      store_any(entry.m, m, entry.moments_bf16, entry.vector, place, count);
+      store_any(entry.v, v, entry.moments_bf16, entry.vector, place, count);
+      store_any(entry.weight, rounded, split, entry.vector, place, count);  // exact: already rounded
+      if (split) {
+        if (entry.vector) {
+          uint32_t parts[4];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          if (j < count) entry.remainder[place + j] = static_cast<uint16_t>(bits[j]);
+          for (int j = 0; j < 4; ++j) parts[j] = (bits[2 * j] & 0xFFFFu) | bits[2 * j + 1] << 16;
+          *reinterpret_cast<uint4*>(entry.remainder + place) =
+              make_uint4(parts[0], parts[1], parts[2], parts[3]);
+        } else {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            if (j < count) entry.remainder[place + j] = static_cast<uint16_t>(bits[j]);
+          }
         }
       }
     }
