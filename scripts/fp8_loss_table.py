@@ -2,7 +2,7 @@
 """Trains small models on a text in BF16 and in every FP8 recipe, several seeds each, and prints the table of final
 evaluation losses: mean, difference to BF16, standard deviation over the seeds.
 
-    scripts/fp8_loss_table.py --text tinyshakespeare.txt [--octet build/release/octet] [--steps 500] [--seeds 3] [--rows 16] [--lr 1e-3]
+    scripts/fp8_loss_table.py --text tinyshakespeare.txt [--octet build/release/octet] [--steps 500] [--seeds 3] [--rows 8] [--length 128] [--lr 6e-4]
                               [--models llama-tiny gpt2-tiny] [--device cpu] [--jobs N] [--json out.json]
 
 Every run uses one thread; --jobs of them run side by side.
@@ -31,8 +31,8 @@ VARIANTS = {
 def train(args, folder, model, variant, seed):
     name = f"{model}-{variant}-{seed}".replace(" ", "").replace("+", "-")
     command = [args.octet, "train", "--model_preset", model, "--dataset", args.text, "--tokenizer", "bytes",
-               "--max_seq_length", "128", "--per_device_train_batch_size", str(args.rows), "--max_steps", str(args.steps),
-               "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(320 // args.rows),
+               "--max_seq_length", str(args.length), "--per_device_train_batch_size", str(args.rows), "--max_steps", str(args.steps),
+               "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(40960 // (args.rows * args.length)),
                "--logging_steps", "50", "--seed", str(seed), "--device", args.device, "--num_threads", "1",
                "--output_dir", folder, "--run_name", name, "--progress", "plain", *VARIANTS[variant]]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -48,8 +48,9 @@ def main():
     parser.add_argument("--octet", default="build/release/octet")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--lr", default="1e-3")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--lr", default="6e-4")
     parser.add_argument("--models", nargs="+", default=["llama-tiny", "gpt2-tiny"])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--device", default="cpu")
@@ -66,7 +67,7 @@ def main():
                     jobs[model, variant, seed] = pool.submit(train, args, folder, model, variant, seed)
         losses = {key: job.result() for key, job in jobs.items()}
 
-    print(f"{args.steps} steps of {args.rows} x 128 tokens, learning rate {args.lr}, {args.seeds} seeds, device {args.device}")
+    print(f"{args.steps} steps of {args.rows} x {args.length} tokens, learning rate {args.lr}, {args.seeds} seeds, device {args.device}")
     print("| model | precision | eval loss | against BF16 | std over seeds |")
     print("| --- | --- | --- | --- | --- |")
     for model in args.models:

@@ -83,9 +83,11 @@ void Transformer::plan_parameters() {
 
   const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
   head_rows_ = std::clamp<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16, shape_.tokens());
+  // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
+  const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");
   places.push_back({&head_,
-                    {"head", {"lm_head"}, -1, config_.layers, config_.padded_vocab(), config_.width, head_rows_,
+                    {"head", {"lm_head"}, -1, config_.layers, config_.padded_vocab(), config_.width, head_tokens,
                      WorkKind::Head},
                     head_weight, nullptr});
 

@@ -36,12 +36,18 @@ void resolve_defaults(TrainConfig& config) {
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   if (config.max_steps == 0 && config.num_train_epochs == 0) {
     if (demo) {
-      config.max_steps = 200;
+      config.max_steps = 700;
     } else {
       config.num_train_epochs = 1;
     }
   }
-  if (demo && !config.is_set("sample_steps")) config.sample_steps = 100;
+  if (demo) {  // what learns the stories in under two minutes on two cores
+    if (!config.is_set("sample_steps")) config.sample_steps = 200;
+    if (!config.is_set("learning_rate")) config.learning_rate = 2e-3;
+    if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio")) config.warmup_steps = 50;
+    if (!config.is_set("logging_steps")) config.logging_steps = 20;
+    if (!config.is_set("sample_prompt")) config.sample_prompt = "Mia has";
+  }
   if (!config.auto_batch_size) apply_target_batch_size(config);
 }
 

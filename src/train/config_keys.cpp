@@ -32,7 +32,7 @@ void add_model_and_data(KeyTable<C>& keys) {
       .alias("seq_len")
       .note("128 in the demo, else 1024");
   keys.add("data_order", &C::data_order, {"random", "sequential"},
-           "Order in which sequences are drawn: shuffled every epoch, or as they stand in the files.");
+           "Where sequences are cut from the data: at random places, or one after another as they stand in the files.");
   keys.add("eval_split", &C::eval_split,
            "Share of the data held out for evaluation when there is no eval_dataset.")
       .at_least(0)
@@ -61,7 +61,7 @@ void add_batch_and_length(KeyTable<C>& keys) {
   keys.add("auto_batch_size", &C::auto_batch_size,
            "Pick the largest per_device_train_batch_size whose memory plan fits the device.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
-           "Memory the run may use on each device, in GB (10^9 bytes). 0: what the device has.")
+           "Memory the run may use on each device, in GiB (2^30 bytes). 0: what the device has.")
       .at_least(0)
       .at_most(1e6);
 
@@ -141,13 +141,13 @@ void add_precision(KeyTable<C>& keys) {
   keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
            "FP8 format; hybrid is E4M3 forward and E5M2 for gradients.");
   keys.add("fp8_margin", &C::fp8_margin,
-           "delayed: scales leave room for values 2^margin times the largest seen.")
+           "delayed, current: scales leave room for values 2^margin times the largest seen.")
       .at_least(0)
       .at_most(16);
   keys.add("fp8_interval", &C::fp8_interval, "delayed: steps between updates of the scales.")
       .at_least(1)
       .at_most(kMaxCount);
-  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len, "delayed: steps whose maxima are remembered.")
+  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len, "delayed: how many updates of the scales remember their maxima.")
       .at_least(1)
       .at_most(1 << 16);
   keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
@@ -157,7 +157,8 @@ void add_precision(KeyTable<C>& keys) {
            "block: scales rounded to powers of two, or exact.");
   keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8 too.");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
-           "Layers that stay in BF16, by number or name, such as [0, 31] or 0,31.");
+           "Layers that stay in BF16: names or globs of layers (layers.0.*, *.mlp.down, *down_proj), first:N, last:N; "
+           "'octet plan' lists the names.");
   keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 rather than BF16.");
   keys.add(
           "fp8_stats_steps", &C::fp8_stats_steps,
@@ -165,13 +166,12 @@ void add_precision(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("require_fp8", &C::require_fp8,
-           "Fail where FP8 would be emulated or a layer would fall back, rather than say so and go on.");
+           "Fail where no layer can run in FP8, rather than say so and go on in BF16.");
 
   keys.group("Memory");
   keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"none", "act", "mlp", "block"},
-           "What backward computes again rather than keeps: the activation function, the whole MLP, or the "
-           "whole "
-           "block.")
+           "What backward computes again rather than keeps: act the outputs of norms and activation, mlp also the "
+           "MLP's first product, block all but the block's input. Results are bit-equal.")
       .bools("block", "none");
 }
 

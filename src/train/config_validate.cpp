@@ -43,7 +43,7 @@ constexpr const char* kFp8Only[] = {
     "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
     "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
     "fp8_skip_layers",      "fp8_eval",         "fp8_stats_steps"};
-constexpr const char* kDelayedOnly[] = {"fp8_margin", "fp8_interval", "fp8_amax_history_len",
+constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len",
                                         "fp8_amax_compute"};
 
 }  // namespace

@@ -16,7 +16,8 @@ std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
                           .eos = document_end_,
                           .respect_documents = document_end_.has_value()});
   // Each window once; a last micro-batch that would wrap around is left out, unless it is the only one.
-  const int64_t batches = std::clamp<int64_t>(loader.samples_per_epoch() / shape.rows, 1, batches_);
+  const int64_t all = std::max<int64_t>(loader.samples_per_epoch() / shape.rows, 1);
+  const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
   int64_t targets = 0;
   Batch batch;
   model.clear_sums();

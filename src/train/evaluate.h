@@ -10,7 +10,7 @@ namespace octet {
 // The mean loss of a model on held-out tokens: always the same windows, from the front.
 class Evaluator {
  public:
-  // At most `batches` micro-batches of the model's shape. With `document_end`, documents are kept apart after each.
+  // At most `batches` micro-batches of the model's shape, 0 for all there are. With `document_end`, documents are kept apart after each.
   Evaluator(TokenSource source, int64_t batches, std::optional<int32_t> document_end = std::nullopt)
       : source_(std::move(source)), batches_(batches), document_end_(document_end) {}
 

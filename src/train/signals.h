@@ -2,8 +2,8 @@
 
 namespace octet {
 
-// While it lives, SIGINT and SIGTERM ask the run to stop at the next step's end, with a checkpoint, instead
-// of ending the program. A second signal ends it at once with status 130 (SIGINT) or 143 (SIGTERM). Handlers
+// While it lives, SIGINT and SIGTERM ask the run to stop at the next step's end instead of ending the
+// program. A second signal ends it at once with status 130 (SIGINT) or 143 (SIGTERM). Handlers
 // that were there before are put back at destruction. One at a time.
 class StopSignal {
  public:
