@@ -36,7 +36,7 @@ void resolve_defaults(TrainConfig& config) {
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   if (config.max_steps == 0 && config.num_train_epochs == 0) {
     if (demo) {
-      config.max_steps = 700;
+      config.max_steps = 600;
     } else {
       config.num_train_epochs = 1;
     }

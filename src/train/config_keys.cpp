@@ -70,7 +70,7 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("max_iters")
-      .note("200 in the demo, else num_train_epochs decides");
+      .note("600 in the demo, else num_train_epochs decides");
   keys.add("num_train_epochs", &C::num_train_epochs,
            "Passes over the data; may be a fraction. 0: max_steps decides.")
       .at_least(0)
@@ -86,7 +86,8 @@ void add_optimizer(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(1e3)
       .alias("lr")
-      .alias("max_lr");
+      .alias("max_lr")
+      .note("0.002 in the demo, else 0.0006");
   keys.add("lr_scheduler_type", &C::lr_scheduler_type, {"cosine", "linear", "constant", "wsd"},
            "How the learning rate goes on after the warm-up. wsd: stable, then down over the last "
            "decay_ratio.")
@@ -94,7 +95,8 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add("warmup_steps", &C::warmup_steps, "Steps over which the learning rate rises from 0 to its peak.")
       .at_least(0)
       .at_most(kMaxCount)
-      .alias("warmup_iters");
+      .alias("warmup_iters")
+      .note("50 in the demo, else 0");
   keys.add("warmup_ratio", &C::warmup_ratio, "The same as a share of all steps.").at_least(0).at_most(1);
   keys.add("min_lr_ratio", &C::min_lr_ratio,
            "Learning rate at the end, as a share of the peak (not for constant).")
@@ -187,7 +189,8 @@ void add_run(KeyTable<C>& keys) {
   keys.add("logging_steps", &C::logging_steps, "Steps between lines of the log and of metrics.jsonl.")
       .at_least(1)
       .at_most(kMaxCount)
-      .alias("log_freq");
+      .alias("log_freq")
+      .note("20 in the demo, else 1");
   keys.add("eval_steps", &C::eval_steps, "Steps between evaluations. 0: only at the end.")
       .at_least(0)
       .at_most(kMaxCount)
@@ -200,8 +203,9 @@ void add_run(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("sample_freq")
-      .note("100 in the demo, else 0");
-  keys.add("sample_prompt", &C::sample_prompt, "Text that a sample continues.");
+      .note("200 in the demo, else 0");
+  keys.add("sample_prompt", &C::sample_prompt, "Text that a sample continues.")
+      .note("'Mia has' in the demo, else 'Once upon a time'");
   keys.add("sample_tokens", &C::sample_tokens, "Tokens of a sample.").at_least(1).at_most(1 << 20);
   keys.add("sample_temperature", &C::sample_temperature,
            "Temperature of a sample. 0: always the likeliest token.")

@@ -1,0 +1,146 @@
+// octet train from the command line: what a run prints, writes and leaves behind.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+using Flags = std::map<std::string, std::string>;
+
+// A run of a few steps on text.txt; `changes` replace or add flags, an empty value takes one away.
+std::vector<std::string> small_run(const std::string& name, const Flags& changes = {}) {
+  Flags flags = {{"--dataset", "text.txt"}, {"--device", "cpu"},    {"--max_seq_length", "32"},
+                 {"--max_steps", "4"},      {"--eval_batches", "1"}, {"--eval_split", "0.2"},
+                 {"--progress", "plain"},   {"--run_name", name},    {"--per_device_train_batch_size", "2"}};
+  for (const auto& [flag, value] : changes) flags[flag] = value;
+  std::vector<std::string> arguments = {"train"};
+  for (const auto& [flag, value] : flags) {
+    if (!value.empty()) arguments.push_back(flag + "=" + value);
+  }
+  return arguments;
+}
+
+struct TrainCli : testing::Test {
+  TrainCli() {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "the quick brown fox number " + std::to_string(i * 7919 % 1000) + " jumps\n";
+    folder.write("text.txt", text);
+  }
+  ProcessResult run(const std::vector<std::string>& arguments) {
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  std::vector<nlohmann::json> metrics(const std::string& name) {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(folder.path() + "/runs/" + name + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(TrainCli, WritesItsFilesAndTheDocumentedLine) {
+  const ProcessResult result = run(small_run("first", {{"--mixed_precision", "bf16"}}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("step 4 \\| epoch 0 \\| loss: [0-9]+\\.[0-9]{6} \\| lr: [0-9.]+e-0[0-9] \\| "
+                                        "norm: [0-9]+\\.[0-9]{4} \\| dt: [0-9]+\\.[0-9]{2}ms \\| "
+                                        "tok/sec: [0-9]+\\.[0-9]{2} \\| BF16"));
+  const auto lines = metrics("first");
+  ASSERT_EQ(lines.size(), 4u);
+  for (const char* key : {"step", "epoch", "loss", "lr", "grad_norm", "step_ms", "tokens_per_second", "tokens", "precision"}) {
+    EXPECT_TRUE(lines[3].contains(key)) << key;
+  }
+  EXPECT_EQ(lines[3]["tokens"], 4 * 64);
+  EXPECT_TRUE(lines[3].contains("eval_loss"));
+  // The resolved configuration runs the same run again, to the bit.
+  const std::string config = folder.path() + "/runs/first/config.yaml";
+  ASSERT_TRUE(fs::exists(config));
+  ASSERT_EQ(run({"train", config, "--run_name", "again", "--num_threads", "1"}).exit_code, 0);
+  EXPECT_EQ(metrics("again")[3]["loss"], lines[3]["loss"]);
+  EXPECT_EQ(metrics("again")[3]["grad_norm"], lines[3]["grad_norm"]);
+}
+
+TEST_F(TrainCli, AFolderWithARunIsRefused) {
+  ASSERT_EQ(run(small_run("twice")).exit_code, 0);
+  const ProcessResult again = run(small_run("twice"));
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("runs/twice already holds a run"));
+  EXPECT_EQ(metrics("twice").size(), 4u);
+}
+
+TEST_F(TrainCli, DryRunPrintsConfigurationPlanAndScheduleAndWritesNothing) {
+  const ProcessResult result = run(small_run("dry", {{"--dry_run", "true"}, {"--warmup_steps", "2"}}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"learning_rate: 0.0006", "# weights", "# optimizer", "# peak", "learning rate", "# layers.0-3.mlp.down"}) {
+    EXPECT_THAT(result.out, HasSubstr(part));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/runs"));
+}
+
+TEST_F(TrainCli, BadInputIsNamed) {
+  const auto error = [&](const Flags& changes) {
+    const ProcessResult result = run(small_run("bad", changes));
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_FALSE(fs::exists(folder.path() + "/runs/bad")) << "a run that did not start leaves nothing";
+    return result.err;
+  };
+  EXPECT_THAT(error({{"--dataset", "missing.txt"}}), HasSubstr("missing.txt"));
+  EXPECT_THAT(error({{"--model_preset", "lama-tiny"}}), HasSubstr("did you mean 'llama-tiny'"));
+  EXPECT_THAT(error({{"--model_preset", "gpt2-tiny"}, {"--max_seq_length", "2048"}}), HasSubstr("1024 positions"));
+  EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
+  EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}), HasSubstr("lower per_device_train_batch_size"));
+  EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
+  EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
+}
+
+TEST_F(TrainCli, AutomaticBatchSizeFollowsTheMemoryLimit) {
+  const ProcessResult result = run(small_run("auto", {{"--per_device_train_batch_size", ""},
+                                                      {"--auto_batch_size", "true"},
+                                                      {"--device_memory_limit_gb", "0.05"},
+                                                      {"--dry_run", "true"}}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("# batch +[0-9]+ x 32 tokens"));
+}
+
+TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {
+  std::vector<std::string> arguments = small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}});
+  arguments.insert(arguments.begin(), OCTET_PROGRAM);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (chdir(folder.path().c_str()) != 0) _exit(99);
+    const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    dup2(out, 1);
+    dup2(out, 2);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(OCTET_PROGRAM, argv.data());
+    _exit(98);
+  }
+  for (int i = 0; i < 600 && metrics("stopped").size() < 3; ++i) usleep(50'000);
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_GE(metrics("stopped").size(), 3u);  // each line parsed
+  EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("stopped on request"));
+}
+
+}  // namespace
+}  // namespace octet::test
