@@ -141,7 +141,7 @@ void add_precision(KeyTable<C>& keys) {
   keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
            "FP8 format; hybrid is E4M3 forward and E5M2 for gradients.");
   keys.add("fp8_margin", &C::fp8_margin,
-           "delayed: scales leave room for values 2^margin times the largest seen.")
+           "delayed, current: scales leave room for values 2^margin times the largest seen.")
       .at_least(0)
       .at_most(16);
   keys.add("fp8_interval", &C::fp8_interval, "delayed: steps between updates of the scales.")
@@ -157,7 +157,8 @@ void add_precision(KeyTable<C>& keys) {
            "block: scales rounded to powers of two, or exact.");
   keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8 too.");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
-           "Layers that stay in BF16, by number or name, such as [0, 31] or 0,31.");
+           "Layers that stay in BF16: names or globs such as layers.3.mlp.down or *.attention.*, first:N, "
+           "last:N.");
   keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 rather than BF16.");
   keys.add(
           "fp8_stats_steps", &C::fp8_stats_steps,
@@ -165,7 +166,7 @@ void add_precision(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("require_fp8", &C::require_fp8,
-           "Fail where FP8 would be emulated or a layer would fall back, rather than say so and go on.");
+           "Fail where no layer can run in FP8, rather than say so and go on in BF16.");
 
   keys.group("Memory");
   keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"none", "act", "mlp", "block"},
