@@ -250,8 +250,11 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle_settings(load_train_config("", {})), ElementsAre());
   EXPECT_THAT(idle_settings(from_yaml("mixed_precision: bf16\nfp8_recipe: block")),
               ElementsAre("fp8_recipe has no effect: mixed_precision is bf16"));
-  EXPECT_THAT(idle_settings(from_yaml("fp8_recipe: current\nfp8_margin: 2\nfp8_interval: 1")),
-              ElementsAre("fp8_margin has no effect: fp8_recipe is current"));
+  EXPECT_THAT(idle_settings(
+                  from_yaml("fp8_recipe: current\nfp8_margin: 2\nfp8_amax_history_len: 8\nfp8_interval: 1")),
+              ElementsAre("fp8_amax_history_len has no effect: fp8_recipe is current"));
+  EXPECT_THAT(idle_settings(from_yaml("fp8_recipe: block\nfp8_margin: 2")),
+              ElementsAre("fp8_margin has no effect: fp8_recipe is block"));
   EXPECT_THAT(idle_settings(from_yaml("max_steps: 5\nwarmup_steps: 6")),
               ElementsAre("the learning rate does not reach its peak: warmup_steps 6 is beyond max_steps 5"));
   // A resolved file names every key, and that alone is no reason to complain.
