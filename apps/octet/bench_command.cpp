@@ -87,15 +87,21 @@ int bench_command(std::span<const std::string> arguments) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) fail_config("octet bench takes one configuration file");
-  const TrainConfig base = load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  const TrainConfig base =
+      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
   std::vector<TrainConfig> configs;
   for (const std::string& variant : request.variants) configs.push_back(variant_config(base, variant));
 
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n", base.model_preset,
              base.per_device_train_batch_size, base.max_seq_length, base.gradient_accumulation_steps,
              request.options.steps, request.options.warmup);
-  Table table({{"precision"}, {"ms/step", Align::Right}, {"tokens/s", Align::Right}, {"TFLOP/s", Align::Right},
-               {"memory", Align::Right}, {"loss", Align::Right}, {"against the first", Align::Right}});
+  Table table({{"precision"},
+               {"ms/step", Align::Right},
+               {"tokens/s", Align::Right},
+               {"TFLOP/s", Align::Right},
+               {"memory", Align::Right},
+               {"loss", Align::Right},
+               {"against the first", Align::Right}});
   nlohmann::json figures = nlohmann::json::array();
   double first_ms = 0;
   for (const TrainConfig& config : configs) {

@@ -31,7 +31,8 @@ int run_program(std::span<const std::string> arguments) {
   app.set_version_flag("--version", "octet " OCTET_VERSION, "Print the version and exit");
   app.footer(
       "'octet COMMAND --help' lists what a command takes.\n"
-      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 130 or 143 stopped by SIGINT or SIGTERM.");
+      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 130 or 143 stopped by SIGINT or "
+      "SIGTERM.");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   for (const Command& command : commands())
     app.add_subcommand(command.name, command.summary)->group("Commands");

@@ -12,9 +12,11 @@ namespace {
 
 constexpr const char* kHelp =
     "Usage: octet plan [CONFIG.yaml] [--gpu NAME] [--key value]...\n\n"
-    "Shows what a run would do before it is started: every layer with its shape, share of the work and precision,\n"
+    "Shows what a run would do before it is started: every layer with its shape, share of the work and "
+    "precision,\n"
     "why anything is not in FP8, the share of all work in FP8, and the memory plan. Nothing is trained.\n"
-    "--gpu NAME adds the expected FP8/BF16 ratio of the matrix work on a GPU whose rates were measured (h200);\n"
+    "--gpu NAME adds the expected FP8/BF16 ratio of the matrix work on a GPU whose rates were measured "
+    "(h200);\n"
     "without it, the GPU of this machine is taken where it is known. Keys as for 'octet train --help'.\n";
 
 // Takes "--gpu NAME" or "--gpu=NAME" out of the arguments: it is no key of a run.
@@ -41,7 +43,8 @@ std::string take_gpu(std::vector<std::string>& arguments) {
 int plan_command(std::span<const std::string> given) {
   std::vector<std::string> arguments(given.begin(), given.end());
   std::string gpu = take_gpu(arguments);
-  if (!gpu.empty() && !gpu_rates(gpu)) fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
+  if (!gpu.empty() && !gpu_rates(gpu))
+    fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
   std::vector<std::string> errors;
   const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
   if (parsed.help) {
@@ -50,12 +53,13 @@ int plan_command(std::span<const std::string> given) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) fail_config("octet plan takes one configuration file");
-  const Setup setup =
-      make_model_setup(load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings));
+  const Setup setup = make_model_setup(
+      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings));
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
-             human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers, setup.model.width,
-             setup.shape.rows, setup.shape.length, setup.precision_label, setup.backend->description());
+             human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
+             setup.model.width, setup.shape.rows, setup.shape.length, setup.precision_label,
+             setup.backend->description());
   fmt::print("{}\n{}", coverage_text(*setup.transformer), memory_text(setup.transformer->plan()));
   if (gpu.empty()) gpu = setup.backend->description();
   if (const std::optional<GpuRates> rates = gpu_rates(gpu)) {

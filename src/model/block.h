@@ -48,17 +48,17 @@ struct Block {
   Norm attention_norm, mlp_norm;
   Linear qkv, out, up, down;
 
-  Tensor residual_in;                     // (N, C)
-  Tensor attention_mean, attention_inv;   // (N) fp32
-  Tensor attention_normed;                // (N, C) input of qkv
-  Tensor qkv_out;                         // (N, (H + 2K) * D) after the rotation
-  Tensor attended;                        // (N, H * D) input of out
-  Tensor lse;                             // (H, N) fp32
-  Tensor residual_mid;                    // (N, C)
-  Tensor mlp_mean, mlp_inv;               // (N) fp32
-  Tensor mlp_normed;                      // (N, C) input of up
-  Tensor up_out;                          // (N, F or 2F)
-  Tensor act_out;                         // (N, F) input of down
+  Tensor residual_in;                    // (N, C)
+  Tensor attention_mean, attention_inv;  // (N) fp32
+  Tensor attention_normed;               // (N, C) input of qkv
+  Tensor qkv_out;                        // (N, (H + 2K) * D) after the rotation
+  Tensor attended;                       // (N, H * D) input of out
+  Tensor lse;                            // (H, N) fp32
+  Tensor residual_mid;                   // (N, C)
+  Tensor mlp_mean, mlp_inv;              // (N) fp32
+  Tensor mlp_normed;                     // (N, C) input of up
+  Tensor up_out;                         // (N, F or 2F)
+  Tensor act_out;                        // (N, F) input of down
 };
 
 // Buffers that all blocks take turns in.
@@ -66,13 +66,13 @@ struct SharedBuffers {
   Block recomputed;  // the activations of whichever block is being worked on, where they are not kept
   ColwiseBuffers qkv_input, out_input, up_input, down_input;  // likewise, the FP8 copies for wgrad
   QuantizedScratch fp8;
-  Tensor delta;       // (N, C) what the last Linear adds to the residual
-  Tensor dresidual;   // (N, C)
-  Tensor dnormed;     // (N, C)
-  Tensor dattended;   // (N, H * D)
-  Tensor dqkv;        // (N, (H + 2K) * D)
-  Tensor dact;        // (N, F)
-  Tensor dup;         // (N, F or 2F)
+  Tensor delta;      // (N, C) what the last Linear adds to the residual
+  Tensor dresidual;  // (N, C)
+  Tensor dnormed;    // (N, C)
+  Tensor dattended;  // (N, H * D)
+  Tensor dqkv;       // (N, (H + 2K) * D)
+  Tensor dact;       // (N, F)
+  Tensor dup;        // (N, F or 2F)
 };
 
 }  // namespace octet

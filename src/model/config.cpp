@@ -7,9 +7,12 @@ namespace octet {
 
 std::string_view name_of(Family family) {
   switch (family) {
-    case Family::Gpt2: return "gpt2";
-    case Family::Llama: return "llama";
-    case Family::Qwen2: return "qwen2";
+    case Family::Gpt2:
+      return "gpt2";
+    case Family::Llama:
+      return "llama";
+    case Family::Qwen2:
+      return "qwen2";
   }
   return "?";
 }
@@ -24,8 +27,8 @@ int64_t ModelConfig::parameter_count() const {
   int64_t block = qkv * width + width * out + up_width() * width + width * ffn + 2 * norm_size;
   if (qkv_bias) block += qkv;
   if (out_bias) block += width + up_width() + width;
-  return vocab * width * (tied_head ? 1 : 2) + (learned_positions ? max_positions * width : 0) + layers * block +
-         norm_size;
+  return vocab * width * (tied_head ? 1 : 2) + (learned_positions ? max_positions * width : 0) +
+         layers * block + norm_size;
 }
 
 void ModelConfig::validate() const {
@@ -43,11 +46,13 @@ void ModelConfig::validate() const {
   require(heads % kv_heads == 0, "[model {}] {} heads are not a multiple of {} key/value heads", name, heads,
           kv_heads);
   require(head_dim % 2 == 0, "[model {}] the head dimension is {}, expected an even number", name, head_dim);
-  require(vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
-              ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 && max_positions <= (int64_t{1} << 26),
-          "[model {}] a dimension is absurdly large: vocabulary {}, {} layers, width {}, ffn {}, {} heads of {}, "
-          "{} positions",
-          name, vocab, layers, width, ffn, heads, head_dim, max_positions);
+  require(
+      vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
+          ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 &&
+          max_positions <= (int64_t{1} << 26),
+      "[model {}] a dimension is absurdly large: vocabulary {}, {} layers, width {}, ffn {}, {} heads of {}, "
+      "{} positions",
+      name, vocab, layers, width, ffn, heads, head_dim, max_positions);
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
 }
 
@@ -66,8 +71,8 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
       if (wavelength > low_wavelength) {
         frequency /= scaling.factor;
       } else if (wavelength > high_wavelength) {
-        const double blend =
-            (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+        const double blend = (original / wavelength - scaling.low_freq_factor) /
+                             (scaling.high_freq_factor - scaling.low_freq_factor);
         frequency = (1 - blend) * frequency / scaling.factor + blend * frequency;
       }
     }

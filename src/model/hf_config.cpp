@@ -19,7 +19,8 @@ class Fields {
   int64_t integer(const char* name, std::optional<int64_t> fallback = {}) const {
     if (!has(name)) return required(name, fallback);
     const Json& value = json_.at(name);
-    require(value.is_number_integer(), "[{}] \"{}\" is {}, expected a whole number", place_, name, value.dump());
+    require(value.is_number_integer(), "[{}] \"{}\" is {}, expected a whole number", place_, name,
+            value.dump());
     return value.get<int64_t>();
   }
   double number(const char* name, std::optional<double> fallback = {}) const {
@@ -79,8 +80,9 @@ void read_gpt2(const Fields& f, ModelConfig& c) {
   const std::string activation = f.text("activation_function", "gelu_new");
   f.refuse_unless(activation == "gelu_new" || activation == "gelu_pytorch_tanh",
                   fmt::format("activation_function \"{}\": octet computes gelu_new", activation));
-  f.refuse_unless(f.boolean("scale_attn_weights", true) && !f.boolean("scale_attn_by_inverse_layer_idx", false),
-                  "attention scores scaled otherwise than by the head width are not computed by octet");
+  f.refuse_unless(
+      f.boolean("scale_attn_weights", true) && !f.boolean("scale_attn_by_inverse_layer_idx", false),
+      "attention scores scaled otherwise than by the head width are not computed by octet");
   c.learned_positions = true;
   c.qkv_bias = c.out_bias = true;
   c.tied_head = f.boolean("tie_word_embeddings", true);
@@ -89,18 +91,21 @@ void read_gpt2(const Fields& f, ModelConfig& c) {
 void read_rope(const Fields& f, ModelConfig& c, double default_theta) {
   c.rope_theta = f.number("rope_theta", default_theta);
   // Transformers 5 keeps both under rope_parameters, earlier versions the scaling under rope_scaling.
-  const std::optional<Fields> scaling = f.object(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const std::optional<Fields> scaling =
+      f.object(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   if (!scaling) return;
   c.rope_theta = scaling->number("rope_theta", c.rope_theta);
   const std::string type = scaling->text("rope_type", scaling->text("type", "default").c_str());
   if (type == "default") return;
   f.refuse_unless(type == "llama3", fmt::format("rope scaling of type \"{}\": octet computes llama3", type));
-  c.rope_scaling = RopeScaling{.factor = scaling->number("factor"),
-                               .low_freq_factor = scaling->number("low_freq_factor"),
-                               .high_freq_factor = scaling->number("high_freq_factor"),
-                               .original_max_positions = scaling->integer("original_max_position_embeddings")};
-  f.refuse_unless(c.rope_scaling->factor > 0 && c.rope_scaling->high_freq_factor > c.rope_scaling->low_freq_factor,
-                  "rope scaling needs factor > 0 and high_freq_factor > low_freq_factor");
+  c.rope_scaling =
+      RopeScaling{.factor = scaling->number("factor"),
+                  .low_freq_factor = scaling->number("low_freq_factor"),
+                  .high_freq_factor = scaling->number("high_freq_factor"),
+                  .original_max_positions = scaling->integer("original_max_position_embeddings")};
+  f.refuse_unless(
+      c.rope_scaling->factor > 0 && c.rope_scaling->high_freq_factor > c.rope_scaling->low_freq_factor,
+      "rope scaling needs factor > 0 and high_freq_factor > low_freq_factor");
 }
 
 void read_llama_like(const Fields& f, ModelConfig& c, bool qwen) {
@@ -120,7 +125,8 @@ void read_llama_like(const Fields& f, ModelConfig& c, bool qwen) {
   c.qkv_bias = qwen;
   f.refuse_unless(qwen || (!f.boolean("attention_bias", false) && !f.boolean("mlp_bias", false)),
                   "attention_bias and mlp_bias of Llama are not computed by octet");
-  f.refuse_unless(!f.boolean("use_sliding_window", false), "sliding-window attention is not computed by octet");
+  f.refuse_unless(!f.boolean("use_sliding_window", false),
+                  "sliding-window attention is not computed by octet");
   c.tied_head = f.boolean("tie_word_embeddings", false);
 }
 

@@ -4,10 +4,13 @@ namespace octet {
 
 Shape scales_shape(Granularity granularity, int64_t rows, int64_t depth) {
   switch (granularity) {
-    case Granularity::Tensor: return {};
-    case Granularity::Block128: return {div_up(rows, 128), div_up(depth, 128)};
+    case Granularity::Tensor:
+      return {};
+    case Granularity::Block128:
+      return {div_up(rows, 128), div_up(depth, 128)};
     case Granularity::Row128:
-    case Granularity::Row32: return {rows, div_up(depth, block_depth(granularity))};
+    case Granularity::Row32:
+      return {rows, div_up(depth, block_depth(granularity))};
   }
   return {};
 }
@@ -20,7 +23,8 @@ namespace {
 
 // Plans one copy of a quantised tensor in memory of its own.
 void plan_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const std::string& name, DType format,
-                 Granularity granularity, int64_t rows, int64_t depth, MemoryCategory category, Lifetime lifetime) {
+                 Granularity granularity, int64_t rows, int64_t depth, MemoryCategory category,
+                 Lifetime lifetime) {
   matrix.granularity = granularity;
   planner.add(matrix.codes, name, format, {rows, depth}, category, lifetime);
   const Shape scales = scales_shape(granularity, rows, depth);
@@ -30,8 +34,9 @@ void plan_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const std::str
 }
 
 // Places one copy of a quantised tensor in shared memory.
-void alias_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const Tensor& codes, const Tensor& scales_base,
-                  DType format, Granularity granularity, int64_t rows, int64_t depth) {
+void alias_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const Tensor& codes,
+                  const Tensor& scales_base, DType format, Granularity granularity, int64_t rows,
+                  int64_t depth) {
   matrix.granularity = granularity;
   planner.alias(matrix.codes, codes, format, {rows, depth});
   const Shape scales = scales_shape(granularity, rows, depth);
@@ -76,8 +81,8 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training) {
                 MemoryCategory::Weights, Lifetime::always());
   }
   if (fp8(Product::Dgrad) && training) {
-    plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity, site_.in,
-                site_.out, MemoryCategory::Weights, Lifetime::always());
+    plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity,
+                site_.in, site_.out, MemoryCategory::Weights, Lifetime::always());
   }
 }
 
@@ -100,8 +105,8 @@ void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifet
   if (!fp8(Product::Wgrad)) return;
   const QuantizeRule& rule = input8_.rule;
   if (shared) {
-    alias_matrix(planner, input8_.colwise, shared->codes, shared->scales, rule.format_colwise, rule.granularity,
-                 site_.in, tokens);
+    alias_matrix(planner, input8_.colwise, shared->codes, shared->scales, rule.format_colwise,
+                 rule.granularity, site_.in, tokens);
   } else {
     plan_matrix(planner, input8_.colwise, site_.name + ".input.fp8_transposed", rule.format_colwise,
                 rule.granularity, site_.in, tokens, MemoryCategory::Activations, lifetime);
@@ -145,7 +150,8 @@ void Linear::forward(Backend& backend, Tensor y, const Operand& x) const {
   }
 }
 
-void Linear::backward(Backend& backend, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const {
+void Linear::backward(Backend& backend, Tensor dx, const Operand& x, const Operand& dy,
+                      bool overwrite) const {
   if (fp8(Product::Wgrad)) {
     backend.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise, {.accumulate = !overwrite});
   } else {

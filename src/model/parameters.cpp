@@ -55,7 +55,8 @@ class TableBuilder {
     }
     norm(ours + "mlp.norm", theirs + (gpt2_ ? "ln_2" : "post_attention_layernorm"));
     if (gpt2_) {
-      linear(ours + "mlp.up", c_.ffn, c_.width, c_.init_std, c_.out_bias, {{theirs + "mlp.c_fc", 0, c_.ffn, true}});
+      linear(ours + "mlp.up", c_.ffn, c_.width, c_.init_std, c_.out_bias,
+             {{theirs + "mlp.c_fc", 0, c_.ffn, true}});
       linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
              {{theirs + "mlp.c_proj", 0, c_.width, true}});
     } else {
@@ -70,7 +71,8 @@ class TableBuilder {
     table_.push_back({std::move(name), {rows, cols}, Init::Normal, std, true, std::move(hf)});
   }
 
-  void linear(const std::string& name, int64_t out, int64_t in, float std, bool bias, std::vector<HfPart> parts) {
+  void linear(const std::string& name, int64_t out, int64_t in, float std, bool bias,
+              std::vector<HfPart> parts) {
     std::vector<HfPart> weights = parts, biases = parts;
     for (HfPart& part : weights) part.name += ".weight";
     for (HfPart& part : biases) part.name += ".bias", part.transposed = false;
@@ -105,9 +107,12 @@ int64_t covered_elements(const ParameterSpec& spec) {
 
 }  // namespace
 
-std::vector<ParameterSpec> parameter_table(const ModelConfig& config) { return TableBuilder(config).build(); }
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
+  return TableBuilder(config).build();
+}
 
-ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner) {
+ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training,
+                           BufferPlanner& planner) {
   for (ParameterSpec& spec : parameter_table(config)) parameters_.push_back({.spec = std::move(spec)});
   for (Parameter& p : parameters_) {
     const auto plan = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category) {

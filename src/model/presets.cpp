@@ -108,7 +108,10 @@ std::vector<ModelConfig> all_presets() {
 
 // Other names people use for the same model.
 constexpr std::pair<std::string_view, std::string_view> kPresetAliases[] = {
-    {"gpt2-124m", "gpt2"}, {"gpt2-355m", "gpt2-medium"}, {"gpt2-774m", "gpt2-large"}, {"gpt2-1558m", "gpt2-xl"},
+    {"gpt2-124m", "gpt2"},
+    {"gpt2-355m", "gpt2-medium"},
+    {"gpt2-774m", "gpt2-large"},
+    {"gpt2-1558m", "gpt2-xl"},
 };
 
 }  // namespace

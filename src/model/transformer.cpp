@@ -15,10 +15,11 @@ void Transformer::weights_changed() {
 void Transformer::load(const HostBatch& batch) {
   const auto n = static_cast<size_t>(shape_.tokens());
   require(batch.tokens.size() == n && batch.targets.size() == n && batch.positions.size() == n,
-          "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each", batch.tokens.size(),
-          batch.targets.size(), batch.positions.size(), n);
+          "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each",
+          batch.tokens.size(), batch.targets.size(), batch.positions.size(), n);
   const size_t documents = batch.document_starts.size() - 1;
-  require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents, n);
+  require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
+          n);
   backend_.set_workspace(workspace_);  // several Transformers may take turns on one backend
   backend_.copy_to_device(tokens_, batch.tokens.data());
   backend_.copy_to_device(targets_, batch.targets.data());
@@ -34,16 +35,17 @@ void Transformer::load(const HostBatch& batch) {
   }
 }
 
-void Transformer::norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
-                               Tensor delta) {
+void Transformer::norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
+                               Tensor x, Tensor delta) {
   backend_.norm_forward(config_.norm, y, residual, mean, inv, x, delta, norm.gain->weight,
                         norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
 }
 
-void Transformer::norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual, Tensor mean,
-                                Tensor inv) {
-  backend_.norm_backward(config_.norm, dresidual, norm.gain->gradient, norm.bias ? norm.bias->gradient : Tensor{}, dy,
-                         residual, mean, inv, norm.gain->weight);
+void Transformer::norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual,
+                                Tensor mean, Tensor inv) {
+  backend_.norm_backward(config_.norm, dresidual, norm.gain->gradient,
+                         norm.bias ? norm.bias->gradient : Tensor{}, dy, residual, mean, inv,
+                         norm.gain->weight);
 }
 
 // One block. In a recompute pass x is the kept input and only what the policy dropped is made again, by the same ops
@@ -80,21 +82,25 @@ void Transformer::block_forward(Block& b, Tensor x, Tensor delta, Pass pass) {
 // Embedding, all blocks and the final norm.
 void Transformer::forward_body(Pass pass) {
   Block& first = blocks_.front();
-  backend_.embedding_forward(first.residual_in, tokens_, positions_, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  backend_.embedding_forward(first.residual_in, tokens_, positions_, wte_->weight,
+                             wpe_ ? wpe_->weight : Tensor{});
   block_forward(first, first.residual_in, {}, pass);
-  for (size_t l = 1; l < blocks_.size(); ++l) block_forward(blocks_[l], blocks_[l - 1].residual_mid, shared_.delta, pass);
+  for (size_t l = 1; l < blocks_.size(); ++l)
+    block_forward(blocks_[l], blocks_[l - 1].residual_mid, shared_.delta, pass);
   norm_forward(final_norm_, {.dense = final_normed_}, final_residual_, final_mean_, final_inv_,
                blocks_.back().residual_mid, shared_.delta);
 }
 
 // Logits, loss and their gradients for a chunk of rows at a time, so that all logits never exist at once.
-void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first, Pass pass) {
+void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first,
+                            Pass pass) {
   const int64_t n = shape_.tokens();
   const LossOptions options{config_.vocab, gradient_scale, penalty.kind, penalty.weight, backward};
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     const auto part = [&](Tensor t) {
-      return Tensor{static_cast<std::byte*>(t.data) + begin * static_cast<int64_t>(size_of(t.dtype)), t.dtype, {rows}};
+      return Tensor{
+          static_cast<std::byte*>(t.data) + begin * static_cast<int64_t>(size_of(t.dtype)), t.dtype, {rows}};
     };
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
     const auto chunk_operand = [&](Operand operand, Quantized& view) {
@@ -131,7 +137,8 @@ void Transformer::block_backward(size_t index, bool first) {
   block_forward(b, b.residual_in, {}, {.fp8 = true, .recompute = true});
 
   // dresidual holds the gradient of the block's output, already in the form that down reads.
-  b.down.backward(backend_, shared_.dact, b.down.input(b.act_out, true), b.down.gradient(shared_.dresidual, true), first);
+  b.down.backward(backend_, shared_.dact, b.down.input(b.act_out, true),
+                  b.down.gradient(shared_.dresidual, true), first);
   const Operand dup = b.up.gradient(shared_.dup, false);
   backend_.activation_backward(config_.activation, dup, shared_.dact, b.up_out);
   b.up.backward(backend_, shared_.dnormed, b.up.input(b.mlp_normed, true), dup, first);
@@ -156,13 +163,15 @@ void Transformer::block_backward(size_t index, bool first) {
 
 void Transformer::backward_body(bool first) {
   backend_.zero(shared_.dresidual);
-  norm_backward(final_norm_, dresidual_operand(&blocks_.back().down), dfinal_normed_, final_residual_, final_mean_,
-                final_inv_);
+  norm_backward(final_norm_, dresidual_operand(&blocks_.back().down), dfinal_normed_, final_residual_,
+                final_mean_, final_inv_);
   for (size_t l = blocks_.size(); l-- > 0;) block_backward(l, first);
-  backend_.embedding_backward(wte_->gradient, wpe_ ? wpe_->gradient : Tensor{}, shared_.dresidual, tokens_, positions_);
+  backend_.embedding_backward(wte_->gradient, wpe_ ? wpe_->gradient : Tensor{}, shared_.dresidual, tokens_,
+                              positions_);
 }
 
-void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first, bool fp8_stats) {
+void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first,
+                                   bool fp8_stats) {
   for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
   if (first) {
     // Linears overwrite their weights' gradients; everything else is added to.
@@ -206,7 +215,8 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
     } else {
       std::vector<Bf16> narrow_values(values.size());
       backend_.copy_to_host(narrow_values.data(), logits);
-      std::transform(narrow_values.begin(), narrow_values.end(), values.begin(), [](Bf16 x) { return to_float(x); });
+      std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
+                     [](Bf16 x) { return to_float(x); });
     }
     values.resize(static_cast<size_t>(config_.vocab));
     result.push_back(std::move(values));

@@ -89,8 +89,8 @@ class Transformer {
 
  private:
   struct Pass {
-    bool fp8 = true;        // otherwise every Linear is dense
-    bool recompute = false; // only what the policy did not keep
+    bool fp8 = true;         // otherwise every Linear is dense
+    bool recompute = false;  // only what the policy did not keep
   };
 
   void plan_parameters();
@@ -104,7 +104,8 @@ class Transformer {
   void block_backward(size_t index, bool first);
   void norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                     Tensor delta);
-  void norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual, Tensor mean, Tensor inv);
+  void norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual, Tensor mean,
+                     Tensor inv);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
   Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].down; }
   Operand dresidual_operand(Linear* reader);
@@ -130,7 +131,7 @@ class Transformer {
   std::vector<Linear*> linears_;
   SharedBuffers shared_;
 
-  int64_t head_rows_ = 0;  // rows of a chunk of the head
+  int64_t head_rows_ = 0;                                  // rows of a chunk of the head
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Documents documents_;
   Tensor rope_table_;              // (length, D) fp32

@@ -28,16 +28,16 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       keep_(shape.checkpointing),
       time_{config.layers},
       own_parameters_(weights ? nullptr
-                              : std::make_unique<ParameterSet>(config, parameter_types(numerics), shape.training,
-                                                               planner_)),
+                              : std::make_unique<ParameterSet>(config, parameter_types(numerics),
+                                                               shape.training, planner_)),
       parameters_(weights ? *weights : *own_parameters_),
       scales_(numerics.fp8) {
   config.validate();
   require(shape.rows > 0 && shape.length > 0, "[model] a micro-batch of {} x {} tokens has none", shape.rows,
           shape.length);
   require(!config.learned_positions || shape.length <= config.max_positions,
-          "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name, shape.length,
-          config.max_positions);
+          "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
+          shape.length, config.max_positions);
   plan_parameters();
   plan_activations();
   scales_.plan(planner_);
@@ -64,12 +64,15 @@ void Transformer::plan_parameters() {
   };
   std::vector<Place> places;
   blocks_.resize(static_cast<size_t>(config_.layers));
-  const auto place = [&](Linear& linear, int64_t layer, const char* part, int64_t out, int64_t in, bool bias) {
+  const auto place = [&](Linear& linear, int64_t layer, const char* part, int64_t out, int64_t in,
+                         bool bias) {
     const std::string name = fmt::format("layers.{}.{}", layer, part);
     Parameter* weight = find(name + ".weight");
-    places.push_back({&linear,
-                      {name, hf_names(*weight), layer, config_.layers, out, in, shape_.tokens(), WorkKind::BaseMatrix},
-                      weight, bias ? find(name + ".bias") : nullptr});
+    places.push_back(
+        {&linear,
+         {name, hf_names(*weight), layer, config_.layers, out, in, shape_.tokens(), WorkKind::BaseMatrix},
+         weight,
+         bias ? find(name + ".bias") : nullptr});
   };
   for (int64_t l = 0; l < config_.layers; ++l) {
     Block& block = blocks_[static_cast<size_t>(l)];
@@ -87,9 +90,16 @@ void Transformer::plan_parameters() {
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");
   places.push_back({&head_,
-                    {"head", {"lm_head"}, -1, config_.layers, config_.padded_vocab(), config_.width, head_tokens,
+                    {"head",
+                     {"lm_head"},
+                     -1,
+                     config_.layers,
+                     config_.padded_vocab(),
+                     config_.width,
+                     head_tokens,
                      WorkKind::Head},
-                    head_weight, nullptr});
+                    head_weight,
+                    nullptr});
 
   std::vector<LinearSite> sites;
   for (const Place& p : places) sites.push_back(p.site);
@@ -113,7 +123,7 @@ void Transformer::plan_activations() {
 
   // One list of a block's activations, read twice: for the shared copies of what is recomputed and for every block.
   struct Entry {
-    Tensor Block::* view;
+    Tensor Block::*view;
     const char* name;
     DType dtype;
     Shape shape;
@@ -147,15 +157,15 @@ void Transformer::plan_activations() {
     const bool any_shared =
         std::any_of(blocks_.begin(), blocks_.end(), [&](Block& block) { return !kept_in(entry, block); });
     if (any_shared) {
-      planner_.add(shared_.recomputed.*entry.view, fmt::format("shared.{}", entry.name), entry.dtype, entry.shape,
-                   category, blocks_up_and_down);
+      planner_.add(shared_.recomputed.*entry.view, fmt::format("shared.{}", entry.name), entry.dtype,
+                   entry.shape, category, blocks_up_and_down);
     }
   }
 
   // FP8 copies of the inputs that wgrad reads, and the scratch of all others.
   struct Input {
-    Linear Block::* linear;
-    ColwiseBuffers SharedBuffers::* shared;
+    Linear Block::*linear;
+    ColwiseBuffers SharedBuffers::*shared;
     const char* name;
     bool kept;
   };
@@ -175,15 +185,18 @@ void Transformer::plan_activations() {
     return shape.rank() == 0 ? 0 : shape.numel() * static_cast<int64_t>(size_of(scales_dtype(granularity)));
   };
 
-  int64_t input_codes = 0, input_scales = 0, gradient_codes = 0, gradient_row_scales = 0, gradient_col_scales = 0;
+  int64_t input_codes = 0, input_scales = 0, gradient_codes = 0, gradient_row_scales = 0,
+          gradient_col_scales = 0;
   for (Linear* linear : linears_) {
     if (!linear->choice().any_fp8()) continue;
     const LinearSite& site = linear->site();
     input_codes = std::max(input_codes, site.tokens * site.in);
     input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));
     gradient_codes = std::max(gradient_codes, site.tokens * site.out);
-    gradient_row_scales = std::max(gradient_row_scales, scale_bytes(gradient_rule.granularity, site.tokens, site.out));
-    gradient_col_scales = std::max(gradient_col_scales, scale_bytes(gradient_rule.granularity, site.out, site.tokens));
+    gradient_row_scales =
+        std::max(gradient_row_scales, scale_bytes(gradient_rule.granularity, site.tokens, site.out));
+    gradient_col_scales =
+        std::max(gradient_col_scales, scale_bytes(gradient_rule.granularity, site.out, site.tokens));
   }
   QuantizedScratch& fp8 = shared_.fp8;
   fp8.gradient_rowwise.shape = fp8.gradient_colwise.shape = {0};
@@ -213,12 +226,14 @@ void Transformer::plan_activations() {
   for (int64_t l = 0; l < config_.layers; ++l) {
     Block& block = blocks_[static_cast<size_t>(l)];
     const Lifetime kept = {time_.forward(l), time_.backward(l)};
-    const Lifetime residual = {l == 0 ? time_.embedding() : kept.first, shape_.training ? kept.last : kept.first};
-    planner_.add(block.residual_in, fmt::format("layers.{}.residual_in", l), dense, {n, c}, category, residual);
+    const Lifetime residual = {l == 0 ? time_.embedding() : kept.first,
+                               shape_.training ? kept.last : kept.first};
+    planner_.add(block.residual_in, fmt::format("layers.{}.residual_in", l), dense, {n, c}, category,
+                 residual);
     for (const Entry& entry : entries) {
       if (kept_in(entry, block)) {
-        planner_.add(block.*entry.view, fmt::format("layers.{}.{}", l, entry.name), entry.dtype, entry.shape, category,
-                     kept);
+        planner_.add(block.*entry.view, fmt::format("layers.{}.{}", l, entry.name), entry.dtype, entry.shape,
+                     category, kept);
       } else {
         planner_.alias(block.*entry.view, shared_.recomputed.*entry.view, entry.dtype, entry.shape);
       }
@@ -226,15 +241,18 @@ void Transformer::plan_activations() {
     for (const Input& input : inputs) {
       Linear& linear = block.*input.linear;
       linear.attach_scratch(planner_, fp8, n);
-      linear.attach_input(planner_, n, kept, input.kept && shape_.training ? nullptr : &(shared_.*input.shared));
+      linear.attach_input(planner_, n, kept,
+                          input.kept && shape_.training ? nullptr : &(shared_.*input.shared));
     }
   }
 
   const Lifetime at_head = {time_.head(), time_.head()};
   head_.attach_scratch(planner_, fp8, head_rows_);
   head_.attach_input(planner_, head_rows_, at_head, nullptr);
-  planner_.add(final_residual_, "final.residual", dense, {n, c}, category, {time_.head() - 1, time_.head() + 1});
-  if (layer_norm) planner_.add(final_mean_, "final.mean", DType::F32, {n}, category, {time_.head(), time_.head() + 1});
+  planner_.add(final_residual_, "final.residual", dense, {n, c}, category,
+               {time_.head() - 1, time_.head() + 1});
+  if (layer_norm)
+    planner_.add(final_mean_, "final.mean", DType::F32, {n}, category, {time_.head(), time_.head() + 1});
   planner_.add(final_inv_, "final.inv", DType::F32, {n}, category, {time_.head(), time_.head() + 1});
   planner_.add(final_normed_, "final.normed", dense, {n, c}, category, {time_.head(), time_.head() + 1});
   planner_.add(logits_, "logits", dense, {head_rows_, config_.padded_vocab()}, category, at_head);
@@ -259,7 +277,8 @@ void Transformer::plan_workspace() {
   add(targets_, "batch.targets", DType::I32, {n});
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
-  if (!config_.learned_positions) add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
+  if (!config_.learned_positions)
+    add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
   add(loss_, "loss", DType::F32, {n});
   add(penalty_, "penalty", DType::F32, {n});
   add(sums_, "sums", DType::F32, {2});
@@ -275,8 +294,8 @@ void Transformer::plan_workspace() {
   const WorkspaceNeeds needs{.gemms = gemms,
                              .dtype = numerics_.dense(),
                              .tokens = n,
-                             .width = std::max({config_.width, config_.up_width(), config_.attention().qkv_width(),
-                                                config_.padded_vocab()}),
+                             .width = std::max({config_.width, config_.up_width(),
+                                                config_.attention().qkv_width(), config_.padded_vocab()}),
                              .attention = config_.attention(),
                              .max_length = shape_.length,
                              .parameters = std::ssize(parameters_.all())};

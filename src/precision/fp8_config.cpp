@@ -16,28 +16,38 @@ void Fp8Config::validate() const {
 
 std::string_view name_of(Fp8Recipe recipe) {
   switch (recipe) {
-    case Fp8Recipe::Delayed: return "delayed";
-    case Fp8Recipe::Current: return "current";
-    case Fp8Recipe::Block: return "block";
-    case Fp8Recipe::Mxfp8: return "mxfp8";
+    case Fp8Recipe::Delayed:
+      return "delayed";
+    case Fp8Recipe::Current:
+      return "current";
+    case Fp8Recipe::Block:
+      return "block";
+    case Fp8Recipe::Mxfp8:
+      return "mxfp8";
   }
   return "?";
 }
 
 std::string_view name_of(Fp8Format format) {
   switch (format) {
-    case Fp8Format::Hybrid: return "hybrid";
-    case Fp8Format::E4M3: return "e4m3";
-    case Fp8Format::E5M2: return "e5m2";
+    case Fp8Format::Hybrid:
+      return "hybrid";
+    case Fp8Format::E4M3:
+      return "e4m3";
+    case Fp8Format::E5M2:
+      return "e5m2";
   }
   return "?";
 }
 
 std::string_view name_of(Role role) {
   switch (role) {
-    case Role::Input: return "input";
-    case Role::Weight: return "weight";
-    case Role::Gradient: return "gradient";
+    case Role::Input:
+      return "input";
+    case Role::Weight:
+      return "weight";
+    case Role::Gradient:
+      return "gradient";
   }
   return "?";
 }
@@ -45,7 +55,8 @@ std::string_view name_of(Role role) {
 QuantizeRule quantize_rule(const Fp8Config& config, Role role) {
   QuantizeRule rule;
   switch (config.format) {
-    case Fp8Format::E4M3: break;
+    case Fp8Format::E4M3:
+      break;
     case Fp8Format::Hybrid:
       if (role == Role::Gradient) rule.format_rowwise = rule.format_colwise = DType::E5M2;
       break;
@@ -59,19 +70,24 @@ QuantizeRule quantize_rule(const Fp8Config& config, Role role) {
       rule.delayed = true;
       rule.margin = config.margin;
       break;
-    case Fp8Recipe::Current: rule.margin = config.margin; break;
+    case Fp8Recipe::Current:
+      rule.margin = config.margin;
+      break;
     case Fp8Recipe::Block:
       rule.granularity = role == Role::Weight ? Granularity::Block128 : Granularity::Row128;
       rule.pow2_scales = config.pow2_block_scales;
       break;
-    case Fp8Recipe::Mxfp8: rule.granularity = Granularity::Row32; break;
+    case Fp8Recipe::Mxfp8:
+      rule.granularity = Granularity::Row32;
+      break;
   }
   return rule;
 }
 
 std::string format_note(const Fp8Config& config) {
   if (config.format != Fp8Format::E5M2) return "";
-  return "fp8_format e5m2: no GPU multiplies e5m2 by e5m2, so each product has one e5m2 operand: the input in the "
+  return "fp8_format e5m2: no GPU multiplies e5m2 by e5m2, so each product has one e5m2 operand: the input "
+         "in the "
          "forward product (weights e4m3), the gradient in dgrad (weights e4m3) and wgrad (input e4m3)";
 }
 

@@ -25,7 +25,8 @@ std::optional<int64_t> layer_count(std::string_view entry, std::string_view pref
 
 bool entry_matches(std::string_view entry, const LinearSite& site) {
   if (const auto first = layer_count(entry, "first:")) return site.layer >= 0 && site.layer < *first;
-  if (const auto last = layer_count(entry, "last:")) return site.layer >= 0 && site.layer >= site.layers - *last;
+  if (const auto last = layer_count(entry, "last:"))
+    return site.layer >= 0 && site.layer >= site.layers - *last;
   if (glob_match(entry, site.name)) return true;
   for (const std::string& hf : site.hf_names) {
     if (glob_match(entry, hf)) return true;
@@ -51,13 +52,15 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
     }
   }
   if (site.in % kFp8Multiple != 0 || site.out % kFp8Multiple != 0) {
-    set_all(choice, fmt::format("{} x {}: FP8 needs both to be multiples of {}", site.out, site.in, kFp8Multiple));
+    set_all(choice,
+            fmt::format("{} x {}: FP8 needs both to be multiples of {}", site.out, site.in, kFp8Multiple));
     return choice;
   }
   if (site.tokens % kFp8Multiple != 0) {
     choice.products[static_cast<size_t>(Product::Wgrad)] = {
-        false, fmt::format("{} tokens in a micro-batch: the reduction of an FP8 wgrad must be a multiple of {}",
-                           site.tokens, kFp8Multiple)};
+        false,
+        fmt::format("{} tokens in a micro-batch: the reduction of an FP8 wgrad must be a multiple of {}",
+                    site.tokens, kFp8Multiple)};
   }
   return choice;
 }
@@ -66,9 +69,12 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
 
 std::string_view name_of(Product product) {
   switch (product) {
-    case Product::Forward: return "forward";
-    case Product::Dgrad: return "dgrad";
-    case Product::Wgrad: return "wgrad";
+    case Product::Forward:
+      return "forward";
+    case Product::Dgrad:
+      return "dgrad";
+    case Product::Wgrad:
+      return "wgrad";
   }
   return "?";
 }

@@ -20,8 +20,8 @@ class StateReader {
  public:
   explicit StateReader(const std::vector<std::byte>& state) : state_(state) {}
   void read(void* to, size_t size) {
-    require(size <= state_.size() - position_, "[fp8 state] {} bytes, expected more at offset {}", state_.size(),
-            position_);
+    require(size <= state_.size() - position_, "[fp8 state] {} bytes, expected more at offset {}",
+            state_.size(), position_);
     std::memcpy(to, state_.data() + position_, size);
     position_ += size;
   }
@@ -54,9 +54,10 @@ void ScaleTable::plan(BufferPlanner& planner) {
   add_bytes(slots_backup_, "fp8.slots_backup", sizeof(ScaleSlot));
   add_bytes(stats_, "fp8.stats", sizeof(QuantStats));
   if (config_.recipe == Fp8Recipe::Delayed) {
-    planner.add(history_, "fp8.history", DType::F32, {count(), config_.history_length}, MemoryCategory::Workspace,
+    planner.add(history_, "fp8.history", DType::F32, {count(), config_.history_length},
+                MemoryCategory::Workspace, Lifetime::always());
+    planner.add(formats_, "fp8.formats", DType::U8, {count(), 2}, MemoryCategory::Workspace,
                 Lifetime::always());
-    planner.add(formats_, "fp8.formats", DType::U8, {count(), 2}, MemoryCategory::Workspace, Lifetime::always());
   }
 }
 
@@ -100,7 +101,8 @@ std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
     if (s.elements > 0) {
       report.saturated_share = s.saturated / s.elements;
       report.flushed_share = s.flushed / s.elements;
-      report.sqnr_db = s.noise > 0 ? 10 * std::log10(s.signal / s.noise) : std::numeric_limits<double>::infinity();
+      report.sqnr_db =
+          s.noise > 0 ? 10 * std::log10(s.signal / s.noise) : std::numeric_limits<double>::infinity();
     }
     reports.push_back(report);
   }
@@ -110,8 +112,8 @@ std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
 std::vector<std::byte> ScaleTable::save(Backend& backend) const {
   std::vector<std::byte> state;
   append(state, kStateMagic, sizeof kStateMagic);
-  const int64_t header[] = {static_cast<int64_t>(config_.recipe), static_cast<int64_t>(config_.format), count(),
-                            history_ ? config_.history_length : 0, calibrating_};
+  const int64_t header[] = {static_cast<int64_t>(config_.recipe), static_cast<int64_t>(config_.format),
+                            count(), history_ ? config_.history_length : 0, calibrating_};
   append(state, header, sizeof header);
   for (const Entry& entry : entries_) {
     const auto length = static_cast<int64_t>(entry.name.size());

@@ -8,16 +8,23 @@ namespace octet {
 
 std::string_view name_of(MemoryCategory category) {
   switch (category) {
-    case MemoryCategory::Weights: return "weights";
-    case MemoryCategory::Gradients: return "gradients";
-    case MemoryCategory::Optimizer: return "optimizer";
-    case MemoryCategory::Activations: return "activations";
-    case MemoryCategory::Workspace: return "workspace";
+    case MemoryCategory::Weights:
+      return "weights";
+    case MemoryCategory::Gradients:
+      return "gradients";
+    case MemoryCategory::Optimizer:
+      return "optimizer";
+    case MemoryCategory::Activations:
+      return "activations";
+    case MemoryCategory::Workspace:
+      return "workspace";
   }
   return "?";
 }
 
-Lifetime Lifetime::always() { return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}; }
+Lifetime Lifetime::always() {
+  return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+}
 
 namespace {
 
@@ -40,7 +47,8 @@ void MemoryPlan::finish() {
   int64_t base = 0;
   std::vector<PlannedBuffer*> temporary;
   for (PlannedBuffer& buffer : buffers_) {
-    if (buffer.lifetime.first == Lifetime::always().first && buffer.lifetime.last == Lifetime::always().last) {
+    if (buffer.lifetime.first == Lifetime::always().first &&
+        buffer.lifetime.last == Lifetime::always().last) {
       buffer.offset = base;
       base = checked_add(base, padded_bytes(buffer));
     } else {
@@ -63,8 +71,9 @@ void MemoryPlan::finish() {
     }
     buffer->offset = offset;
     peak_ = std::max(peak_, checked_add(offset, size));
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
-                                   [](const PlannedBuffer* a, const PlannedBuffer* b) { return a->offset < b->offset; }),
+    placed.insert(std::upper_bound(
+                      placed.begin(), placed.end(), buffer,
+                      [](const PlannedBuffer* a, const PlannedBuffer* b) { return a->offset < b->offset; }),
                   buffer);
   }
   finished_ = true;
@@ -98,9 +107,9 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
       }
     }
     covered = std::move(merged);
-    const int64_t now = std::accumulate(covered.begin(), covered.end(), int64_t{0}, [](int64_t sum, const auto& range) {
-      return sum + range.second - range.first;
-    });
+    const int64_t now =
+        std::accumulate(covered.begin(), covered.end(), int64_t{0},
+                        [](int64_t sum, const auto& range) { return sum + range.second - range.first; });
     result[i] = now - total;
     total = now;
   }
@@ -128,7 +137,8 @@ const MemoryPlan& BufferPlanner::finish() {
 
 void BufferPlanner::bind(void* memory) {
   for (const Added& added : added_) {
-    added.view->data = static_cast<std::byte*>(memory) + plan_.buffers()[static_cast<size_t>(added.buffer)].offset;
+    added.view->data =
+        static_cast<std::byte*>(memory) + plan_.buffers()[static_cast<size_t>(added.buffer)].offset;
   }
   for (const Alias& alias : aliases_) alias.view->data = alias.base->data;
 }

@@ -25,11 +25,13 @@ class RandomTokens final : public BatchSource {
     batch.document_starts.clear();
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
-      batch.tokens[at] = static_cast<int32_t>(random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(vocab_)));
+      batch.tokens[at] =
+          static_cast<int32_t>(random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(vocab_)));
       batch.positions[at] = static_cast<int32_t>(i % length_);
       if (i % length_ == 0) batch.document_starts.push_back(static_cast<int32_t>(i));
     }
-    for (int64_t i = 0; i < n; ++i) batch.targets[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>((i + 1) % n)];
+    for (int64_t i = 0; i < n; ++i)
+      batch.targets[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>((i + 1) % n)];
     batch.document_starts.push_back(static_cast<int32_t>(n));
     batch.target_count = n;
   }
@@ -82,7 +84,8 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   fill_weights(model, *setup.backend);
   RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
   OptimizerOptions optimizer;
-  optimizer.schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
+  optimizer.schedule = {
+      .type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
   const int64_t accumulation = setup.config.gradient_accumulation_steps;
   StepRunner runner(model, *setup.backend, tokens, accumulation, optimizer, {});
 
@@ -91,7 +94,8 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     result.loss = runner.train_step(step, false).loss;
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    const double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (step >= options.warmup) times.push_back(ms);
   }
   std::sort(times.begin(), times.end());

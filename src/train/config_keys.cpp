@@ -32,7 +32,8 @@ void add_model_and_data(KeyTable<C>& keys) {
       .alias("seq_len")
       .note("128 in the demo, else 1024");
   keys.add("data_order", &C::data_order, {"random", "sequential"},
-           "Where sequences are cut from the data: at random places, or one after another as they stand in the files.");
+           "Where sequences are cut from the data: at random places, or one after another as they stand in "
+           "the files.");
   keys.add("eval_split", &C::eval_split,
            "Share of the data held out for evaluation when there is no eval_dataset.")
       .at_least(0)
@@ -149,7 +150,8 @@ void add_precision(KeyTable<C>& keys) {
   keys.add("fp8_interval", &C::fp8_interval, "delayed: steps between updates of the scales.")
       .at_least(1)
       .at_most(kMaxCount);
-  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len, "delayed: how many updates of the scales remember their maxima.")
+  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len,
+           "delayed: how many updates of the scales remember their maxima.")
       .at_least(1)
       .at_most(1 << 16);
   keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
@@ -159,7 +161,8 @@ void add_precision(KeyTable<C>& keys) {
            "block: scales rounded to powers of two, or exact.");
   keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8 too.");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
-           "Layers that stay in BF16: names or globs of layers (layers.0.*, *.mlp.down, *down_proj), first:N, last:N; "
+           "Layers that stay in BF16: names or globs of layers (layers.0.*, *.mlp.down, *down_proj), "
+           "first:N, last:N; "
            "'octet plan' lists the names.");
   keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 rather than BF16.");
   keys.add(
@@ -172,7 +175,8 @@ void add_precision(KeyTable<C>& keys) {
 
   keys.group("Memory");
   keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"none", "act", "mlp", "block"},
-           "What backward computes again rather than keeps: act the outputs of norms and activation, mlp also the "
+           "What backward computes again rather than keeps: act the outputs of norms and activation, mlp "
+           "also the "
            "MLP's first product, block all but the block's input. Results are bit-equal.")
       .bools("block", "none");
 }

@@ -43,8 +43,7 @@ constexpr const char* kFp8Only[] = {
     "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
     "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
     "fp8_skip_layers",      "fp8_eval",         "fp8_stats_steps"};
-constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len",
-                                        "fp8_amax_compute"};
+constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len", "fp8_amax_compute"};
 
 }  // namespace
 
@@ -94,7 +93,9 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     }
   } else {
     const std::string recipe = fmt::format("fp8_recipe is {}", config_text(config, "fp8_recipe"));
-    if (config.fp8_recipe != TrainConfig::Fp8Recipe::Delayed) {
+    const bool delayed = config.fp8_recipe == TrainConfig::Fp8Recipe::Delayed;
+    if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) note("fp8_margin", recipe);
+    if (!delayed) {
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);

@@ -105,8 +105,9 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   attention.flops = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
                     static_cast<double>(transformer.shape().length);
   // Norms, activations, rotations, the loss: some ten operations for each element they touch, three times over.
-  other.flops = 30.0 * n *
-                static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()) + c.vocab);
+  other.flops =
+      30.0 * n *
+      static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()) + c.vocab);
   return {base, head, attention, other};
 }
 
@@ -124,8 +125,14 @@ std::string coverage_text(const Transformer& transformer) {
   std::vector<CoverageRow> rows;
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& site = linear->site();
-    CoverageRow row{part_name(site), precision_text(linear->choice(), transformer.numerics().dense()),
-                    reason_text(linear->choice()), site.out, site.in, site.layer, site.layer, 1,
+    CoverageRow row{part_name(site),
+                    precision_text(linear->choice(), transformer.numerics().dense()),
+                    reason_text(linear->choice()),
+                    site.out,
+                    site.in,
+                    site.layer,
+                    site.layer,
+                    1,
                     3 * product_flops(site, transformer.shape().tokens())};
     const auto like = std::find_if(rows.begin(), rows.end(), [&](const CoverageRow& other) {
       return other.part == row.part && other.precision == row.precision && other.reason == row.reason &&
@@ -140,11 +147,14 @@ std::string coverage_text(const Transformer& transformer) {
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const CoverageRow& a, const CoverageRow& b) {
-    const auto key = [](const CoverageRow& row) { return row.first < 0 ? std::numeric_limits<int64_t>::max() : row.first; };
+    const auto key = [](const CoverageRow& row) {
+      return row.first < 0 ? std::numeric_limits<int64_t>::max() : row.first;
+    };
     return key(a) < key(b);
   });
 
-  Table layers({{"layer"}, {"out x in", Align::Right}, {"FLOPs", Align::Right}, {"fwd/dgrad/wgrad"}, {"why not FP8"}});
+  Table layers(
+      {{"layer"}, {"out x in", Align::Right}, {"FLOPs", Align::Right}, {"fwd/dgrad/wgrad"}, {"why not FP8"}});
   for (const CoverageRow& row : rows) {
     layers.add_row({layer_range(row), fmt::format("{} x {}", row.out, row.in),
                     fmt::format("{:.1f} %", 100 * row.flops / total), row.precision, row.reason});

@@ -35,7 +35,8 @@ int32_t sample_logits(const std::vector<float>& logits, double temperature, doub
   return static_cast<int32_t>(largest - logits.begin());
 }
 
-Generator::Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows, int64_t length)
+Generator::Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows,
+                     int64_t length)
     : model_(trained.config(), sampling_shape(rows, length), dense_numerics(trained.numerics()), backend,
              &trained.parameters()),
       tokenizer_(tokenizer) {
@@ -48,7 +49,8 @@ std::vector<std::string> Generator::continue_prompts(const std::vector<std::stri
   const auto rows = static_cast<size_t>(model_.shape().rows);
   for (size_t begin = 0; begin < prompts.size(); begin += rows) {
     const size_t count = std::min(rows, prompts.size() - begin);
-    for (std::string& text : run(std::span(prompts).subspan(begin, count), options)) texts.push_back(std::move(text));
+    for (std::string& text : run(std::span(prompts).subspan(begin, count), options))
+      texts.push_back(std::move(text));
   }
   return texts;
 }
@@ -71,7 +73,8 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
 
   std::vector<int32_t> tokens(rows * static_cast<size_t>(length), filler), targets(tokens.size(), -1);
   std::vector<int32_t> positions(tokens.size()), starts;
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i % static_cast<size_t>(length));
+  for (size_t i = 0; i < positions.size(); ++i)
+    positions[i] = static_cast<int32_t>(i % static_cast<size_t>(length));
   for (size_t r = 0; r <= rows; ++r) starts.push_back(static_cast<int32_t>(r * static_cast<size_t>(length)));
 
   for (int64_t step = 0; step < options.max_tokens; ++step) {
@@ -98,7 +101,8 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
       row.done = tokenizer_.eos() == id || id >= tokenizer_.vocab_size();
       if (row.done) continue;
       row.added.push_back(id);
-      row.done = !options.stop.empty() && tokenizer_.decode(row.added).find(options.stop) != std::string::npos;
+      row.done =
+          !options.stop.empty() && tokenizer_.decode(row.added).find(options.stop) != std::string::npos;
     }
   }
 

@@ -24,7 +24,8 @@ class Generator {
   Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows, int64_t length);
 
   // The continuation of every prompt, without the prompt.
-  std::vector<std::string> continue_prompts(const std::vector<std::string>& prompts, const SampleOptions& options);
+  std::vector<std::string> continue_prompts(const std::vector<std::string>& prompts,
+                                            const SampleOptions& options);
   std::string continue_prompt(const std::string& prompt, const SampleOptions& options) {
     return continue_prompts({prompt}, options).front();
   }

@@ -32,19 +32,24 @@ bool is_readable(SafeDType dtype) {
 
 float element_as_float(const SafeTensor& tensor, int64_t index) {
   switch (tensor.dtype) {
-    case SafeDType::F32: return element<float>(tensor, index);
-    case SafeDType::BF16: return to_float(Bf16{element<uint16_t>(tensor, index)});
-    default: return half_to_float(element<uint16_t>(tensor, index));
+    case SafeDType::F32:
+      return element<float>(tensor, index);
+    case SafeDType::BF16:
+      return to_float(Bf16{element<uint16_t>(tensor, index)});
+    default:
+      return half_to_float(element<uint16_t>(tensor, index));
   }
 }
 
-std::string shape_text(std::span<const int64_t> shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("({})", fmt::join(shape, ", "));
+}
 
 // Tensors that folders hold beside the parameters: causal masks and rotary tables of older versions, and the head
 // where it is tied to the embedding.
 bool is_known_surplus(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
-         name == "lm_head.weight";
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
 }
 
 }  // namespace
@@ -52,14 +57,17 @@ bool is_known_surplus(std::string_view name) {
 ModelConfig read_hf_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
   std::ifstream file(path);
-  require(file.good(), "[{}] cannot be opened; model_name_or_path must be a Hugging Face folder with config.json and "
-                       "model.safetensors", path);
+  require(file.good(),
+          "[{}] cannot be opened; model_name_or_path must be a Hugging Face folder with config.json and "
+          "model.safetensors",
+          path);
   std::stringstream text;
   text << file.rdbuf();
   return model_config_from_hf(text.str(), path);
 }
 
-void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values, std::vector<std::string>& faults) const {
+void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values,
+                     std::vector<std::string>& faults) const {
   const int64_t cols = spec.shape.rank() == 1 ? 1 : spec.shape[1];
   values.assign(static_cast<size_t>(spec.shape.numel()), 0.0f);
   for (const HfPart& part : spec.hf) {
@@ -72,8 +80,8 @@ void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values, std:
     if (spec.shape.rank() == 2) expected.push_back(cols);
     if (part.transposed) std::swap(expected[0], expected[1]);
     if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
-      faults.push_back(
-          fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape), shape_text(expected)));
+      faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
+                                   shape_text(expected)));
       continue;
     }
     if (!is_readable(tensor->dtype)) {

@@ -39,21 +39,24 @@ std::string overview_text(const Setup& setup) {
   const int64_t tokens_per_step = rows * accumulation * config.max_seq_length;
   std::string precision = setup.precision_label;
   if (setup.numerics.precision == Precision::Fp8) {
-    precision += fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8", config_text(config, "fp8_recipe"),
-                             config_text(config, "fp8_format"), 100 * fp8_share(work_shares(*setup.transformer)));
+    precision +=
+        fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8", config_text(config, "fp8_recipe"),
+                    config_text(config, "fp8_format"), 100 * fp8_share(work_shares(*setup.transformer)));
   }
   std::string text;
-  const auto line = [&](const char* what, const std::string& value) { text += fmt::format("{:<10} {}\n", what, value); };
+  const auto line = [&](const char* what, const std::string& value) {
+    text += fmt::format("{:<10} {}\n", what, value);
+  };
   line("model", fmt::format("{}: {} parameters, {} layers, width {}", setup.model.name,
-                            human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
-                            setup.model.width));
+                            human_count(static_cast<double>(setup.model.parameter_count())),
+                            setup.model.layers, setup.model.width));
   line("device", fmt::format("{}: {}", setup.backend->name(), setup.backend->description()));
   line("precision", precision);
   line("data", fmt::format("{}: {} tokens to train on, {} held out", config.dataset,
                            human_count(static_cast<double>(setup.data.train.size())),
                            human_count(static_cast<double>(setup.data.eval.size()))));
-  line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step", rows, config.max_seq_length,
-                            accumulation, tokens_per_step));
+  line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step", rows,
+                            config.max_seq_length, accumulation, tokens_per_step));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
                              human_count(static_cast<double>(config.max_steps * tokens_per_step))));
   return text + "\n" + memory_text(setup.transformer->plan());
@@ -61,15 +64,19 @@ std::string overview_text(const Setup& setup) {
 
 std::string summary_text(const Setup& setup, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
-  const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after, const char* format) {
+  const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
+                        const char* format) {
     const std::string now = fmt::format(fmt::runtime(format), *after);
     return before ? fmt::format("{} -> {}", fmt::format(fmt::runtime(format), *before), now) : now;
   };
   table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, setup.config.max_steps,
                                       outcome.stopped ? " (stopped on request)" : "")});
-  if (outcome.steps > 0) table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
-  if (outcome.last_eval) table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
-  if (outcome.demo_score) table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
+  if (outcome.steps > 0)
+    table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
+  if (outcome.last_eval)
+    table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
+  if (outcome.demo_score)
+    table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
   if (outcome.seconds > 0) {
     table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens) / outcome.seconds)});

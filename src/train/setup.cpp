@@ -31,13 +31,18 @@ std::string tuning_cache_path() {
   return error ? "" : (folder / "gemm_plans.jsonl").string();
 }
 
-double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); }
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
+}
 
 std::string upper_name(Precision precision) {
   switch (precision) {
-    case Precision::Fp8: return "FP8";
-    case Precision::Bf16: return "BF16";
-    case Precision::Fp32: return "FP32";
+    case Precision::Fp8:
+      return "FP8";
+    case Precision::Bf16:
+      return "BF16";
+    case Precision::Fp32:
+      return "FP32";
   }
   return "?";
 }
@@ -48,7 +53,8 @@ std::string no_fp8_reason(const Transformer& transformer) {
     if (linear->choice().any_fp8()) return "";
   }
   const Linear& first = *transformer.linears().front();
-  return fmt::format("no layer can run in FP8 (for {}: {})", first.site().name, first.choice()[Product::Forward].reason);
+  return fmt::format("no layer can run in FP8 (for {}: {})", first.site().name,
+                     first.choice()[Product::Forward].reason);
 }
 
 // "FP8" when every FP8 product runs on FP8 tensor cores, else what is emulated.
@@ -60,15 +66,17 @@ std::string fp8_label(Setup& setup) {
   int64_t products = 0, native = 0;
   for (const Linear* linear : setup.transformer->linears()) {
     const LinearSite& s = linear->site();
-    const auto count = [&](Product product, int64_t m, int64_t n, int64_t k, const QuantizeRule& a, DType format_a,
-                           const QuantizeRule& b, DType format_b, DType out) {
+    const auto count = [&](Product product, int64_t m, int64_t n, int64_t k, const QuantizeRule& a,
+                           DType format_a, const QuantizeRule& b, DType format_b, DType out) {
       if (!linear->choice()[product].fp8) return;
       ++products;
-      native += setup.backend->gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b, out) == "native";
+      native += setup.backend->gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b,
+                                             out) == "native";
     };
     count(Product::Forward, s.tokens, s.out, s.in, x, x.format_rowwise, w, w.format_rowwise, dense);
     count(Product::Dgrad, s.tokens, s.in, s.out, dy, dy.format_rowwise, w, w.format_colwise, dense);
-    count(Product::Wgrad, s.out, s.in, s.tokens, dy, dy.format_colwise, x, x.format_colwise, setup.numerics.gradients);
+    count(Product::Wgrad, s.out, s.in, s.tokens, dy, dy.format_colwise, x, x.format_colwise,
+          setup.numerics.gradients);
   }
   if (native == products) return "FP8";
   if (native == 0) return "FP8 (emulated)";
@@ -78,8 +86,7 @@ std::string fp8_label(Setup& setup) {
 }
 
 void plan_model(Setup& setup) {
-  setup.transformer =
-      std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
   setup.precision_label = upper_name(setup.numerics.precision);
   if (setup.numerics.precision != Precision::Fp8) return;
 
@@ -91,8 +98,7 @@ void plan_model(Setup& setup) {
   if (setup.config.require_fp8) fail("[fp8] require_fp8 is set, but {}", setup.fallback_reason);
   log_warning("FP8 cannot run: {}; the run goes on in BF16", setup.fallback_reason);
   setup.numerics.precision = Precision::Bf16;
-  setup.transformer =
-      std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
   setup.precision_label = "BF16 (fallback)";
 }
 
@@ -104,9 +110,10 @@ void choose_batch_size(Setup& setup) {
     RunShape one = setup.shape;
     one.rows = 1;
     const Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
-    fail_config("auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
-                "max_seq_length, set gradient_checkpointing or use a smaller model",
-                one.length, gib(smallest.plan().peak_bytes()), gib(memory));
+    fail_config(
+        "auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
+        "max_seq_length, set gradient_checkpointing or use a smaller model",
+        one.length, gib(smallest.plan().peak_bytes()), gib(memory));
   }
   int64_t chosen = rows;
   // A target must come out exactly: take the largest divisor of it that fits.
@@ -125,10 +132,11 @@ void check_memory(const Setup& setup) {
   const int64_t need = setup.transformer->plan().peak_bytes();
   const int64_t memory = memory_limit(setup.config, *setup.backend);
   if (need <= memory) return;
-  fail_config("the run needs {:.2f} GiB, the {} {:.2f} GiB; lower per_device_train_batch_size (now {}) or "
-              "max_seq_length (now {}), set gradient_checkpointing to act, mlp or block, or optimizer_state to bf16",
-              gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
-              setup.shape.rows, setup.shape.length);
+  fail_config(
+      "the run needs {:.2f} GiB, the {} {:.2f} GiB; lower per_device_train_batch_size (now {}) or "
+      "max_seq_length (now {}), set gradient_checkpointing to act, mlp or block, or optimizer_state to bf16",
+      gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
+      setup.shape.rows, setup.shape.length);
 }
 
 namespace {
@@ -140,8 +148,9 @@ ScheduleConfig schedule_from(const TrainConfig& config) {
   schedule.max_steps = config.max_steps;
   schedule.min_lr_ratio = config.min_lr_ratio;
   const auto steps = static_cast<double>(config.max_steps);
-  schedule.warmup_steps =
-      config.warmup_ratio > 0 ? static_cast<int64_t>(std::lround(config.warmup_ratio * steps)) : config.warmup_steps;
+  schedule.warmup_steps = config.warmup_ratio > 0
+                              ? static_cast<int64_t>(std::lround(config.warmup_ratio * steps))
+                              : config.warmup_steps;
   if (config.lr_scheduler_type == ScheduleType::Wsd) {
     schedule.decay_steps = static_cast<int64_t>(std::lround(config.decay_ratio * steps));
   }
@@ -152,7 +161,8 @@ ScheduleConfig schedule_from(const TrainConfig& config) {
 void resolve_steps(Setup& setup) {
   TrainConfig& config = setup.config;
   if (config.max_steps > 0) return;
-  const int64_t windows = setup.data.train.size() > 0 ? (setup.data.train.size() - 1) / config.max_seq_length : 0;
+  const int64_t windows =
+      setup.data.train.size() > 0 ? (setup.data.train.size() - 1) / config.max_seq_length : 0;
   const int64_t per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps;
   config.max_steps = std::max<int64_t>(
       1, static_cast<int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(windows) /
@@ -247,8 +257,8 @@ Setup make_setup(TrainConfig given) {
   TrainConfig& config = setup.config;
   setup.tokenizer = make_tokenizer(config.tokenizer);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
-    fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together", config.tokenizer,
-                setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
+    fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
+                config.tokenizer, setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
   }
   setup.data = open_dataset({.dataset = config.dataset,
                              .eval_dataset = config.eval_dataset,

@@ -18,9 +18,9 @@ struct Setup {
   ModelConfig model;
   std::unique_ptr<Tokenizer> tokenizer;
   Dataset data;
-  Numerics numerics;             // after any fallback
-  std::string precision_label;   // "FP8 (emulated)", "BF16 (fallback)", ...
-  std::string fallback_reason;   // empty when there was none
+  Numerics numerics;            // after any fallback
+  std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
+  std::string fallback_reason;  // empty when there was none
   RunShape shape;
   std::unique_ptr<Transformer> transformer;  // planned, not allocated
   ScheduleConfig schedule;

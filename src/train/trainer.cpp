@@ -27,7 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::string default_run_name(const ModelConfig& model) {
   const std::time_t now = std::time(nullptr);
@@ -63,8 +65,9 @@ std::unique_ptr<BatchSource> make_loader(const Setup& setup) {
   const TrainConfig& config = setup.config;
   LoaderOptions options{.rows = config.per_device_train_batch_size,
                         .length = config.max_seq_length,
-                        .order = config.data_order == TrainConfig::DataOrder::Random ? SampleOrder::RandomCrops
-                                                                                     : SampleOrder::Sequential,
+                        .order = config.data_order == TrainConfig::DataOrder::Random
+                                     ? SampleOrder::RandomCrops
+                                     : SampleOrder::Sequential,
                         .seed = static_cast<uint64_t>(config.seed)};
   options.eos = document_end(setup);
   options.respect_documents = options.align_to_documents = options.eos.has_value();
@@ -104,7 +107,8 @@ class Run {
     MetricsWriter metrics(folder / "metrics.jsonl");
     prepare_weights();
     const std::unique_ptr<BatchSource> loader = make_loader(setup_);
-    StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps, optimizer_options(setup_),
+    StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps,
+                      optimizer_options(setup_),
                       {config_.penalty_type, static_cast<float>(config_.penalty_weight)});
     if (setup_.data.eval.size() < config_.max_seq_length + 1) {
       log_warning("no evaluation: {} tokens are held out, one sequence needs {}", setup_.data.eval.size(),
@@ -126,7 +130,8 @@ class Run {
       if (stats) add_stats(record);
       if (is_due(config_.eval_steps, step) || last) record.eval_loss = evaluate();
       if (is_due(config_.sample_steps, step) && !last) record.samples = {sample()};
-      const bool logged = is_due(config_.logging_steps, step) || last || record.eval_loss || !record.samples.empty();
+      const bool logged =
+          is_due(config_.logging_steps, step) || last || record.eval_loss || !record.samples.empty();
       if (logged || record.fp8_json) metrics.write(record);
       if (logged) console_.step(record);
       console_.advance(step + 1);
@@ -180,14 +185,15 @@ class Run {
     skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
     if (!result.skipped) return;
     ++outcome_.skipped_steps;
-    log_warning("step {}: the gradient is not finite (loss {}, norm {}); the step is skipped, weights are unchanged",
-                step + 1, result.loss, result.grad_norm);
+    log_warning(
+        "step {}: the gradient is not finite (loss {}, norm {}); the step is skipped, weights are unchanged",
+        step + 1, result.loss, result.grad_norm);
   }
 
   void stop_if_hopeless(int64_t step) const {
     if (skipped_in_a_row_ < 3) return;
-    fail("three steps in a row up to step {} had no finite gradient; lower learning_rate (now {}){}", step + 1,
-         config_.learning_rate,
+    fail("three steps in a row up to step {} had no finite gradient; lower learning_rate (now {}){}",
+         step + 1, config_.learning_rate,
          setup_.numerics.precision == Precision::Fp8
              ? fmt::format(", raise fp8_margin (now {}) or try fp8_recipe current", config_.fp8_margin)
              : "");
@@ -211,8 +217,8 @@ class Run {
   Generator& generator() {
     if (!generator_) {
       constexpr int64_t kRows = 8;
-      generator_ = std::make_unique<Generator>(model_, *setup_.backend, *setup_.tokenizer, config_.is_demo() ? kRows : 1,
-                                               config_.max_seq_length);
+      generator_ = std::make_unique<Generator>(model_, *setup_.backend, *setup_.tokenizer,
+                                               config_.is_demo() ? kRows : 1, config_.max_seq_length);
       outcome_.allocated_bytes += generator_->allocated_bytes();
     }
     return *generator_;
@@ -247,7 +253,8 @@ class Run {
 
   void last_look() {
     if (config_.sample_steps > 0 && outcome_.steps > 0) {
-      console_.print(fmt::format("\nbefore: {}\nafter:  {}", terminal_safe(sample_before_), terminal_safe(sample())));
+      console_.print(
+          fmt::format("\nbefore: {}\nafter:  {}", terminal_safe(sample_before_), terminal_safe(sample())));
     }
     if (config_.is_demo() && outcome_.steps > 0) {
       std::vector<std::string> answers;
@@ -255,10 +262,10 @@ class Run {
       const std::vector<DemoCase> cases = demo_cases(kExamSeed, kExamCases);
       console_.print("\nstories it has never seen, finished by the model:");
       for (size_t i = 0; i < static_cast<size_t>(kExamShown); ++i) {
-        console_.print(fmt::format("  {}\n    before [{}]\n    after  [{}] {}", cases[i].prompt,
-                                   terminal_safe(answers_before_[i]), terminal_safe(answers[i]),
-                                   answers[i] == cases[i].answer ? "right"
-                                                                 : fmt::format("wrong, expected [{}]", cases[i].answer)));
+        console_.print(fmt::format(
+            "  {}\n    before [{}]\n    after  [{}] {}", cases[i].prompt, terminal_safe(answers_before_[i]),
+            terminal_safe(answers[i]),
+            answers[i] == cases[i].answer ? "right" : fmt::format("wrong, expected [{}]", cases[i].answer)));
       }
     }
     console_.print(fmt::format("\n{}", summary_text(setup_, outcome_)));
@@ -288,7 +295,8 @@ class Run {
 std::string as_comments(const std::string& text) {
   std::string result;
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) result += line.empty() ? "#\n" : fmt::format("# {}\n", line);
+  for (std::string line; std::getline(lines, line);)
+    result += line.empty() ? "#\n" : fmt::format("# {}\n", line);
   return result;
 }
 
@@ -300,8 +308,8 @@ int train(TrainConfig config) {
   if (const auto remark = setup.schedule.remark()) log_warning("{}", *remark);
   if (setup.config.dry_run) {
     // The plan stands there as comments, so that the output is a configuration file.
-    const std::string plan = fmt::format("{}\n{}\n{}", overview_text(setup), coverage_text(*setup.transformer),
-                                         schedule_text(setup.schedule));
+    const std::string plan = fmt::format("{}\n{}\n{}", overview_text(setup),
+                                         coverage_text(*setup.transformer), schedule_text(setup.schedule));
     fmt::print("{}\n{}", to_yaml(setup.config), as_comments(plan));
     return 0;
   }

@@ -25,7 +25,7 @@ using Flags = std::map<std::string, std::string>;
 
 // A run of a few steps on text.txt; `changes` replace or add flags, an empty value takes one away.
 std::vector<std::string> small_run(const std::string& name, const Flags& changes = {}) {
-  Flags flags = {{"--dataset", "text.txt"}, {"--device", "cpu"},    {"--max_seq_length", "32"},
+  Flags flags = {{"--dataset", "text.txt"}, {"--device", "cpu"},     {"--max_seq_length", "32"},
                  {"--max_steps", "4"},      {"--eval_batches", "1"}, {"--eval_split", "0.2"},
                  {"--progress", "plain"},   {"--run_name", name},    {"--per_device_train_batch_size", "2"}};
   for (const auto& [flag, value] : changes) flags[flag] = value;
@@ -39,7 +39,8 @@ std::vector<std::string> small_run(const std::string& name, const Flags& changes
 struct TrainCli : testing::Test {
   TrainCli() {
     std::string text;
-    for (int i = 0; i < 300; ++i) text += "the quick brown fox number " + std::to_string(i * 7919 % 1000) + " jumps\n";
+    for (int i = 0; i < 300; ++i)
+      text += "the quick brown fox number " + std::to_string(i * 7919 % 1000) + " jumps\n";
     folder.write("text.txt", text);
   }
   ProcessResult run(const std::vector<std::string>& arguments) {
@@ -57,12 +58,14 @@ struct TrainCli : testing::Test {
 TEST_F(TrainCli, WritesItsFilesAndTheDocumentedLine) {
   const ProcessResult result = run(small_run("first", {{"--mixed_precision", "bf16"}}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, ContainsRegex("step 4 \\| epoch 0 \\| loss: [0-9]+\\.[0-9]{6} \\| lr: [0-9.]+e-0[0-9] \\| "
-                                        "norm: [0-9]+\\.[0-9]{4} \\| dt: [0-9]+\\.[0-9]{2}ms \\| "
-                                        "tok/sec: [0-9]+\\.[0-9]{2} \\| BF16"));
+  EXPECT_THAT(result.out,
+              ContainsRegex("step 4 \\| epoch 0 \\| loss: [0-9]+\\.[0-9]{6} \\| lr: [0-9.]+e-0[0-9] \\| "
+                            "norm: [0-9]+\\.[0-9]{4} \\| dt: [0-9]+\\.[0-9]{2}ms \\| "
+                            "tok/sec: [0-9]+\\.[0-9]{2} \\| BF16"));
   const auto lines = metrics("first");
   ASSERT_EQ(lines.size(), 4u);
-  for (const char* key : {"step", "epoch", "loss", "lr", "grad_norm", "step_ms", "tokens_per_second", "tokens", "precision"}) {
+  for (const char* key :
+       {"step", "epoch", "loss", "lr", "grad_norm", "step_ms", "tokens_per_second", "tokens", "precision"}) {
     EXPECT_TRUE(lines[3].contains(key)) << key;
   }
   EXPECT_EQ(lines[3]["tokens"], 4 * 64);
@@ -86,7 +89,8 @@ TEST_F(TrainCli, AFolderWithARunIsRefused) {
 TEST_F(TrainCli, DryRunPrintsConfigurationPlanAndScheduleAndWritesNothing) {
   const ProcessResult result = run(small_run("dry", {{"--dry_run", "true"}, {"--warmup_steps", "2"}}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const char* part : {"learning_rate: 0.0006", "# weights", "# optimizer", "# peak", "learning rate", "# layers.0-3.mlp.down"}) {
+  for (const char* part : {"learning_rate: 0.0006", "# weights", "# optimizer", "# peak", "learning rate",
+                           "# layers.0-3.mlp.down"}) {
     EXPECT_THAT(result.out, HasSubstr(part));
   }
   EXPECT_FALSE(fs::exists(folder.path() + "/runs"));
@@ -101,7 +105,8 @@ TEST_F(TrainCli, BadInputIsNamed) {
   };
   EXPECT_THAT(error({{"--dataset", "missing.txt"}}), HasSubstr("missing.txt"));
   EXPECT_THAT(error({{"--model_preset", "lama-tiny"}}), HasSubstr("did you mean 'llama-tiny'"));
-  EXPECT_THAT(error({{"--model_preset", "gpt2-tiny"}, {"--max_seq_length", "2048"}}), HasSubstr("1024 positions"));
+  EXPECT_THAT(error({{"--model_preset", "gpt2-tiny"}, {"--max_seq_length", "2048"}}),
+              HasSubstr("1024 positions"));
   EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}), HasSubstr("lower per_device_train_batch_size"));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
@@ -118,7 +123,8 @@ TEST_F(TrainCli, AutomaticBatchSizeFollowsTheMemoryLimit) {
 }
 
 TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {
-  std::vector<std::string> arguments = small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}});
+  std::vector<std::string> arguments =
+      small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}});
   arguments.insert(arguments.begin(), OCTET_PROGRAM);
   const pid_t child = fork();
   if (child == 0) {

@@ -12,10 +12,10 @@ namespace {
 // Parameter counts as published with the models.
 TEST(ModelPresets, HaveThePublishedSizes) {
   const std::pair<const char*, int64_t> expected[] = {
-      {"gpt2", 124'439'808},          {"gpt2-medium", 354'823'168},   {"gpt2-large", 774'030'080},
-      {"gpt2-xl", 1'557'611'200},     {"llama-3.2-1b", 1'235'814'400}, {"llama-3.2-3b", 3'212'749'824},
-      {"llama-3.1-8b", 8'030'261'248}, {"qwen2.5-0.5b", 494'032'768},  {"qwen2.5-1.5b", 1'543'714'304},
-      {"qwen2.5-3b", 3'085'938'688},  {"qwen2.5-7b", 7'615'616'512},  {"qwen2.5-14b", 14'770'033'664},
+      {"gpt2", 124'439'808},           {"gpt2-medium", 354'823'168},    {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},      {"llama-3.2-1b", 1'235'814'400}, {"llama-3.2-3b", 3'212'749'824},
+      {"llama-3.1-8b", 8'030'261'248}, {"qwen2.5-0.5b", 494'032'768},   {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-3b", 3'085'938'688},   {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-14b", 14'770'033'664},
   };
   for (const auto& [name, count] : expected) EXPECT_EQ(model_preset(name).parameter_count(), count) << name;
 }
@@ -84,7 +84,8 @@ TEST(Initialisation, PaddingRowsAreZero) {
   ASSERT_GT(config.padded_vocab(), config.vocab);
   Initialised model(config);
   const std::vector<float> values = model.values("embedding.tokens");
-  for (size_t i = static_cast<size_t>(config.vocab * config.width); i < values.size(); ++i) ASSERT_EQ(values[i], 0.0f);
+  for (size_t i = static_cast<size_t>(config.vocab * config.width); i < values.size(); ++i)
+    ASSERT_EQ(values[i], 0.0f);
 }
 
 TEST(Initialisation, DoesNotDependOnThreads) {

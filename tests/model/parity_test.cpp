@@ -15,7 +15,8 @@ class Parity : public testing::TestWithParam<const char*> {
  protected:
   Parity() : golden(GetParam()), backend(make_cpu_backend(2)) {
     RunShape shape{.rows = golden.rows, .length = golden.length, .head_chunk_bytes = 16 * 1024};
-    model = std::make_unique<Transformer>(golden.config, shape, Numerics{.precision = Precision::Fp32}, *backend);
+    model =
+        std::make_unique<Transformer>(golden.config, shape, Numerics{.precision = Precision::Fp32}, *backend);
     model->allocate();
     model->parameters().initialise(*backend, 1);
     weights("weights.").load(*backend, model->parameters());
@@ -70,7 +71,8 @@ TEST_P(Parity, FiveAdamWSteps) {
     model->clear_sums();
     model->forward_backward(gradient_scale(), {}, true, false);
     const double expected = static_cast<double>(losses[static_cast<size_t>(step - 1)]);
-    EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected, kTolerance * expected)
+    EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
+                kTolerance * expected)
         << "before step " << step;
     backend->grad_norm(norm, gradients, 1.0f);
     backend->adamw(parameters, norm,
@@ -79,7 +81,8 @@ TEST_P(Parity, FiveAdamWSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Parity,
-                         testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied", "qwen2_untied"),
+                         testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied",
+                                         "qwen2_untied"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -10,10 +10,20 @@ namespace {
 std::vector<LinearSite> four_layers() {
   std::vector<LinearSite> sites;
   for (int64_t l = 0; l < 4; ++l) {
-    sites.push_back({fmt::format("layers.{}.attention.qkv", l), {fmt::format("model.layers.{}.self_attn.q_proj", l)}, l,
-                     4, 256, 128, 1024});
-    sites.push_back({fmt::format("layers.{}.mlp.down", l), {fmt::format("model.layers.{}.mlp.down_proj", l)}, l, 4, 128,
-                     384, 1024});
+    sites.push_back({fmt::format("layers.{}.attention.qkv", l),
+                     {fmt::format("model.layers.{}.self_attn.q_proj", l)},
+                     l,
+                     4,
+                     256,
+                     128,
+                     1024});
+    sites.push_back({fmt::format("layers.{}.mlp.down", l),
+                     {fmt::format("model.layers.{}.mlp.down_proj", l)},
+                     l,
+                     4,
+                     128,
+                     384,
+                     1024});
   }
   sites.push_back({"head", {"lm_head"}, -1, 4, 272, 128, 1024, WorkKind::Head});
   return sites;
@@ -44,14 +54,16 @@ TEST(LayerChoice, HeadOnlyWhenAsked) {
 }
 
 TEST(LayerChoice, SkipsNamesGlobsAndEnds) {
-  EXPECT_EQ(in_fp8({.skip_layers = {"layers.1.mlp.down", "layers.0.*", "last:2"}}), "layers.1.attention.qkv ");
+  EXPECT_EQ(in_fp8({.skip_layers = {"layers.1.mlp.down", "layers.0.*", "last:2"}}),
+            "layers.1.attention.qkv ");
   EXPECT_EQ(in_fp8({.skip_layers = {"first:3"}}), "layers.3.attention.qkv layers.3.mlp.down ");
   EXPECT_EQ(in_fp8({.skip_layers = {"*down_proj", "last:1"}}),
             "layers.0.attention.qkv layers.1.attention.qkv layers.2.attention.qkv ");
 }
 
 TEST(LayerChoice, EveryProductHasAReason) {
-  for (const LinearChoice& choice : choose_precision(four_layers(), Precision::Fp8, {.skip_layers = {"layers.2.*"}})) {
+  for (const LinearChoice& choice :
+       choose_precision(four_layers(), Precision::Fp8, {.skip_layers = {"layers.2.*"}})) {
     for (const Product product : kProducts) EXPECT_EQ(choice[product].fp8, choice[product].reason.empty());
   }
   for (const LinearChoice& choice : choose_precision(four_layers(), Precision::Bf16, {})) {
@@ -71,7 +83,8 @@ TEST(LayerChoice, SizesThatFp8CannotMultiply) {
 }
 
 TEST(LayerChoice, BadEntriesAreErrors) {
-  EXPECT_NE(error_of({.skip_layers = {"layers.9.*"}}).find("'layers.9.*' matches no layer"), std::string::npos);
+  EXPECT_NE(error_of({.skip_layers = {"layers.9.*"}}).find("'layers.9.*' matches no layer"),
+            std::string::npos);
   EXPECT_NE(error_of({.skip_layers = {"first:x"}}).find("first:N"), std::string::npos);
 }
 

@@ -6,7 +6,8 @@
 namespace octet {
 
 GoldenModel::GoldenModel(const std::string& name)
-    : file(SafetensorsFile::open(posix_env(), OCTET_SOURCE_DIR "/tests/golden/models/" + name + ".safetensors")),
+    : file(SafetensorsFile::open(posix_env(),
+                                 OCTET_SOURCE_DIR "/tests/golden/models/" + name + ".safetensors")),
       config(model_config_from_hf(file.metadata().at("config"), name)),
       tokens(ints("tokens")),
       targets(ints("targets")) {

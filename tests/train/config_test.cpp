@@ -133,7 +133,7 @@ TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
   EXPECT_EQ(demo.model_preset, "llama-tiny");
   EXPECT_EQ(demo.dataset, "demo");
   EXPECT_EQ(demo.max_seq_length, 128);
-  EXPECT_EQ(demo.max_steps, 200);
+  EXPECT_EQ(demo.max_steps, 600);
   EXPECT_EQ(demo.num_train_epochs, 0);
 
   const TrainConfig own = from_yaml("model_name_or_path: gpt2\ndataset: a.txt\n");

@@ -29,7 +29,9 @@ struct PrecisionCase {
   bool head = false;
 };
 
-void PrintTo(const PrecisionCase& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const PrecisionCase& c, std::ostream* out) {
+  *out << c.name;
+}
 
 TinyRunOptions options_of(const PrecisionCase& c) {
   TinyRunOptions options{.preset = c.preset, .precision = c.precision};
@@ -48,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                     PrecisionCase{"bf16", Precision::Bf16},
                     PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
                     PrecisionCase{"delayed", Precision::Fp8, Fp8Recipe::Delayed},
-                    PrecisionCase{"delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", true},
+                    PrecisionCase{
+                        "delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", true},
                     PrecisionCase{"current", Precision::Fp8, Fp8Recipe::Current},
                     PrecisionCase{"block_qwen", Precision::Fp8, Fp8Recipe::Block, {}, "qwen2.5-tiny"},
                     PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", true},
