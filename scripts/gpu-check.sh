@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # The one command for a GPU machine: configures, builds, runs the GPU tests and a short training of each precision,
 # and prints a table. Usage: scripts/gpu-check.sh [quick]   (quick: tests only)
-# Headers of cudnn-frontend are taken from OCTET_CUDNN_FRONTEND, or from carry/cudnn_frontend where that exists.
+# Headers of cudnn-frontend are taken from the folder OCTET_CUDNN_FRONTEND where that is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 jobs=$(($(nproc) > 2 ? $(nproc) - 2 : $(nproc)))
 frontend=${OCTET_CUDNN_FRONTEND:-}
-[[ -z $frontend && -d carry/cudnn_frontend ]] && frontend=$PWD/carry/cudnn_frontend
 
 started=$SECONDS
 cmake --preset release -DOCTET_CUDA=ON ${frontend:+-DOCTET_CUDNN_FRONTEND=$frontend} > build-configure.log 2>&1 ||

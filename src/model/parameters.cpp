@@ -14,17 +14,18 @@ class TableBuilder {
   explicit TableBuilder(const ModelConfig& config) : c_(config), gpt2_(config.family == Family::Gpt2) {}
 
   std::vector<ParameterSpec> build() {
-    matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
-           {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
+    summed_matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
+                  {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
     if (c_.learned_positions) {
-      matrix("embedding.positions", c_.max_positions, c_.width, c_.init_std,
-             {{"transformer.wpe.weight", 0, c_.max_positions}});
+      summed_matrix("embedding.positions", c_.max_positions, c_.width, c_.init_std,
+                    {{"transformer.wpe.weight", 0, c_.max_positions}});
       table_.back().decay = false;
     }
     for (int64_t l = 0; l < c_.layers; ++l) block(l);
     norm("final_norm", gpt2_ ? "transformer.ln_f" : "model.norm");
     if (!c_.tied_head) {
-      matrix("head.weight", c_.padded_vocab(), c_.width, c_.init_std, {{"lm_head.weight", 0, c_.vocab}});
+      summed_matrix("head.weight", c_.padded_vocab(), c_.width, c_.init_std,
+                    {{"lm_head.weight", 0, c_.vocab}});
     }
     return std::move(table_);
   }
@@ -67,8 +68,14 @@ class TableBuilder {
     }
   }
 
+  // The embedding is added to by token, the head chunk by chunk.
+  void summed_matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
+    matrix(std::move(name), rows, cols, std, std::move(hf));
+    table_.back().summed = true;
+  }
+
   void matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
-    table_.push_back({std::move(name), {rows, cols}, Init::Normal, std, true, std::move(hf)});
+    table_.push_back({std::move(name), {rows, cols}, Init::Normal, std, true, false, std::move(hf)});
   }
 
   void linear(const std::string& name, int64_t out, int64_t in, float std, bool bias,
@@ -77,13 +84,15 @@ class TableBuilder {
     for (HfPart& part : weights) part.name += ".weight";
     for (HfPart& part : biases) part.name += ".bias", part.transposed = false;
     matrix(name + ".weight", out, in, std, std::move(weights));
-    if (bias) table_.push_back({name + ".bias", {out}, Init::Zero, 0, false, std::move(biases)});
+    if (bias) table_.push_back({name + ".bias", {out}, Init::Zero, 0, false, false, std::move(biases)});
   }
 
   void norm(const std::string& name, const std::string& theirs) {
-    table_.push_back({name + ".gain", {c_.width}, Init::One, 0, false, {{theirs + ".weight", 0, c_.width}}});
+    table_.push_back(
+        {name + ".gain", {c_.width}, Init::One, 0, false, false, {{theirs + ".weight", 0, c_.width}}});
     if (c_.norm == NormKind::LayerNorm) {
-      table_.push_back({name + ".bias", {c_.width}, Init::Zero, 0, false, {{theirs + ".bias", 0, c_.width}}});
+      table_.push_back(
+          {name + ".bias", {c_.width}, Init::Zero, 0, false, false, {{theirs + ".bias", 0, c_.width}}});
     }
   }
 
@@ -121,7 +130,7 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     plan(p.weight, "", types.weight, MemoryCategory::Weights);
     if (!training) continue;
     if (types.weight == DType::BF16) plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
-    const DType gradient = p.spec.shape.rank() == 1 ? DType::F32 : types.gradient;
+    const DType gradient = p.spec.shape.rank() == 1 || p.spec.summed ? DType::F32 : types.gradient;
     plan(p.gradient, ".gradient", gradient, MemoryCategory::Gradients);
     plan(p.m, ".m", types.moments, MemoryCategory::Optimizer);
     plan(p.v, ".v", types.moments, MemoryCategory::Optimizer);

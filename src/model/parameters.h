@@ -26,6 +26,7 @@ struct ParameterSpec {
   Init init = Init::Normal;
   float init_std = 0;
   bool decay = false;
+  bool summed = false;  // several products add to its gradient, which then is fp32 whatever the others are
   std::vector<HfPart> hf;
 };
 
@@ -33,7 +34,7 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
 struct ParameterTypes {
   DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
-  DType gradient = DType::F32;  // of matrices; vectors are always fp32
+  DType gradient = DType::F32;  // of matrices that one product writes; all others are fp32
   DType moments = DType::F32;   // fp32 | bf16
 };
 

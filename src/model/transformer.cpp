@@ -201,10 +201,10 @@ LossSums Transformer::sums() const {
   return {values[0], values[1]};
 }
 
-std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens, bool fp8) {
+std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
   scales_.push_slots(backend_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
-  forward_body({.fp8 = fp8});
+  forward_body({.fp8 = false});
   std::vector<std::vector<float>> result;
   for (const int64_t token : tokens) {
     const Tensor logits = logits_.row_range(0, 1);
@@ -226,6 +226,7 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
 }
 
 std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay) {
+  require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
   for (Parameter& p : parameters_.all()) {
     AdamWParameter entry{p.weight, p.remainder, p.gradient, p.m, p.v, p.spec.decay ? weight_decay : 0.0f};

@@ -81,8 +81,8 @@ class Transformer {
   void clear_sums() { backend_.zero(sums_); }
   LossSums sums() const;  // waits for the device
 
-  // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices; waits for the device.
-  std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens, bool fp8);
+  // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
+  std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);
 
   // The parameters as the optimizer takes them, decay already resolved.
   std::vector<AdamWParameter> optimizer_view(float weight_decay);

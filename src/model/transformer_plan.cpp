@@ -85,7 +85,8 @@ void Transformer::plan_parameters() {
   }
 
   const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
-  head_rows_ = std::clamp<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16, shape_.tokens());
+  head_rows_ =
+      std::min(std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16), shape_.tokens());
   // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");
@@ -298,7 +299,8 @@ void Transformer::plan_workspace() {
                                                 config_.attention().qkv_width(), config_.padded_vocab()}),
                              .attention = config_.attention(),
                              .max_length = shape_.length,
-                             .parameters = std::ssize(parameters_.all())};
+                             .parameters = std::ssize(parameters_.all()),
+                             .fp8 = scales_.count() > 0};
   add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)});
 }
 

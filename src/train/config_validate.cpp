@@ -78,6 +78,8 @@ std::string_view decided_by(const TrainConfig& config, std::string_view key) {
     if (pair.second == key && is_named(config, pair.first)) return pair.first;
     if (pair.first == key && is_named(config, pair.second)) return pair.second;
   }
+  // The default length is epochs, from which the trainer reckons the steps.
+  if (key == "max_steps" && config.num_train_epochs > 0) return "num_train_epochs";
   return "";
 }
 

@@ -7,6 +7,18 @@
 
 namespace octet {
 
+namespace {
+
+// Where the data has fewer windows than the batch rows, the loader starts again: those rows do not count.
+void ignore_rows_from(Batch& batch, int64_t windows) {
+  for (size_t i = static_cast<size_t>(windows * batch.length); i < batch.targets.size(); ++i) {
+    batch.target_count -= batch.targets[i] != kIgnoreTarget;
+    batch.targets[i] = kIgnoreTarget;
+  }
+}
+
+}  // namespace
+
 std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
   if (source_.size() < shape.length + 1) return std::nullopt;
@@ -23,6 +35,7 @@ std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
   model.clear_sums();
   for (int64_t i = 0; i < batches; ++i) {
     loader.next(batch);
+    ignore_rows_from(batch, loader.samples_per_epoch());
     targets += batch.target_count;
     model.load(host_view(batch));
     model.forward_loss({}, fp8);

@@ -14,7 +14,7 @@ class Evaluator {
   Evaluator(TokenSource source, int64_t batches, std::optional<int32_t> document_end = std::nullopt)
       : source_(std::move(source)), batches_(batches), document_end_(document_end) {}
 
-  // Empty when there is no held-out data, or less than one micro-batch of it.
+  // Empty when there is no held-out data, or less than one sequence of it.
   std::optional<double> loss(Transformer& model, bool fp8) const;
 
  private:

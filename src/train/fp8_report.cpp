@@ -75,8 +75,9 @@ void SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const
   const bool per_tensor = config.recipe == Fp8Recipe::Delayed || config.recipe == Fp8Recipe::Current;
   for (const ScaleTable::Report& r : reports) {
     int& run = runs_[r.name];
-    run = r.saturated_share > kShare ? run + 1 : (run < kRecords ? 0 : run);
-    if (run != kRecords) continue;
+    const bool high = r.saturated_share > kShare;
+    run = high ? run + 1 : (run < kRecords ? 0 : run);  // one that was warned of stays so
+    if (!high || run != kRecords) continue;
     const std::string layer = r.name.substr(0, r.name.rfind('.'));
     std::vector<std::string> advice;
     if (per_tensor) advice.push_back(fmt::format("raise fp8_margin (now {})", config.margin));

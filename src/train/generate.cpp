@@ -18,6 +18,12 @@ Numerics dense_numerics(const Numerics& numerics) {
 
 }  // namespace
 
+int64_t generator_bytes(Transformer& trained, Backend& backend, int64_t rows, int64_t length) {
+  const Transformer model(trained.config(), sampling_shape(rows, length), dense_numerics(trained.numerics()),
+                          backend, &trained.parameters());
+  return model.plan().peak_bytes();
+}
+
 int32_t sample_logits(const std::vector<float>& logits, double temperature, double u) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (temperature <= 0) return static_cast<int32_t>(largest - logits.begin());
@@ -91,7 +97,7 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
     }
     if (wanted.empty()) break;
     model_.load({tokens, targets, positions, starts});
-    const std::vector<std::vector<float>> logits = model_.logits_at(wanted, false);
+    const std::vector<std::vector<float>> logits = model_.logits_at(wanted);
     for (size_t i = 0; i < wanted_rows.size(); ++i) {
       Row& row = texts[wanted_rows[i]];
       const Philox random(options.seed, wanted_rows[i]);

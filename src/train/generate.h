@@ -16,6 +16,9 @@ struct SampleOptions {
   std::string stop;  // the text ends after the first occurrence of this; empty: never
 };
 
+// What a Generator of this size allocates beside the weights, from its plan alone.
+int64_t generator_bytes(Transformer& trained, Backend& backend, int64_t rows, int64_t length);
+
 // Text from the weights of a model in training, several prompts at a time, in the run's dense precision. Each new
 // token runs the whole context again: made for short samples.
 class Generator {

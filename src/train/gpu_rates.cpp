@@ -20,10 +20,17 @@ std::string lower(std::string_view text) {
 }  // namespace
 
 std::optional<GpuRates> gpu_rates(std::string_view name) {
-  if (name.empty()) return std::nullopt;
+  // By the model's whole word: an H20 is no H200.
+  const std::string asked = lower(name);
   for (const GpuRates& rates : kMeasured) {
-    const std::string known = lower(rates.gpu), asked = lower(name);
-    if (known.find(asked) != std::string::npos || asked.find(known) != std::string::npos) return rates;
+    const std::string known = lower(rates.gpu), model = known.substr(known.rfind(' ') + 1);
+    const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+    const size_t at = asked.find(model), end = at + model.size();
+    if (at == std::string::npos || (at > 0 && is_word(asked[at - 1])) ||
+        (end < asked.size() && is_word(asked[end]))) {
+      continue;
+    }
+    return rates;
   }
   return std::nullopt;
 }

@@ -15,7 +15,7 @@ struct GpuRates {
   double fp8[3];
 };
 
-// By name or part of it ("h200", "NVIDIA H200"); empty when nothing was measured on such a GPU.
+// By name ("h200", "NVIDIA H200, 132 SMs"); empty when nothing was measured on such a GPU.
 std::optional<GpuRates> gpu_rates(std::string_view name);
 
 // Time of all matrix products of a step in BF16 over their time as chosen, on that GPU; attention and everything else

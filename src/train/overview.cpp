@@ -59,7 +59,12 @@ std::string overview_text(const Setup& setup) {
                             config.max_seq_length, accumulation, tokens_per_step));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
                              human_count(static_cast<double>(config.max_steps * tokens_per_step))));
-  return text + "\n" + memory_text(setup.transformer->plan());
+  text += fmt::format("\n{}", memory_text(setup.transformer->plan()));
+  if (setup.sampling_bytes > 0) {
+    text +=
+        fmt::format("and {} beside it for samples\n", human_bytes(static_cast<double>(setup.sampling_bytes)));
+  }
+  return text;
 }
 
 std::string summary_text(const Setup& setup, const Outcome& outcome) {

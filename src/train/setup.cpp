@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "data/loader.h"
+#include "train/generate.h"
 #include "train/hf_folder.h"
 
 namespace octet {
@@ -102,20 +103,30 @@ void plan_model(Setup& setup) {
   setup.precision_label = "BF16 (fallback)";
 }
 
+// What sampling will take beside the plan of the training step.
+int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
+  const int64_t rows = sampling_rows(config);
+  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
+}
+
 void choose_batch_size(Setup& setup) {
   TrainConfig& config = setup.config;
+  RunShape one = setup.shape;
+  one.rows = 1;
+  Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
   const int64_t memory = memory_limit(config, *setup.backend);
-  const int64_t rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory);
+  const int64_t rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend,
+                                     memory - sampling_bytes(config, smallest, *setup.backend));
   if (rows == 0) {
-    RunShape one = setup.shape;
-    one.rows = 1;
-    const Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
     fail_config(
         "auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
         "max_seq_length, set gradient_checkpointing or use a smaller model",
         one.length, gib(smallest.plan().peak_bytes()), gib(memory));
   }
   int64_t chosen = rows;
+  if (setup.data.train.size() > 0) {  // more rows than sequences would only repeat them
+    chosen = std::clamp<int64_t>((setup.data.train.size() - 1) / config.max_seq_length, 1, chosen);
+  }
   // A target must come out exactly: take the largest divisor of it that fits.
   if (config.target_effective_batch_size > 0) {
     chosen = std::min(chosen, config.target_effective_batch_size);
@@ -128,8 +139,13 @@ void choose_batch_size(Setup& setup) {
 
 }  // namespace
 
+int64_t sampling_rows(const TrainConfig& config) {
+  constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
+  return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
+}
+
 void check_memory(const Setup& setup) {
-  const int64_t need = setup.transformer->plan().peak_bytes();
+  const int64_t need = setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
   const int64_t memory = memory_limit(setup.config, *setup.backend);
   if (need <= memory) return;
   fail_config(
@@ -223,38 +239,18 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
   return std::min(low, kMost);
 }
 
-Setup make_model_setup(TrainConfig given) {
+namespace {
+
+Setup begin_setup(TrainConfig config) {
   Setup setup;
-  setup.config = std::move(given);
-  TrainConfig& config = setup.config;
-  setup.backend = make_backend(config);
-  setup.model = model_from(config);
-  if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
-    fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
-                setup.model.max_positions, setup.model.name);
-  }
-  setup.numerics = numerics_from(config);
-  // On the GPU gradients take bf16 where nothing is accumulated in them: half the memory, and each is rounded once.
-  const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
-  if (setup.backend->name() == "cuda" && !accumulates) setup.numerics.gradients = setup.numerics.dense();
-  if (const std::string note = format_note(setup.numerics.fp8);
-      !note.empty() && setup.numerics.precision == Precision::Fp8) {
-    log_info("{}", note);
-  }
-  setup.shape = {.rows = config.per_device_train_batch_size,
-                 .length = config.max_seq_length,
-                 .training = true,
-                 .checkpointing = config.gradient_checkpointing};
-  if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
-  if (config.auto_batch_size) choose_batch_size(setup);
-  plan_model(setup);
+  setup.config = std::move(config);
+  setup.backend = make_backend(setup.config);
+  setup.model = model_from(setup.config);
   return setup;
 }
 
-Setup make_setup(TrainConfig given) {
-  Setup setup = make_model_setup(std::move(given));
-  check_memory(setup);
-  TrainConfig& config = setup.config;
+void open_data(Setup& setup) {
+  const TrainConfig& config = setup.config;
   setup.tokenizer = make_tokenizer(config.tokenizer);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
@@ -269,8 +265,47 @@ Setup make_setup(TrainConfig given) {
     fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
                 setup.data.train.size(), config.max_seq_length);
   }
+}
+
+void plan_run(Setup& setup) {
+  TrainConfig& config = setup.config;
+  if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
+    fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
+                setup.model.max_positions, setup.model.name);
+  }
+  setup.numerics = numerics_from(config);
+  // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
+  const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
+  if (setup.backend->name() == "cuda" && !accumulates) setup.numerics.gradients = setup.numerics.dense();
+  if (const std::string note = format_note(setup.numerics.fp8);
+      !note.empty() && setup.numerics.precision == Precision::Fp8) {
+    log_info("{}", note);
+  }
+  setup.shape = {.rows = config.per_device_train_batch_size,
+                 .length = config.max_seq_length,
+                 .training = true,
+                 .checkpointing = config.gradient_checkpointing};
+  if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
+  if (config.auto_batch_size) choose_batch_size(setup);
+  plan_model(setup);
+}
+
+}  // namespace
+
+Setup make_model_setup(TrainConfig given) {
+  Setup setup = begin_setup(std::move(given));
+  plan_run(setup);
+  return setup;
+}
+
+Setup make_setup(TrainConfig given) {
+  Setup setup = begin_setup(std::move(given));
+  open_data(setup);
+  plan_run(setup);
+  setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
+  check_memory(setup);
   resolve_steps(setup);
-  setup.schedule = schedule_from(config);
+  setup.schedule = schedule_from(setup.config);
   return setup;
 }
 

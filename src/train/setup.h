@@ -23,6 +23,7 @@ struct Setup {
   std::string fallback_reason;  // empty when there was none
   RunShape shape;
   std::unique_ptr<Transformer> transformer;  // planned, not allocated
+  int64_t sampling_bytes = 0;                // what generating samples allocates beside the plan
   ScheduleConfig schedule;
 };
 
@@ -30,6 +31,8 @@ struct Setup {
 Setup make_setup(TrainConfig config);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
 Setup make_model_setup(TrainConfig config);
+// Prompts that are continued together in this run; 0 when it makes no samples.
+int64_t sampling_rows(const TrainConfig& config);
 // Throws ConfigError, with what to change, when the plan is larger than the device's memory or the limit.
 void check_memory(const Setup& setup);
 

@@ -102,9 +102,6 @@ class Run {
 
   int train() {
     console_.print(overview_text(setup_));
-    const fs::path folder = make_run_folder(config_);
-    outcome_.run_folder = folder.string();
-    MetricsWriter metrics(folder / "metrics.jsonl");
     prepare_weights();
     const std::unique_ptr<BatchSource> loader = make_loader(setup_);
     StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps,
@@ -114,6 +111,10 @@ class Run {
       log_warning("no evaluation: {} tokens are held out, one sequence needs {}", setup_.data.eval.size(),
                   config_.max_seq_length + 1);
     }
+    // Whatever can fail at the start has passed: only now is there a folder.
+    const fs::path folder = make_run_folder(config_);
+    outcome_.run_folder = folder.string();
+    MetricsWriter metrics(folder / "metrics.jsonl");
     StopSignal stop;
     first_look();
 
@@ -216,9 +217,8 @@ class Run {
 
   Generator& generator() {
     if (!generator_) {
-      constexpr int64_t kRows = 8;
       generator_ = std::make_unique<Generator>(model_, *setup_.backend, *setup_.tokenizer,
-                                               config_.is_demo() ? kRows : 1, config_.max_seq_length);
+                                               sampling_rows(config_), config_.max_seq_length);
       outcome_.allocated_bytes += generator_->allocated_bytes();
     }
     return *generator_;
@@ -252,11 +252,13 @@ class Run {
   }
 
   void last_look() {
-    if (config_.sample_steps > 0 && outcome_.steps > 0) {
+    const bool show =
+        outcome_.steps > 0 && !outcome_.stopped;  // somebody who stopped the run wants it to end
+    if (config_.sample_steps > 0 && show) {
       console_.print(
           fmt::format("\nbefore: {}\nafter:  {}", terminal_safe(sample_before_), terminal_safe(sample())));
     }
-    if (config_.is_demo() && outcome_.steps > 0) {
+    if (config_.is_demo() && show) {
       std::vector<std::string> answers;
       outcome_.demo_score = exam(kExamCases, answers);
       const std::vector<DemoCase> cases = demo_cases(kExamSeed, kExamCases);

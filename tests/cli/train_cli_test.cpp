@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "support/process.h"
 
@@ -110,6 +111,7 @@ TEST_F(TrainCli, BadInputIsNamed) {
   EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}), HasSubstr("lower per_device_train_batch_size"));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
+  EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("no_such_model/config.json"));
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
 }
 
@@ -119,7 +121,19 @@ TEST_F(TrainCli, AutomaticBatchSizeFollowsTheMemoryLimit) {
                                                       {"--device_memory_limit_gb", "0.05"},
                                                       {"--dry_run", "true"}}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, ContainsRegex("# batch +[0-9]+ x 32 tokens"));
+  // The text has 300 lines of 35 to 38 bytes, a fifth held out: some 270 sequences of 32, fewer than fit the memory.
+  std::smatch rows;
+  ASSERT_TRUE(std::regex_search(result.out, rows, std::regex("# batch +([0-9]+) x 32 tokens")));
+  EXPECT_GT(std::stoi(rows[1]), 2);
+  EXPECT_LE(std::stoi(rows[1]), 290);
+}
+
+TEST_F(TrainCli, ARunByEpochsReadsBackFromItsConfiguration) {
+  ASSERT_EQ(run(small_run("epochs", {{"--max_steps", ""}, {"--max_seq_length", "128"}})).exit_code, 0);
+  const ProcessResult again =
+      run({"train", folder.path() + "/runs/epochs/config.yaml", "--run_name", "epochs2"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(metrics("epochs2").size(), metrics("epochs").size());
 }
 
 TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {

@@ -40,7 +40,7 @@ TEST_P(Parity, Logits) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < golden.rows * golden.length; ++i) tokens.push_back(i);
   std::vector<float> actual;
-  for (const std::vector<float>& row : model->logits_at(tokens, false)) {
+  for (const std::vector<float>& row : model->logits_at(tokens)) {
     actual.insert(actual.end(), row.begin(), row.end());
   }
   EXPECT_LE(relative_error(actual, expected), kTolerance);

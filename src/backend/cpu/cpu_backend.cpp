@@ -32,7 +32,15 @@ int64_t CpuBackend::memory_bytes() const {
   std::ifstream limit_file("/sys/fs/cgroup/memory.max");
   int64_t limit = 0;
   if (limit_file >> limit && limit > 0) bytes = std::min(bytes, limit);
-  return bytes;
+  // What other programs hold is not there for a run; neither is a little that the rest of this one needs.
+  std::ifstream memory_info("/proc/meminfo");
+  for (std::string key, unit; memory_info >> key;) {
+    int64_t kib = 0;
+    if (!(memory_info >> kib)) break;
+    std::getline(memory_info, unit);
+    if (key == "MemAvailable:") bytes = std::min(bytes, kib * 1024);
+  }
+  return bytes - bytes / 16;
 }
 
 std::shared_ptr<void> CpuBackend::allocate(int64_t bytes) {
