@@ -30,7 +30,7 @@ constexpr RunShape kShape{.rows = 4, .length = 128};
 
 // Outputs and weight gradients of all Linears, from one micro-batch through the whole model and back.
 Named one_step(const Numerics& numerics) {
-  const auto backend = make_cpu_backend(2);
+  const auto backend = make_cpu_backend(1);
   Transformer model(kModel, kShape, numerics, *backend);
   model.allocate();
   model.parameters().initialise(*backend, 7);
