@@ -3,7 +3,7 @@
 set(OCTET_WITH_CUDA OFF)
 set(cuda_reason "switched off")
 if(OCTET_CUDA STREQUAL "AUTO" AND OCTET_SANITIZE)
-  set(cuda_reason "the sanitizers do not see device code; ask for it with -DOCTET_CUDA=ON")
+  set(cuda_reason "the sanitizers do not see device code, ask for it with -DOCTET_CUDA=ON")
 elseif(NOT OCTET_CUDA STREQUAL "OFF")
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   include(CheckLanguage)
