@@ -7,7 +7,7 @@ demo: build
 	build/release/octet train
 
 test: build
-	ctest --preset release -j $(JOBS)
+	ctest --preset release -j $(JOBS) -LE gpu
 
 build:
 	scripts/setup
