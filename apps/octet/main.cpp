@@ -20,6 +20,7 @@ std::span<const Command> commands() {
       {"eval", "Measure loss, perplexity and accuracy of a model on a dataset", eval_command},
       {"checkpoints", "List the checkpoints of a run", checkpoints_command},
       {"export", "Write a Hugging Face folder from a checkpoint", export_command},
+      {"plot", "Draw loss, learning rate and throughput of runs", plot_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
