@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kLabelWidth = 9;
 
+std::string coloured(int run, std::string_view text) {
+  static constexpr int kColours[] = {34, 33, 32, 35, 36, 31, 94, 90};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kColours[static_cast<size_t>(run) % std::size(kColours)], text);
+}
+
 // Dots of a chart, two across and four down to a character.
 class BrailleGrid {
  public:
@@ -43,7 +48,6 @@ class BrailleGrid {
   }
 
   std::string row(int r, bool colour) const {
-    static constexpr int kColours[] = {34, 33, 32, 35, 36, 31, 94, 90};
     std::string text;
     size_t blanks = 0;
     for (int c = 0; c < columns_; ++c) {
@@ -127,8 +131,12 @@ std::string plot_terminal(const Plot& plot, const PlotPanel& panel, int columns,
   rows = std::max(rows, 3);
   const PlotAxis across = step_axis(panel, 6), up = value_axis(panel, std::max(2, rows / 2));
   if (colour || plot.runs.size() == 1) {
-    std::string text = fmt::format("{}\n", panel.title);
-    return text + chart(panel, across, up, -1, inner, rows, colour && plot.runs.size() > 1);
+    const bool several = plot.runs.size() > 1;
+    std::string text = panel.title;
+    for (size_t run = 0; several && run < plot.runs.size(); ++run)
+      text += fmt::format(
+          "  {}", coloured(static_cast<int>(run), fmt::format("━ {}", terminal_safe(plot.runs[run]))));
+    return fmt::format("{}\n{}", text, chart(panel, across, up, -1, inner, rows, several));
   }
   std::string text;
   for (size_t run = 0; run < plot.runs.size(); ++run) {
