@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/philox.h"
-
 namespace octet {
 namespace {
 
@@ -146,17 +144,24 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 
 void ParameterSet::initialise(Backend& backend, uint64_t seed) {
   for (Parameter& p : parameters_) {
-    std::vector<float> values(static_cast<size_t>(p.weight.numel()), 0.0f);
-    const int64_t count = covered_elements(p.spec);
-    if (p.spec.init == Init::One) std::fill(values.begin(), values.end(), 1.0f);
-    if (p.spec.init == Init::Normal) {
-      const Philox random(seed, stream_of(p.spec.name));
-#pragma omp parallel for
-      for (int64_t i = 0; i < count; ++i) {
-        values[static_cast<size_t>(i)] = p.spec.init_std * random.normal(static_cast<uint64_t>(i));
-      }
+    const auto first = [&](const Tensor& x) {
+      return x ? Tensor{x.data, x.dtype, {covered_elements(p.spec)}} : Tensor{};
+    };
+    switch (p.spec.init) {
+      case Init::One:
+        set_weight(backend, p, std::vector<float>(static_cast<size_t>(p.weight.numel()), 1.0f));
+        break;
+      case Init::Normal:  // padding rows stay zero
+        backend.zero(p.weight);
+        if (p.remainder) backend.zero(p.remainder);
+        backend.fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed,
+                            stream_of(p.spec.name));
+        break;
+      case Init::Zero:
+        backend.zero(p.weight);
+        if (p.remainder) backend.zero(p.remainder);
+        break;
     }
-    set_weight(backend, p, values);
     if (p.m) backend.zero(p.m);
     if (p.v) backend.zero(p.v);
     if (p.gradient) backend.zero(p.gradient);

@@ -120,6 +120,9 @@ class Backend {
   virtual void synchronize() = 0;
   virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
   virtual void set_workspace(Tensor) = 0;  // u8, at least workspace_bytes, alive as long as ops are called
+  // Element i of x (real) = deviation * Philox(seed, stream).normal(i), the same bits on every backend. In bf16 with a
+  // remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to nearest.
+  virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) = 0;
 
   // ---- products ----
   // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.
