@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
   void set_workspace(Tensor workspace) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
