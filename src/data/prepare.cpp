@@ -194,6 +194,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   if (env.exists(path(kManifestName))) {
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);
+    if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));  // a crash just behind the end
     result.whole = result.was_there = true;
     return result;
   }

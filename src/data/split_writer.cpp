@@ -25,7 +25,7 @@ SplitWriter::~SplitWriter() {
   open_.reset();
   try {
     env_.remove_file(path);
-  } catch (const IoError&) {  // the next call removes what is left over
+  } catch (...) {  // the next call removes what is left over
   }
 }
 
