@@ -5,12 +5,9 @@
 #include <vector>
 
 #include "train/config.h"
+#include "train/exit_codes.h"
 
 namespace octet {
-
-constexpr int kExitDone = 0;
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;  // wrong usage or configuration: nothing was started
 
 // `run` gets what follows the command's name and returns the exit code. Errors are thrown: ConfigError exits
 // with kExitUsage, every other exception with kExitFailure.
