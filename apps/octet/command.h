@@ -23,6 +23,7 @@ std::span<const Command> commands();
 int train_command(std::span<const std::string> arguments);
 int plan_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
+int prepare_command(std::span<const std::string> arguments);
 int tokenize_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 

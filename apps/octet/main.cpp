@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "train/data_prepare.h"
 
 namespace octet {
 
@@ -16,6 +17,7 @@ std::span<const Command> commands() {
       {"train", "Pretrain or fine-tune a model; without arguments, the built-in demo", train_command},
       {"plan", "Show layers, FP8 coverage and memory of a run before it starts", plan_command},
       {"bench", "Measure training steps on this device, BF16 beside FP8", bench_command},
+      {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
@@ -89,6 +91,9 @@ int main(int argc, char** argv) {
   } catch (const ConfigError& e) {
     print_error(e.what());
     return kExitUsage;
+  } catch (const Interrupted& e) {
+    print_error(e.what());
+    return 128 + e.signal();
   } catch (const std::bad_alloc&) {
     print_error("out of memory on the host");
   } catch (const std::exception& e) {

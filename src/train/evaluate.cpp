@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "data/loader.h"
 #include "train/step.h"
 
 namespace octet {
@@ -21,21 +20,17 @@ void ignore_rows_from(Batch& batch, int64_t windows) {
 
 std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
-  if (source_.size() < shape.length + 1) return std::nullopt;
-  Loader loader(source_, {.rows = shape.rows,
-                          .length = shape.length,
-                          .order = SampleOrder::Sequential,
-                          .eos = document_end_,
-                          .respect_documents = document_end_.has_value()});
+  const std::unique_ptr<SampleLoader> loader = make_loader_(shape.rows, shape.length);
+  if (!loader) return std::nullopt;
   // Each window once; a last micro-batch that would wrap around is left out, unless it is the only one.
-  const int64_t all = std::max<int64_t>(loader.samples_per_epoch() / shape.rows, 1);
+  const int64_t all = std::max<int64_t>(loader->samples_per_epoch() / shape.rows, 1);
   const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
   int64_t targets = 0;
   Batch batch;
   model.clear_sums();
   for (int64_t i = 0; i < batches; ++i) {
-    loader.next(batch);
-    ignore_rows_from(batch, loader.samples_per_epoch());
+    loader->next(batch);
+    ignore_rows_from(batch, loader->samples_per_epoch());
     targets += batch.target_count;
     model.load(host_view(batch));
     model.forward_loss({}, fp8);
