@@ -56,6 +56,8 @@ struct ExampleOptions {
   std::string revision = {};     // hub ids: branch, tag or commit; empty: main
   std::string data_dir = {};     // presets: the folder with the files, instead of the cache and a download
   std::string text_column = {};  // the column with the text; implies the format text
+  // Columns with other names than the format's own; without a format they also say which it is.
+  std::string prompt_column = {}, completion_column = {}, messages_column = {};
   ExampleFormat format = ExampleFormat::Auto;
   ChatTemplate chat_template = ChatTemplate::Auto;
   // "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has no roles:
