@@ -213,6 +213,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   Preparation preparation(env, options, tokenizer, std::move(asked), hooks);
   result.whole = preparation.run(*reader);
   result.manifest = preparation.manifest();
+  result.first_skip_error = reader->skipped().first_error;
   if (!result.whole) return result;
   require(result.manifest.train.counts.documents > 0 || result.manifest.validation.counts.documents > 0,
           "[dataset] no document with a token to predict in {} examples; {} records were left out",

@@ -39,6 +39,7 @@ struct PrepareResult {
   bool whole = false;           // false: stopped; what is there is whole shards, and the same call goes on from them
   bool was_there = false;       // nothing was to do
   int64_t examples_skipped = 0;  // in shards of an earlier call
+  std::string first_skip_error;  // of a bad record that was left out
 };
 
 // Whether example number `example` goes into the validation split.
