@@ -19,9 +19,9 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Bytes, one merge ("\n\n") and the special tokens of the chat models; bos is put in front of a text.
+// Bytes, one merge ("ab") and the special tokens of the chat models; bos is put in front of a text.
 std::unique_ptr<Tokenizer> chat_tokenizer() {
-  json file = tiny_tokenizer({{"\n", "\n"}});
+  json file = tiny_tokenizer({{"a", "b"}});
   int id = 300;
   for (const char* token : {"<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>",
                             "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"}) {
@@ -257,15 +257,15 @@ TEST_F(Examples, ParquetChat) {
 
 TEST(EncodeExample, TextIsEncodedInRunsAndSpecialTokensByName) {
   const auto tokenizer = chat_tokenizer();
-  // "\n" + "\n" is one token (256) inside a run and two across a change of the mask.
+  // "ab" is one token (256) inside a run and two across a change of the mask.
   const Example example{{{"<|im_start|>", true, false},
-                         {"a\n", false, false},
-                         {"\nb\n", false, false},
-                         {"\nc", false, true},
+                         {"a", false, false},
+                         {"ba", false, false},
+                         {"b", false, true},
                          {"<|im_end|>", true, true}}};
   const Document document = encode_example(example, *tokenizer);
-  EXPECT_THAT(document.tokens, ElementsAre(305, 'a', 256, 'b', '\n', '\n', 'c', 306));
-  EXPECT_THAT(document.is_target, ElementsAre(0, 0, 0, 0, 0, 1, 1, 1));
+  EXPECT_THAT(document.tokens, ElementsAre(305, 256, 'a', 'b', 306));
+  EXPECT_THAT(document.is_target, ElementsAre(0, 0, 0, 1, 1));
   try {
     encode_example({{{"<|nothing|>", true, true}}}, *tokenizer);
     FAIL();
