@@ -114,7 +114,8 @@ void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOp
     const Operand x = chunk_operand(head_.input(final_normed_.row_range(begin, rows), pass.fp8), input8);
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(backend_, logits, x);
-    backend_.cross_entropy(logits, part(loss_), part(penalty_), {}, part(targets_), options);
+    backend_.cross_entropy(logits, part(loss_), part(penalty_), backward ? Tensor{} : part(correct_),
+                           part(targets_), options);
     if (backward) {
       const Operand dy = chunk_operand(head_.gradient(logits, true), gradient8);
       head_.backward(backend_, dfinal_normed_.row_range(begin, rows), x, dy, first && begin == 0);
@@ -195,6 +196,12 @@ void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   scales_.pop_slots(backend_);
 }
 
+int64_t Transformer::correct_targets() const {
+  std::vector<int32_t> correct(static_cast<size_t>(shape_.tokens()));
+  backend_.copy_to_host(correct.data(), correct_);
+  return std::count(correct.begin(), correct.end(), 1);
+}
+
 LossSums Transformer::sums() const {
   float values[2];
   backend_.copy_to_host(values, sums_);
@@ -229,7 +236,15 @@ std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay) {
   require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
   for (Parameter& p : parameters_.all()) {
-    AdamWParameter entry{p.weight, p.remainder, p.gradient, p.m, p.v, p.spec.decay ? weight_decay : 0.0f};
+    AdamWParameter entry{.weight = p.weight,
+                         .remainder = p.remainder,
+                         .gradient = p.gradient,
+                         .m = p.m,
+                         .v = p.v,
+                         .m_scales = p.m_scales,
+                         .v_scales = p.v_scales,
+                         .weight_decay = p.spec.decay ? weight_decay : 0.0f,
+                         .stream = p.stream()};
     for (Linear* linear : linears_) {
       if (&linear->weight() == &p) entry.fp8 = linear->weight_fp8();
     }

@@ -8,7 +8,10 @@ namespace octet {
 namespace {
 
 ParameterTypes parameter_types(const Numerics& numerics) {
-  return {.weight = numerics.dense(), .gradient = numerics.gradients, .moments = numerics.moments};
+  return {.weight = numerics.dense(),
+          .gradient = numerics.gradients,
+          .moments = numerics.moments,
+          .stochastic = numerics.stochastic_weights};
 }
 
 std::vector<std::string> hf_names(const Parameter& weight) {
@@ -282,6 +285,7 @@ void Transformer::plan_workspace() {
     add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
   add(loss_, "loss", DType::F32, {n});
   add(penalty_, "penalty", DType::F32, {n});
+  add(correct_, "correct", DType::I32, {n});
   add(sums_, "sums", DType::F32, {2});
 
   std::vector<WorkspaceNeeds::Gemm> gemms;

@@ -21,7 +21,8 @@ struct TrainConfig {
   enum class DataOrder { Random, Sequential };
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
-  enum class OptimizerState { Fp32, Bf16 };
+  enum class OptimizerState { Fp32, Bf16, Fp8 };
+  enum class MasterWeights { Exact, Stochastic };
   using Penalty = PenaltyKind;
   using Precision = octet::Precision;
   using Fp8Recipe = octet::Fp8Recipe;
@@ -80,6 +81,7 @@ struct TrainConfig {
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   OptimizerState optimizer_state = OptimizerState::Fp32;
+  MasterWeights master_weights = MasterWeights::Exact;
   Penalty penalty_type = Penalty::None;
   double penalty_weight = 1e-4;
 

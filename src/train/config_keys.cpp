@@ -167,8 +167,12 @@ void add_optimizer(KeyTable<C>& keys) {
            "Gradients with a larger global norm are scaled down to it. 0: off.")
       .at_least(0)
       .alias("grad_clip");
-  keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16"},
-           "Precision in which AdamW's two moments are kept.");
+  keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
+           "Precision in which AdamW's two moments are kept. fp8: those of matrices in E4M3 with a scale for "
+           "every 128, rounded stochastically; 2 bytes for each weight where fp32 takes 8.");
+  keys.add("master_weights", &C::master_weights, {"exact", "stochastic"},
+           "What the optimizer keeps of BF16 matrices: exact, 16 more bits that make them fp32; stochastic, "
+           "nothing, and updates are rounded up or down at random (the same way in a resumed run).");
   keys.add(
       "penalty_type", &C::penalty_type, {"none", "z_loss", "entropy", "logit_l2"},
       "Term added to the loss: z_loss (log Z squared), entropy (confident predictions cost), logit_l2 (mean "

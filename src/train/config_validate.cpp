@@ -107,6 +107,9 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
   }
+  if (config.mixed_precision == TrainConfig::Precision::Fp32) {
+    note("master_weights", "mixed_precision is fp32");
+  }
   if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {

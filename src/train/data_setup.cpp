@@ -237,15 +237,7 @@ EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
       return std::make_unique<PackedLoader>(documents, shaped, plan);
     };
   }
-  return [source = setup.data.eval, eos = document_end(setup)](
-             int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
-    if (source.size() < length + 1) return nullptr;
-    return std::make_unique<Loader>(source, LoaderOptions{.rows = rows,
-                                                          .length = length,
-                                                          .order = SampleOrder::Sequential,
-                                                          .eos = eos,
-                                                          .respect_documents = eos.has_value()});
-  };
+  return stream_eval_loader(setup.data.eval, document_end(setup));
 }
 
 std::string no_evaluation_reason(const Setup& setup) {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "data/dataset.h"
 #include "data/packed_loader.h"
 #include "train/config.h"
+#include "train/evaluate.h"
 
 namespace octet {
 
@@ -35,7 +35,6 @@ TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, c
 std::unique_ptr<BatchSource> make_train_loader(const Setup& setup);
 
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
-using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const Setup& setup);

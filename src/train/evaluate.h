@@ -1,11 +1,25 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 
+#include "data/loader.h"
 #include "model/transformer.h"
-#include "train/data_setup.h"
 
 namespace octet {
+
+struct Evaluation {
+  double loss = 0;      // mean cross-entropy of the targets
+  double accuracy = 0;  // share of targets that were the likeliest token
+  int64_t targets = 0;
+  int64_t windows = 0;  // rows that the data was read in
+};
+
+// Makes a loader of held-out data in batches of this shape, from the front; null where there is not a row of it.
+using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
+// Windows side by side of a stream of tokens. With `document_end`, documents are kept apart after each.
+EvalLoaderFactory stream_eval_loader(TokenSource source, std::optional<int32_t> document_end = std::nullopt);
 
 // The mean loss of a model on held-out tokens: always the same windows, from the front.
 class Evaluator {
@@ -15,6 +29,7 @@ class Evaluator {
       : make_loader_(std::move(make_loader)), batches_(batches) {}
 
   // Empty when there is no held-out data, or less than one sequence of it.
+  std::optional<Evaluation> evaluate(Transformer& model, bool fp8) const;
   std::optional<double> loss(Transformer& model, bool fp8) const;
 
  private:

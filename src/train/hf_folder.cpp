@@ -94,27 +94,42 @@ ModelConfig read_hf_config(const std::string& folder) {
   return model_config_from_hf(text.str(), path);
 }
 
-void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values,
-                     std::vector<std::string>& faults) const {
+const SafeTensor* HfWeights::find(const ParameterSpec& spec, const HfPart& part,
+                                  std::vector<std::string>& faults) const {
+  const SafeTensor* tensor = find_(prefix_ + part.name);
+  if (!tensor) {
+    faults.push_back(fmt::format("{} is missing", part.name));
+    return nullptr;
+  }
+  const std::vector<int64_t> expected = hf_shape(spec, part);
+  if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
+    faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
+                                 shape_text(expected)));
+    return nullptr;
+  }
+  if (!is_readable(tensor->dtype)) {
+    faults.push_back(
+        fmt::format("{} is {}, expected F32, BF16 or F16", part.name, safe_dtype_name(tensor->dtype)));
+    return nullptr;
+  }
+  return tensor;
+}
+
+void HfWeights::check(std::span<const ParameterSpec> table) const {
+  std::vector<std::string> faults;
+  for (const ParameterSpec& spec : table) {
+    for (const HfPart& part : spec.hf) find(spec, part, faults);
+  }
+  require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
+}
+
+std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
   const int64_t cols = row_width(spec);
-  values.assign(static_cast<size_t>(spec.shape.numel()), 0.0f);
+  std::vector<float> values(static_cast<size_t>(spec.shape.numel()), 0.0f);
+  std::vector<std::string> faults;
   for (const HfPart& part : spec.hf) {
-    const SafeTensor* tensor = find_(prefix_ + part.name);
-    if (!tensor) {
-      faults.push_back(fmt::format("{} is missing", part.name));
-      continue;
-    }
-    const std::vector<int64_t> expected = hf_shape(spec, part);
-    if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
-      faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
-                                   shape_text(expected)));
-      continue;
-    }
-    if (!is_readable(tensor->dtype)) {
-      faults.push_back(
-          fmt::format("{} is {}, expected F32, BF16 or F16", part.name, safe_dtype_name(tensor->dtype)));
-      continue;
-    }
+    const SafeTensor* tensor = find(spec, part, faults);
+    if (!tensor) continue;
 #pragma omp parallel for
     for (int64_t row = 0; row < part.rows; ++row) {
       for (int64_t col = 0; col < cols; ++col) {
@@ -123,26 +138,17 @@ void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values,
       }
     }
   }
-}
-
-std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
-  std::vector<float> values;
-  std::vector<std::string> faults;
-  read(spec, values, faults);
   require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
   return values;
 }
 
 void HfWeights::load(Backend& backend, ParameterSet& parameters) const {
   // All faults are found before anything is written.
-  std::vector<std::string> faults;
-  std::vector<float> values;
-  for (const Parameter& parameter : parameters.all()) read(parameter.spec, values, faults);
-  require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
-  for (Parameter& parameter : parameters.all()) {
-    read(parameter.spec, values, faults);
-    ParameterSet::set_weight(backend, parameter, values);
-  }
+  std::vector<ParameterSpec> table;
+  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
+  check(table);
+  for (Parameter& parameter : parameters.all())
+    ParameterSet::set_weight(backend, parameter, values(parameter.spec));
 }
 
 void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {

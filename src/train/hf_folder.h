@@ -19,12 +19,15 @@ class HfWeights {
   HfWeights(Find find, std::string place, std::string prefix = "")
       : find_(std::move(find)), place_(std::move(place)), prefix_(std::move(prefix)) {}
 
+  // Finds every tensor of the table and looks at its shape and type.
+  void check(std::span<const ParameterSpec> table) const;
   // The parameter's values in octet's layout; throws as above for this one parameter.
   std::vector<float> values(const ParameterSpec& spec) const;
   void load(Backend& backend, ParameterSet& parameters) const;
 
  private:
-  void read(const ParameterSpec& spec, std::vector<float>& values, std::vector<std::string>& faults) const;
+  const SafeTensor* find(const ParameterSpec& spec, const HfPart& part,
+                         std::vector<std::string>& faults) const;
 
   Find find_;
   std::string place_;
@@ -37,8 +40,7 @@ void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::strin
 
 // Rows [begin, begin + rows) of the weight of parameters.all()[parameter], in the dtype that is being written. A
 // vector counts as rows of one element.
-using ReadWeightRows =
-    std::function<std::vector<std::byte>(size_t parameter, int64_t begin, int64_t rows)>;
+using ReadWeightRows = std::function<std::vector<std::byte>(size_t parameter, int64_t begin, int64_t rows)>;
 
 // From the backend. BF16 of a bf16 run is the weight as it is computed with; F32 of it is the exact value, weight
 // and remainder together; BF16 of an fp32 run is rounded to nearest even.

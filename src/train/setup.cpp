@@ -206,7 +206,10 @@ ModelConfig model_from(const TrainConfig& config) {
 Numerics numerics_from(const TrainConfig& config) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;
-  numerics.moments = config.optimizer_state == TrainConfig::OptimizerState::Bf16 ? DType::BF16 : DType::F32;
+  constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
+  numerics.moments = kMoments[static_cast<size_t>(config.optimizer_state)];
+  numerics.stochastic_weights = config.master_weights == TrainConfig::MasterWeights::Stochastic &&
+                                config.mixed_precision != Precision::Fp32;
   Fp8Config& fp8 = numerics.fp8;
   fp8.recipe = config.fp8_recipe;
   fp8.format = config.fp8_format;

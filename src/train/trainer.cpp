@@ -95,7 +95,8 @@ OptimizerOptions optimizer_options(const Setup& setup) {
           .beta2 = static_cast<float>(config.adam_beta2),
           .epsilon = static_cast<float>(config.adam_epsilon),
           .weight_decay = static_cast<float>(config.weight_decay),
-          .max_grad_norm = static_cast<float>(config.max_grad_norm)};
+          .max_grad_norm = static_cast<float>(config.max_grad_norm),
+          .seed = static_cast<uint64_t>(config.seed)};
 }
 
 class Run {

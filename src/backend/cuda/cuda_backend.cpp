@@ -162,7 +162,8 @@ int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
   // memory.
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
   scratch = std::max(scratch, kSmallScratch);
-  scratch = std::max(scratch, attention_workspace_bytes(needs));
+  scratch =
+      std::max(scratch, needs.decode ? decode_workspace_bytes(needs) : attention_workspace_bytes(needs));
   return kGemmWorkspace + round_up(scratch, 256) + 4096;
 }
 

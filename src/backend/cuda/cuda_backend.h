@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
   void set_workspace(Tensor workspace) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
@@ -76,6 +77,8 @@ class CudaBackend final : public Backend {
                          const AttentionShape& shape) override;
   void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                           const Documents& documents, const AttentionShape& shape) override;
+  void attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences, Tensor positions,
+                        int64_t longest, const AttentionShape& shape) override;
 
   void activation_forward(Activation kind, const Operand& h, Tensor x) override;
   void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
@@ -134,5 +137,6 @@ class CudaBackend final : public Backend {
 
 // What attention needs of the workspace; defined beside the attention ops.
 int64_t attention_workspace_bytes(const WorkspaceNeeds& needs);
+int64_t decode_workspace_bytes(const WorkspaceNeeds& needs);
 
 }  // namespace octet
