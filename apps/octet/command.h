@@ -23,12 +23,12 @@ std::span<const Command> commands();
 int train_command(std::span<const std::string> arguments);
 int plan_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
-int prepare_command(std::span<const std::string> arguments);
 int generate_command(std::span<const std::string> arguments);
 int eval_command(std::span<const std::string> arguments);
 int checkpoints_command(std::span<const std::string> arguments);
 int export_command(std::span<const std::string> arguments);
 int plot_command(std::span<const std::string> arguments);
+int prepare_command(std::span<const std::string> arguments);
 int tokenize_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 

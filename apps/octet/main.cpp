@@ -17,10 +17,10 @@ std::span<const Command> commands() {
       {"train", "Pretrain or fine-tune a model; without arguments, the built-in demo", train_command},
       {"plan", "Show layers, FP8 coverage and memory of a run before it starts", plan_command},
       {"bench", "Measure training steps on this device, BF16 beside FP8", bench_command},
-      {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"generate", "Continue prompts with a model, a checkpoint or a run", generate_command},
       {"eval", "Measure loss, perplexity and accuracy of a model on a dataset", eval_command},
       {"checkpoints", "List the checkpoints of a run", checkpoints_command},
+      {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };

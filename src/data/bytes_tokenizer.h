@@ -15,9 +15,6 @@ class BytesTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
-  std::optional<int32_t> find_token(std::string_view text) const override {
-    return text == "<|endoftext|>" ? std::optional(kEndOfText) : std::nullopt;
-  }
   bool is_special(int32_t id) const override { return id == kEndOfText; }
   int64_t vocab_size() const override { return kVocabSize; }
   std::optional<int32_t> bos() const override { return kEndOfText; }

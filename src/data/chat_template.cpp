@@ -97,7 +97,7 @@ LossRoles parse_loss_roles(const std::string& loss_on) {
   }
   for (const std::string& name : split_list(loss_on == "completion" ? "assistant" : loss_on)) {
     bool is_known = false;
-    for (const Role role : {Role::System, Role::User, Role::Assistant}) {
+    for (const ChatRole role : {ChatRole::System, ChatRole::User, ChatRole::Assistant}) {
       if (name != name_of(role)) continue;
       is_known = loss.roles[static_cast<size_t>(role)] = true;
     }
@@ -164,7 +164,7 @@ Example ChatRenderer::render(const Conversation& conversation) const {
 }
 
 void ChatRenderer::render_headers(Example& example, const Conversation& conversation) const {
-  const auto add = [&](Role role, const std::string& text) {
+  const auto add = [&](ChatRole role, const std::string& text) {
     add_special(example, kStartHeader, loss_.everything);
     add_text(example, name_of(role), loss_.everything);
     add_special(example, kEndHeader, loss_.everything);
@@ -173,12 +173,12 @@ void ChatRenderer::render_headers(Example& example, const Conversation& conversa
     add_special(example, kEndOfTurn, loss_.has(role));
   };
   add_special(example, kBeginOfText, false);  // nothing stands before it to predict it from
-  const bool has_system = conversation[0].role == Role::System;
+  const bool has_system = conversation[0].role == ChatRole::System;
   std::string system = has_system ? conversation[0].text() : default_system_.value_or("");
   if (template_ == ChatTemplate::Llama31) {
-    add(Role::System, fmt::format("{}{}", kLlama31Dates, trimmed(system)));
+    add(ChatRole::System, fmt::format("{}{}", kLlama31Dates, trimmed(system)));
   } else if (has_system || !system.empty()) {
-    add(Role::System, trimmed(system));
+    add(ChatRole::System, trimmed(system));
   }
   for (size_t i = has_system ? 1 : 0; i < conversation.size(); ++i) {
     add(conversation[i].role, trimmed(conversation[i].text()));
@@ -186,26 +186,26 @@ void ChatRenderer::render_headers(Example& example, const Conversation& conversa
 }
 
 void ChatRenderer::render_chatml(Example& example, const Conversation& conversation) const {
-  const auto add = [&](Role role, const std::string& text) {
+  const auto add = [&](ChatRole role, const std::string& text) {
     add_special(example, kImStart, loss_.everything);
     add_text(example, fmt::format("{}\n", name_of(role)), loss_.everything);
     add_text(example, text, loss_.has(role));
     add_special(example, kImEnd, loss_.has(role));
     add_text(example, "\n", loss_.everything);
   };
-  if (conversation[0].role != Role::System) {
+  if (conversation[0].role != ChatRole::System) {
     const std::string system = default_system_.value_or(std::string(kQwenSystem));
-    if (!system.empty()) add(Role::System, system);
+    if (!system.empty()) add(ChatRole::System, system);
   }
   for (const Message& message : conversation) add(message.role, message.text());
 }
 
 void ChatRenderer::render_alpaca(Example& example, const Conversation& conversation) const {
-  const bool has_system = conversation[0].role == Role::System;
+  const bool has_system = conversation[0].role == ChatRole::System;
   const size_t first = has_system ? 1 : 0;
   const bool has_input = first < conversation.size() && !conversation[first].input.empty();
   if (has_system) {
-    add_text(example, fmt::format("{}\n\n", conversation[0].content), loss_.has(Role::System));
+    add_text(example, fmt::format("{}\n\n", conversation[0].content), loss_.has(ChatRole::System));
   } else if (default_system_) {
     add_text(example, default_system_->empty() ? "" : fmt::format("{}\n\n", *default_system_),
              loss_.everything);
@@ -217,7 +217,7 @@ void ChatRenderer::render_alpaca(Example& example, const Conversation& conversat
     const Message& message = conversation[i];
     const bool is_target = loss_.has(message.role);
     if (i > first) add_text(example, "\n\n", loss_.everything);
-    if (message.role == Role::Assistant) {
+    if (message.role == ChatRole::Assistant) {
       add_text(example, "### Response:\n", loss_.everything);
       add_text(example, message.content, is_target);
       if (!eos_.empty()) add_special(example, eos_.c_str(), is_target);
@@ -233,16 +233,16 @@ void ChatRenderer::render_alpaca(Example& example, const Conversation& conversat
 
 void ChatRenderer::render_plain(Example& example, const Conversation& conversation) const {
   std::string before;
-  const auto add = [&](Role role, const std::string& text) {
+  const auto add = [&](ChatRole role, const std::string& text) {
     if (!ends_in_space(before) && !begins_with_space(text)) add_text(example, "\n", loss_.everything);
     add_text(example, text, loss_.has(role));
     before = text;
-    if (role != Role::Assistant || eos_.empty()) return;
+    if (role != ChatRole::Assistant || eos_.empty()) return;
     add_special(example, eos_.c_str(), loss_.has(role));
     before.clear();
   };
-  if (conversation[0].role != Role::System && default_system_ && !default_system_->empty()) {
-    add(Role::System, *default_system_);
+  if (conversation[0].role != ChatRole::System && default_system_ && !default_system_->empty()) {
+    add(ChatRole::System, *default_system_);
   }
   for (const Message& message : conversation) add(message.role, message.text());
 }

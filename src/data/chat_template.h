@@ -15,7 +15,7 @@ namespace octet {
 struct LossRoles {
   bool everything = false;
   std::array<bool, kRoles> roles{};
-  bool has(Role role) const { return everything || roles[static_cast<size_t>(role)]; }
+  bool has(ChatRole role) const { return everything || roles[static_cast<size_t>(role)]; }
 };
 LossRoles parse_loss_roles(const std::string& loss_on);  // see ExampleOptions; ConfigError
 

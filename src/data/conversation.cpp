@@ -92,10 +92,10 @@ std::string optional_string(const json& record, const std::string& name, const s
   return value.is_null() ? std::string() : string_of(value, name, place);
 }
 
-Role role_of(const std::string& name, const std::string& place) {
-  if (name == "user" || name == "human") return Role::User;
-  if (name == "assistant" || name == "gpt" || name == "chatgpt" || name == "model") return Role::Assistant;
-  if (name == "system" || name == "developer") return Role::System;
+ChatRole role_of(const std::string& name, const std::string& place) {
+  if (name == "user" || name == "human") return ChatRole::User;
+  if (name == "assistant" || name == "gpt" || name == "chatgpt" || name == "model") return ChatRole::Assistant;
+  if (name == "system" || name == "developer") return ChatRole::System;
   fail_record(
       SkipReason::BadValue,
       "[{}: role {}, expected system, user or assistant (or human, gpt); tool calls have no template here",
@@ -171,14 +171,14 @@ void append_history(Conversation& conversation, const json& history, const std::
     fail_record(SkipReason::BadValue, "[{}: column history, expected a list of pairs of texts", place);
   }
   for (const json& turn : history) {
-    conversation.push_back({Role::User, turn[0].get<std::string>()});
-    conversation.push_back({Role::Assistant, turn[1].get<std::string>()});
+    conversation.push_back({ChatRole::User, turn[0].get<std::string>()});
+    conversation.push_back({ChatRole::Assistant, turn[1].get<std::string>()});
   }
 }
 
 }  // namespace
 
-const char* name_of(Role role) {
+const char* name_of(ChatRole role) {
   constexpr std::array<const char*, kRoles> kNames = {"system", "user", "assistant"};
   return kNames[static_cast<size_t>(role)];
 }
@@ -260,18 +260,18 @@ Conversation conversation_of(const json& record, const FormatColumns& columns, c
     if (prompt.is_array()) {
       append_messages(conversation, prompt, columns.prompt, place);
     } else {
-      conversation.push_back({Role::User, string_of(prompt, columns.prompt, place),
+      conversation.push_back({ChatRole::User, string_of(prompt, columns.prompt, place),
                               optional_string(record, columns.input, place)});
     }
     if (completion.is_array()) {
       append_messages(conversation, completion, columns.completion, place);
     } else {
-      conversation.push_back({Role::Assistant, string_of(completion, columns.completion, place)});
+      conversation.push_back({ChatRole::Assistant, string_of(completion, columns.completion, place)});
     }
   }
   if (conversation.empty()) fail_record(SkipReason::BadValue, "[{}: a conversation without messages", place);
-  if (!system.empty() && conversation[0].role != Role::System) {
-    conversation.insert(conversation.begin(), {Role::System, system});
+  if (!system.empty() && conversation[0].role != ChatRole::System) {
+    conversation.insert(conversation.begin(), {ChatRole::System, system});
   }
   return conversation;
 }

@@ -8,12 +8,12 @@
 
 namespace octet {
 
-enum class Role { System, User, Assistant };
+enum class ChatRole { System, User, Assistant };
 constexpr size_t kRoles = 3;
-const char* name_of(Role role);  // "system", "user", "assistant"
+const char* name_of(ChatRole role);  // "system", "user", "assistant"
 
 struct Message {
-  Role role = Role::User;
+  ChatRole role = ChatRole::User;
   std::string content;
   std::string input = {};  // Alpaca's second column, which its template sets apart
 

@@ -1,14 +1,10 @@
 #include "train/checkpoint.h"
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "tensor/floats.h"
 #include "train/guards.h"
 #include "train/hf_folder.h"
 
@@ -17,22 +13,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
-
-// What the optimizer keeps of a parameter, by name.
-std::vector<NamedTensor> optimizer_tensors(const Parameter& parameter) {
-  std::vector<NamedTensor> tensors;
-  const auto add = [&](const char* what, Tensor tensor) {
-    if (tensor) tensors.push_back({fmt::format("{}.{}", parameter.spec.name, what), tensor});
-  };
-  add("remainder", parameter.remainder);
-  add("m", parameter.m);
-  add("v", parameter.v);
-  return tensors;
+// Numbers that JSON cannot hold stand there as text.
+Json number_json(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
+
+double number_from(const nlohmann::json& value) {
+  if (value.is_number()) return value.get<double>();
+  const std::string text = value.get<std::string>();
+  if (text == "nan") return std::nan("");
+  if (text == "inf") return INFINITY;
+  if (text == "-inf") return -INFINITY;
+  fail("a number is '{}'", text);
+}
+
+}  // namespace
 
 SafeDType safe_dtype(DType dtype) {
   switch (dtype) {
@@ -61,188 +57,6 @@ std::vector<int64_t> dimensions(const Shape& shape) {
   for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
   return dims;
 }
-
-// Numbers that JSON cannot hold stand there as text.
-Json number_json(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-double number_from(const nlohmann::json& value) {
-  if (value.is_number()) return value.get<double>();
-  const std::string text = value.get<std::string>();
-  if (text == "nan") return std::nan("");
-  if (text == "inf") return INFINITY;
-  if (text == "-inf") return -INFINITY;
-  fail("a number is '{}'", text);
-}
-
-// Elements of a checkpoint's moment as fp32.
-std::vector<float> as_floats(const SafeTensor& tensor, const std::string& place) {
-  require(tensor.dtype == SafeDType::F32 || tensor.dtype == SafeDType::BF16,
-          "[{}] {} is {}, which cannot be converted to this run's optimizer_state", place, tensor.name,
-          safe_dtype_name(tensor.dtype));
-  std::vector<float> values(static_cast<size_t>(tensor.count()));
-  if (tensor.dtype == SafeDType::F32) {
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    return values;
-  }
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
-    values[i] = to_float(Bf16{bits});
-  }
-  return values;
-}
-
-void set_converted(Backend& backend, Tensor to, const SafeTensor& from, const std::string& place) {
-  const std::vector<float> values = as_floats(from, place);
-  if (to.dtype == DType::F32) {
-    backend.copy_to_device(to, values.data());
-    return;
-  }
-  require(to.dtype == DType::BF16,
-          "[{}] {} is {}, this run keeps it as {}, and the one is not made of the other", place, from.name,
-          safe_dtype_name(from.dtype), name_of(to.dtype));
-  std::vector<Bf16> rounded(values.size());
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
-  backend.copy_to_device(to, rounded.data());
-}
-
-// The lower halves of fp32 weights, added to their rounded upper halves.
-void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    int16_t low = 0;
-    std::memcpy(&low, remainder.bytes.data() + 2 * i, 2);
-    values[i] =
-        std::bit_cast<float>(std::bit_cast<uint32_t>(values[i]) + static_cast<uint32_t>(int32_t{low}));
-  }
-}
-
-// Restores the parameters one by one and notes what had to be converted.
-class ParameterRestorer {
- public:
-  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Backend& backend)
-      : backend_(backend),
-        weights_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kWeights))),
-        optimizer_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer))) {}
-
-  void restore(ParameterSet& parameters) {
-    check_fit(parameters);
-    const HfWeights weights([this](std::string_view name) { return weights_.find(name); }, weights_.place());
-    for (Parameter& parameter : parameters.all()) {
-      restore_weight(parameter, weights.values(parameter.spec));
-      for (const auto& [name, tensor] : optimizer_tensors(parameter)) restore_state(name, tensor);
-    }
-  }
-
-  std::vector<std::string> remarks() const { return {remarks_.begin(), remarks_.end()}; }
-
- private:
-  // Everything that does not fit is found before anything is changed.
-  void check_fit(const ParameterSet& parameters) const {
-    std::vector<std::string> faults;
-    for (const Parameter& parameter : parameters.all()) {
-      for (const auto& [name, tensor] : optimizer_tensors(parameter)) {
-        const SafeTensor* found = optimizer_.find(name);
-        const std::vector<int64_t> expected = dimensions(tensor.shape);
-        if (!found) {
-          if (!name.ends_with(".remainder")) faults.push_back(fmt::format("{} is missing", name));
-        } else if (!std::equal(expected.begin(), expected.end(), found->shape.begin(), found->shape.end())) {
-          faults.push_back(fmt::format("{} has shape ({}), expected ({})", name,
-                                       fmt::join(found->shape, ", "), fmt::join(expected, ", ")));
-        }
-      }
-    }
-    require(faults.empty(), "[{}] does not fit the model:\n  {}", optimizer_.place(),
-            fmt::join(faults, "\n  "));
-  }
-
-  void restore_weight(Parameter& parameter, std::vector<float> values) {
-    require(all_finite(std::as_bytes(std::span(values)), DType::F32),
-            "[{}] {} holds values that are not finite", weights_.place(), parameter.spec.hf.front().name);
-    const SafeTensor* remainder = optimizer_.find(parameter.spec.name + ".remainder");
-    if (remainder) {
-      require(remainder->dtype == SafeDType::U16 && remainder->count() == parameter.weight.numel(),
-              "[{}] {} is not the remainder of a weight of {} elements", optimizer_.place(), remainder->name,
-              parameter.weight.numel());
-    }
-    if (remainder && !parameter.remainder) {
-      if (parameter.weight.dtype == DType::F32) {
-        add_remainder(values, *remainder);
-        note("weights: the exact fp32 values of the bf16 checkpoint");
-      } else {
-        note("weights: bf16 as in the checkpoint, whose 16-bit remainders this run does not keep");
-      }
-    }
-    if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
-    ParameterSet::set_weight(backend_, parameter,
-                             values);  // the remainder, where kept, is restored with the state
-  }
-
-  void restore_state(const std::string& name, Tensor to) {
-    const SafeTensor* from = optimizer_.find(name);
-    if (!from) return;  // a remainder, which set_weight has made
-    if (from->dtype == safe_dtype(to.dtype)) {
-      require(all_finite(from->bytes, to.dtype), "[{}] {} holds values that are not finite",
-              optimizer_.place(), name);
-      backend_.copy_to_device(to, from->bytes.data());
-      return;
-    }
-    set_converted(backend_, to, *from, optimizer_.place());
-    note(fmt::format("AdamW's moments: converted from {} to {}", safe_dtype_name(from->dtype),
-                     name_of(to.dtype)));
-  }
-
-  void note(std::string remark) {
-    if (std::find(remarks_.begin(), remarks_.end(), remark) == remarks_.end())
-      remarks_.push_back(std::move(remark));
-  }
-
-  Backend& backend_;
-  SafetensorsFile weights_, optimizer_;
-  std::vector<std::string> remarks_;
-};
-
-std::vector<std::byte> read_bytes(Env& env, const std::string& path) {
-  ReadableFile file = env.open_read(path);
-  std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
-  bytes.resize(file.read(bytes));
-  return bytes;
-}
-
-// The scales go with recipe and format. Where those differ the run starts as a new one does: every tensor scaled by
-// itself in the first micro-batch, from which the histories grow.
-void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model,
-                    std::vector<std::string>& remarks) {
-  const bool fp8 = model.numerics().precision == Precision::Fp8 && model.scales().count() > 0;
-  const bool saved = checkpoint.has_file(checkpoint_file::kFp8);
-  if (!fp8) {
-    if (saved)
-      remarks.push_back(
-          "FP8 to BF16: the checkpoint's FP8 scales are left aside, weights and moments are kept");
-    return;
-  }
-  const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed;
-  const char* anew = delayed ? "found anew from the first micro-batch" : "made anew with every tensor";
-  if (!saved) {
-    remarks.push_back(fmt::format("BF16 to FP8: the scales are {}, weights and moments are kept", anew));
-    return;
-  }
-  const std::string path = checkpoint.file_path(checkpoint_file::kFp8);
-  try {
-    model.scales().restore(backend, read_bytes(env, path));
-  } catch (const IoError&) {
-    throw;
-  } catch (const Error& reason) {
-    remarks.push_back(fmt::format("FP8 scales: {} ({})", anew, reason.what()));
-  }
-}
-
-}  // namespace
 
 std::string to_json(const TrainerState& state) {
   Json json = {{"format", "octet trainer state"},
@@ -302,7 +116,8 @@ void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, st
   size_t states = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     copy(weights_[i], backend, all[i].spec.name, all[i].weight);
-    for (const auto& [name, tensor] : optimizer_tensors(all[i])) {
+    for (const auto& [name, tensor] : all[i].state()) {
+      if (tensor.data == all[i].weight.data) continue;
       if (states == optimizer_.size()) optimizer_.emplace_back();
       copy(optimizer_[states++], backend, name, tensor);
     }
@@ -361,20 +176,6 @@ void Snapshot::write(CheckpointWriter& writer) const {
   if (!fp8_.empty()) writer.file(kFp8, [&](Sink& sink) { sink.append(fp8_); });
   writer.file(kState, [&](Sink& sink) { sink.append(to_json(state_)); });
   writer.file(kTrainConfig, [&](Sink& sink) { sink.append(train_config_); });
-}
-
-Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model) {
-  const std::string state_path = checkpoint.file_path(checkpoint_file::kState);
-  Restored restored;
-  restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
-  require(restored.state.step == checkpoint.step, "[{}] is of step {}, the manifest says {}", state_path,
-          restored.state.step, checkpoint.step);
-  ParameterRestorer parameters(env, checkpoint, backend);
-  parameters.restore(model.parameters());
-  restored.remarks = parameters.remarks();
-  restore_scales(env, checkpoint, backend, model, restored.remarks);
-  model.weights_changed();
-  return restored;
 }
 
 }  // namespace octet

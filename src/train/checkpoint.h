@@ -7,6 +7,7 @@
 
 #include "data/loader.h"
 #include "io/checkpoint_store.h"
+#include "io/safetensors.h"
 #include "model/transformer.h"
 
 namespace octet {
@@ -68,6 +69,10 @@ class Snapshot {
   TrainerState state_;
   std::string model_config_, train_config_;
 };
+
+// Tensors as a safetensors file names their types and shapes.
+SafeDType safe_dtype(DType dtype);
+std::vector<int64_t> dimensions(const Shape& shape);
 
 // What was restored otherwise than bit for bit, in words for the user.
 struct Restored {

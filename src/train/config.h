@@ -29,7 +29,7 @@ struct TrainConfig {
   using Fp8Format = octet::Fp8Format;
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
-  using Checkpointing = octet::Checkpointing;
+  enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class Device { Auto, Cpu, Cuda };
   enum class Progress { Auto, Bar, Plain, Quiet };
   enum class SaveStrategy { Steps, No };
@@ -101,7 +101,7 @@ struct TrainConfig {
   bool require_fp8 = false;
 
   // Memory
-  Checkpointing gradient_checkpointing = Checkpointing::None;
+  Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
 
   // Run
   std::string output_dir = "runs";

@@ -223,10 +223,10 @@ void add_precision(KeyTable<C>& keys) {
            "Fail where no layer can run in FP8, rather than say so and go on in BF16.");
 
   keys.group("Memory");
-  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"none", "act", "mlp", "block"},
+  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
            "What backward computes again rather than keeps: act the outputs of norms and activation, mlp "
-           "also the "
-           "MLP's first product, block all but the block's input. Results are bit-equal.")
+           "also the MLP's first product, block all but the block's input; auto takes the first of none, act, "
+           "mlp, block whose memory plan fits the device. Results are bit-equal.")
       .bools("block", "none");
 }
 

@@ -237,7 +237,18 @@ EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
       return std::make_unique<PackedLoader>(documents, shaped, plan);
     };
   }
-  return stream_eval_loader(setup.data.eval, document_end(setup));
+  return stream_eval_loaders(setup.data.eval, document_end(setup));
+}
+
+EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos) {
+  return [source = std::move(tokens), eos](int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+    if (source.size() < length + 1) return nullptr;
+    return std::make_unique<Loader>(source, LoaderOptions{.rows = rows,
+                                                          .length = length,
+                                                          .order = SampleOrder::Sequential,
+                                                          .eos = eos,
+                                                          .respect_documents = eos.has_value()});
+  };
 }
 
 std::string no_evaluation_reason(const Setup& setup) {

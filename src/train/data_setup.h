@@ -1,12 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "data/dataset.h"
 #include "data/packed_loader.h"
 #include "train/config.h"
-#include "train/evaluate.h"
 
 namespace octet {
 
@@ -35,7 +36,10 @@ TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, c
 std::unique_ptr<BatchSource> make_train_loader(const Setup& setup);
 
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
+using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup);
+// Of a stream of tokens; with `eos`, documents are kept apart after each.
+EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const Setup& setup);
 

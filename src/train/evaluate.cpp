@@ -19,18 +19,6 @@ void ignore_rows_from(Batch& batch, int64_t windows) {
 
 }  // namespace
 
-EvalLoaderFactory stream_eval_loader(TokenSource source, std::optional<int32_t> document_end) {
-  return [source = std::move(source), document_end](int64_t rows,
-                                                    int64_t length) -> std::unique_ptr<SampleLoader> {
-    if (source.size() < length + 1) return nullptr;
-    return std::make_unique<Loader>(source, LoaderOptions{.rows = rows,
-                                                          .length = length,
-                                                          .order = SampleOrder::Sequential,
-                                                          .eos = document_end,
-                                                          .respect_documents = document_end.has_value()});
-  };
-}
-
 std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
   const std::unique_ptr<SampleLoader> loader = make_loader_(shape.rows, shape.length);

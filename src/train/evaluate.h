@@ -1,11 +1,9 @@
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <optional>
 
-#include "data/loader.h"
 #include "model/transformer.h"
+#include "train/data_setup.h"
 
 namespace octet {
 
@@ -15,11 +13,6 @@ struct Evaluation {
   int64_t targets = 0;
   int64_t windows = 0;  // rows that the data was read in
 };
-
-// Makes a loader of held-out data in batches of this shape, from the front; null where there is not a row of it.
-using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
-// Windows side by side of a stream of tokens. With `document_end`, documents are kept apart after each.
-EvalLoaderFactory stream_eval_loader(TokenSource source, std::optional<int32_t> document_end = std::nullopt);
 
 // The mean loss of a model on held-out tokens: always the same windows, from the front.
 class Evaluator {

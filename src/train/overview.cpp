@@ -19,6 +19,20 @@ std::string memory_text(const MemoryPlan& plan) {
   return table.str();
 }
 
+std::string recompute_text(const Setup& setup) {
+  switch (setup.shape.checkpointing) {
+    case Checkpointing::None:
+      return "nothing";
+    case Checkpointing::Act:
+      return "outputs of norms and activation (act)";
+    case Checkpointing::Mlp:
+      return "outputs of norms and activation, the MLP's first product (mlp)";
+    case Checkpointing::Block:
+      return "every block from its input (block)";
+  }
+  return "?";
+}
+
 std::string schedule_text(const ScheduleConfig& schedule) {
   const int64_t last = schedule.max_steps - 1;
   std::set<int64_t> steps = {0, last / 4, last / 2, last * 3 / 4, last};
@@ -60,6 +74,7 @@ std::string overview_text(const Setup& setup) {
                             config.max_seq_length, accumulation, tokens_per_step));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
                              human_count(static_cast<double>(config.max_steps * tokens_per_step))));
+  line("recompute", recompute_text(setup));
   text += fmt::format("\n{}", memory_text(setup.transformer->plan()));
   if (setup.sampling_bytes > 0) {
     text +=

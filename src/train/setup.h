@@ -31,7 +31,8 @@ struct Setup {
 // but a dataset that has to be prepared, into the cache.
 Setup make_setup(TrainConfig config);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
-Setup make_model_setup(TrainConfig config);
+// On `backend` where one is given, else on the one that the configuration asks for.
+Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr);
 // Prompts that are continued together in this run; 0 when it makes no samples.
 int64_t sampling_rows(const TrainConfig& config);
 // Throws ConfigError, with what to change, when the plan is larger than the device's memory or the limit.

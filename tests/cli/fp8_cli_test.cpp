@@ -192,7 +192,7 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out,
-              HasSubstr("llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 (emulated)"));
+              HasSubstr("llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 on NVIDIA H200 (planned)"));
   const auto row = [&](const std::string& pattern) {
     EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\n" + pattern + " *\n(.|\n)*"));
   };
