@@ -2,6 +2,7 @@
 // for either. Usage: loader_bench [DOCUMENTS]
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>

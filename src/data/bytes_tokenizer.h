@@ -19,6 +19,7 @@ class BytesTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return kVocabSize; }
   std::optional<int32_t> bos() const override { return kEndOfText; }
   std::optional<int32_t> eos() const override { return kEndOfText; }
+  std::optional<int32_t> find_token(std::string_view text) const override;
   uint64_t fingerprint() const override { return 0x6279746573000001; }  // "bytes", version 1
 };
 

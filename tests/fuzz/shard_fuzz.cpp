@@ -58,7 +58,9 @@ std::string sealed(std::string bytes) {
   if (bytes.size() < kHeader + kTrailer) bytes.resize(kHeader + kTrailer);
   bytes.resize(bytes.size() / 8 * 8);
   const size_t trailer = bytes.size() - kTrailer;
-  const auto put = [&](size_t offset, auto value) { std::memcpy(bytes.data() + offset, &value, sizeof value); };
+  const auto put = [&](size_t offset, auto value) {
+    std::memcpy(bytes.data() + offset, &value, sizeof value);
+  };
   const auto get = [&](size_t offset, auto value) {
     std::memcpy(&value, bytes.data() + offset, sizeof value);
     return value;
@@ -71,7 +73,8 @@ std::string sealed(std::string bytes) {
   const uint64_t tokens = get(trailer, uint64_t{}), documents = get(trailer + 8, uint64_t{});
   const uint64_t limit = bytes.size();
   if (tokens <= limit && documents <= limit) {
-    const size_t index = kHeader + (tokens * get(12, uint32_t{}) + 7) / 8 * 8, mask = index + (documents + 1) * 8;
+    const size_t index = kHeader + (tokens * get(12, uint32_t{}) + 7) / 8 * 8,
+                 mask = index + (documents + 1) * 8;
     if (mask <= trailer) {
       put(trailer + 28, crc32c(bytes.data() + kHeader, index - kHeader));
       put(trailer + 32, crc32c(bytes.data() + index, mask - index));
