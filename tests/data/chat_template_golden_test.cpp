@@ -22,9 +22,9 @@ Example render(const nlohmann::json& entry, const Tokenizer& tokenizer, const ch
   Conversation conversation;
   for (const auto& message : entry["messages"]) {
     const std::string role = message["role"];
-    conversation.push_back({role == "system" ? Role::System
-                            : role == "user" ? Role::User
-                                             : Role::Assistant,
+    conversation.push_back({role == "system" ? ChatRole::System
+                            : role == "user" ? ChatRole::User
+                                             : ChatRole::Assistant,
                             message["content"].get<std::string>()});
   }
   const ChatTemplate chat_template = parse_chat_template(entry["template"].get<std::string>());
