@@ -10,13 +10,16 @@ namespace octet {
 namespace {
 
 constexpr const char* kHelp =
-    "Usage: octet prepare [CONFIG.yaml] --dataset DATA --tokenizer FILE_OR_FOLDER --output DIR [--key value]...\n\n"
+    "Usage: octet prepare [CONFIG.yaml] --dataset DATA --tokenizer FILE_OR_FOLDER --output DIR [--key "
+    "value]...\n\n"
     "Reads a dataset, tokenizes it on all cores and writes token shards and a manifest.json into DIR, for\n"
-    "'octet train --dataset DIR'. Stopped (Ctrl-C) and started again, it goes on behind the last whole shard and\n"
+    "'octet train --dataset DIR'. Stopped (Ctrl-C) and started again, it goes on behind the last whole shard "
+    "and\n"
     "writes the same bytes. A DIR with other options or another tokenizer is refused.\n\n"
     "The keys are those of 'octet train', so that one file serves both; these count here:\n"
     "  dataset, dataset_split, dataset_subset, dataset_revision, dataset_dir, dataset_format, text_column,\n"
-    "  chat_template, default_system, train_on, on_error, max_samples   what is read, and how\n"
+    "  prompt_column, completion_column, messages_column, chat_template,\n"
+    "  default_system, train_on, on_error, max_samples   what is read, and how\n"
     "  tokenizer, num_threads, progress\n"
     "  eval_split, seed        the share of the examples, and the choice of them, for the validation split\n"
     "  shard_tokens            size of a shard\n"
@@ -56,11 +59,13 @@ int prepare_command(std::span<const std::string> given) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) {
-    fail_config("octet prepare takes one configuration file, got '{}' and '{}'", printable(parsed.positionals[0]),
-                printable(parsed.positionals[1]));
+    fail_config("octet prepare takes one configuration file, got '{}' and '{}'",
+                printable(parsed.positionals[0]), printable(parsed.positionals[1]));
   }
-  TrainConfig config = load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
-  if (config.is_demo()) fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
+  TrainConfig config =
+      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  if (config.is_demo())
+    fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
   if (output.empty()) fail_config("octet prepare needs --output DIR, the folder for shards and manifest");
 
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(config);
@@ -70,7 +75,8 @@ int prepare_command(std::span<const std::string> given) {
                                                          .seed = static_cast<uint64_t>(config.seed),
                                                          .output = output},
                                                         *tokenizer);
-  if (config.progress != TrainConfig::Progress::Quiet) fmt::print("{}", statistics_text(prepared.result.manifest));
+  if (config.progress != TrainConfig::Progress::Quiet)
+    fmt::print("{}", statistics_text(prepared.result.manifest));
   return kExitDone;
 }
 

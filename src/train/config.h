@@ -43,7 +43,7 @@ struct TrainConfig {
   std::string eval_dataset;
   std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
   ExampleFormat dataset_format = ExampleFormat::Auto;
-  std::string text_column;
+  std::string text_column, prompt_column, completion_column, messages_column;
   ChatTemplate chat_template = ChatTemplate::Auto;
   std::string default_system = "auto";  // the template's own
   std::string train_on = "completion";

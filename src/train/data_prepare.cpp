@@ -30,7 +30,8 @@ std::string absolute_if_there(const std::string& path) {
 ordered_json identity_of(const TrainConfig& config, const PrepareRequest& request,
                          const std::vector<std::string>& files) {
   ordered_json identity = {{"dataset", absolute_if_there(request.dataset)}};
-  for (const char* key : {"dataset_split", "dataset_subset", "dataset_revision", "dataset_format", "text_column",
+  for (const char* key : {"dataset_split", "dataset_subset", "dataset_revision", "dataset_format",
+                          "text_column", "prompt_column", "completion_column", "messages_column",
                           "chat_template", "default_system", "train_on", "on_error"}) {
     identity[key] = config_text(config, key);
   }
@@ -38,10 +39,10 @@ ordered_json identity_of(const TrainConfig& config, const PrepareRequest& reques
   for (const std::string& file : files) {
     struct stat status {};
     require(stat(file.c_str(), &status) == 0, "[dataset] {} cannot be looked at", file);
-    identity["files"].push_back({{"path", absolute_if_there(file)},
-                                 {"size", status.st_size},
-                                 {"modified_ns", int64_t{status.st_mtim.tv_sec} * 1'000'000'000 +
-                                                     status.st_mtim.tv_nsec}});
+    identity["files"].push_back(
+        {{"path", absolute_if_there(file)},
+         {"size", status.st_size},
+         {"modified_ns", int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec}});
   }
   return identity;
 }
@@ -58,7 +59,8 @@ std::string cache_folder(const TrainConfig& config) {
 }
 
 // "my-chats-0123456789abcdef": a name that people recognise, and the hash that tells all else apart.
-std::string cache_name(const std::string& dataset, const PrepareOptions& options, const Tokenizer& tokenizer) {
+std::string cache_name(const std::string& dataset, const PrepareOptions& options,
+                       const Tokenizer& tokenizer) {
   std::string stem = fs::path(dataset).lexically_normal().filename().string();
   if (stem.empty()) stem = fs::path(dataset).lexically_normal().parent_path().filename().string();
   stem = stem.substr(0, std::min<size_t>(stem.find('.'), 40));
@@ -82,8 +84,9 @@ class ProgressDisplay {
     if (first_tokens_ < 0) first_tokens_ = progress.tokens;  // of an earlier call
     const double rate = static_cast<double>(progress.tokens - first_tokens_) / std::max(seconds, 1e-3);
     const auto part = static_cast<int64_t>(progress.share * kParts);
-    const std::string label = fmt::format("{} documents, {} tokens", human_count(static_cast<double>(progress.documents)),
-                                          human_count(static_cast<double>(progress.tokens)));
+    const std::string label =
+        fmt::format("{} documents, {} tokens", human_count(static_cast<double>(progress.documents)),
+                    human_count(static_cast<double>(progress.tokens)));
     console_.advance(part, label, rate);
     if (console_.mode() != ConsoleMode::Plain || now - said_ < std::chrono::seconds(10)) return;
     said_ = now;
@@ -113,6 +116,9 @@ ExampleOptions example_options(const TrainConfig& config, const std::string& dat
   options.revision = config.dataset_revision;
   options.data_dir = config.dataset_dir;
   options.text_column = config.text_column;
+  options.prompt_column = config.prompt_column;
+  options.completion_column = config.completion_column;
+  options.messages_column = config.messages_column;
   options.format = config.dataset_format;
   options.chat_template = config.chat_template;
   options.loss_on = config.train_on;
@@ -132,41 +138,42 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                          .threads = static_cast<int>(config.num_threads),
                          .identity = identity_of(config, request, reader->files())};
   options.wait_for_lock = request.output.empty();
-  options.output = request.output.empty()
-                       ? join_path(join_path(cache_folder(config), "datasets"),
-                                   cache_name(request.dataset, options, tokenizer))
-                       : request.output;
+  options.output = request.output.empty() ? join_path(join_path(cache_folder(config), "datasets"),
+                                                      cache_name(request.dataset, options, tokenizer))
+                                          : request.output;
 
   Console console(static_cast<ConsoleMode>(config.progress));
   const StopSignal stop;
   PreparedFolder prepared{.folder = options.output, .result = {}};
   std::unique_ptr<ProgressDisplay> display;
-  prepared.result = prepare_dataset(
-      posix_env(), options, tokenizer,
-      [&] {
-        log_info("data: preparing {} into {}", request.dataset, options.output);
-        display = std::make_unique<ProgressDisplay>(console);
-        return std::move(reader);
-      },
-      {.progress = [&](const PrepareProgress& progress) { display->show(progress); },
-       .stop = [&] { return stop.requested(); }});
+  prepared.result =
+      prepare_dataset(posix_env(), options, tokenizer,
+                      [&] {
+                        log_info("data: preparing {} into {}", request.dataset, options.output);
+                        display = std::make_unique<ProgressDisplay>(console);
+                        return std::move(reader);
+                      },
+                      {.progress = [&](const PrepareProgress& progress) { display->show(progress); },
+                       .stop = [&] { return stop.requested(); }});
   display.reset();
   const DatasetManifest& manifest = prepared.result.manifest;
   if (!prepared.result.whole) {
-    throw Interrupted(fmt::format("stopped while preparing {}: {} whole shards are in {}; the same command goes on "
-                                  "from there",
-                                  request.dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
-                                  options.output),
-                      stop.number());
+    throw Interrupted(
+        fmt::format("stopped while preparing {}: {} whole shards are in {}; the same command goes on "
+                    "from there",
+                    request.dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
+                    options.output),
+        stop.number());
   }
   if (!prepared.result.first_skip_error.empty()) {
     log_warning("data: records were left out; the first: {}", prepared.result.first_skip_error);
   }
   if (prepared.result.was_there) {
-    log_info("data: {} was prepared before: {} documents, {} tokens in {}", request.dataset,
-             manifest.train.counts.documents + manifest.validation.counts.documents,
-             human_count(static_cast<double>(manifest.train.counts.tokens + manifest.validation.counts.tokens)),
-             options.output);
+    log_info(
+        "data: {} was prepared before: {} documents, {} tokens in {}", request.dataset,
+        manifest.train.counts.documents + manifest.validation.counts.documents,
+        human_count(static_cast<double>(manifest.train.counts.tokens + manifest.validation.counts.tokens)),
+        options.output);
   }
   return prepared;
 }
@@ -174,18 +181,24 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
 std::string statistics_text(const DatasetManifest& manifest) {
   const auto count = [](int64_t value) { return fmt::format("{}", value); };
   const auto share = [](int64_t part, int64_t whole) {
-    return whole == 0 ? std::string("-") : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+    return whole == 0
+               ? std::string("-")
+               : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
   };
   Table table({{"dataset"}, {"train", Align::Right}, {"validation", Align::Right}});
   const SplitManifest &train = manifest.train, &validation = manifest.validation;
-  const auto row = [&](const char* what, auto&& value) { table.add_row({what, value(train), value(validation)}); };
+  const auto row = [&](const char* what, auto&& value) {
+    table.add_row({what, value(train), value(validation)});
+  };
   row("documents", [&](const SplitManifest& split) { return count(split.counts.documents); });
   row("tokens", [&](const SplitManifest& split) { return count(split.counts.tokens); });
-  row("targets", [&](const SplitManifest& split) { return share(split.counts.targets, split.counts.tokens); });
+  row("targets",
+      [&](const SplitManifest& split) { return share(split.counts.targets, split.counts.tokens); });
   row("tokens per document", [&](const SplitManifest& split) {
-    return split.counts.documents == 0 ? std::string("-")
-                                       : fmt::format("{:.1f}", static_cast<double>(split.counts.tokens) /
-                                                                   static_cast<double>(split.counts.documents));
+    return split.counts.documents == 0
+               ? std::string("-")
+               : fmt::format("{:.1f}", static_cast<double>(split.counts.tokens) /
+                                           static_cast<double>(split.counts.documents));
   });
   row("longest", [&](const SplitManifest& split) { return count(split.lengths.longest); });
   row("shards", [&](const SplitManifest& split) { return count(static_cast<int64_t>(split.shards.size())); });
@@ -204,13 +217,13 @@ std::string statistics_text(const DatasetManifest& manifest) {
     begun = begun || lengths.counts[i] > 0;
     if (!begun || (int64_t{1} << i) > lengths.longest) continue;
     const auto bar = static_cast<size_t>((lengths.counts[i] * kWidestBar + most - 1) / most);
-    histogram.add_row({fmt::format("{} - {}", int64_t{1} << i, (int64_t{2} << i) - 1), count(lengths.counts[i]),
-                       std::string(bar, '#')});
+    histogram.add_row({fmt::format("{} - {}", int64_t{1} << i, (int64_t{2} << i) - 1),
+                       count(lengths.counts[i]), std::string(bar, '#')});
   }
   text += fmt::format("\n{}", histogram.str());
   for (const auto& [reason, records] : manifest.skipped) {
-    text += fmt::format("{}left out: {} records, {}\n", &records == &manifest.skipped.begin()->second ? "\n" : "",
-                        records, reason);
+    text += fmt::format("{}left out: {} records, {}\n",
+                        &records == &manifest.skipped.begin()->second ? "\n" : "", records, reason);
   }
   return text;
 }

@@ -25,12 +25,14 @@ enum class DataKind {
 };
 
 bool ends_with_any(const std::string& path, std::initializer_list<const char*> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return path.ends_with(ending); });
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](const char* ending) { return path.ends_with(ending); });
 }
 
 bool asks_for_documents(const TrainConfig& config) {
   return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
-         config.dataset_format != ExampleFormat::Auto || !config.text_column.empty();
+         config.dataset_format != ExampleFormat::Auto || !config.text_column.empty() ||
+         !config.prompt_column.empty() || !config.messages_column.empty();
 }
 
 DataKind kind_of_file(const TrainConfig& config, const std::string& path) {
@@ -62,7 +64,8 @@ std::vector<Shard> open_prepared(const std::string& folder, const DatasetManifes
   return open_split(posix_env(), folder, manifest, split);
 }
 
-DatasetManifest read_prepared(const std::string& folder, const TrainConfig& config, const Tokenizer& tokenizer) {
+DatasetManifest read_prepared(const std::string& folder, const TrainConfig& config,
+                              const Tokenizer& tokenizer) {
   DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
   if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
     fail_config("dataset {} was prepared with tokenizer {} ({:016x}), the run's is {} ({:016x})", folder,
@@ -92,24 +95,27 @@ class DataOpener {
   }
 
  private:
-  std::pair<std::string, DatasetManifest> find_prepared(const std::string& dataset, DataKind kind, double split) {
+  std::pair<std::string, DatasetManifest> find_prepared(const std::string& dataset, DataKind kind,
+                                                        double split) {
     if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, config_, tokenizer_)};
-    const PreparedFolder prepared =
-        prepare_with_progress(config_, {.dataset = dataset, .eval_split = split, .seed = kSplitSeed}, tokenizer_);
+    const PreparedFolder prepared = prepare_with_progress(
+        config_, {.dataset = dataset, .eval_split = split, .seed = kSplitSeed}, tokenizer_);
     return {prepared.folder, prepared.result.manifest};
   }
 
   void open_streams(bool eval_too) {
     if (asks_for_documents(config_) && config_.dataset != "demo") {
-      fail_config("dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
-                  "no dataset_format or text_column",
-                  config_.dataset, config_text(config_, "packing"));
+      fail_config(
+          "dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
+          "no dataset_format or text_column",
+          config_.dataset, config_text(config_, "packing"));
     }
-    Dataset opened = open_dataset({.dataset = config_.dataset,
-                                   .eval_dataset = eval_too ? config_.eval_dataset : "",
-                                   .eval_split = eval_too || config_.eval_dataset.empty() ? config_.eval_split : 0,
-                                   .seed = static_cast<uint64_t>(config_.seed)},
-                                  vocab_size_, &tokenizer_);
+    Dataset opened =
+        open_dataset({.dataset = config_.dataset,
+                      .eval_dataset = eval_too ? config_.eval_dataset : "",
+                      .eval_split = eval_too || config_.eval_dataset.empty() ? config_.eval_split : 0,
+                      .seed = static_cast<uint64_t>(config_.seed)},
+                     vocab_size_, &tokenizer_);
     data_.train = std::move(opened.train);
     if (eval_too || config_.eval_dataset.empty()) data_.eval = std::move(opened.eval);
   }
@@ -141,7 +147,8 @@ class DataOpener {
 
   std::shared_ptr<const PackingPlan> make_plan(const DocumentSource& source) const {
     const bool padded = config_.packing == TrainConfig::Packing::None;
-    return std::make_shared<PackingPlan>(source, config_.max_seq_length, padded ? Packing::None : Packing::BestFit);
+    return std::make_shared<PackingPlan>(source, config_.max_seq_length,
+                                         padded ? Packing::None : Packing::BestFit);
   }
 
   const TrainConfig& config_;
@@ -176,7 +183,8 @@ std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config) {
     std::error_code error;
     const fs::path model_tokenizer = fs::path(config.model_name_or_path) / "tokenizer.json";
     if (fs::is_directory(config.dataset, error) && has_dataset_manifest(posix_env(), config.dataset)) {
-      config.tokenizer = read_dataset_manifest(posix_env(), join_path(config.dataset, kManifestName)).tokenizer;
+      config.tokenizer =
+          read_dataset_manifest(posix_env(), join_path(config.dataset, kManifestName)).tokenizer;
     } else if (!config.model_name_or_path.empty() && fs::exists(model_tokenizer, error)) {
       config.tokenizer = model_tokenizer.string();
       log_info("data: the tokenizer is the model's own, {}", config.tokenizer);
@@ -229,7 +237,8 @@ std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
   if (setup.data.eval_plan) {
     return [documents = setup.data.eval_documents, plan = setup.data.eval_plan,
-            options = packed_options(setup, 1, 1)](int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+            options = packed_options(setup, 1, 1)](int64_t rows,
+                                                   int64_t length) -> std::unique_ptr<SampleLoader> {
       if (plan->rows() == 0) return nullptr;
       PackedLoaderOptions shaped = options;
       shaped.rows = rows;
@@ -262,12 +271,13 @@ std::string no_evaluation_reason(const Setup& setup) {
 std::string utilisation_text(const Setup& setup) {
   const TrainingData& data = setup.data;
   if (!data.train_plan) return "";
-  const auto places = static_cast<double>(data.train_plan->rows()) * static_cast<double>(setup.config.max_seq_length);
-  return fmt::format("{}: {} documents in {} sequences; {:.1f} % of their places hold a token, {:.1f} % a target",
-                     setup.config.packing == TrainConfig::Packing::None ? "padded" : "best_fit",
-                     data.train_documents.counts().documents, data.train_plan->rows(),
-                     100 * data.train_plan->utilisation(),
-                     100 * static_cast<double>(data.train_documents.counts().targets) / places);
+  const auto places =
+      static_cast<double>(data.train_plan->rows()) * static_cast<double>(setup.config.max_seq_length);
+  return fmt::format(
+      "{}: {} documents in {} sequences; {:.1f} % of their places hold a token, {:.1f} % a target",
+      setup.config.packing == TrainConfig::Packing::None ? "padded" : "best_fit",
+      data.train_documents.counts().documents, data.train_plan->rows(), 100 * data.train_plan->utilisation(),
+      100 * static_cast<double>(data.train_documents.counts().targets) / places);
 }
 
 }  // namespace octet
