@@ -16,6 +16,9 @@ std::span<const Command> commands() {
       {"train", "Pretrain or fine-tune a model; without arguments, the built-in demo", train_command},
       {"plan", "Show layers, FP8 coverage and memory of a run before it starts", plan_command},
       {"bench", "Measure training steps on this device, BF16 beside FP8", bench_command},
+      {"generate", "Continue prompts with a model, a checkpoint or a run", generate_command},
+      {"eval", "Measure loss, perplexity and accuracy of a model on a dataset", eval_command},
+      {"checkpoints", "List the checkpoints of a run", checkpoints_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
@@ -31,8 +34,9 @@ int run_program(std::span<const std::string> arguments) {
   app.set_version_flag("--version", "octet " OCTET_VERSION, "Print the version and exit");
   app.footer(
       "'octet COMMAND --help' lists what a command takes.\n"
-      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 130 or 143 stopped by SIGINT or "
-      "SIGTERM.");
+      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 3 no finite gradient for three steps, 4 three "
+      "checkpoints\ncould not be saved, 75 stopped by a signal and saved (go on with --resume latest), 128 + N ended "
+      "at once by signal N.");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   for (const Command& command : commands())
     app.add_subcommand(command.name, command.summary)->group("Commands");

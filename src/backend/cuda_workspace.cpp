@@ -58,6 +58,15 @@ int64_t cuda_attention_workspace(const WorkspaceNeeds& needs) {
   return std::max(flash, cudnn);
 }
 
+int64_t cuda_decode_workspace(const WorkspaceNeeds& needs) {
+  // kDecodeBlocks / blocks splits of blocks: together with the unsplit case never more than the sum.
+  const AttentionShape& shape = needs.attention;
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t queries =
+      needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeQueries);
+  return checked_mul(queries, 4 * (shape.head_dim + 2)) + 3 * 256;
+}
+
 int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
   int64_t scratch = 0;
   for (const auto& gemm : needs.gemms) {
@@ -73,7 +82,7 @@ int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
       scratch, 3 * 2 * multiprocessors * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
   // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
-  scratch = std::max(scratch, cuda_attention_workspace(needs));
+  scratch = std::max(scratch, needs.decode ? cuda_decode_workspace(needs) : cuda_attention_workspace(needs));
   return kCudaGemmWorkspace + round_up(scratch, 256) + 4096;
 }
 

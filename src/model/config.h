@@ -20,6 +20,7 @@ struct RopeScaling {
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_max_positions = 8192;
+  bool operator==(const RopeScaling&) const = default;
 };
 
 // A decoder-only model as data: the families differ in these fields, not in code.
@@ -44,6 +45,11 @@ struct ModelConfig {
   bool out_bias = false;  // of the attention output and of the MLP
   bool tied_head = false;
   float init_std = 0.02f;
+  // The tokens that begin and end a text, where they are known. A model may have several that end one.
+  std::optional<int32_t> bos_id;
+  std::vector<int32_t> eos_ids;
+
+  bool operator==(const ModelConfig&) const = default;
 
   // Rows of the embedding and head as stored: padded for alignment. The extra rows stay zero and have no
   // probability.
@@ -63,6 +69,10 @@ std::vector<std::string> model_preset_names();
 
 // From the text of a Hugging Face config.json; `place` names the file in errors.
 ModelConfig model_config_from_hf(std::string_view json_text, std::string_view place);
+// The inverse: the text of a config.json from which both octet and Transformers make this model again. `weights`
+// (F32 or BF16) is what the folder's tensors are stored in. The name is not kept: a model read back is called by
+// its family.
+std::string to_hf_config(const ModelConfig& config, DType weights);
 
 // The frequencies (D / 2) of the rotary embedding, scaled as the config says, and the table of the rope ops:
 // (positions, D), cos then sin.

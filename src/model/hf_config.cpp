@@ -1,4 +1,4 @@
-// Reading a Hugging Face config.json. Fields have the names and defaults of the Transformers classes.
+// Reading and writing a Hugging Face config.json. Fields have the names and defaults of the Transformers classes.
 
 #include <nlohmann/json.hpp>
 
@@ -46,6 +46,18 @@ class Fields {
     const Json& value = json_.at(name);
     require(value.is_object(), "[{}] \"{}\" is {}, expected an object", place_, name, value.dump());
     return Fields(value, place_);
+  }
+  // One id or a list of ids; some write -1 where there is none.
+  std::vector<int32_t> token_ids(const char* name) const {
+    std::vector<int32_t> ids;
+    if (!has(name)) return ids;
+    const Json& value = json_.at(name);
+    for (const Json& id : value.is_array() ? value : Json::array({value})) {
+      require(id.is_number_integer() && id.get<int64_t>() >= -1 && id.get<int64_t>() < (int64_t{1} << 31),
+              "[{}] \"{}\" is {}, expected a token id or a list of them", place_, name, value.dump());
+      if (id.get<int64_t>() >= 0) ids.push_back(id.get<int32_t>());
+    }
+    return ids;
   }
   // A feature of the reference that octet does not compute must be off.
   void refuse_unless(bool condition, const std::string& what) const {
@@ -130,7 +142,92 @@ void read_llama_like(const Fields& f, ModelConfig& c, bool qwen) {
   c.tied_head = f.boolean("tie_word_embeddings", false);
 }
 
+using OrderedJson = nlohmann::ordered_json;
+
+// 1e-5f as 1e-05 and not as 9.999999747378752e-06: the double with the fewest digits that is this float again.
+double shortest(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+
+OrderedJson gpt2_fields(const ModelConfig& c) {
+  return {
+      {"vocab_size", c.vocab},
+      {"n_positions", c.max_positions},
+      {"n_embd", c.width},
+      {"n_layer", c.layers},
+      {"n_head", c.heads},
+      {"n_inner", c.ffn},
+      {"activation_function", "gelu_new"},
+      {"layer_norm_epsilon", shortest(c.norm_epsilon)},
+      // octet trains without dropout; the defaults of Transformers would switch it on in a later fine-tuning.
+      {"attn_pdrop", 0.0},
+      {"embd_pdrop", 0.0},
+      {"resid_pdrop", 0.0}};
+}
+
+OrderedJson llama_like_fields(const ModelConfig& c) {
+  OrderedJson fields = {{"vocab_size", c.vocab},
+                        {"hidden_size", c.width},
+                        {"intermediate_size", c.ffn},
+                        {"num_hidden_layers", c.layers},
+                        {"num_attention_heads", c.heads},
+                        {"num_key_value_heads", c.kv_heads},
+                        {"head_dim", c.head_dim},
+                        {"hidden_act", "silu"},
+                        {"max_position_embeddings", c.max_positions},
+                        {"rms_norm_eps", shortest(c.norm_epsilon)},
+                        {"rope_theta", c.rope_theta},
+                        {"rope_scaling", nullptr},
+                        {"attention_dropout", 0.0}};
+  if (c.rope_scaling) {
+    fields["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", c.rope_scaling->factor},
+                              {"low_freq_factor", c.rope_scaling->low_freq_factor},
+                              {"high_freq_factor", c.rope_scaling->high_freq_factor},
+                              {"original_max_position_embeddings", c.rope_scaling->original_max_positions}};
+  }
+  if (c.family == Family::Llama) {
+    fields["attention_bias"] = false;
+    fields["mlp_bias"] = false;
+  } else {
+    fields["use_sliding_window"] = false;
+  }
+  return fields;
+}
+
 }  // namespace
+
+std::string to_hf_config(const ModelConfig& config, DType weights) {
+  require(weights == DType::F32 || weights == DType::BF16, "[model {}] weights are {}, expected F32 or BF16",
+          config.name, name_of(weights));
+  const char* architecture = config.family == Family::Gpt2    ? "GPT2LMHeadModel"
+                             : config.family == Family::Llama ? "LlamaForCausalLM"
+                                                              : "Qwen2ForCausalLM";
+  OrderedJson json = {{"architectures", {architecture}}, {"model_type", name_of(config.family)}};
+  json.update(config.family == Family::Gpt2 ? gpt2_fields(config) : llama_like_fields(config));
+  json["initializer_range"] = shortest(config.init_std);
+  json["tie_word_embeddings"] = config.tied_head;
+  // Null, since a class of Transformers has default ids of its own.
+  json["bos_token_id"] = config.bos_id ? OrderedJson(*config.bos_id) : OrderedJson(nullptr);
+  if (config.eos_ids.size() == 1) {
+    json["eos_token_id"] = config.eos_ids.front();
+  } else {
+    json["eos_token_id"] = config.eos_ids.empty() ? OrderedJson(nullptr) : OrderedJson(config.eos_ids);
+  }
+  json["torch_dtype"] = weights == DType::F32 ? "float32" : "bfloat16";
+  json["use_cache"] = true;
+  const std::string text = json.dump(2) + "\n";
+
+  // A model that the family's format cannot say (other biases, another head width) must not be written as another.
+  ModelConfig again = model_config_from_hf(text, "config.json");
+  again.name = config.name;
+  // What rotary models say of positions does not matter with a table of them, and the other way round.
+  if (config.learned_positions)
+    again.rope_theta = config.rope_theta, again.rope_scaling = config.rope_scaling;
+  require(again == config, "[model {}] is not a model that config.json of type {} can describe", config.name,
+          name_of(config.family));
+  return text;
+}
 
 ModelConfig model_config_from_hf(std::string_view json_text, std::string_view place) {
   const Json json = parse_json(json_text, place);
@@ -147,6 +244,9 @@ ModelConfig model_config_from_hf(std::string_view json_text, std::string_view pl
     fail("[{}] \"model_type\" is \"{}\", expected gpt2, llama or qwen2", place, type);
   }
   config.init_std = static_cast<float>(fields.number("initializer_range", 0.02));
+  if (const std::vector<int32_t> bos = fields.token_ids("bos_token_id"); !bos.empty())
+    config.bos_id = bos.front();
+  config.eos_ids = fields.token_ids("eos_token_id");
   config.validate();
   return config;
 }

@@ -114,7 +114,8 @@ void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOp
     const Operand x = chunk_operand(head_.input(final_normed_.row_range(begin, rows), pass.fp8), input8);
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(backend_, logits, x);
-    backend_.cross_entropy(logits, part(loss_), part(penalty_), {}, part(targets_), options);
+    backend_.cross_entropy(logits, part(loss_), part(penalty_), backward ? Tensor{} : part(correct_),
+                           part(targets_), options);
     if (backward) {
       const Operand dy = chunk_operand(head_.gradient(logits, true), gradient8);
       head_.backward(backend_, dfinal_normed_.row_range(begin, rows), x, dy, first && begin == 0);
@@ -193,6 +194,12 @@ void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   forward_body({.fp8 = fp8});
   head_loss(false, 0, penalty, false, {.fp8 = fp8});
   scales_.pop_slots(backend_);
+}
+
+int64_t Transformer::correct_targets() const {
+  std::vector<int32_t> correct(static_cast<size_t>(shape_.tokens()));
+  backend_.copy_to_host(correct.data(), correct_);
+  return std::count(correct.begin(), correct.end(), 1);
 }
 
 LossSums Transformer::sums() const {

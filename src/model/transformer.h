@@ -79,6 +79,8 @@ class Transformer {
   void forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first, bool fp8_stats);
   // Forward and loss alone; leaves no trace in the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
+  // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
+  int64_t correct_targets() const;
   void clear_sums() { backend_.zero(sums_); }
   LossSums sums() const;  // waits for the device
 
@@ -142,6 +144,7 @@ class Transformer {
   Tensor dfinal_normed_;           // (N, C)
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor loss_, penalty_;          // (N) fp32
+  Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
   Tensor sums_;                    // (2) fp32: loss, penalty
   Tensor workspace_;
 };

@@ -285,6 +285,7 @@ void Transformer::plan_workspace() {
     add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
   add(loss_, "loss", DType::F32, {n});
   add(penalty_, "penalty", DType::F32, {n});
+  add(correct_, "correct", DType::I32, {n});
   add(sums_, "sums", DType::F32, {2});
 
   std::vector<WorkspaceNeeds::Gemm> gemms;

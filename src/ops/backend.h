@@ -46,6 +46,11 @@ struct Documents {
   int64_t max_length = 0;
 };
 
+// Keys and values of sequences that are being continued token by token, one such pair per layer.
+struct KvCache {
+  Tensor keys, values;  // (sequences, positions, K * D) real
+};
+
 // C = op(A) op(B)^T-style products are written out as plain (m, k) x (k, n) with transposition flags.
 struct GemmOptions {
   bool transpose_a = false;  // A is stored (k, m)
@@ -105,6 +110,7 @@ struct WorkspaceNeeds {
   int64_t max_length = 0;
   int64_t parameters = 0;  // number of parameter tensors
   bool fp8 = true;         // some of the products may run as gemm_fp8
+  bool decode = false;     // attention runs as attention_decode, over caches of max_length positions
 };
 
 class Backend {
@@ -176,6 +182,12 @@ class Backend {
   // dqkv (N, (H + 2K) * D) from dout (N, H * D).
   virtual void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, const Documents&,
                                   const AttentionShape&) = 0;
+  // Attention of tokens that continue cached sequences. Token n stands at positions[n] of sequence sequences[n]; -1
+  // is filler, whose output is zero. The keys and values of all N tokens are first written to the cache at their
+  // places, then every query reads the positions 0 to its own. qkv (N, (H + 2K) * D) after the rotation; out
+  // (N, H * D); sequences, positions (N) int32, no place twice; `longest` is at least the largest position + 1.
+  virtual void attention_decode(Tensor out, const KvCache&, Tensor qkv, Tensor sequences, Tensor positions,
+                                int64_t longest, const AttentionShape&) = 0;
 
   // ---- activation ----
   // Gelu (tanh form): h = gelu(x), x (N, F). SwiGlu: h = silu(x[:, :F]) * x[:, F:], x (N, 2F). h (N, F).

@@ -30,6 +30,7 @@ struct TrainConfig {
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class Device { Auto, Cpu, Cuda };
   enum class Progress { Auto, Bar, Plain, Quiet };
+  enum class SaveStrategy { Steps, No };
 
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
@@ -105,6 +106,15 @@ struct TrainConfig {
   double sample_temperature = 0.8;
   bool dry_run = false;
   Progress progress = Progress::Auto;
+
+  // Checkpoints
+  std::string resume;          // "latest" or a path; "": a new run
+  std::string checkpoint_dir;  // "": a folder of the run
+  SaveStrategy save_strategy = SaveStrategy::Steps;
+  int64_t save_steps = 500;  // 0: only at the end
+  int64_t save_total_limit = 3;
+  bool save_async = true;
+  bool use_tensorboard = true;
 
   // Where each key that somebody named came from: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;

@@ -225,6 +225,31 @@ void add_run(KeyTable<C>& keys) {
            "How the console shows progress; auto is bar on a terminal, else plain.");
 }
 
+void add_checkpoints(KeyTable<C>& keys) {
+  keys.group("Checkpoints");
+  keys.add("resume", &C::resume,
+           "Go on from a checkpoint: latest (of run_name, or else of the newest run in output_dir), or the path of "
+           "a checkpoint or run. Without a configuration file, that run's own is taken.")
+      .alias("resume_from_checkpoint")
+      .not_dumped();
+  keys.add("checkpoint_dir", &C::checkpoint_dir, "Folder of the checkpoints.")
+      .note("checkpoints in the run's folder, checkpoints_fp8 when training in FP8");
+  keys.add("save_strategy", &C::save_strategy, {"steps", "no"},
+           "steps: every save_steps, at the end and when a signal stops the run. no: never.");
+  keys.add("save_steps", &C::save_steps, "Steps between checkpoints. 0: only at the end.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("checkpoint_freq")
+      .alias("save_freq");
+  keys.add("save_total_limit", &C::save_total_limit,
+           "Checkpoints to keep, at least 2; the best and the latest always stay. 0: all.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("save_async", &C::save_async,
+           "Write checkpoints while training goes on; it then waits for a copy in host memory alone.");
+  keys.add("use_tensorboard", &C::use_tensorboard, "Write TensorBoard event files into the run's folder.");
+}
+
 }  // namespace
 
 const KeyTable<TrainConfig>& train_keys() {
@@ -235,6 +260,7 @@ const KeyTable<TrainConfig>& train_keys() {
     add_optimizer(keys);
     add_precision(keys);
     add_run(keys);
+    add_checkpoints(keys);
     return keys;
   }();
   return table;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "data/loader.h"
 #include "train/step.h"
 
@@ -9,7 +10,7 @@ namespace octet {
 
 namespace {
 
-// Where the data has fewer windows than the batch rows, the loader starts again: those rows do not count.
+// Where fewer windows are left than the batch has rows, the loader starts again at the front: those rows do not count.
 void ignore_rows_from(Batch& batch, int64_t windows) {
   for (size_t i = static_cast<size_t>(windows * batch.length); i < batch.targets.size(); ++i) {
     batch.target_count -= batch.targets[i] != kIgnoreTarget;
@@ -19,7 +20,7 @@ void ignore_rows_from(Batch& batch, int64_t windows) {
 
 }  // namespace
 
-std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
+std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
   if (source_.size() < shape.length + 1) return std::nullopt;
   Loader loader(source_, {.rows = shape.rows,
@@ -27,20 +28,35 @@ std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
                           .order = SampleOrder::Sequential,
                           .eos = document_end_,
                           .respect_documents = document_end_.has_value()});
-  // Each window once; a last micro-batch that would wrap around is left out, unless it is the only one.
-  const int64_t all = std::max<int64_t>(loader.samples_per_epoch() / shape.rows, 1);
+  // Each window once.
+  const int64_t windows = loader.samples_per_epoch(), all = div_up(windows, shape.rows);
   const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
-  int64_t targets = 0;
+  Evaluation result;
+  int64_t correct = 0;
+  double loss = 0;
   Batch batch;
-  model.clear_sums();
   for (int64_t i = 0; i < batches; ++i) {
     loader.next(batch);
-    ignore_rows_from(batch, loader.samples_per_epoch());
-    targets += batch.target_count;
+    const int64_t rows = std::min(shape.rows, windows - i * shape.rows);
+    ignore_rows_from(batch, rows);
+    result.windows += rows;
+    result.targets += batch.target_count;
     model.load(host_view(batch));
+    model.clear_sums();  // fp32 on the device: many batches are added up here
     model.forward_loss({}, fp8);
+    loss += model.sums().loss;
+    correct += model.correct_targets();
   }
-  return model.sums().loss / static_cast<double>(std::max<int64_t>(targets, 1));
+  model.clear_sums();
+  const auto targets = static_cast<double>(std::max<int64_t>(result.targets, 1));
+  result.loss = loss / targets;
+  result.accuracy = static_cast<double>(correct) / targets;
+  return result;
+}
+
+std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
+  const std::optional<Evaluation> evaluation = evaluate(model, fp8);
+  return evaluation ? std::optional(evaluation->loss) : std::nullopt;
 }
 
 }  // namespace octet

@@ -45,6 +45,34 @@ std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
 }
 
+int64_t row_width(const ParameterSpec& spec) {
+  return spec.shape.rank() == 1 ? 1 : spec.shape[1];
+}
+
+// The shape of a part in a Hugging Face folder.
+std::vector<int64_t> hf_shape(const ParameterSpec& spec, const HfPart& part) {
+  std::vector<int64_t> shape = {part.rows};
+  if (spec.shape.rank() == 2) shape.push_back(spec.shape[1]);
+  if (part.transposed) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+constexpr int64_t kPieceBytes = int64_t{16} << 20;  // read and written at a time
+
+// (rows, cols) to (cols, rows).
+std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, int64_t rows, int64_t cols,
+                                  size_t size) {
+  std::vector<std::byte> result(bytes.size());
+#pragma omp parallel for
+  for (int64_t col = 0; col < cols; ++col) {
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(result.data() + static_cast<size_t>(col * rows + row) * size,
+                  bytes.data() + static_cast<size_t>(row * cols + col) * size, size);
+    }
+  }
+  return result;
+}
+
 // Tensors that folders hold beside the parameters: causal masks and rotary tables of older versions, and the head
 // where it is tied to the embedding.
 bool is_known_surplus(std::string_view name) {
@@ -66,29 +94,42 @@ ModelConfig read_hf_config(const std::string& folder) {
   return model_config_from_hf(text.str(), path);
 }
 
-void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values,
-                     std::vector<std::string>& faults) const {
-  const int64_t cols = spec.shape.rank() == 1 ? 1 : spec.shape[1];
-  values.assign(static_cast<size_t>(spec.shape.numel()), 0.0f);
+const SafeTensor* HfWeights::find(const ParameterSpec& spec, const HfPart& part,
+                                  std::vector<std::string>& faults) const {
+  const SafeTensor* tensor = find_(prefix_ + part.name);
+  if (!tensor) {
+    faults.push_back(fmt::format("{} is missing", part.name));
+    return nullptr;
+  }
+  const std::vector<int64_t> expected = hf_shape(spec, part);
+  if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
+    faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
+                                 shape_text(expected)));
+    return nullptr;
+  }
+  if (!is_readable(tensor->dtype)) {
+    faults.push_back(
+        fmt::format("{} is {}, expected F32, BF16 or F16", part.name, safe_dtype_name(tensor->dtype)));
+    return nullptr;
+  }
+  return tensor;
+}
+
+void HfWeights::check(std::span<const ParameterSpec> table) const {
+  std::vector<std::string> faults;
+  for (const ParameterSpec& spec : table) {
+    for (const HfPart& part : spec.hf) find(spec, part, faults);
+  }
+  require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
+}
+
+std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
+  const int64_t cols = row_width(spec);
+  std::vector<float> values(static_cast<size_t>(spec.shape.numel()), 0.0f);
+  std::vector<std::string> faults;
   for (const HfPart& part : spec.hf) {
-    const SafeTensor* tensor = find_(prefix_ + part.name);
-    if (!tensor) {
-      faults.push_back(fmt::format("{} is missing", part.name));
-      continue;
-    }
-    std::vector<int64_t> expected = {part.rows};
-    if (spec.shape.rank() == 2) expected.push_back(cols);
-    if (part.transposed) std::swap(expected[0], expected[1]);
-    if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
-      faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
-                                   shape_text(expected)));
-      continue;
-    }
-    if (!is_readable(tensor->dtype)) {
-      faults.push_back(
-          fmt::format("{} is {}, expected F32, BF16 or F16", part.name, safe_dtype_name(tensor->dtype)));
-      continue;
-    }
+    const SafeTensor* tensor = find(spec, part, faults);
+    if (!tensor) continue;
 #pragma omp parallel for
     for (int64_t row = 0; row < part.rows; ++row) {
       for (int64_t col = 0; col < cols; ++col) {
@@ -97,26 +138,17 @@ void HfWeights::read(const ParameterSpec& spec, std::vector<float>& values,
       }
     }
   }
-}
-
-std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
-  std::vector<float> values;
-  std::vector<std::string> faults;
-  read(spec, values, faults);
   require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
   return values;
 }
 
 void HfWeights::load(Backend& backend, ParameterSet& parameters) const {
   // All faults are found before anything is written.
-  std::vector<std::string> faults;
-  std::vector<float> values;
-  for (const Parameter& parameter : parameters.all()) read(parameter.spec, values, faults);
-  require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
-  for (Parameter& parameter : parameters.all()) {
-    read(parameter.spec, values, faults);
-    ParameterSet::set_weight(backend, parameter, values);
-  }
+  std::vector<ParameterSpec> table;
+  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
+  check(table);
+  for (Parameter& parameter : parameters.all())
+    ParameterSet::set_weight(backend, parameter, values(parameter.spec));
 }
 
 void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
@@ -146,6 +178,71 @@ void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::strin
   require(surplus.empty(), "[{}] holds tensors that the model does not have:\n  {}", folder,
           fmt::join(surplus, "\n  "));
   HfWeights(find, folder).load(backend, parameters);
+}
+
+ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
+  return [&backend, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
+    const Parameter& parameter = parameters.all()[index];
+    Parameter part{.spec = parameter.spec};
+    const auto rows_of = [&](Tensor tensor) {
+      return tensor.reshaped({parameter.spec.shape[0], row_width(parameter.spec)}).row_range(begin, rows);
+    };
+    part.weight = rows_of(parameter.weight);
+    if (parameter.remainder) part.remainder = rows_of(parameter.remainder);
+    const auto count = static_cast<size_t>(part.weight.numel());
+    std::vector<std::byte> bytes(count * (dtype == SafeDType::F32 ? 4 : 2));
+    if (dtype == SafeDType::BF16 && part.weight.dtype == DType::BF16) {
+      backend.copy_to_host(bytes.data(), part.weight);
+      return bytes;
+    }
+    const std::vector<float> values = ParameterSet::weight_values(backend, part);
+    if (dtype == SafeDType::F32) {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      return bytes;
+    }
+#pragma omp parallel for
+    for (size_t i = 0; i < count; ++i) {
+      const Bf16 value = to_bf16(values[i]);
+      std::memcpy(bytes.data() + 2 * i, &value, 2);
+    }
+    return bytes;
+  };
+}
+
+void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype,
+                     const ReadWeightRows& read) {
+  require(dtype == SafeDType::F32 || dtype == SafeDType::BF16,
+          "[safetensors] weights as {}, expected F32 or BF16", safe_dtype_name(dtype));
+  struct Source {
+    size_t parameter;
+    const HfPart* part;
+  };
+  std::map<std::string_view, Source> sources;
+  std::vector<SafeTensorSpec> specs;
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    const ParameterSpec& spec = parameters.all()[i].spec;
+    for (const HfPart& part : spec.hf) {
+      sources[part.name] = {i, &part};
+      specs.push_back({part.name, dtype, hf_shape(spec, part)});
+    }
+  }
+  // Transformers reads only files that say which framework's layout they hold.
+  SafetensorsWriter writer(sink, std::move(specs), {{"format", "pt"}});
+  const int64_t element_bytes = safe_dtype_bits(dtype) / 8;
+  for (const SafeTensorSpec& spec : writer.specs()) {
+    const auto [parameter, part] = sources.at(spec.name);
+    const int64_t cols = row_width(parameters.all()[parameter].spec);
+    if (part->transposed) {
+      writer.append(spec.name, transposed(read(parameter, part->row_begin, part->rows), part->rows, cols,
+                                          static_cast<size_t>(element_bytes)));
+      continue;
+    }
+    const int64_t piece = std::max<int64_t>(kPieceBytes / (cols * element_bytes), 1);
+    for (int64_t begin = 0; begin < part->rows; begin += piece) {
+      writer.append(spec.name, read(parameter, part->row_begin + begin, std::min(piece, part->rows - begin)));
+    }
+  }
+  writer.finish();
 }
 
 }  // namespace octet

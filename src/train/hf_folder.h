@@ -19,12 +19,15 @@ class HfWeights {
   HfWeights(Find find, std::string place, std::string prefix = "")
       : find_(std::move(find)), place_(std::move(place)), prefix_(std::move(prefix)) {}
 
+  // Finds every tensor of the table and looks at its shape and type.
+  void check(std::span<const ParameterSpec> table) const;
   // The parameter's values in octet's layout; throws as above for this one parameter.
   std::vector<float> values(const ParameterSpec& spec) const;
   void load(Backend& backend, ParameterSet& parameters) const;
 
  private:
-  void read(const ParameterSpec& spec, std::vector<float>& values, std::vector<std::string>& faults) const;
+  const SafeTensor* find(const ParameterSpec& spec, const HfPart& part,
+                         std::vector<std::string>& faults) const;
 
   Find find_;
   std::string place_;
@@ -34,5 +37,21 @@ class HfWeights {
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.
 void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder);
+
+// Rows [begin, begin + rows) of the weight of parameters.all()[parameter], in the dtype that is being written. A
+// vector counts as rows of one element.
+using ReadWeightRows = std::function<std::vector<std::byte>(size_t parameter, int64_t begin, int64_t rows)>;
+
+// From the backend. BF16 of a bf16 run is the weight as it is computed with; F32 of it is the exact value, weight
+// and remainder together; BF16 of an fp32 run is rounded to nearest even.
+ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype);
+
+// Writes model.safetensors: every weight under its Hugging Face name and in its shape, without padding, a piece at a
+// time. `dtype` is F32 or BF16 and what `read` returns. `read` decides where the weights come from: the device, or a
+// copy that was taken of it.
+void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype, const ReadWeightRows& read);
+inline void save_hf_weights(Sink& sink, Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
+  save_hf_weights(sink, parameters, dtype, device_weight_rows(backend, parameters, dtype));
+}
 
 }  // namespace octet

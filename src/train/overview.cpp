@@ -99,12 +99,13 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
   if (outcome.seconds > 0) {
-    table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens) / outcome.seconds)});
+    table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
   table.add_row({"precision", setup.precision_label});
   table.add_row({"files", outcome.run_folder});
+  if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
   return table.str();
 }
 

@@ -2,51 +2,11 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/philox.h"
-#include "support/op_case.h"
+#include "support/op_table_detail.h"
 
 // The cases. References are plain loops in double, written for reading.
 namespace octet::test {
 namespace {
-
-Fill normal(int64_t count, DType dtype, uint64_t seed, double scale = 1.0, double offset = 0.0) {
-  return [=] { return random_values(count, dtype, seed, scale, offset); };
-}
-
-Fill fixed(std::vector<double> values) {
-  return [values = std::move(values)] { return values; };
-}
-
-std::vector<double> ids(int64_t count, int64_t bound, uint64_t seed) {
-  std::vector<double> result(static_cast<size_t>(count));
-  for (size_t i = 0; i < result.size(); ++i) {
-    result[i] = static_cast<double>(Philox(seed, 3).below(i, static_cast<uint64_t>(bound)));
-  }
-  return result;
-}
-
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
-std::string named(std::string name, DType dtype, std::initializer_list<int64_t> numbers) {
-  name += fmt::format("_{}", name_of(dtype));
-  for (const int64_t number : numbers) name += fmt::format("_{}", number);
-  return name;
-}
-
-OpCase start(std::string name, DType dtype, std::initializer_list<int64_t> numbers) {
-  OpCase op;
-  op.name = named(std::move(name), dtype, numbers);
-  op.dtype = dtype;
-  return op;
-}
-
-Operand operand(const Tensor& dense) {
-  Operand result;
-  result.dense = dense;
-  return result;
-}
 
 struct GemmVariant {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
@@ -210,116 +170,6 @@ OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t
   return op;
 }
 
-OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
-  OpCase op = start("rope", dtype, {rows, shape.heads, shape.kv_heads, shape.head_dim});
-  const int64_t width = shape.qkv_width(), depth = shape.head_dim, half = depth / 2, positions = 11;
-  op.needs.tokens = rows;
-  op.needs.width = width;
-  std::vector<double> table(at(positions * depth));
-  for (int64_t p = 0; p < positions; ++p) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle =
-          static_cast<double>(p) * std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
-      table[at(p * depth + i)] = round_to(DType::F32, std::cos(angle));
-      table[at(p * depth + half + i)] = round_to(DType::F32, std::sin(angle));
-    }
-  }
-  op.add_gradient_input("qkv", dtype, {rows, width}, normal(rows * width, dtype, 1), false);
-  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
-  op.add_input("table", DType::F32, {positions, depth}, fixed(table));
-  op.add_output("qkv_rotated", dtype, {rows, width});
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.copy(args.out[0], args.in[0]);
-    backend.rope_forward(args.out[0], args.in[1], args.in[2], shape);
-  };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.copy(args.grad[0], args.upstream[0]);
-    backend.rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
-  };
-  op.reference = [=](const Arrays& in) {
-    std::vector<double> out = in[0];
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t line = static_cast<int64_t>(in[1][at(r)]) * depth;
-      for (int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        for (int64_t i = 0; i < half; ++i) {
-          const size_t low = at(r * width + head * depth + i), high = low + at(half);
-          const double c = in[2][at(line + i)], s = in[2][at(line + half + i)];
-          out[low] = in[0][low] * c - in[0][high] * s;
-          out[high] = in[0][high] * c + in[0][low] * s;
-        }
-      }
-    }
-    return Arrays{out};
-  };
-  return op;
-}
-
-OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label) {
-  int64_t tokens = 0, longest = 0;
-  std::vector<double> starts = {0};
-  for (const int64_t length : lengths) {
-    tokens += length;
-    longest = std::max(longest, length);
-    starts.push_back(static_cast<double>(tokens));
-  }
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  OpCase op = start("attention_" + label, dtype, {tokens, shape.heads, shape.kv_heads, shape.head_dim});
-  const int64_t width = shape.qkv_width(), depth = shape.head_dim;
-  op.needs.tokens = tokens;
-  op.needs.attention = shape;
-  op.needs.max_length = longest;
-  for (const int64_t length : lengths)
-    op.flops += 2.0 * static_cast<double>(length * length * shape.out_width());
-  op.add_gradient_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1), false);
-  starts.resize(starts.size() + 2, -1.0);  // capacity beyond the count
-  op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, fixed(starts));
-  op.add_output("out", dtype, {tokens, shape.out_width()});
-  op.add_output("lse", DType::F32, {shape.heads, tokens}, false);
-  const auto count = static_cast<int64_t>(lengths.size());
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.attention_forward(operand(args.out[0]), args.out[1], args.in[0], {args.in[1], count, longest},
-                              shape);
-  };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.attention_backward(args.grad[0], args.upstream[0], args.in[0], args.out[0], args.out[1],
-                               {args.in[1], count, longest}, shape);
-  };
-  op.reference = [=](const Arrays& in) {
-    std::vector<double> out(at(tokens * shape.out_width())), lse(at(shape.heads * tokens));
-    for (int64_t head = 0; head < shape.heads; ++head) {
-      const int64_t kv_head = head / (shape.heads / shape.kv_heads);
-      const auto value = [&](int64_t token, int64_t column, int64_t c) {
-        return in[0][at(token * width + column * depth + c)];
-      };
-      for (int64_t document = 0; document < count; ++document) {
-        const auto begin = static_cast<int64_t>(starts[at(document)]);
-        for (int64_t i = begin; i < static_cast<int64_t>(starts[at(document + 1)]); ++i) {
-          std::vector<double> scores;
-          for (int64_t j = begin; j <= i; ++j) {
-            double score = 0;
-            for (int64_t c = 0; c < depth; ++c)
-              score += value(i, head, c) * value(j, shape.heads + kv_head, c);
-            scores.push_back(score * static_cast<double>(shape.scale));
-          }
-          const double largest = *std::max_element(scores.begin(), scores.end());
-          double total = 0;
-          for (double& score : scores) total += score = std::exp(score - largest);
-          lse[at(head * tokens + i)] = largest + std::log(total);
-          for (int64_t c = 0; c < depth; ++c) {
-            double sum = 0;
-            for (int64_t j = begin; j <= i; ++j) {
-              sum += scores[at(j - begin)] / total * value(j, shape.heads + shape.kv_heads + kv_head, c);
-            }
-            out[at(i * shape.out_width() + head * depth + c)] = sum;
-          }
-        }
-      }
-    }
-    return Arrays{out, lse};
-  };
-  return op;
-}
-
 OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
                           std::string label) {
   OpCase op = start("cross_entropy_" + label, dtype, {rows, vocab, width});
@@ -445,6 +295,11 @@ std::vector<OpCase> op_table() {
     table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64}, {5, 70}, "tiles"));
     table.push_back(
         large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64}, {150, 1, 90}, "packed")));
+    table.push_back(decode_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {0}, 1, "first"));
+    table.push_back(decode_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 24}, {40, 0, 7}, 1, "batch"));
+    table.push_back(decode_case(dtype, {.heads = 9, .kv_heads = 1, .head_dim = 64}, {5, 70}, 17, "chunk"));
+    table.push_back(
+        large(decode_case(dtype, {.heads = 8, .kv_heads = 2, .head_dim = 128}, {900, 33}, 1, "long")));
     table.push_back(cross_entropy_case(dtype, 17, 100, 128, PenaltyKind::None, "plain"));
     table.push_back(cross_entropy_case(dtype, 1, 259, 259, PenaltyKind::None, "plain"));
     table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::ZLoss, "z"));

@@ -83,8 +83,10 @@ int64_t CpuBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
   const int64_t partials = 2 * Scratch::padded(cpu::RowChunks::kMaxChunks * widest * 4);
   const int64_t keys = 2 * Scratch::padded((needs.tokens + 1) * 8);
   bytes = std::max({bytes, partials, keys, cpu::optimizer_workspace(needs.parameters)});
-  bytes = std::max(
-      bytes, cpu::attention_workspace(needs.tokens, needs.max_length, needs.attention, threads, needs.dtype));
+  const int64_t attention = needs.decode ? cpu::decode_workspace(needs.max_length, needs.attention, threads)
+                                         : cpu::attention_workspace(needs.tokens, needs.max_length,
+                                                                    needs.attention, threads, needs.dtype);
+  bytes = std::max(bytes, attention);
   return std::max<int64_t>(bytes, int64_t{1} << 20);
 }
 

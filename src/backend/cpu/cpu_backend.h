@@ -54,6 +54,8 @@ class CpuBackend : public Backend {
                          const AttentionShape& shape) override;
   void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                           const Documents& documents, const AttentionShape& shape) override;
+  void attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences, Tensor positions,
+                        int64_t longest, const AttentionShape& shape) override;
 
   void activation_forward(Activation activation, const Operand& h, Tensor x) override;
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;

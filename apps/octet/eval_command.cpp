@@ -1,0 +1,138 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "cli.h"
+#include "command.h"
+#include "data/dataset.h"
+#include "report/text.h"
+#include "train/evaluate.h"
+#include "train/hf_folder.h"
+#include "train/model_folder.h"
+#include "train/setup.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string model, dataset, tokenizer;
+  bool best = false, json = false;
+  int64_t max_seq_length = 0, batch_size = 8, batches = 0;
+  DeviceOptions device;
+};
+
+// The demo's stories are documents of their own; of other text each window is one.
+struct EvalData {
+  TokenSource tokens;
+  std::optional<int32_t> document_end;
+};
+
+EvalData open_data(const Options& options, const ModelFolder& model) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!model.tokenizer.empty()) {
+    tokenizer = make_tokenizer(model.tokenizer);
+    if (tokenizer->vocab_size() > model.config.vocab) {
+      fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
+                  model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
+    }
+  }
+  if (options.dataset == "demo") {
+    EvalData data{open_dataset({}, model.config.vocab, tokenizer.get()).eval, {}};
+    if (tokenizer) data.document_end = tokenizer->eos();
+    return data;
+  }
+  return {open_tokens(options.dataset, model.config.vocab, tokenizer.get()), {}};
+}
+
+RunShape shape_for(const Options& options, const ModelFolder& model) {
+  int64_t length = options.max_seq_length;
+  if (length == 0) length = std::min<int64_t>(model.config.max_positions, 1024);
+  if (length > model.config.max_positions) {
+    fail_config("--max_seq_length {} is more than the {} positions of the model", length,
+                model.config.max_positions);
+  }
+  return {.rows = options.batch_size, .length = length, .training = false};
+}
+
+Numerics numerics_for(const std::string& precision) {
+  Numerics numerics;
+  numerics.precision = precision == "fp32"   ? Precision::Fp32
+                       : precision == "bf16" ? Precision::Bf16
+                                             : Precision::Fp8;
+  numerics.fp8.recipe = Fp8Recipe::Current;  // needs no history of a run
+  return numerics;
+}
+
+std::string report(const Options& options, const ModelFolder& model, const RunShape& shape,
+                   const std::string& precision, const Evaluation& e) {
+  const double perplexity = std::exp(e.loss);
+  if (options.json) {
+    return nlohmann::ordered_json{
+               {"model", model.folder},    {"dataset", options.dataset},     {"loss", e.loss},
+               {"perplexity", perplexity}, {"accuracy", e.accuracy},         {"tokens", e.targets},
+               {"windows", e.windows},     {"max_seq_length", shape.length}, {"precision", precision}}
+               .dump(2) +
+           "\n";
+  }
+  return fmt::format(
+      "{}\n"
+      "loss            {:.6f}\n"
+      "perplexity      {:.4f}\n"
+      "token accuracy  {:.2f} %\n"
+      "tokens          {} in {} windows of {}, {}\n",
+      model.source, e.loss, perplexity, 100 * e.accuracy, e.targets, e.windows, shape.length, precision);
+}
+
+}  // namespace
+
+int eval_command(std::span<const std::string> arguments) {
+  Options options;
+  CLI::App app("Measures a model (Hugging Face folder, checkpoint or run) on a dataset.", "octet eval");
+  app.add_option("MODEL", options.model, "Hugging Face folder, checkpoint folder (step_N) or run folder")
+      ->required();
+  app.add_flag("--best", options.best,
+               "Of a run, the checkpoint with the best evaluation loss, not the latest");
+  app.add_option("--dataset", options.dataset, "Text or token files, a folder or glob of them, or demo")
+      ->required();
+  app.add_option("--tokenizer", options.tokenizer, "Default: what the model came with");
+  app.add_option("--max_seq_length", options.max_seq_length,
+                 "Tokens of a window; default: the model's positions, at most 1024")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--batch_size", options.batch_size,
+                 "Windows at a time; changes speed and memory, not the result")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batches", options.batches, "At most so many batches; 0: the whole dataset")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--json", options.json, "Print a JSON object");
+  options.device.add_to(app, {"fp32", "bf16", "fp8"});
+  if (!parse_arguments(app, arguments)) return kExitDone;
+
+  ModelFolder model = find_model(options.model, options.best);
+  if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
+  const RunShape shape = shape_for(options, model);
+  EvalData data = open_data(options, model);
+  if (data.tokens.size() < shape.length + 1) {
+    fail_config("dataset '{}' has {} tokens, one window of max_seq_length {} needs {}", options.dataset,
+                data.tokens.size(), shape.length, shape.length + 1);
+  }
+  const std::unique_ptr<Backend> backend = make_backend(options.device.config());
+  const std::string precision = options.device.precision_on(*backend);
+  Transformer transformer(model.config, shape, numerics_for(precision), *backend);
+  if (transformer.plan().peak_bytes() > backend->memory_bytes()) {
+    fail("[eval] {} are needed and {} are there; a smaller --batch_size needs less",
+         human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
+         human_bytes(static_cast<double>(backend->memory_bytes())));
+  }
+  transformer.allocate();
+  load_hf_folder(*backend, transformer.parameters(), model.folder);
+  transformer.weights_changed();
+  const Evaluator evaluator(std::move(data.tokens), options.batches, data.document_end);
+  const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
+  require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", options.dataset);
+  fmt::print("{}", report(options, model, shape, precision, *evaluation));
+  return kExitDone;
+}
+
+}  // namespace octet

@@ -1,0 +1,261 @@
+#include <charconv>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "cli.h"
+#include "command.h"
+#include "data/stream_decoder.h"
+#include "train/generate.h"
+#include "train/hf_folder.h"
+#include "train/model_folder.h"
+#include "train/setup.h"
+
+namespace octet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model, tokenizer;
+  bool best = false;
+  std::vector<std::string> prompts, prompt_ids;
+  SampleOptions sample{.max_tokens = 64, .temperature = 0};
+  bool print_ids = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
+  DeviceOptions device;
+};
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    fail("[stdout] cannot be written");
+}
+
+std::vector<int32_t> parse_ids(std::string_view text, int64_t vocab) {
+  std::vector<int32_t> ids;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    if (*at == ' ' || *at == ',' || *at == '\n') {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto parsed = std::from_chars(at, end, id);
+    const bool ends = parsed.ptr == end || *parsed.ptr == ' ' || *parsed.ptr == ',' || *parsed.ptr == '\n';
+    if (parsed.ec != std::errc() || !ends || id < 0 || id >= vocab) {
+      fail_config("--prompt_ids is '{}', expected token ids from 0 to {} with spaces between them", text,
+                  vocab - 1);
+    }
+    ids.push_back(id);
+    at = parsed.ptr;
+  }
+  return ids;
+}
+
+class GenerateRun {
+ public:
+  explicit GenerateRun(const Options& options)
+      : options_(options), model_(find_model(options.model, options.best)) {
+    if (!options.tokenizer.empty()) model_.tokenizer = options.tokenizer;
+    if (needs_text()) load_tokenizer_of_model();
+    end_ids_ = model_.config.eos_ids;
+    if (end_ids_.empty() && tokenizer_ && tokenizer_->eos()) end_ids_.push_back(*tokenizer_->eos());
+    make_prompts();
+  }
+
+  int run() {
+    const std::unique_ptr<Backend> backend = make_backend(options_.device.config());
+    make_decoder(*backend);
+    if (options_.print_logits) {
+      print_logits();
+      return kExitDone;
+    }
+    generate();
+    return kExitDone;
+  }
+
+ private:
+  bool needs_text() const {
+    return !options_.prompts.empty() || (!options_.print_ids && !options_.print_logits);
+  }
+
+  void load_tokenizer_of_model() {
+    if (model_.tokenizer.empty()) {
+      fail_config("[{}] has no tokenizer; name one with --tokenizer, or give --prompt_ids and --print_ids",
+                  model_.folder);
+    }
+    tokenizer_ = make_tokenizer(model_.tokenizer);
+    if (tokenizer_->vocab_size() > model_.config.vocab) {
+      fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
+                  model_.tokenizer, tokenizer_->vocab_size(), model_.config.vocab);
+    }
+  }
+
+  void make_prompts() {
+    for (const std::string& text : options_.prompts) {
+      std::vector<int32_t> ids = tokenizer_->encode(text);
+      if (!options_.no_special) ids = tokenizer_->add_special(std::move(ids));
+      // A model that is to begin from nothing begins from the token that stands between texts.
+      if (ids.empty()) ids.push_back(tokenizer_->bos().value_or(tokenizer_->eos().value_or(0)));
+      prompts_.push_back(std::move(ids));
+    }
+    for (const std::string& text : options_.prompt_ids) {
+      prompts_.push_back(parse_ids(text, model_.config.vocab));
+      if (prompts_.back().empty()) fail_config("--prompt_ids is empty, expected at least one token id");
+    }
+  }
+
+  void make_decoder(Backend& backend) {
+    int64_t longest = 0;
+    for (const std::vector<int32_t>& prompt : prompts_)
+      longest = std::max<int64_t>(longest, std::ssize(prompt));
+    const int64_t limit = model_.config.max_positions;
+    if (longest > limit) fail_config("a prompt has {} tokens, the model {} positions", longest, limit);
+    const int64_t added = options_.print_logits ? 0 : options_.sample.max_tokens;
+    // The last token is given, not read.
+    const int64_t capacity = std::min(longest + std::max<int64_t>(added - 1, 0), limit);
+    if (longest + added - 1 > limit) {
+      log_warning("the model has {} positions: at most {} new tokens are made, not {}", limit,
+                  limit - longest + 1, added);
+    }
+    const std::string precision = options_.device.precision_on(backend);
+    decoder_ = std::make_unique<Decoder>(
+        model_.config, DecoderShape{.sequences = std::ssize(prompts_), .capacity = capacity},
+        precision == "fp32" ? DType::F32 : DType::BF16, backend);
+    if (decoder_->plan().peak_bytes() > backend.memory_bytes()) {
+      fail(
+          "[generate] {:.2f} GiB are needed and {:.2f} GiB are there; fewer or shorter prompts, fewer "
+          "--max_new_tokens or --mixed_precision bf16 need less",
+          static_cast<double>(decoder_->plan().peak_bytes()) / 0x1p30,
+          static_cast<double>(backend.memory_bytes()) / 0x1p30);
+    }
+    decoder_->allocate();
+    load_hf_folder(backend, decoder_->parameters(), model_.folder);
+  }
+
+  // One JSON object per prompt: its ids and, for each, the logits of what follows.
+  void print_logits() {
+    for (size_t r = 0; r < prompts_.size(); ++r) {
+      const Decoder::Continuation prompt{static_cast<int64_t>(r), prompts_[r]};
+      std::string line = fmt::format("{{\"ids\": [{}], \"logits\": [", fmt::join(prompts_[r], ", "));
+      const std::vector<Decoder::Logits> logits = decoder_->read({&prompt, 1}, true);
+      for (size_t i = 0; i < logits.size(); ++i)
+        line += fmt::format("{}[{}]", i ? ", " : "", fmt::join(logits[i], ", "));
+      write_out(line + "]}\n");
+    }
+  }
+
+  // Prompt and continuation, as text or ids.
+  std::string shown(const std::vector<int32_t>& prompt, const std::vector<int32_t>& added) const {
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), added.begin(), added.end());
+    if (options_.print_ids) return fmt::format("{}\n", fmt::join(all, " "));
+    std::string text;
+    StreamDecoder decoder(*tokenizer_, true);
+    for (const int32_t id : all) text += piece(decoder, id);
+    return text + decoder.finish() + "\n";
+  }
+
+  // What ends a text is not shown, nor what the tokenizer has no text for: a vocabulary is often padded.
+  std::string piece(StreamDecoder& decoder, int32_t id) const {
+    return is_end(id) || id >= tokenizer_->vocab_size() ? "" : decoder.push(id);
+  }
+  bool is_end(int32_t id) const { return std::find(end_ids_.begin(), end_ids_.end(), id) != end_ids_.end(); }
+
+  void generate() {
+    std::optional<StreamDecoder> stream;
+    if (options_.stream && tokenizer_ && !options_.print_ids) stream.emplace(*tokenizer_, true);
+    const auto show = [&](int32_t id, bool first) {
+      if (options_.print_ids) {
+        write_out(fmt::format("{}{}", first ? "" : " ", id));
+      } else {
+        write_out(piece(*stream, id));
+      }
+    };
+    if (options_.stream) {
+      for (size_t i = 0; i < prompts_[0].size(); ++i) show(prompts_[0][i], i == 0);
+    }
+    const auto start = Clock::now();
+    Clock::time_point first_token = start;
+    int64_t made = 0;
+    const auto on_token = [&](size_t, int32_t id) {
+      if (made++ == 0) first_token = Clock::now();
+      if (options_.stream) show(id, false);
+      return true;
+    };
+    const std::vector<std::vector<int32_t>> added =
+        generate_ids(*decoder_, prompts_, options_.sample,
+                     options_.ignore_eos ? std::span<const int32_t>() : std::span<const int32_t>(end_ids_),
+                     {.on_token = on_token});
+    const auto end = Clock::now();
+    if (options_.stream) {
+      write_out((stream ? stream->finish() : "") + "\n");
+    } else {
+      for (size_t r = 0; r < prompts_.size(); ++r) write_out(shown(prompts_[r], added[r]));
+    }
+    report(made, std::chrono::duration<double>(first_token - start).count(),
+           std::chrono::duration<double>(end - first_token).count());
+  }
+
+  void report(int64_t made, double first_seconds, double seconds) const {
+    int64_t read = 0;
+    for (const std::vector<int32_t>& prompt : prompts_) read += std::ssize(prompt);
+    const int64_t later = made - std::ssize(prompts_);
+    log_info("{}: {} prompt tokens, first token after {:.1f} ms; {} new tokens{}", model_.source, read,
+             1e3 * first_seconds, made,
+             later > 0 && seconds > 0
+                 ? fmt::format(", then {:.1f} tokens/s", static_cast<double>(later) / seconds)
+                 : "");
+  }
+
+  const Options& options_;
+  ModelFolder model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<int32_t> end_ids_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace
+
+int generate_command(std::span<const std::string> arguments) {
+  Options options;
+  CLI::App app("Continues prompts with a model: a Hugging Face folder, a checkpoint or a run.",
+               "octet generate");
+  app.add_option("MODEL", options.model, "Hugging Face folder, checkpoint folder (step_N) or run folder")
+      ->required();
+  app.add_flag("--best", options.best,
+               "Of a run, the checkpoint with the best evaluation loss, not the latest");
+  app.add_option("--prompt", options.prompts, "Text to continue; several may be given")
+      ->allow_extra_args(false);
+  app.add_option("--prompt_ids", options.prompt_ids, "The same as token ids: \"1 2 3\"")
+      ->allow_extra_args(false);
+  app.add_option("--tokenizer", options.tokenizer,
+                 "bytes, a tokenizer file or a folder; default: what the model came with");
+  app.add_option("--max_new_tokens", options.sample.max_tokens, "At most so many")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--temperature", options.sample.temperature, "0: always the most likely token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top_k", options.sample.top_k, "Draw from the k most likely tokens; 0: from all")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--top_p", options.sample.top_p,
+                 "Draw from the most likely tokens that together have this probability; 1: from all")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", options.sample.seed, "The same seed gives the same text");
+  app.add_flag("--print_ids", options.print_ids, "Print token ids instead of text");
+  app.add_flag("--stream", options.stream, "Print each token as it comes; one prompt only");
+  app.add_flag("--no_special", options.no_special, "Do not add what the tokenizer puts before a text (BOS)");
+  app.add_flag("--ignore_eos", options.ignore_eos, "Go on after the token that ends a text");
+  app.add_flag("--print_logits", options.print_logits,
+               "Generate nothing; print the logits after every prompt token as JSON, one line per prompt");
+  options.device.add_to(app, {"fp32", "bf16"});
+  if (!parse_arguments(app, arguments)) return kExitDone;
+  const size_t prompts = options.prompts.size() + options.prompt_ids.size();
+  if (prompts == 0) fail_config("octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"");
+  if (options.stream && prompts > 1) fail_config("--stream shows one prompt, {} are given", prompts);
+  return GenerateRun(options).run();
+}
+
+}  // namespace octet

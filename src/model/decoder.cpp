@@ -1,0 +1,214 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace octet {
+namespace {
+
+// Passes are padded to few different sizes: a GPU's products are tuned for each size that occurs.
+int64_t padded_tokens(int64_t tokens, int64_t chunk) {
+  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))), chunk);
+}
+
+Tensor first_rows(const Tensor& tensor, int64_t rows) {
+  Tensor view = tensor;
+  view.shape = tensor.shape.rank() == 1 ? Shape{rows} : Shape{rows, tensor.cols()};
+  return view;
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Backend& backend,
+                 ParameterSet* weights)
+    : config_(config),
+      shape_(shape),
+      dtype_(weights ? weights->all().front().weight.dtype : dtype),
+      backend_(backend),
+      own_parameters_(
+          weights ? nullptr
+                  : std::make_unique<ParameterSet>(config, ParameterTypes{.weight = dtype}, false, planner_)),
+      parameters_(weights ? *weights : *own_parameters_),
+      lengths_(static_cast<size_t>(shape.sequences), 0) {
+  config.validate();
+  require(shape.sequences > 0 && shape.capacity > 0 && shape.chunk > 0,
+          "[decoder] {} sequences of {} tokens in passes of {}, expected at least 1 of each", shape.sequences,
+          shape.capacity, shape.chunk);
+  require(!config.learned_positions || shape.capacity <= config.max_positions,
+          "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
+          shape.capacity, config.max_positions);
+  shape_.chunk = std::min(shape.chunk, padded_tokens(shape.sequences * shape.capacity, shape.chunk));
+  plan_buffers();
+}
+
+void Decoder::plan_buffers() {
+  const AttentionShape a = config_.attention();
+  const auto find = [&](const std::string& name) { return &parameters_[name]; };
+  const auto norm_of = [&](const std::string& name) {
+    return Norm{find(name + ".gain"), config_.norm == NormKind::LayerNorm ? find(name + ".bias") : nullptr};
+  };
+  const auto linear_of = [&](const std::string& name, bool bias) {
+    return Linear({.name = name}, {}, *find(name + ".weight"), bias ? find(name + ".bias") : nullptr);
+  };
+  const auto add = [&](Tensor& view, const std::string& name, DType dtype, Shape shape) {
+    planner_.add(view, name, dtype, shape, MemoryCategory::Activations, Lifetime::always());
+  };
+
+  wte_ = find("embedding.tokens");
+  if (config_.learned_positions) wpe_ = find("embedding.positions");
+  final_norm_ = norm_of("final_norm");
+  head_ = Linear({.name = "head"}, {}, config_.tied_head ? *wte_ : *find("head.weight"), nullptr);
+  layers_.resize(static_cast<size_t>(config_.layers));
+  for (int64_t l = 0; l < config_.layers; ++l) {
+    const std::string name = fmt::format("layers.{}.", l);
+    Layer& layer = layers_[static_cast<size_t>(l)];
+    layer.attention_norm = norm_of(name + "attention.norm");
+    layer.mlp_norm = norm_of(name + "mlp.norm");
+    layer.qkv = linear_of(name + "attention.qkv", config_.qkv_bias);
+    layer.out = linear_of(name + "attention.out", config_.out_bias);
+    layer.up = linear_of(name + "mlp.up", config_.out_bias);
+    layer.down = linear_of(name + "mlp.down", config_.out_bias);
+    const Shape cache = {shape_.sequences, shape_.capacity, a.kv_heads * a.head_dim};
+    add(layer.cache.keys, name + "keys", dtype_, cache);
+    add(layer.cache.values, name + "values", dtype_, cache);
+  }
+
+  const int64_t n = shape_.chunk, c = config_.width;
+  add(tokens_, "tokens", DType::I32, {n});
+  add(sequences_, "sequences", DType::I32, {n});
+  add(positions_, "positions", DType::I32, {n});
+  if (config_.norm == NormKind::LayerNorm) add(mean_, "mean", DType::F32, {n});
+  add(inv_, "inv", DType::F32, {n});
+  add(residual_, "residual", dtype_, {n, c});
+  add(delta_, "delta", dtype_, {n, c});
+  add(normed_, "normed", dtype_, {n, c});
+  add(qkv_, "qkv", dtype_, {n, a.qkv_width()});
+  add(attended_, "attended", dtype_, {n, a.out_width()});
+  add(up_, "up", dtype_, {n, config_.up_width()});
+  add(act_, "act", dtype_, {n, config_.ffn});
+  head_rows_ = std::min<int64_t>(padded_tokens(shape_.sequences, 16), shape_.chunk);
+  add(head_in_, "head.input", dtype_, {head_rows_, c});
+  add(logits_, "logits", DType::F32, {head_rows_, config_.padded_vocab()});
+  if (!config_.learned_positions)
+    add(rope_table_, "rope.table", DType::F32, {shape_.capacity, config_.head_dim});
+
+  std::vector<WorkspaceNeeds::Gemm> gemms = {{n, a.qkv_width(), c},
+                                             {n, c, a.out_width()},
+                                             {n, config_.up_width(), c},
+                                             {n, c, config_.ffn},
+                                             {head_rows_, config_.padded_vocab(), c}};
+  const WorkspaceNeeds needs{
+      .gemms = gemms,
+      .dtype = dtype_,
+      .tokens = n,
+      .width = std::max({c, config_.up_width(), a.qkv_width(), config_.padded_vocab()}),
+      .attention = a,
+      .max_length = shape_.capacity,
+      .parameters = std::ssize(parameters_.all()),
+      .fp8 = false,
+      .decode = true};
+  planner_.add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)},
+               MemoryCategory::Workspace, Lifetime::always());
+  planner_.finish();
+}
+
+void Decoder::allocate() {
+  memory_ = backend_.allocate(plan().peak_bytes());
+  planner_.bind(memory_.get());
+  if (rope_table_) backend_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());
+}
+
+void Decoder::norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta) {
+  const int64_t n = y.rows();
+  backend_.norm_forward(config_.norm, {.dense = y}, residual, mean_ ? first_rows(mean_, n) : Tensor{},
+                        first_rows(inv_, n), residual, delta, norm.gain->weight,
+                        norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
+}
+
+std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {
+  require(memory_ != nullptr, "[decoder] read() before allocate()");
+  std::vector<Token> tokens;
+  for (const Continuation& c : continuations) {
+    require(c.sequence >= 0 && c.sequence < shape_.sequences && !c.ids.empty(),
+            "[decoder] {} ids for sequence {} of {}, expected at least one", c.ids.size(), c.sequence,
+            shape_.sequences);
+    int64_t& length = lengths_[static_cast<size_t>(c.sequence)];
+    require(length + std::ssize(c.ids) <= shape_.capacity,
+            "[decoder] {} tokens behind {} of sequence {}, which holds {} at most", c.ids.size(), length,
+            c.sequence, shape_.capacity);
+    for (size_t i = 0; i < c.ids.size(); ++i) {
+      require(c.ids[i] >= 0 && c.ids[i] < config_.vocab, "[decoder] token id {}, expected 0 to {}", c.ids[i],
+              config_.vocab - 1);
+      tokens.push_back({c.ids[i], static_cast<int32_t>(c.sequence), static_cast<int32_t>(length++),
+                        every_token || i + 1 == c.ids.size()});
+    }
+  }
+  backend_.set_workspace(workspace_);  // others may take turns on the same backend
+  std::vector<Logits> logits;
+  for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
+    const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
+    pass(std::span(tokens).subspan(begin, count), logits);
+  }
+  return logits;
+}
+
+void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
+  const int64_t n = padded_tokens(std::ssize(tokens), shape_.chunk);
+  std::vector<int32_t> ids(static_cast<size_t>(n), 0), sequences(ids.size(), -1), positions(ids.size(), 0);
+  std::vector<int64_t> wanted;
+  int64_t longest = 1;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    ids[i] = tokens[i].id;
+    sequences[i] = tokens[i].sequence;
+    positions[i] = tokens[i].position;
+    longest = std::max<int64_t>(longest, tokens[i].position + 1);
+    if (tokens[i].wanted) wanted.push_back(static_cast<int64_t>(i));
+  }
+  const auto rows = [n](const Tensor& tensor) { return first_rows(tensor, n); };
+  const Tensor token = rows(tokens_), sequence = rows(sequences_), position = rows(positions_);
+  const Tensor residual = rows(residual_), delta = rows(delta_), normed = rows(normed_), qkv = rows(qkv_);
+  const Tensor attended = rows(attended_), up = rows(up_), act = rows(act_);
+  backend_.copy_to_device(token, ids.data());
+  backend_.copy_to_device(sequence, sequences.data());
+  backend_.copy_to_device(position, positions.data());
+
+  const AttentionShape attention = config_.attention();
+  backend_.embedding_forward(residual, token, position, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  Tensor added;  // what the layer before adds to the residual; nothing before the first
+  for (Layer& layer : layers_) {
+    norm(layer.attention_norm, normed, residual, added);
+    layer.qkv.forward(backend_, qkv, {.dense = normed});
+    if (rope_table_) backend_.rope_forward(qkv, position, rope_table_, attention);
+    backend_.attention_decode(attended, layer.cache, qkv, sequence, position, longest, attention);
+    layer.out.forward(backend_, delta, {.dense = attended});
+    norm(layer.mlp_norm, normed, residual, delta);
+    layer.up.forward(backend_, up, {.dense = normed});
+    backend_.activation_forward(config_.activation, {.dense = act}, up);
+    layer.down.forward(backend_, delta, {.dense = act});
+    added = delta;
+  }
+  norm(final_norm_, normed, residual, delta);
+  head(wanted, normed, logits);
+}
+
+void Decoder::head(std::span<const int64_t> wanted, Tensor normed, std::vector<Logits>& logits) {
+  const auto vocab = static_cast<size_t>(config_.vocab), padded = static_cast<size_t>(config_.padded_vocab());
+  while (!wanted.empty()) {
+    const size_t count = std::min(wanted.size(), static_cast<size_t>(head_rows_));
+    for (size_t i = 0; i < count; ++i)
+      backend_.copy(head_in_.row_range(static_cast<int64_t>(i), 1), normed.row_range(wanted[i], 1));
+    const int64_t rows = padded_tokens(static_cast<int64_t>(count), head_rows_);
+    for (int64_t i = static_cast<int64_t>(count); i < rows; ++i) backend_.zero(head_in_.row_range(i, 1));
+    const Tensor out = logits_.row_range(0, rows);
+    head_.forward(backend_, out, {.dense = head_in_.row_range(0, rows)});
+    std::vector<float> values(static_cast<size_t>(rows) * padded);
+    backend_.copy_to_host(values.data(), out);
+    for (size_t i = 0; i < count; ++i) {
+      const auto row = values.begin() + static_cast<std::ptrdiff_t>(i * padded);
+      logits.emplace_back(row, row + static_cast<std::ptrdiff_t>(vocab));
+    }
+    wanted = wanted.subspan(count);
+  }
+}
+
+}  // namespace octet

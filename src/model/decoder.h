@@ -1,0 +1,92 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/block.h"
+
+namespace octet {
+
+struct DecoderShape {
+  int64_t sequences = 1;  // continued side by side
+  int64_t capacity = 0;   // most tokens of a sequence, prompt and continuation together
+  int64_t chunk = 128;    // most tokens in one pass: longer prompts take several
+};
+
+// The forward pass alone, for generating text: keys and values of what was read stay in a cache, so that a new token
+// costs one pass over itself. Dense: fp32 or bf16. Construction plans; allocate() takes the memory.
+class Decoder {
+ public:
+  // With `weights`, those of a model in training are used, in their dtype; otherwise own ones of `dtype`.
+  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Backend& backend,
+          ParameterSet* weights = nullptr);
+  Decoder(const Decoder&) = delete;  // the planner points into it
+
+  const ModelConfig& config() const { return config_; }
+  const DecoderShape& shape() const { return shape_; }
+  const MemoryPlan& plan() const { return planner_.plan(); }
+  ParameterSet& parameters() { return parameters_; }
+  void allocate();
+
+  // Tokens of a sequence that are cached.
+  int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
+  void clear(int64_t sequence) { lengths_[static_cast<size_t>(sequence)] = 0; }
+
+  struct Continuation {
+    int64_t sequence = 0;
+    std::span<const int32_t> ids;  // at least one
+  };
+  using Logits = std::vector<float>;  // of the unpadded vocabulary
+  // Reads the ids of each continuation behind what its sequence holds, all in as few passes as `chunk` allows. Gives
+  // the logits after the last id of each, or with `every_token` after each id, in the order of the continuations. No
+  // sequence twice. Waits for the device.
+  std::vector<Logits> read(std::span<const Continuation> continuations, bool every_token = false);
+
+ private:
+  struct Layer {
+    Norm attention_norm, mlp_norm;
+    Linear qkv, out, up, down;
+    KvCache cache;  // (sequences, capacity, K * D)
+  };
+  struct Token {
+    int32_t id, sequence, position;
+    bool wanted;  // its logits are asked for
+  };
+
+  void plan_buffers();
+  void pass(std::span<const Token> tokens, std::vector<Logits>& logits);
+  void norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta);
+  void head(std::span<const int64_t> rows, Tensor normed, std::vector<Logits>& logits);
+
+  ModelConfig config_;
+  DecoderShape shape_;
+  DType dtype_;
+  Backend& backend_;
+  BufferPlanner planner_;
+  std::unique_ptr<ParameterSet> own_parameters_;
+  ParameterSet& parameters_;
+  std::shared_ptr<void> memory_;
+  std::vector<int64_t> lengths_;
+
+  Parameter* wte_ = nullptr;
+  Parameter* wpe_ = nullptr;
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  Linear head_;
+
+  // For up to `chunk` tokens; a pass uses the first rows.
+  Tensor tokens_, sequences_, positions_;  // (chunk) int32
+  Tensor mean_, inv_;                      // (chunk) fp32
+  Tensor residual_, delta_, normed_;       // (chunk, C)
+  Tensor qkv_;                             // (chunk, (H + 2K) * D)
+  Tensor attended_;                        // (chunk, H * D)
+  Tensor up_, act_;                        // (chunk, F or 2F), (chunk, F)
+  int64_t head_rows_ = 0;
+  Tensor head_in_;     // (head_rows, C)
+  Tensor logits_;      // (head_rows, padded vocab) fp32
+  Tensor rope_table_;  // (capacity, D) fp32
+  Tensor workspace_;
+};
+
+}  // namespace octet

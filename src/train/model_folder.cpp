@@ -1,0 +1,105 @@
+#include "train/model_folder.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "data/tokenizer.h"
+#include "io/checkpoint_manifest.h"
+#include "train/config.h"
+#include "train/hf_folder.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kTrainConfigName = "train_config.yaml";
+constexpr const char* kRunFolders[] = {"checkpoints", "checkpoints_fp8"};
+
+bool holds_checkpoints(Env& env, const std::string& directory) {
+  if (!env.is_directory(directory)) return false;
+  for (const std::string& name : env.list(directory)) {
+    if (name.starts_with("step_")) return true;
+  }
+  return false;
+}
+
+// The tokenizer that the checkpoint's run used, as the run named it.
+std::string tokenizer_of_run(const Checkpoint& checkpoint) {
+  if (!checkpoint.has_file(kTrainConfigName)) return "";
+  const std::string path = checkpoint.file_path(kTrainConfigName);
+  try {
+    return load_train_config(path, {}).tokenizer;
+  } catch (const Error& error) {
+    log_warning("{} cannot be read, so the tokenizer is not known: {}", path, error.what());
+    return "";
+  }
+}
+
+bool holds_tokenizer(Env& env, const std::string& folder) {
+  for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"}) {
+    if (env.exists(join_path(folder, name))) return true;
+  }
+  return false;
+}
+
+// The newest of all that the run's folders hold; a run that was switched to FP8 has two.
+Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::string& path, bool best) {
+  std::optional<Checkpoint> chosen;
+  for (const std::string& folder : folders) {
+    const CheckpointStore store(env, folder);
+    std::optional<Checkpoint> candidate = best ? store.open_best() : store.open_latest();
+    if (!candidate) continue;
+    const bool better = !chosen || (best ? candidate->summary.loss < chosen->summary.loss
+                                         : candidate->saved_at > chosen->saved_at);
+    if (better) chosen = std::move(candidate);
+  }
+  require(chosen.has_value(), "[{}] holds no {}checkpoint", path, best ? "best " : "");
+  return *chosen;
+}
+
+ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
+  ModelFolder model;
+  model.folder = checkpoint.path;
+  model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
+  model.tokenizer = tokenizer_of_run(checkpoint);
+  model.checkpoint = std::move(checkpoint);
+  return model;
+}
+
+}  // namespace
+
+std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
+  if (holds_checkpoints(env, path)) return {path};
+  std::vector<std::string> folders;
+  for (const char* name : kRunFolders) {
+    if (const std::string folder = join_path(path, name); holds_checkpoints(env, folder))
+      folders.push_back(folder);
+  }
+  return folders;
+}
+
+ModelFolder find_model(const std::string& path, bool best) {
+  Env& env = posix_env();
+  require(env.is_directory(path),
+          "[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
+  ModelFolder model;
+  if (env.exists(join_path(path, kManifestName))) {
+    require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
+    model = model_of_checkpoint(open_checkpoint(env, path));
+  } else if (env.exists(join_path(path, "config.json"))) {
+    require(!best, "[{}] is a Hugging Face folder, --best is for the folder of a run", path);
+    model.folder = path;
+    model.source = fmt::format("Hugging Face folder {}", path);
+  } else {
+    const std::vector<std::string> folders = checkpoint_folders(env, path);
+    require(!folders.empty(),
+            "[{}] is no model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
+            "checkpoints/step_N (a run)",
+            path, kManifestName);
+    model = model_of_checkpoint(choose(env, folders, path, best));
+  }
+  if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
+  model.config = read_hf_config(model.folder);
+  return model;
+}
+
+}  // namespace octet

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "io/checkpoint_store.h"
+#include "model/config.h"
+
+namespace octet {
+
+// A trained model on disk, however it was named.
+struct ModelFolder {
+  std::string folder;  // holds config.json and the safetensors
+  std::string source;  // "Hugging Face folder x", "checkpoint of step 500, runs/a/checkpoints/step_500"
+  std::optional<Checkpoint> checkpoint;  // where it is one
+  std::string tokenizer;                 // for make_tokenizer; empty: not known
+  ModelConfig config;                    // with the ids that end a text, where folder or tokenizer know them
+};
+
+// `path` is a Hugging Face folder, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
+// checkpoints the latest is taken, or the best with `best`. Checksums of a checkpoint are verified. Error that says
+// what was looked for otherwise.
+ModelFolder find_model(const std::string& path, bool best = false);
+
+// The folders of checkpoints of a run, or `path` itself where it is one; empty where there are none.
+std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
+
+}  // namespace octet

@@ -1,0 +1,192 @@
+#include <algorithm>
+
+#include "support/op_table_detail.h"
+
+// The cases of rope and attention; see op_table.cpp for the others.
+namespace octet::test {
+
+OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
+  OpCase op = start("rope", dtype, {rows, shape.heads, shape.kv_heads, shape.head_dim});
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim, half = depth / 2, positions = 11;
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  std::vector<double> table(at(positions * depth));
+  for (int64_t p = 0; p < positions; ++p) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle =
+          static_cast<double>(p) * std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+      table[at(p * depth + i)] = round_to(DType::F32, std::cos(angle));
+      table[at(p * depth + half + i)] = round_to(DType::F32, std::sin(angle));
+    }
+  }
+  op.add_gradient_input("qkv", dtype, {rows, width}, normal(rows * width, dtype, 1), false);
+  op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
+  op.add_input("table", DType::F32, {positions, depth}, fixed(table));
+  op.add_output("qkv_rotated", dtype, {rows, width});
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.copy(args.out[0], args.in[0]);
+    backend.rope_forward(args.out[0], args.in[1], args.in[2], shape);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.copy(args.grad[0], args.upstream[0]);
+    backend.rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out = in[0];
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t line = static_cast<int64_t>(in[1][at(r)]) * depth;
+      for (int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
+        for (int64_t i = 0; i < half; ++i) {
+          const size_t low = at(r * width + head * depth + i), high = low + at(half);
+          const double c = in[2][at(line + i)], s = in[2][at(line + half + i)];
+          out[low] = in[0][low] * c - in[0][high] * s;
+          out[high] = in[0][high] * c + in[0][low] * s;
+        }
+      }
+    }
+    return Arrays{out};
+  };
+  return op;
+}
+
+OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label) {
+  int64_t tokens = 0, longest = 0;
+  std::vector<double> starts = {0};
+  for (const int64_t length : lengths) {
+    tokens += length;
+    longest = std::max(longest, length);
+    starts.push_back(static_cast<double>(tokens));
+  }
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  OpCase op = start("attention_" + label, dtype, {tokens, shape.heads, shape.kv_heads, shape.head_dim});
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim;
+  op.needs.tokens = tokens;
+  op.needs.attention = shape;
+  op.needs.max_length = longest;
+  for (const int64_t length : lengths)
+    op.flops += 2.0 * static_cast<double>(length * length * shape.out_width());
+  op.add_gradient_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1), false);
+  starts.resize(starts.size() + 2, -1.0);  // capacity beyond the count
+  op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, fixed(starts));
+  op.add_output("out", dtype, {tokens, shape.out_width()});
+  op.add_output("lse", DType::F32, {shape.heads, tokens}, false);
+  const auto count = static_cast<int64_t>(lengths.size());
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.attention_forward(operand(args.out[0]), args.out[1], args.in[0], {args.in[1], count, longest},
+                              shape);
+  };
+  op.backward = [=](Backend& backend, Args& args) {
+    backend.attention_backward(args.grad[0], args.upstream[0], args.in[0], args.out[0], args.out[1],
+                               {args.in[1], count, longest}, shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out(at(tokens * shape.out_width())), lse(at(shape.heads * tokens));
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      const int64_t kv_head = head / (shape.heads / shape.kv_heads);
+      const auto value = [&](int64_t token, int64_t column, int64_t c) {
+        return in[0][at(token * width + column * depth + c)];
+      };
+      for (int64_t document = 0; document < count; ++document) {
+        const auto begin = static_cast<int64_t>(starts[at(document)]);
+        for (int64_t i = begin; i < static_cast<int64_t>(starts[at(document + 1)]); ++i) {
+          std::vector<double> scores;
+          for (int64_t j = begin; j <= i; ++j) {
+            double score = 0;
+            for (int64_t c = 0; c < depth; ++c)
+              score += value(i, head, c) * value(j, shape.heads + kv_head, c);
+            scores.push_back(score * static_cast<double>(shape.scale));
+          }
+          const double largest = *std::max_element(scores.begin(), scores.end());
+          double total = 0;
+          for (double& score : scores) total += score = std::exp(score - largest);
+          lse[at(head * tokens + i)] = largest + std::log(total);
+          for (int64_t c = 0; c < depth; ++c) {
+            double sum = 0;
+            for (int64_t j = begin; j <= i; ++j) {
+              sum += scores[at(j - begin)] / total * value(j, shape.heads + shape.kv_heads + kv_head, c);
+            }
+            out[at(i * shape.out_width() + head * depth + c)] = sum;
+          }
+        }
+      }
+    }
+    return Arrays{out, lse};
+  };
+  return op;
+}
+
+OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, int64_t added,
+                   std::string label) {
+  const auto sequences = static_cast<int64_t>(lengths.size());
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end()) + added, capacity = longest + 3;
+  const int64_t tokens = sequences * added + 1, depth = shape.head_dim, width = shape.qkv_width();
+  const int64_t cache_width = shape.kv_heads * depth, cache_size = sequences * capacity * cache_width;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(depth));
+  std::vector<double> sequence, position;
+  for (int64_t s = 0; s < sequences; ++s) {
+    for (int64_t i = 0; i < added; ++i) {
+      sequence.push_back(static_cast<double>(s));
+      position.push_back(static_cast<double>(lengths[at(s)] + i));
+    }
+    if (s == 0) sequence.push_back(-1.0), position.push_back(0.0);
+  }
+  OpCase op = start("decode_" + label, dtype, {tokens, shape.heads, shape.kv_heads, depth, longest});
+  op.needs.tokens = tokens;
+  op.needs.attention = shape;
+  op.needs.max_length = capacity;
+  op.needs.decode = true;
+  op.flops = 4.0 * static_cast<double>(tokens * longest * shape.out_width());
+  op.add_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1));
+  op.add_input("keys", dtype, {sequences, capacity, cache_width}, normal(cache_size, dtype, 2));
+  op.add_input("values", dtype, {sequences, capacity, cache_width}, normal(cache_size, dtype, 3));
+  op.add_input("sequences", DType::I32, {tokens}, fixed(sequence));
+  op.add_input("positions", DType::I32, {tokens}, fixed(position));
+  op.add_output("out", dtype, {tokens, shape.out_width()}, false);
+  op.add_output("keys", dtype, {sequences, capacity, cache_width}, false);
+  op.add_output("values", dtype, {sequences, capacity, cache_width}, false);
+  op.forward = [=](Backend& backend, Args& args) {
+    backend.copy(args.out[1], args.in[1]);
+    backend.copy(args.out[2], args.in[2]);
+    backend.attention_decode(args.out[0], {args.out[1], args.out[2]}, args.in[0], args.in[3], args.in[4],
+                             longest, shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out(at(tokens * shape.out_width())), keys = in[1], values = in[2];
+    const auto place = [&](int64_t n, int64_t p) {
+      return (static_cast<int64_t>(sequence[at(n)]) * capacity + p) * cache_width;
+    };
+    for (int64_t n = 0; n < tokens; ++n) {
+      if (sequence[at(n)] < 0) continue;
+      for (int64_t c = 0; c < cache_width; ++c) {
+        const size_t to = at(place(n, static_cast<int64_t>(position[at(n)])) + c);
+        keys[to] = in[0][at(n * width + shape.heads * depth + c)];
+        values[to] = in[0][at(n * width + shape.heads * depth + cache_width + c)];
+      }
+    }
+    for (int64_t n = 0; n < tokens; ++n) {
+      if (sequence[at(n)] < 0) continue;
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        const int64_t column = head / (shape.heads / shape.kv_heads) * depth;
+        std::vector<double> weights;
+        double total = 0;
+        for (int64_t p = 0; p <= static_cast<int64_t>(position[at(n)]); ++p) {
+          double score = 0;
+          for (int64_t c = 0; c < depth; ++c)
+            score += in[0][at(n * width + head * depth + c)] * keys[at(place(n, p) + column + c)];
+          weights.push_back(std::exp(score * static_cast<double>(shape.scale)));
+          total += weights.back();
+        }
+        for (size_t p = 0; p < weights.size(); ++p) {
+          for (int64_t c = 0; c < depth; ++c) {
+            out[at(n * shape.out_width() + head * depth + c)] +=
+                weights[p] / total * values[at(place(n, static_cast<int64_t>(p)) + column + c)];
+          }
+        }
+      }
+    }
+    return Arrays{out, keys, values};
+  };
+  return op;
+}
+
+}  // namespace octet::test
