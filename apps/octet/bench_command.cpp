@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "command.h"
 #include "report/table.h"
@@ -102,10 +103,12 @@ int bench_command(std::span<const std::string> arguments) {
                {"memory", Align::Right},
                {"loss", Align::Right},
                {"against the first", Align::Right}});
+  BenchOptions options = request.options;
+  options.progress = [](const std::string& what) { log_info("{}", what); };
   nlohmann::json figures = nlohmann::json::array();
   double first_ms = 0;
   for (const TrainConfig& config : configs) {
-    const BenchResult r = bench(config, request.options);
+    const BenchResult r = bench(config, options);
     if (first_ms == 0) first_ms = r.step_ms;
     table.add_row({r.recipe.empty() ? r.precision : fmt::format("{} {}", r.precision, r.recipe),
                    fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),

@@ -5,12 +5,9 @@
 #include <vector>
 
 #include "train/config.h"
+#include "train/exit_codes.h"
 
 namespace octet {
-
-constexpr int kExitDone = 0;
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;  // wrong usage or configuration: nothing was started
 
 // `run` gets what follows the command's name and returns the exit code. Errors are thrown: ConfigError exits
 // with kExitUsage, every other exception with kExitFailure.
@@ -31,6 +28,7 @@ int eval_command(std::span<const std::string> arguments);
 int checkpoints_command(std::span<const std::string> arguments);
 int export_command(std::span<const std::string> arguments);
 int plot_command(std::span<const std::string> arguments);
+int prepare_command(std::span<const std::string> arguments);
 int tokenize_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 

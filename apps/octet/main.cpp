@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "train/data_prepare.h"
 
 namespace octet {
 
@@ -21,6 +22,7 @@ std::span<const Command> commands() {
       {"checkpoints", "List the checkpoints of a run", checkpoints_command},
       {"export", "Write a Hugging Face folder from a checkpoint", export_command},
       {"plot", "Draw loss, learning rate and throughput of runs", plot_command},
+      {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
@@ -36,8 +38,9 @@ int run_program(std::span<const std::string> arguments) {
   app.set_version_flag("--version", "octet " OCTET_VERSION, "Print the version and exit");
   app.footer(
       "'octet COMMAND --help' lists what a command takes.\n"
-      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 130 or 143 stopped by SIGINT or "
-      "SIGTERM.");
+      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 3 no finite gradient for three steps, 4 three "
+      "checkpoints\ncould not be saved, 75 stopped by a signal and saved (go on with --resume latest), 128 + N ended "
+      "at once by signal N.");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   for (const Command& command : commands())
     app.add_subcommand(command.name, command.summary)->group("Commands");
@@ -93,6 +96,9 @@ int main(int argc, char** argv) {
   } catch (const ConfigError& e) {
     print_error(e.what());
     return kExitUsage;
+  } catch (const Interrupted& e) {
+    print_error(e.what());
+    return 128 + e.signal();
   } catch (const std::bad_alloc&) {
     print_error("out of memory on the host");
   } catch (const std::exception& e) {

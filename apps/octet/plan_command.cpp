@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "backend/cuda_workspace.h"
 #include "base/error.h"
 #include "command.h"
 #include "report/text.h"
@@ -15,9 +16,12 @@ constexpr const char* kHelp =
     "Shows what a run would do before it is started: every layer with its shape, share of the work and "
     "precision,\n"
     "why anything is not in FP8, the share of all work in FP8, and the memory plan. Nothing is trained.\n"
-    "--gpu NAME adds the expected FP8/BF16 ratio of the matrix work on a GPU whose rates were measured "
-    "(h200);\n"
-    "without it, the GPU of this machine is taken where it is known. Keys as for 'octet train --help'.\n";
+    "--gpu NAME plans for a GPU that need not be there (h200): its memory, and the expected FP8/BF16 ratio "
+    "of "
+    "the\n"
+    "matrix work on it. Without it, the GPU of this machine is taken where it is known. Keys as for 'octet "
+    "train "
+    "--help'.\n";
 
 // Takes "--gpu NAME" or "--gpu=NAME" out of the arguments: it is no key of a run.
 std::string take_gpu(std::vector<std::string>& arguments) {
@@ -53,14 +57,26 @@ int plan_command(std::span<const std::string> given) {
   }
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) fail_config("octet plan takes one configuration file");
+  std::unique_ptr<Backend> planned;
+  if (!gpu.empty()) {
+    const GpuRates asked = *gpu_rates(gpu);
+    planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
+  }
   const Setup setup = make_model_setup(
-      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings));
+      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings),
+      std::move(planned));
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
              human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
              setup.model.width, setup.shape.rows, setup.shape.length, setup.precision_label,
              setup.backend->description());
-  fmt::print("{}\n{}", coverage_text(*setup.transformer), memory_text(setup.transformer->plan()));
+  fmt::print("{}\n{}backward computes again: {}\n", coverage_text(*setup.transformer),
+             memory_text(setup.transformer->plan()), recompute_text(setup));
+  const int64_t memory = setup.backend->memory_bytes();
+  if (setup.transformer->plan().peak_bytes() > memory) {
+    fmt::print("this does not fit: {} are free on {}\n", human_bytes(static_cast<double>(memory)),
+               setup.backend->description());
+  }
   if (gpu.empty()) gpu = setup.backend->description();
   if (const std::optional<GpuRates> rates = gpu_rates(gpu)) {
     fmt::print("\nexpected FP8/BF16 ratio of the matrix work on {}: {:.2f}x\n", rates->gpu,

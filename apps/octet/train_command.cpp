@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "train/resume.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -34,7 +35,7 @@ int train_command(std::span<const std::string> arguments) {
   }
   const std::string path = parsed.positionals.empty() ? "" : parsed.positionals[0];
   if (!parsed.positionals.empty() && path.empty()) fail_config("the name of the configuration file is empty");
-  return train(load_train_config(path, parsed.settings));
+  return train(load_resumable_config(path, parsed.settings));
 }
 
 }  // namespace octet

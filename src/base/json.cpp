@@ -121,7 +121,7 @@ class Builder {
 
   [[noreturn]] void fail_at(size_t position, std::string_view what) const {
     const std::string_view before = text_.substr(0, position);
-    size_t line = 1, column = 1;
+    int64_t line = options_.first_line, column = options_.first_column;
     for (const char c : before) {
       ++column;
       if (c == '\n') ++line, column = 1;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -11,6 +12,9 @@ struct JsonOptions {
   // so the limit also keeps those within the stack.
   int max_depth = 64;
   bool refuse_duplicate_keys = false;  // otherwise the last one wins, as in most readers
+  // Where the text stands in its file, for the places in errors.
+  int64_t first_line = 1;
+  int64_t first_column = 1;
 };
 
 // Parses UTF-8 text that must hold one JSON value and nothing else. `place` names the file (or other source)

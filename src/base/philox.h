@@ -1,11 +1,46 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
 
+#include "base/host_device.h"
+
 namespace octet {
+
+namespace detail {
+
+// Natural logarithm of x / 2^32 for a whole x in [1, 2^32]. Like cos_turns it is built from +, *, / and fma alone, each
+// rounded once, so that every machine and the GPU get the same bits; right to about 2^-52.
+OCTET_HOST_DEVICE inline double log_of_fraction(double x) {
+  const auto bits = std::bit_cast<uint64_t>(x);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  double m = std::bit_cast<double>((bits & 0xFFFFFFFFFFFFFull) | 0x3FF0000000000000ull);  // [1, 2)
+  if (m > std::numbers::sqrt2) m *= 0.5, ++exponent;
+  // log m = 2 atanh s = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double series = 1.0 / 25;
+  for (int n = 23; n >= 3; n -= 2) series = fma(series, z, 1.0 / n);
+  const double log_m = fma(2.0 * s * z, series, 2.0 * s);
+  return fma(static_cast<double>(exponent - 32), std::numbers::ln2, log_m);
+}
+
+// cos(2 pi x / 2^32).
+OCTET_HOST_DEVICE inline double cos_turns(uint32_t x) {
+  const uint32_t quarter = (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
+  const auto rest = static_cast<int32_t>(x - (quarter << 30));
+  const double angle = static_cast<double>(rest) * (2.0 * std::numbers::pi * 0x1p-32), z = angle * angle;
+  // Taylor series: 1 - z / 2! + z^2 / 4! - ..., or angle * (1 - z / 3! + ...)
+  const bool sine = quarter % 2 == 1;
+  double series = 1.0;
+  for (int n = sine ? 19 : 18; n >= 2; n -= 2) series = fma(-z / (n * (n - 1)), series, 1.0);
+  const double value = sine ? angle * series : series;
+  return quarter == 1 || quarter == 2 ? -value : value;
+}
+
+}  // namespace detail
 
 // Philox 4x32-10 (Salmon et al., SC'11): random numbers as a pure function of (seed, stream, index), so that a
 // value does not depend on the order or the number of threads that ask for it, and a restart needs no saved state
@@ -42,12 +77,11 @@ class Philox {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(bits(index)) * bound) >> 64);
   }
 
-  // Standard normal by Box-Muller.
-  float normal(uint64_t index) const {
+  // Standard normal by Box-Muller, the same bits on host and GPU.
+  OCTET_HOST_DEVICE float normal(uint64_t index) const {
     const auto w = words(index);
-    const double u = (static_cast<double>(w[0]) + 1.0) * 0x1p-32;  // (0, 1]
-    const double v = static_cast<double>(w[1]) * 0x1p-32;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
+    const double log_u = detail::log_of_fraction(static_cast<double>(w[0]) + 1.0);  // u in (0, 1]
+    return static_cast<float>(sqrt(-2.0 * log_u) * detail::cos_turns(w[1]));
   }
 
  private:

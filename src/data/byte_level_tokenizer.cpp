@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/unicode.h"
 
 namespace octet {
@@ -24,6 +25,27 @@ std::vector<AddedToken> select_added(const ByteLevelSpec& spec, bool normalized)
     if (normalized && spec.nfc) tokens.back().content = to_nfc(token.content);
   }
   return tokens;
+}
+
+uint64_t fingerprint_of(const ByteLevelSpec& spec) {
+  Hash64 hash;
+  hash.add(spec.tokens.size());
+  for (const std::string& token : spec.tokens) hash.add(token);
+  // Two files may list the same merges with other numbers: their order is what counts.
+  std::vector<const BpeModel::Merge*> merges;
+  for (const BpeModel::Merge& merge : spec.merges) merges.push_back(&merge);
+  std::stable_sort(merges.begin(), merges.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
+  for (const BpeModel::Merge* merge : merges) hash.add(merge->left).add(merge->right).add(merge->result);
+  hash.add(spec.ignore_merges).add(static_cast<int>(spec.pattern)).add(spec.add_prefix_space).add(spec.nfc);
+  for (const AddedToken& token : spec.added) {
+    hash.add(token.id).add(token.content).add(token.special).add(token.normalized);
+    hash.add(token.lstrip).add(token.rstrip).add(token.single_word);
+  }
+  for (const auto* ids : {&spec.prefix, &spec.suffix}) {
+    hash.add(ids->size());
+    for (const int32_t id : *ids) hash.add(id);
+  }
+  return hash.add(spec.bos.value_or(-1)).add(spec.eos.value_or(-1)).value();
 }
 
 }  // namespace
@@ -59,6 +81,7 @@ class ByteLevelTokenizer::Lease {
 
 ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelSpec spec)
     : place_(spec.place),
+      fingerprint_(fingerprint_of(spec)),
       model_(spec.tokens, spec.merges, spec.ignore_merges),
       pattern_(spec.pattern),
       add_prefix_space_(spec.add_prefix_space),

@@ -47,6 +47,7 @@ class ByteLevelTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(kinds_.size()); }
   std::optional<int32_t> bos() const override { return bos_; }
   std::optional<int32_t> eos() const override { return eos_; }
+  uint64_t fingerprint() const override { return fingerprint_; }
 
  private:
   enum class Kind : uint8_t { None, Model, Added, Special };
@@ -57,6 +58,7 @@ class ByteLevelTokenizer : public Tokenizer {
   void encode_words_parallel(std::string_view text, std::vector<int32_t>& out) const;
 
   std::string place_;
+  uint64_t fingerprint_;
   BpeModel model_;
   SplitPattern pattern_;
   bool add_prefix_space_, nfc_;

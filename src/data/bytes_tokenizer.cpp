@@ -10,6 +10,11 @@ std::vector<int32_t> BytesTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
+std::optional<int32_t> BytesTokenizer::find_token(std::string_view text) const {
+  if (text == "<|endoftext|>") return kEndOfText;
+  return std::nullopt;
+}
+
 std::string BytesTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   text.reserve(ids.size());

@@ -15,9 +15,12 @@ class BytesTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  bool is_special(int32_t id) const override { return id == kEndOfText; }
   int64_t vocab_size() const override { return kVocabSize; }
   std::optional<int32_t> bos() const override { return kEndOfText; }
   std::optional<int32_t> eos() const override { return kEndOfText; }
+  std::optional<int32_t> find_token(std::string_view text) const override;
+  uint64_t fingerprint() const override { return 0x6279746573000001; }  // "bytes", version 1
 };
 
 }  // namespace octet

@@ -1,7 +1,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <span>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "data/permutation.h"
 
 namespace octet {
 namespace {
@@ -16,25 +16,6 @@ namespace {
 // Streams of random numbers, kept apart so that the seed can be shared with the rest of a run.
 constexpr uint64_t kCropStream = 0x6c6f616465720001;
 constexpr uint64_t kShuffleStream = 0x6c6f616465720002;
-
-// Where element `index` of 0 .. count - 1 goes in the permutation drawn for `epoch`: a Feistel network on the
-// smallest even number of bits that holds count, walked until it lands inside. No memory, any place at once.
-int64_t permuted(int64_t index, int64_t count, uint64_t seed, int64_t epoch) {
-  constexpr uint64_t kRounds = 8;
-  const int half_bits = (static_cast<int>(std::bit_width(static_cast<uint64_t>(count - 1))) + 1) / 2;
-  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  const Philox random(seed, kShuffleStream ^ static_cast<uint64_t>(epoch) << 8);
-  uint64_t x = static_cast<uint64_t>(index);
-  do {
-    uint64_t left = x >> half_bits, right = x & mask;
-    for (uint64_t round = 0; round < kRounds; ++round) {
-      const uint64_t mixed = random.bits(round << 56 | right) & mask;
-      left = std::exchange(right, left ^ mixed);
-    }
-    x = left << half_bits | right;
-  } while (x >= static_cast<uint64_t>(count));
-  return static_cast<int64_t>(x);
-}
 
 void check(const LoaderOptions& options, const TokenSource& source) {
   require(options.rows > 0, "[loader] rows per batch {}, expected at least 1", options.rows);
@@ -54,7 +35,7 @@ void check(const LoaderOptions& options, const TokenSource& source) {
 }  // namespace
 
 Loader::Loader(TokenSource source, const LoaderOptions& options)
-    : source_(std::move(source)), options_(options), state_{options.seed, 0} {
+    : source_(std::move(source)), options_(options), state_{.seed = options.seed} {
   check(options_, source_);
   windows_ = (source_.size() - 1) / options_.length;
   row_.resize(static_cast<size_t>(options_.length) + 1);
@@ -76,7 +57,7 @@ int64_t Loader::sample_start(int64_t sample) const {
     case SampleOrder::Sequential:
       return window * options_.length;
     case SampleOrder::Shuffled:
-      return permuted(window, windows_, state_.seed, epoch) * options_.length;
+      return permuted(window, windows_, epoch_random(state_.seed, kShuffleStream, epoch)) * options_.length;
     case SampleOrder::RandomCrops:
       break;
   }
@@ -97,6 +78,10 @@ int64_t Loader::aligned(int64_t start) {
 
 void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
   source_.read(start, row_);
+  if (source_.has_mask()) {
+    is_target_.resize(row_.size());
+    source_.read_targets(start, is_target_);
+  }
   const size_t length = static_cast<size_t>(options_.length), base = static_cast<size_t>(row) * length;
   std::copy_n(row_.begin(), length, batch.tokens.begin() + static_cast<std::ptrdiff_t>(base));
   batch.document_starts.push_back(static_cast<int32_t>(base));
@@ -104,8 +89,9 @@ void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
   for (size_t i = 0; i < length; ++i) {
     const bool ends_document = options_.respect_documents && row_[i] == *options_.eos;
     batch.positions[base + i] = position++;
-    batch.targets[base + i] = ends_document ? kIgnoreTarget : row_[i + 1];
-    batch.target_count += !ends_document;
+    const bool counts = !ends_document && (is_target_.empty() || is_target_[i + 1] != 0);
+    batch.targets[base + i] = counts ? row_[i + 1] : kIgnoreTarget;
+    batch.target_count += counts;
     if (ends_document && i + 1 < length) {
       position = 0;
       batch.document_starts.push_back(static_cast<int32_t>(base + i + 1));
@@ -113,22 +99,26 @@ void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
   }
 }
 
-void Loader::next(Batch& batch) {
-  const int64_t stride = options_.ranks, taken = options_.rows * stride;
-  const size_t count = static_cast<size_t>(options_.rows * options_.length);
-  batch.rows = options_.rows;
-  batch.length = options_.length;
+void SampleLoader::prepare_batch(Batch& batch, int64_t rows, int64_t length) {
+  const size_t count = static_cast<size_t>(rows * length);
+  batch.rows = rows;
+  batch.length = length;
   batch.tokens.resize(count);
   batch.targets.resize(count);
   batch.positions.resize(count);
   batch.document_starts.clear();
   batch.target_count = 0;
+}
+
+void Loader::next(Batch& batch) {
+  const int64_t stride = options_.ranks, taken = options_.rows * stride;
+  prepare_batch(batch, options_.rows, options_.length);
   for (int64_t row = 0; row < options_.rows; ++row) {
     int64_t start = sample_start(state_.next_sample + options_.rank + row * stride);
     if (options_.align_to_documents && options_.order == SampleOrder::RandomCrops) start = aligned(start);
     fill_row(batch, row, start);
   }
-  batch.document_starts.push_back(static_cast<int32_t>(count));
+  batch.document_starts.push_back(static_cast<int32_t>(options_.rows * options_.length));
   state_.next_sample += taken;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "data/batch.h"
@@ -14,8 +16,13 @@ namespace octet {
 struct LoaderState {
   uint64_t seed = 0;
   int64_t next_sample = 0;  // the first sample that no rank has been handed yet
+  uint64_t data_hash = 0;   // of what the numbering of samples depends on, to notice other data; 0: not known
   bool operator==(const LoaderState&) const = default;
 };
+
+nlohmann::ordered_json loader_state_json(const LoaderState& state);
+// `place` names the file in errors.
+LoaderState parse_loader_state(const nlohmann::json& json, const std::string& place);
 
 class BatchSource {
  public:
@@ -28,6 +35,16 @@ class BatchSource {
   virtual void set_state(const LoaderState& state) = 0;
   // Passes over the data so far: 0 at the start, 1.5 in the middle of the second.
   virtual double epoch() const = 0;
+};
+
+// A source with numbered samples, `samples_per_epoch` of them in a pass, over all ranks.
+class SampleLoader : public BatchSource {
+ public:
+  virtual int64_t samples_per_epoch() const = 0;
+
+ protected:
+  // Room for rows x length tokens, no documents yet.
+  static void prepare_batch(Batch& batch, int64_t rows, int64_t length);
 };
 
 enum class SampleOrder {
@@ -57,7 +74,7 @@ struct LoaderOptions {
 
 // Batches from a token source. Sample i is a pure function of (source, options, seed, i): it depends on no
 // other call, thread or rank. Throws Error when the source has fewer than length + 1 tokens.
-class Loader final : public BatchSource {
+class Loader final : public SampleLoader {
  public:
   Loader(TokenSource source, const LoaderOptions& options);
 
@@ -67,7 +84,7 @@ class Loader final : public BatchSource {
   double epoch() const override;
 
   // Windows of the source: what Sequential and Shuffled hand out in an epoch, over all ranks.
-  int64_t samples_per_epoch() const { return windows_; }
+  int64_t samples_per_epoch() const override { return windows_; }
 
  private:
   int64_t sample_start(int64_t sample) const;
@@ -78,7 +95,8 @@ class Loader final : public BatchSource {
   LoaderOptions options_;
   LoaderState state_;
   int64_t windows_ = 0;
-  std::vector<int32_t> row_;  // (length + 1) scratch
+  std::vector<int32_t> row_;        // (length + 1) scratch
+  std::vector<uint8_t> is_target_;  // likewise; empty where all are targets
 };
 
 }  // namespace octet

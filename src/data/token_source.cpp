@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "data/token_bytes.h"
 #include "io/env.h"
 
 namespace octet {
@@ -74,44 +75,11 @@ Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
   return {0, 2, size / 2};
 }
 
-// The first id that is not below `limit`, or count. Maxima of blocks first: that loop is vectorised.
-template <class Id>
-int64_t first_not_below(const Id* ids, int64_t count, uint64_t limit) {
-  constexpr int64_t kBlock = 1 << 14;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, count);
-    Id most = 0;
-    for (int64_t i = begin; i < end; ++i) most = std::max(most, ids[i]);
-    if (most < limit) continue;
-    return std::find_if(ids + begin, ids + end, [limit](Id id) { return id >= limit; }) - ids;
-  }
-  return count;
-}
-
-template <class Id>
-void widen(const std::byte* data, int64_t first, std::span<int32_t> out) {
-  const Id* ids = reinterpret_cast<const Id*>(data) + first;
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(ids[i]);
-}
-
 }  // namespace
-
-void TokenSource::check_ids(const Piece& piece, int64_t vocab_size) {
-  require(vocab_size > 0, "[dataset] vocabulary of {}, expected at least 1", vocab_size);
-  const uint64_t limit = static_cast<uint64_t>(vocab_size);
-  if (piece.width == 2 && limit > UINT16_MAX) return;
-  const auto* narrow_ids = reinterpret_cast<const uint16_t*>(piece.data);
-  const auto* wide_ids = reinterpret_cast<const uint32_t*>(piece.data);
-  const int64_t place = piece.width == 2 ? first_not_below(narrow_ids, piece.count, limit)
-                                         : first_not_below(wide_ids, piece.count, limit);
-  if (place == piece.count) return;
-  fail("[dataset] {}: id {} at token {} (byte offset {}), expected ids below the vocabulary of {}",
-       piece.name, piece.width == 2 ? narrow_ids[place] : wide_ids[place], place,
-       piece.data_offset + place * piece.width, vocab_size);
-}
 
 void TokenSource::append(Piece piece) {
   if (piece.count == 0) return;
+  has_mask_ = has_mask_ || piece.mask;
   starts_.push_back(size_);
   size_ += piece.count;
   pieces_.push_back(std::move(piece));
@@ -130,7 +98,7 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
               static_cast<int64_t>(owner->size()),
               std::move(name),
               0};
-  check_ids(piece, vocab_size);
+  check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
   source.append(std::move(piece));
   return source;
@@ -140,7 +108,21 @@ TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
   Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset};
-  check_ids(piece, vocab_size);
+  check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
+  const ShardKind& kind = shard.kind();
+  if (kind.vocab_size > vocab_size) {
+    check_token_bytes(shard.token_bytes(), kind.token_width(), shard.counts().tokens, vocab_size,
+                      shard.name(), shard.token_bytes_offset());
+  }
+  Piece piece{shard.owner(),         shard.token_bytes(), kind.token_width(),
+              shard.counts().tokens, shard.name(),        shard.token_bytes_offset()};
+  piece.mask = shard.mask_bytes();
   TokenSource source;
   source.append(std::move(piece));
   return source;
@@ -178,7 +160,8 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
   return from_documents(documents, std::move(name), tokenizer, vocab_size);
 }
 
-void TokenSource::read(int64_t first, std::span<int32_t> out) const {
+template <class Out, class Function>
+void TokenSource::for_each_part(int64_t first, std::span<Out> out, Function&& part) const {
   assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= size_);
   if (out.empty()) return;
   auto index =
@@ -187,14 +170,22 @@ void TokenSource::read(int64_t first, std::span<int32_t> out) const {
     const Piece& piece = pieces_[index];
     const int64_t place = first - starts_[index];
     const auto count = std::min(out.size(), static_cast<size_t>(piece.count - place));
-    if (piece.width == 2) {
-      widen<uint16_t>(piece.data, place, out.first(count));
-    } else {
-      widen<uint32_t>(piece.data, place, out.first(count));
-    }
+    part(piece, place, out.first(count));
     out = out.subspan(count);
     first += static_cast<int64_t>(count);
   }
+}
+
+void TokenSource::read(int64_t first, std::span<int32_t> out) const {
+  for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<int32_t> ids) {
+    widen_token_bytes(piece.data, piece.width, place, ids);
+  });
+}
+
+void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
+  for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<uint8_t> bits) {
+    read_mask_bits(piece.mask, piece.mask_first + place, bits);
+  });
 }
 
 std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const {
@@ -207,6 +198,7 @@ std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const 
     last.count = held_out;
     last.data += first.count * piece.width;
     last.data_offset += first.count * piece.width;
+    last.mask_first += first.count;
     front.append(std::move(first));
     tail.append(std::move(last));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/shard.h"
 #include "data/tokenizer.h"
 
 namespace octet {
@@ -25,6 +26,9 @@ class TokenSource {
   // docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
+  // A shard's documents one after another; its mask says which tokens are targets.
+  static TokenSource from_shard(const Shard& shard, int64_t vocab_size);
+
   // The documents one after another, each followed by the tokenizer's eos where it has one.
   static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
                                     const Tokenizer& tokenizer, int64_t vocab_size);
@@ -39,6 +43,10 @@ class TokenSource {
 
   // out = ids [first, first + out.size()), which must lie inside the source.
   void read(int64_t first, std::span<int32_t> out) const;
+
+  // Whether some tokens are no targets; and which: 1 where predicting the token counts in the loss.
+  bool has_mask() const { return has_mask_; }
+  void read_targets(int64_t first, std::span<uint8_t> out) const;
 
   void append(const TokenSource& other);
 
@@ -57,14 +65,18 @@ class TokenSource {
     int64_t count;
     std::string name;
     int64_t data_offset;  // of `data` in the file, for messages
+    const std::byte* mask = nullptr;  // a bit for each token; null: all are targets
+    int64_t mask_first = 0;           // the bit of the piece's first token
   };
 
   void append(Piece piece);
-  static void check_ids(const Piece& piece, int64_t vocab_size);
+  template <class Out, class Function>
+  void for_each_part(int64_t first, std::span<Out> out, Function&& part) const;
 
   std::vector<Piece> pieces_;
   std::vector<int64_t> starts_;  // of each piece in the source
   int64_t size_ = 0;
+  bool has_mask_ = false;
 };
 
 }  // namespace octet

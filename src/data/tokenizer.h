@@ -30,6 +30,9 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;  // one more than the largest id
   virtual std::optional<int32_t> bos() const { return std::nullopt; }
   virtual std::optional<int32_t> eos() const { return std::nullopt; }
+
+  // Equal for tokenizers that give the same ids, whatever file they were read from; kept with tokens on disk.
+  virtual uint64_t fingerprint() const = 0;
 };
 
 // `name` is a built-in tokenizer ("bytes") or the path of a tokenizer file or folder.

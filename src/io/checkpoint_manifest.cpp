@@ -4,19 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/crc32c.h"
-#include "base/json.h"
+#include "io/sealed_json.h"
 
 namespace octet {
 namespace {
 
 using nlohmann::json;
 
-// Last in the file, over every byte before it: a flipped bit in the step or the loss must not pass either.
-std::string manifest_tail(std::string_view body) {
-  return fmt::format(",\n  \"manifest_crc32c\": \"{:08x}\"\n}}\n", crc32c(body));
-}
 constexpr int64_t kMaxNumber = int64_t{1} << 53;
-const size_t kTailSize = manifest_tail("").size();
 
 template <class T>
 T field(const json& object, const char* key, const std::string& place) {
@@ -27,12 +22,6 @@ T field(const json& object, const char* key, const std::string& place) {
   } catch (const json::exception&) {
     fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
   }
-}
-
-uint32_t parse_crc(const std::string& text, const std::string& place) {
-  require(text.size() == 8 && text.find_first_not_of("0123456789abcdef") == text.npos,
-          "[{}] checksum \"{}\" is not eight hexadecimal digits", place, text);
-  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
 uint32_t file_crc32c(Env& env, const std::string& path) {
@@ -56,18 +45,13 @@ std::string manifest_text(const Checkpoint& checkpoint) {
                                      {"files", nlohmann::ordered_json::array()}};
   for (const CheckpointFile& file : checkpoint.files) {
     manifest["files"].push_back(
-        {{"name", file.name}, {"size", file.size}, {"crc32c", fmt::format("{:08x}", file.crc32c)}});
+        {{"name", file.name}, {"size", file.size}, {"crc32c", crc_text(file.crc32c)}});
   }
-  std::string text = manifest.dump(2);
-  text.resize(text.size() - 2);  // "\n}": the object goes on with the tail
-  return text + manifest_tail(text);
+  return seal_json(manifest);
 }
 
 Checkpoint parse_manifest(std::string_view text, const std::string& place) {
-  require(text.size() > kTailSize, "[{}] has {} bytes, which is too few", place, text.size());
-  const std::string_view body = text.substr(0, text.size() - kTailSize);
-  require(text.substr(body.size()) == manifest_tail(body), "[{}] does not match its own checksum", place);
-  const json manifest = parse_json(text, place, {.max_depth = 8, .refuse_duplicate_keys = true});
+  const json manifest = parse_sealed_json(text, place);
   require(manifest.is_object() && manifest.value("format", "") == "octet checkpoint",
           "[{}] is not the manifest of an octet checkpoint", place);
   const auto version = field<int64_t>(manifest, "version", place);

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/philox.h"
+#include "ops/stochastic.h"
 
 namespace octet {
 namespace {
@@ -101,13 +101,6 @@ class TableBuilder {
   std::vector<ParameterSpec> table_;
 };
 
-// FNV-1a: the random stream of a parameter, from its name.
-uint64_t stream_of(std::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
-  return hash;
-}
-
 int64_t covered_elements(const ParameterSpec& spec) {
   int64_t rows = 0;
   for (const HfPart& part : spec.hf) rows = std::max(rows, part.row_begin + part.rows);
@@ -115,6 +108,27 @@ int64_t covered_elements(const ParameterSpec& spec) {
 }
 
 }  // namespace
+
+// FNV-1a.
+uint64_t Parameter::stream() const {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const char c : spec.name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return hash;
+}
+
+std::vector<NamedTensor> Parameter::state() const {
+  std::vector<NamedTensor> result;
+  const auto add = [&](const char* suffix, const Tensor& tensor) {
+    if (tensor) result.push_back({spec.name + suffix, tensor});
+  };
+  add("", weight);
+  add(".remainder", remainder);
+  add(".m", m);
+  add(".v", v);
+  add(".m.scales", m_scales);
+  add(".v.scales", v_scales);
+  return result;
+}
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
   return TableBuilder(config).build();
@@ -129,11 +143,21 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     };
     plan(p.weight, "", types.weight, MemoryCategory::Weights);
     if (!training) continue;
-    if (types.weight == DType::BF16) plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
-    const DType gradient = p.spec.shape.rank() == 1 || p.spec.summed ? DType::F32 : types.gradient;
-    plan(p.gradient, ".gradient", gradient, MemoryCategory::Gradients);
-    plan(p.m, ".m", types.moments, MemoryCategory::Optimizer);
-    plan(p.v, ".v", types.moments, MemoryCategory::Optimizer);
+    const bool vector = p.spec.shape.rank() == 1;
+    if (types.weight == DType::BF16 && (vector || !types.stochastic)) {
+      plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
+    }
+    plan(p.gradient, ".gradient", vector || p.spec.summed ? DType::F32 : types.gradient,
+         MemoryCategory::Gradients);
+    const DType moments = vector && types.moments == DType::E4M3 ? DType::F32 : types.moments;
+    plan(p.m, ".m", moments, MemoryCategory::Optimizer);
+    plan(p.v, ".v", moments, MemoryCategory::Optimizer);
+    if (moments != DType::E4M3) continue;
+    const Shape scales{p.spec.shape[0], div_up(p.spec.shape[1], kMomentBlock)};
+    planner.add(p.m_scales, p.spec.name + ".m.scales", DType::F32, scales, MemoryCategory::Optimizer,
+                Lifetime::always());
+    planner.add(p.v_scales, p.spec.name + ".v.scales", DType::F32, scales, MemoryCategory::Optimizer,
+                Lifetime::always());
   }
 }
 
@@ -146,20 +170,26 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 
 void ParameterSet::initialise(Backend& backend, uint64_t seed) {
   for (Parameter& p : parameters_) {
-    std::vector<float> values(static_cast<size_t>(p.weight.numel()), 0.0f);
-    const int64_t count = covered_elements(p.spec);
-    if (p.spec.init == Init::One) std::fill(values.begin(), values.end(), 1.0f);
-    if (p.spec.init == Init::Normal) {
-      const Philox random(seed, stream_of(p.spec.name));
-#pragma omp parallel for
-      for (int64_t i = 0; i < count; ++i) {
-        values[static_cast<size_t>(i)] = p.spec.init_std * random.normal(static_cast<uint64_t>(i));
-      }
+    const auto first = [&](const Tensor& x) {
+      return x ? Tensor{x.data, x.dtype, {covered_elements(p.spec)}} : Tensor{};
+    };
+    switch (p.spec.init) {
+      case Init::One:
+        set_weight(backend, p, std::vector<float>(static_cast<size_t>(p.weight.numel()), 1.0f));
+        break;
+      case Init::Normal:  // padding rows stay zero
+        backend.zero(p.weight);
+        if (p.remainder) backend.zero(p.remainder);
+        backend.fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream());
+        break;
+      case Init::Zero:
+        backend.zero(p.weight);
+        if (p.remainder) backend.zero(p.remainder);
+        break;
     }
-    set_weight(backend, p, values);
-    if (p.m) backend.zero(p.m);
-    if (p.v) backend.zero(p.v);
-    if (p.gradient) backend.zero(p.gradient);
+    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient}) {
+      if (x) backend.zero(x);
+    }
   }
 }
 

@@ -33,18 +33,30 @@ struct ParameterSpec {
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
 struct ParameterTypes {
-  DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
-  DType gradient = DType::F32;  // of matrices that one product writes; all others are fp32
-  DType moments = DType::F32;   // fp32 | bf16
+  DType weight = DType::F32;     // fp32 | bf16 (then with a 16-bit remainder)
+  DType gradient = DType::F32;   // of matrices that one product writes; all others are fp32
+  DType moments = DType::F32;    // fp32 | bf16 | e4m3; of vectors fp32 instead of e4m3
+  bool stochastic = false;       // bf16 matrices have no remainder: the optimizer rounds them stochastically
+};
+
+// A tensor of the training state under the name it has in a checkpoint.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
 };
 
 // All parameters of a model with what training keeps of each. Owns no memory.
 struct Parameter {
   ParameterSpec spec;
   Tensor weight;
-  Tensor remainder;  // u16, when weight is bf16
+  Tensor remainder;  // u16, when weight is bf16 and exact
   Tensor gradient;
   Tensor m, v;
+  Tensor m_scales, v_scales;  // when m and v are e4m3
+  uint64_t stream() const;    // of its random numbers, from its name
+
+  // Everything that a resumed run needs: weight, remainder, moments and their scales, where they exist.
+  std::vector<NamedTensor> state() const;
 };
 
 class ParameterSet {

@@ -236,7 +236,15 @@ std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay) {
   require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
   for (Parameter& p : parameters_.all()) {
-    AdamWParameter entry{p.weight, p.remainder, p.gradient, p.m, p.v, p.spec.decay ? weight_decay : 0.0f};
+    AdamWParameter entry{.weight = p.weight,
+                         .remainder = p.remainder,
+                         .gradient = p.gradient,
+                         .m = p.m,
+                         .v = p.v,
+                         .m_scales = p.m_scales,
+                         .v_scales = p.v_scales,
+                         .weight_decay = p.spec.decay ? weight_decay : 0.0f,
+                         .stream = p.stream()};
     for (Linear* linear : linears_) {
       if (&linear->weight() == &p) entry.fp8 = linear->weight_fp8();
     }

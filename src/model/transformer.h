@@ -21,7 +21,8 @@ struct RunShape {
 struct Numerics {
   Precision precision = Precision::Bf16;
   Fp8Config fp8;
-  DType moments = DType::F32;
+  DType moments = DType::F32;       // fp32 | bf16 | e4m3
+  bool stochastic_weights = false;  // bf16 matrices without the 16 bits that make them exact
   DType gradients = DType::F32;  // of matrices
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };

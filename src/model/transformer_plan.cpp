@@ -8,7 +8,10 @@ namespace octet {
 namespace {
 
 ParameterTypes parameter_types(const Numerics& numerics) {
-  return {.weight = numerics.dense(), .gradient = numerics.gradients, .moments = numerics.moments};
+  return {.weight = numerics.dense(),
+          .gradient = numerics.gradients,
+          .moments = numerics.moments,
+          .stochastic = numerics.stochastic_weights};
 }
 
 std::vector<std::string> hf_names(const Parameter& weight) {

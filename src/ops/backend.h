@@ -69,17 +69,21 @@ struct LossOptions {
 
 struct AdamWOptions {
   float learning_rate = 0, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-  int64_t step = 1;  // 1-based, for the bias correction
+  int64_t step = 1;   // 1-based, for the bias correction and stochastic rounding
+  uint64_t seed = 0;  // of stochastic rounding
 };
 
 // One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder): its bits are
-// (weight.bits << 16) + int16(remainder), so that weight is the fp32 value rounded to nearest.
+// (weight.bits << 16) + int16(remainder), so that weight is the fp32 value rounded to nearest. A bf16 weight without a
+// remainder is all there is of it, and is rounded stochastically. ops/stochastic.h has that and the form of e4m3 moments.
 struct AdamWParameter {
-  Tensor weight;     // real
-  Tensor remainder;  // u16 when weight is bf16, absent when it is fp32
-  Tensor gradient;   // fp32 | bf16
-  Tensor m, v;       // fp32 | bf16
+  Tensor weight;              // real
+  Tensor remainder;           // u16 (the exact bf16 weight), else absent
+  Tensor gradient;            // fp32 | bf16
+  Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
+  Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
+  uint64_t stream = 0;       // of the random bits of stochastic rounding
   Quantized* fp8 = nullptr;  // when present, rewritten from the new weight (as (rows, cols) of the matrix view)
 };
 
@@ -126,6 +130,9 @@ class Backend {
   virtual void synchronize() = 0;
   virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
   virtual void set_workspace(Tensor) = 0;  // u8, at least workspace_bytes, alive as long as ops are called
+  // Element i of x (real) = deviation * Philox(seed, stream).normal(i), the same bits on every backend. In bf16 with a
+  // remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to nearest.
+  virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) = 0;
 
   // ---- products ----
   // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.
@@ -206,7 +213,8 @@ class Backend {
   // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when
   // max_norm is 0.
   virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) = 0;
-  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Weights and moments stay as
+  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Every operation is rounded by
+  // itself (nothing is contracted), so that the results have the same bits on every backend. Weights and moments stay as
   // they are when the norm clip[0] is not finite; FP8 copies are made anew all the same, since their scales may have
   // moved.
   virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;

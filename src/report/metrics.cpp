@@ -124,6 +124,14 @@ std::string metrics_line(const StepRecord& record) {
   object["precision"] = record.precision;
   if (record.eval_loss) put_number(object, "eval_loss", *record.eval_loss);
   if (!record.samples.empty()) object["samples"] = record.samples;
+  if (record.skipped_steps > 0) object["skipped_steps"] = record.skipped_steps;
+  if (record.loss_spike) put_number(object, "loss_spike", *record.loss_spike);
+  if (record.checkpoint) {
+    object["checkpoint"] = {{"step", record.checkpoint->step},
+                            {"bytes", record.checkpoint->bytes},
+                            {"wait_ms", record.checkpoint->wait_ms},
+                            {"write_seconds", record.checkpoint->write_seconds}};
+  }
   if (record.fp8_json) {
     Json fp8 = Json::parse(*record.fp8_json, nullptr, false);
     if (fp8.is_discarded()) {
@@ -179,6 +187,27 @@ std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records) {
     kept.push_back(std::move(record));
   }
   return kept;
+}
+
+void keep_metrics_until(const std::filesystem::path& path, int64_t step) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return;  // the run was stopped before its first record
+  std::string kept, line;
+  bool dropped = false;
+  while (std::getline(file, line)) {
+    const Json object = Json::parse(line, nullptr, false);
+    const bool keep = !file.eof() && object.is_object() && object.contains("step") &&
+                      object["step"].is_number_integer() && object["step"].get<int64_t>() <= step;
+    if (keep) kept += fmt::format("{}\n", line);
+    dropped = dropped || !keep;
+  }
+  if (!dropped) return;
+  const std::filesystem::path temporary = path.string() + ".tmp";
+  std::ofstream out(temporary, std::ios::binary);
+  out << kept;
+  out.close();
+  require(out.good(), "[metrics] {}: cannot be written", temporary.string());
+  std::filesystem::rename(temporary, path);
 }
 
 }  // namespace octet

@@ -38,4 +38,8 @@ std::vector<StepRecord> read_metrics(const std::filesystem::path& path);
 // last, and so leaves steps in rising order.
 std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records);
 
+// Takes the records after `step` (and a torn last line) out of a file, as a run that goes on from `step` needs it. The
+// file is replaced in one go; lines that stay keep their bytes.
+void keep_metrics_until(const std::filesystem::path& path, int64_t step);
+
 }  // namespace octet

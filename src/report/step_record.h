@@ -7,6 +7,14 @@
 
 namespace octet {
 
+// What a checkpoint has cost the run.
+struct CheckpointCost {
+  int64_t step = 0;
+  int64_t bytes = 0;
+  double wait_ms = 0;        // training stood still
+  double write_seconds = 0;  // behind the training
+};
+
 // What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read
 // this.
 struct StepRecord {
@@ -24,6 +32,9 @@ struct StepRecord {
 
   std::optional<double> eval_loss;
   std::vector<std::string> samples;     // texts generated at this step; any bytes
+  std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
+  std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
+  int64_t skipped_steps = 0;                 // since the first step; not written while 0
   std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
 };
 

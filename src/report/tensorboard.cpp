@@ -203,6 +203,12 @@ void TensorBoardWriter::step(const StepRecord& record) {
   add("perf/step_ms", record.step_ms);
   add("perf/tokens_per_second", record.tokens_per_second);
   if (record.eval_loss) add("eval/loss", *record.eval_loss);
+  if (record.skipped_steps > 0) add("train/skipped_steps", static_cast<double>(record.skipped_steps));
+  if (record.loss_spike) add("train/loss_spike", *record.loss_spike);
+  if (record.checkpoint) {
+    add("checkpoint/wait_ms", record.checkpoint->wait_ms);
+    add("checkpoint/write_seconds", record.checkpoint->write_seconds);
+  }
   if (record.fp8_json) {
     add_json_numbers(values, "fp8", nlohmann::json::parse(*record.fp8_json, nullptr, false));
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/philox.h"
+#include "report/text.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -43,23 +44,8 @@ class RandomTokens final : public BatchSource {
   int64_t rows_, length_, vocab_, count_ = 0;
 };
 
-// Random weights from a short pool of normal numbers: billions of them one by one would take longer than the bench.
-void fill_weights(Transformer& model, Backend& backend) {
-  const Philox random(3);
-  std::vector<float> pool(1 << 20), values;
-  for (size_t i = 0; i < pool.size(); ++i) pool[i] = random.normal(i);
-  for (Parameter& p : model.parameters().all()) {
-    values.assign(static_cast<size_t>(p.weight.numel()), p.spec.init == Init::One ? 1.0f : 0.0f);
-    if (p.spec.init == Init::Normal) {
-      const auto covered = static_cast<size_t>(p.spec.hf.back().row_begin + p.spec.hf.back().rows) *
-                           static_cast<size_t>(p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1]);
-#pragma omp parallel for
-      for (size_t i = 0; i < covered; ++i) values[i] = p.spec.init_std * pool[(i * 7919) & (pool.size() - 1)];
-    }
-    ParameterSet::set_weight(backend, p, values);
-    for (const Tensor& state : {p.m, p.v, p.gradient}) backend.zero(state);
-  }
-  model.weights_changed();
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // Multiply-adds of the matrices three times, of causal attention's two products likewise.
@@ -80,8 +66,19 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   Setup setup = make_model_setup(std::move(config));
   check_memory(setup);
   Transformer& model = *setup.transformer;
+  const auto tell = [&](const std::string& what) {
+    if (options.progress) options.progress(what);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  tell(fmt::format("{}: {} on {}", setup.precision_label,
+                   human_bytes(static_cast<double>(model.plan().peak_bytes())),
+                   setup.backend->description()));
   model.allocate();
-  fill_weights(model, *setup.backend);
+  model.parameters().initialise(*setup.backend, 3);
+  model.weights_changed();
+  setup.backend->synchronize();
+  tell(fmt::format("weights after {:.1f} s; first step (times GEMM algorithms that are not in the cache)",
+                   seconds_since(begin)));
   RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
   OptimizerOptions optimizer;
   optimizer.schedule = {
@@ -94,8 +91,9 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     result.loss = runner.train_step(step, false).loss;
-    const double ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    const double ms = 1e3 * seconds_since(start);
+    if (step == 0)
+      tell(fmt::format("first step after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
     if (step >= options.warmup) times.push_back(ms);
   }
   std::sort(times.begin(), times.end());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@ namespace octet {
 struct BenchOptions {
   int64_t warmup = 3;
   int64_t steps = 10;
+  std::function<void(const std::string&)> progress;  // told what is being done, since starting may take a while
 };
 
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/keys.h"
+#include "data/example_reader.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
 #include "train/schedule.h"
@@ -18,17 +19,20 @@ namespace octet {
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
   enum class DataOrder { Random, Sequential };
+  enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
-  enum class OptimizerState { Fp32, Bf16 };
+  enum class OptimizerState { Fp32, Bf16, Fp8 };
+  enum class MasterWeights { Exact, Stochastic };
   using Penalty = PenaltyKind;
   using Precision = octet::Precision;
   using Fp8Recipe = octet::Fp8Recipe;
   using Fp8Format = octet::Fp8Format;
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
-  using Checkpointing = octet::Checkpointing;
+  enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class Device { Auto, Cpu, Cuda };
   enum class Progress { Auto, Bar, Plain, Quiet };
+  enum class SaveStrategy { Steps, No };
 
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
@@ -37,10 +41,21 @@ struct TrainConfig {
   // Data
   std::string dataset;  // "" is resolved to "demo", the built-in stories
   std::string eval_dataset;
+  std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
+  ExampleFormat dataset_format = ExampleFormat::Auto;
+  std::string text_column, prompt_column, completion_column, messages_column;
+  ChatTemplate chat_template = ChatTemplate::Auto;
+  std::string default_system = "auto";  // the template's own
+  std::string train_on = "completion";
+  OnError on_error = OnError::Stop;
+  int64_t max_samples = 0;  // 0: all
   std::string tokenizer = "bytes";
   int64_t max_seq_length = 0;  // 0 is resolved: 128 in the demo, else 1024
+  Packing packing = Packing::Auto;
   DataOrder data_order = DataOrder::Random;
   double eval_split = 0.05;
+  int64_t shard_tokens = 100'000'000;
+  std::string cache_dir;  // "": where other programs keep such things
 
   // Batch
   int64_t per_device_train_batch_size = 8;
@@ -66,6 +81,7 @@ struct TrainConfig {
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   OptimizerState optimizer_state = OptimizerState::Fp32;
+  MasterWeights master_weights = MasterWeights::Exact;
   Penalty penalty_type = Penalty::None;
   double penalty_weight = 1e-4;
 
@@ -85,7 +101,7 @@ struct TrainConfig {
   bool require_fp8 = false;
 
   // Memory
-  Checkpointing gradient_checkpointing = Checkpointing::None;
+  Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
 
   // Run
   std::string output_dir = "runs";
@@ -103,6 +119,15 @@ struct TrainConfig {
   double sample_temperature = 0.8;
   bool dry_run = false;
   Progress progress = Progress::Auto;
+
+  // Checkpoints
+  std::string resume;          // "latest" or a path; "": a new run
+  std::string checkpoint_dir;  // "": a folder of the run
+  SaveStrategy save_strategy = SaveStrategy::Steps;
+  int64_t save_steps = 500;  // 0: only at the end
+  int64_t save_total_limit = 3;
+  bool save_async = true;
+  bool use_tensorboard = true;
 
   // Where each key that somebody named came from: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;

@@ -68,6 +68,11 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
     errors.push_back(fmt::format("run_name is '{}'; expected a plain folder name (output_dir takes paths)",
                                  config.run_name));
   }
+  if (config.save_total_limit == 1) {
+    errors.push_back(
+        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the one "
+        "that is being replaced");
+  }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }
@@ -102,12 +107,18 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
   }
+  if (config.mixed_precision == TrainConfig::Precision::Fp32) {
+    note("master_weights", "mixed_precision is fp32");
+  }
   if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
     note("min_lr_ratio", "lr_scheduler_type is constant");
   }
   if (config.penalty_type == TrainConfig::Penalty::None) note("penalty_weight", "penalty_type is none");
+  if (config.save_strategy == TrainConfig::SaveStrategy::No) {
+    for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
+  }
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
   if (config.max_steps > 0 && config.warmup_steps > config.max_steps) {
     idle.push_back(

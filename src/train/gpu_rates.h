@@ -13,6 +13,8 @@ struct GpuRates {
   std::string_view gpu;
   double bf16[3];  // indexed by Product
   double fp8[3];
+  int64_t memory;       // bytes that a program finds free
+  int multiprocessors;
 };
 
 // By name ("h200", "NVIDIA H200, 132 SMs"); empty when nothing was measured on such a GPU.

@@ -19,6 +19,20 @@ std::string memory_text(const MemoryPlan& plan) {
   return table.str();
 }
 
+std::string recompute_text(const Setup& setup) {
+  switch (setup.shape.checkpointing) {
+    case Checkpointing::None:
+      return "nothing";
+    case Checkpointing::Act:
+      return "outputs of norms and activation (act)";
+    case Checkpointing::Mlp:
+      return "outputs of norms and activation, the MLP's first product (mlp)";
+    case Checkpointing::Block:
+      return "every block from its input (block)";
+  }
+  return "?";
+}
+
 std::string schedule_text(const ScheduleConfig& schedule) {
   const int64_t last = schedule.max_steps - 1;
   std::set<int64_t> steps = {0, last / 4, last / 2, last * 3 / 4, last};
@@ -55,10 +69,12 @@ std::string overview_text(const Setup& setup) {
   line("data", fmt::format("{}: {} tokens to train on, {} held out", config.dataset,
                            human_count(static_cast<double>(setup.data.train.size())),
                            human_count(static_cast<double>(setup.data.eval.size()))));
+  if (const std::string use = utilisation_text(setup); !use.empty()) line("packing", use);
   line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step", rows,
                             config.max_seq_length, accumulation, tokens_per_step));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
                              human_count(static_cast<double>(config.max_steps * tokens_per_step))));
+  line("recompute", recompute_text(setup));
   text += fmt::format("\n{}", memory_text(setup.transformer->plan()));
   if (setup.sampling_bytes > 0) {
     text +=
@@ -84,12 +100,14 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
   if (outcome.seconds > 0) {
-    table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens) / outcome.seconds)});
+    table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
+  if (const std::string use = utilisation_text(setup); !use.empty()) table.add_row({"packing", use});
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
   table.add_row({"precision", setup.precision_label});
   table.add_row({"files", outcome.run_folder});
+  if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
   return table.str();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "base/log.h"
 #include "data/loader.h"
@@ -86,8 +87,57 @@ std::string fp8_label(Setup& setup) {
   return "FP8 (partly emulated)";
 }
 
-void plan_model(Setup& setup) {
-  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+// What sampling will take beside the plan of the training step.
+int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
+  const int64_t rows = sampling_rows(config);
+  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
+}
+
+constexpr Checkpointing kLevels[] = {Checkpointing::None, Checkpointing::Act, Checkpointing::Mlp,
+                                     Checkpointing::Block};
+
+// The config's names begin with auto.
+TrainConfig::Checkpointing key_of(Checkpointing level) {
+  return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
+}
+std::optional<Checkpointing> level_of(TrainConfig::Checkpointing key) {
+  if (key == TrainConfig::Checkpointing::Auto) return std::nullopt;
+  return static_cast<Checkpointing>(static_cast<int>(key) - 1);
+}
+
+// Plans the transformer, with the cheapest level of checkpointing that fits where none was asked for. Where no level
+// fits it is the last, and check_memory says what is missing.
+void plan_transformer(Setup& setup, bool samples) {
+  const auto plan = [&] {
+    setup.transformer =
+        std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+    return setup.transformer->plan().peak_bytes() +
+           (samples ? sampling_bytes(setup.config, *setup.transformer, *setup.backend) : 0);
+  };
+  if (const std::optional<Checkpointing> asked = level_of(setup.config.gradient_checkpointing)) {
+    setup.shape.checkpointing = *asked;
+    plan();
+    return;
+  }
+  const int64_t memory = memory_limit(setup.config, *setup.backend);
+  int64_t without = 0;
+  for (const Checkpointing level : kLevels) {
+    setup.shape.checkpointing = level;
+    const int64_t need = plan();
+    if (level == Checkpointing::None) without = need;
+    if (need > memory && level != Checkpointing::Block) continue;
+    setup.config.gradient_checkpointing = key_of(level);
+    if (level != Checkpointing::None) {
+      log_info("gradient_checkpointing is {}: the run needs {:.2f} GiB with it and {:.2f} without, of {:.2f}",
+               config_text(setup.config, "gradient_checkpointing"), gib(need), gib(without), gib(memory));
+    }
+    return;
+  }
+}
+
+void plan_model(Setup& setup, bool samples) {
+  const TrainConfig::Checkpointing asked = setup.config.gradient_checkpointing;
+  plan_transformer(setup, samples);
   setup.precision_label = upper_name(setup.numerics.precision);
   if (setup.numerics.precision != Precision::Fp8) return;
 
@@ -99,14 +149,9 @@ void plan_model(Setup& setup) {
   if (setup.config.require_fp8) fail("[fp8] require_fp8 is set, but {}", setup.fallback_reason);
   log_warning("FP8 cannot run: {}; the run goes on in BF16", setup.fallback_reason);
   setup.numerics.precision = Precision::Bf16;
-  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  setup.config.gradient_checkpointing = asked;
+  plan_transformer(setup, samples);
   setup.precision_label = "BF16 (fallback)";
-}
-
-// What sampling will take beside the plan of the training step.
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
-  const int64_t rows = sampling_rows(config);
-  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
 }
 
 void choose_batch_size(Setup& setup) {
@@ -115,17 +160,25 @@ void choose_batch_size(Setup& setup) {
   one.rows = 1;
   Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
   const int64_t memory = memory_limit(config, *setup.backend);
-  const int64_t rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend,
-                                     memory - sampling_bytes(config, smallest, *setup.backend));
+  const int64_t beside = sampling_bytes(config, smallest, *setup.backend);
+  const std::optional<Checkpointing> asked = level_of(config.gradient_checkpointing);
+  int64_t rows = 0;
+  for (const Checkpointing level : kLevels) {  // more is recomputed only where not even one row fits without
+    if (rows > 0 || (asked && level != *asked)) continue;
+    setup.shape.checkpointing = level;
+    rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory - beside);
+  }
   if (rows == 0) {
     fail_config(
         "auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
-        "max_seq_length, set gradient_checkpointing or use a smaller model",
+        "max_seq_length, set gradient_checkpointing to block, optimizer_state to fp8 or master_weights to "
+        "stochastic, "
+        "or use a smaller model",
         one.length, gib(smallest.plan().peak_bytes()), gib(memory));
   }
   int64_t chosen = rows;
   if (setup.data.train.size() > 0) {  // more rows than sequences would only repeat them
-    chosen = std::clamp<int64_t>((setup.data.train.size() - 1) / config.max_seq_length, 1, chosen);
+    chosen = std::clamp<int64_t>(setup.data.samples_per_epoch(config.max_seq_length), 1, chosen);
   }
   // A target must come out exactly: take the largest divisor of it that fits.
   if (config.target_effective_batch_size > 0) {
@@ -150,9 +203,12 @@ void check_memory(const Setup& setup) {
   if (need <= memory) return;
   fail_config(
       "the run needs {:.2f} GiB, the {} {:.2f} GiB; lower per_device_train_batch_size (now {}) or "
-      "max_seq_length (now {}), set gradient_checkpointing to act, mlp or block, or optimizer_state to bf16",
+      "max_seq_length (now {}), set gradient_checkpointing to auto or block (now {}), optimizer_state to "
+      "bf16 or fp8 "
+      "(now {}) or master_weights to stochastic (now {})",
       gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
-      setup.shape.rows, setup.shape.length);
+      setup.shape.rows, setup.shape.length, config_text(setup.config, "gradient_checkpointing"),
+      config_text(setup.config, "optimizer_state"), config_text(setup.config, "master_weights"));
 }
 
 namespace {
@@ -177,8 +233,7 @@ ScheduleConfig schedule_from(const TrainConfig& config) {
 void resolve_steps(Setup& setup) {
   TrainConfig& config = setup.config;
   if (config.max_steps > 0) return;
-  const int64_t windows =
-      setup.data.train.size() > 0 ? (setup.data.train.size() - 1) / config.max_seq_length : 0;
+  const int64_t windows = setup.data.samples_per_epoch(config.max_seq_length);
   const int64_t per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps;
   config.max_steps = std::max<int64_t>(
       1, static_cast<int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(windows) /
@@ -207,7 +262,10 @@ ModelConfig model_from(const TrainConfig& config) {
 Numerics numerics_from(const TrainConfig& config) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;
-  numerics.moments = config.optimizer_state == TrainConfig::OptimizerState::Bf16 ? DType::BF16 : DType::F32;
+  constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
+  numerics.moments = kMoments[static_cast<size_t>(config.optimizer_state)];
+  numerics.stochastic_weights = config.master_weights == TrainConfig::MasterWeights::Stochastic &&
+                                config.mixed_precision != Precision::Fp32;
   Fp8Config& fp8 = numerics.fp8;
   fp8.recipe = config.fp8_recipe;
   fp8.format = config.fp8_format;
@@ -241,33 +299,25 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
 
 namespace {
 
-Setup begin_setup(TrainConfig config) {
+Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend) {
   Setup setup;
   setup.config = std::move(config);
-  setup.backend = make_backend(setup.config);
+  setup.backend = backend ? std::move(backend) : make_backend(setup.config);
   setup.model = model_from(setup.config);
   return setup;
 }
 
 void open_data(Setup& setup) {
+  setup.tokenizer = choose_tokenizer(setup.config);
   const TrainConfig& config = setup.config;
-  setup.tokenizer = make_tokenizer(config.tokenizer);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
                 config.tokenizer, setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
   }
-  setup.data = open_dataset({.dataset = config.dataset,
-                             .eval_dataset = config.eval_dataset,
-                             .eval_split = config.eval_split,
-                             .seed = static_cast<uint64_t>(config.seed)},
-                            setup.model.vocab, setup.tokenizer.get());
-  if (setup.data.train.size() < config.max_seq_length + 1) {
-    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
-                setup.data.train.size(), config.max_seq_length);
-  }
+  setup.data = open_training_data(config, setup.model.vocab, *setup.tokenizer);
 }
 
-void plan_run(Setup& setup) {
+void plan_run(Setup& setup, bool samples) {
   TrainConfig& config = setup.config;
   if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
     fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
@@ -281,27 +331,25 @@ void plan_run(Setup& setup) {
       !note.empty() && setup.numerics.precision == Precision::Fp8) {
     log_info("{}", note);
   }
-  setup.shape = {.rows = config.per_device_train_batch_size,
-                 .length = config.max_seq_length,
-                 .training = true,
-                 .checkpointing = config.gradient_checkpointing};
+  setup.shape = {
+      .rows = config.per_device_train_batch_size, .length = config.max_seq_length, .training = true};
   if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
   if (config.auto_batch_size) choose_batch_size(setup);
-  plan_model(setup);
+  plan_model(setup, samples);
 }
 
 }  // namespace
 
-Setup make_model_setup(TrainConfig given) {
-  Setup setup = begin_setup(std::move(given));
-  plan_run(setup);
+Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend) {
+  Setup setup = begin_setup(std::move(given), std::move(backend));
+  plan_run(setup, false);
   return setup;
 }
 
 Setup make_setup(TrainConfig given) {
-  Setup setup = begin_setup(std::move(given));
+  Setup setup = begin_setup(std::move(given), nullptr);
   open_data(setup);
-  plan_run(setup);
+  plan_run(setup, true);
   setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
   check_memory(setup);
   resolve_steps(setup);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 
 #include "base/error.h"
 
@@ -23,8 +24,8 @@ std::atomic<bool> installed = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a signal handler may use lock-free atomics only");
 
-struct sigaction previous_int;
-struct sigaction previous_term;
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
+struct sigaction previous[std::size(kSignals)];
 
 int64_t now_ns() {
   timespec time{};
@@ -59,13 +60,11 @@ StopSignal::StopSignal() {
   action.sa_flags = SA_RESTART;  // reads and writes in flight go on
   // Also where they were ignored, as in a shell script's background job: a scheduler's SIGINT must be heard
   // there.
-  sigaction(SIGINT, &action, &previous_int);
-  sigaction(SIGTERM, &action, &previous_term);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous[i]);
 }
 
 StopSignal::~StopSignal() {
-  sigaction(SIGINT, &previous_int, nullptr);
-  sigaction(SIGTERM, &previous_term, nullptr);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   installed = false;
 }
 

@@ -50,7 +50,8 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
                   .beta1 = optimizer_.beta1,
                   .beta2 = optimizer_.beta2,
                   .epsilon = optimizer_.epsilon,
-                  .step = step + 1});
+                  .step = step + 1,
+                  .seed = optimizer_.seed});
 
   // The only wait for the device.
   const LossSums sums = model_.sums();

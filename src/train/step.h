@@ -13,6 +13,7 @@ struct OptimizerOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
   float weight_decay = 0.1f;
   float max_grad_norm = 1.0f;
+  uint64_t seed = 0;  // of stochastic rounding
 };
 
 struct StepResult {

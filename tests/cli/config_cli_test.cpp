@@ -66,9 +66,8 @@ constexpr BadFile kBadFiles[] = {
     {"NotAChoice", "mixed_precision: fp16\n",
      "error: mixed_precision in run.yaml:1 is 'fp16'; expected one of fp8, bf16, fp32\n"},
     {"NotACheckpointing", "gradient_checkpointing: all\n",
-     "error: gradient_checkpointing in run.yaml:1 is 'all'; expected one of none, act, mlp, block (true = "
-     "block, "
-     "false = none)\n"},
+     "error: gradient_checkpointing in run.yaml:1 is 'all'; expected one of auto, none, act, mlp, "
+     "block (true = block, false = none)\n"},
     {"NotABoolForAnAlias", "use_fp8: fp8\n",
      "error: use_fp8 in run.yaml:1 (alias of mixed_precision) is 'fp8'; expected true or false\n"},
     {"BadValueForAnAlias", "batch_size: 0\n",

@@ -157,7 +157,7 @@ TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {
   int status = 0;
   waitpid(child, &status, 0);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_EQ(WEXITSTATUS(status), 75);
   EXPECT_GE(metrics("stopped").size(), 3u);  // each line parsed
   EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("stopped on request"));
 }

@@ -6,6 +6,8 @@
 #include "backend/cpu/vector_math.h"
 #include "base/philox.h"
 #include "ops/backend.h"
+#include "ops/stochastic.h"
+#include "tensor/floats.h"
 
 namespace octet {
 namespace {
@@ -101,6 +103,153 @@ TEST_F(AdamW, NothingChangesWhenTheNormIsNotFinite) {
     EXPECT_EQ(parameter.weight32, parameter.exact);
     EXPECT_EQ(parameter.m32, std::vector<float>(static_cast<size_t>(kCount)));
   }
+}
+
+// ---- stochastic rounding ----
+
+TEST(StochasticRounding, E4m3GoesToANeighbourAndIsRightInTheMean) {
+  const float* values = fp8_values(DType::E4M3);
+  for (int code = 0; code < 0x7E; ++code) {
+    const float below = values[code], above = values[code + 1];
+    EXPECT_EQ(to_e4m3_stochastic(below, 0), code);
+    EXPECT_EQ(to_e4m3_stochastic(below, 0xFFFF), code);
+    EXPECT_EQ(to_e4m3_stochastic(-below, 0x1234), 0x80 | code);
+    for (const float share : {0.125f, 0.5f, 0.8125f}) {
+      const float x = below + share * (above - below);
+      int64_t up = 0;
+      for (uint32_t random = 0; random < 0x10000; ++random) {
+        const uint8_t got = to_e4m3_stochastic(x, random);
+        ASSERT_TRUE(got == code || got == code + 1) << x;
+        up += got == code + 1;
+      }
+      EXPECT_NEAR(static_cast<double>(up) / 0x10000, static_cast<double>(share), 2e-5) << x;
+    }
+  }
+  EXPECT_EQ(to_e4m3_stochastic(448.0f, 0xFFFF), 0x7E);
+  EXPECT_EQ(to_e4m3_stochastic(448.0001f, 0xFFFF), 0x7E);
+}
+
+struct Matrix {
+  static constexpr int64_t kRows = 37, kCols = 300;  // blocks of 128, 128 and 44
+  explicit Matrix(DType moments, bool exact) : small(moments == DType::E4M3) {
+    const size_t n = static_cast<size_t>(kRows * kCols);
+    const Shape shape{kRows, kCols}, scales{kRows, 3};
+    weight.resize(n), remainder.resize(n), gradient.resize(n), m32.resize(n), v32.resize(n), m8.resize(n),
+        v8.resize(n);
+    m_scales.resize(3 * kRows), v_scales.resize(3 * kRows);
+    for (size_t i = 0; i < n; ++i) {
+      weight[i] = to_bf16(Philox(1).normal(i));
+      gradient[i] = std::ldexp(Philox(2).normal(i), -static_cast<int>(i % 7));
+    }
+    view.weight = {weight.data(), DType::BF16, shape};
+    if (exact) view.remainder = {remainder.data(), DType::U16, shape};
+    view.gradient = {gradient.data(), DType::F32, shape};
+    view.m = small ? Tensor{m8.data(), DType::E4M3, shape} : Tensor{m32.data(), DType::F32, shape};
+    view.v = small ? Tensor{v8.data(), DType::E4M3, shape} : Tensor{v32.data(), DType::F32, shape};
+    if (small)
+      view.m_scales = {m_scales.data(), DType::F32, scales},
+      view.v_scales = {v_scales.data(), DType::F32, scales};
+    view.stream = 11;
+  }
+  void step(int64_t number, int threads = 2, uint64_t seed = 3) {
+    const auto backend = make_cpu_backend(threads);
+    alignas(256) static uint8_t workspace[1 << 20];
+    backend->set_workspace({workspace, DType::U8, {1 << 20}});
+    float clip[] = {1.0f, 1.0f};
+    backend->adamw({&view, 1}, {clip, DType::F32, {2}},
+                   {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .step = number, .seed = seed});
+  }
+  size_t block(size_t i) const { return i / kCols * 3 + i % kCols / 128; }
+  double exact(size_t i) const {
+    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
+    return static_cast<double>(std::bit_cast<float>((uint32_t{weight[i].bits} << 16) + low));
+  }
+  double m(size_t i) const {
+    return static_cast<double>(small ? from_e4m3(m8[i]) * m_scales[block(i)] : m32[i]);
+  }
+  double root(size_t i) const {
+    return small ? static_cast<double>(from_e4m3(v8[i]) * v_scales[block(i)])
+                 : std::sqrt(static_cast<double>(v32[i]));
+  }
+  bool small;
+  std::vector<Bf16> weight;
+  std::vector<uint16_t> remainder;
+  std::vector<float> gradient, m32, v32, m_scales, v_scales;
+  std::vector<uint8_t> m8, v8;
+  AdamWParameter view;
+};
+
+TEST(SmallMoments, FollowFp32Moments) {
+  Matrix small(DType::E4M3, true), wide(DType::F32, true);
+  std::vector<double> start;
+  for (size_t i = 0; i < small.weight.size(); ++i) start.push_back(small.exact(i));
+  for (int64_t number = 1; number <= 30; ++number) {
+    small.step(number);
+    wide.step(number);
+  }
+  double m_error = 0, m_size = 0, root_ratio = 0, moved = 0, wandered = 0;
+  for (size_t i = 0; i < start.size(); ++i) {
+    m_error += std::fabs(small.m(i) - wide.m(i)), m_size += std::fabs(wide.m(i));
+    root_ratio += small.root(i) / wide.root(i);
+    moved += std::fabs(wide.exact(i) - start[i]), wandered += std::fabs(small.exact(i) - wide.exact(i));
+    ASSERT_TRUE(small.v8[i] > 0) << "a root of " << wide.root(i) << " became zero";
+  }
+  // A code is right to 1/16; what thirty steps make of that is a few per cent of an update, without a drift.
+  EXPECT_LT(m_error / m_size, 0.08);
+  EXPECT_NEAR(root_ratio / static_cast<double>(start.size()), 1.0, 0.01);
+  EXPECT_LT(wandered / moved, 0.05);
+}
+
+// Rounded to nearest, a moment that shrinks by less than half a step between codes would never shrink.
+TEST(SmallMoments, DecayWhenThereIsNoGradient) {
+  Matrix x(DType::E4M3, true);
+  for (size_t i = 0; i < x.gradient.size(); ++i) x.gradient[i] = i % 128 == 0 ? 1.0f : 0.3f;
+  x.step(1);
+  for (size_t i = 0; i < x.gradient.size(); ++i) x.gradient[i] = i % Matrix::kCols % 128 == 0 ? 1.0f : 0.0f;
+  double before = 0, after = 0;
+  const auto sum = [&] {
+    double total = 0;
+    for (size_t i = 0; i < x.gradient.size(); ++i) total += x.gradient[i] == 0.0f ? x.root(i) : 0;
+    return total;
+  };
+  before = sum();
+  for (int64_t number = 2; number <= 41; ++number) x.step(number);
+  after = sum();
+  EXPECT_NEAR(after / before, std::pow(0.95, 20), 0.02);
+}
+
+TEST(StochasticWeights, MoveAsTheExactOnesInTheMean) {
+  Matrix rounded(DType::F32, false), exact(DType::F32, true);
+  double drift = 0, moved = 0;
+  const std::vector<Bf16> start = rounded.weight;
+  for (int64_t number = 1; number <= 20; ++number) {
+    rounded.step(number);
+    exact.step(number);
+  }
+  for (size_t i = 0; i < start.size(); ++i) {
+    const double sign = exact.gradient[i] > 0 ? 1 : -1;
+    drift += sign * (static_cast<double>(to_float(rounded.weight[i])) - exact.exact(i));
+    moved += sign * (static_cast<double>(to_float(start[i])) - exact.exact(i));
+  }
+  // Twenty updates of 1e-3 each; nearest rounding would lose most of them on weights near 1.
+  EXPECT_NEAR(moved / static_cast<double>(start.size()), 0.02, 1e-3);
+  EXPECT_LT(std::fabs(drift / moved), 0.02);
+}
+
+TEST(StochasticWeights, DependOnSeedStepAndPlaceAlone) {
+  Matrix one(DType::E4M3, false), three(DType::E4M3, false), other(DType::E4M3, false);
+  for (int64_t number = 1; number <= 3; ++number) {
+    one.step(number, 1);
+    three.step(number, 3);
+    other.step(number, 1, 4);
+  }
+  const auto same = [](const Matrix& a, const Matrix& b) {
+    return std::equal(a.weight.begin(), a.weight.end(), b.weight.begin(),
+                      [](Bf16 x, Bf16 y) { return x.bits == y.bits; }) &&
+           a.m8 == b.m8 && a.v8 == b.v8 && a.m_scales == b.m_scales && a.v_scales == b.v_scales;
+  };
+  EXPECT_TRUE(same(one, three));
+  EXPECT_FALSE(same(one, other));
 }
 
 TEST(GradNorm, NeitherHugeNorTinyGradientsAreLost) {

@@ -83,5 +83,51 @@ TEST(Memory, LargestBatchFitsAndOneMoreDoesNot) {
   EXPECT_EQ(largest_batch(config, shape, numerics, *backend, peak(1) - 1), 0);
 }
 
+// The state of a weight in bytes: bf16, remainder, moments.
+TEST(Memory, OptimizerStateTakesWhatItSays) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const ModelConfig config = model_preset("llama-tiny");
+  const auto optimizer_bytes = [&](DType moments, bool stochastic) {
+    const Numerics numerics{
+        .precision = Precision::Bf16, .moments = moments, .stochastic_weights = stochastic};
+    const Transformer model(config, {.rows = 1, .length = 64}, numerics, *backend);
+    return static_cast<double>(model.plan().bytes(MemoryCategory::Optimizer));
+  };
+  const auto weights = static_cast<double>(config.parameter_count());
+  // Vectors keep more, padding rows count too, and buffers are rounded up to 256 bytes.
+  EXPECT_NEAR(optimizer_bytes(DType::F32, false) / weights, 10, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::BF16, false) / weights, 6, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, false) / weights, 4.0625, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, true) / weights, 2.0625, 0.2);
+}
+
+TEST(Memory, AutoTakesTheFirstLevelThatFits) {
+  TrainConfig config;
+  config.model_preset = "llama-tiny";
+  config.device = TrainConfig::Device::Cpu;
+  config.max_seq_length = 256;
+  config.mixed_precision = Precision::Bf16;
+  using Level = TrainConfig::Checkpointing;
+  const auto gib_needed = [&](Level level) {
+    config.gradient_checkpointing = level;
+    config.device_memory_limit_gb = 0;
+    return static_cast<double>(make_model_setup(config).transformer->plan().peak_bytes()) /
+           (int64_t{1} << 30);
+  };
+  for (const Level level : {Level::None, Level::Act, Level::Mlp, Level::Block}) {
+    const double limit = gib_needed(level) + 1e-6;
+    config.gradient_checkpointing = Level::Auto;
+    config.device_memory_limit_gb = limit;
+    const octet::Setup setup = make_model_setup(config);
+    EXPECT_EQ(setup.config.gradient_checkpointing, level);
+    EXPECT_EQ(static_cast<int>(setup.shape.checkpointing) + 1, static_cast<int>(level));
+    EXPECT_NO_THROW(check_memory(setup));
+  }
+  config.gradient_checkpointing = Level::Auto;
+  config.device_memory_limit_gb = gib_needed(Level::Block) / 2;
+  config.gradient_checkpointing = Level::Auto;
+  EXPECT_THROW(check_memory(make_model_setup(config)), ConfigError);
+}
+
 }  // namespace
 }  // namespace octet::test

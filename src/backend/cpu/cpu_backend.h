@@ -28,6 +28,7 @@ class CpuBackend : public Backend {
   void synchronize() override {}
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
   void set_workspace(Tensor workspace) override { workspace_ = workspace; }
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType, DType) override {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/element.h"
+#include "ops/stochastic.h"
 
 namespace octet {
 
@@ -63,7 +64,8 @@ double double_sum(const T* x, int64_t count, const Function& f) {
 struct Update {
   float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon, keep, clip;
 
-  // PyTorch's order of operations. m and v take part before they are rounded.
+  // PyTorch's order of operations. m and v take part before they are rounded. This file is compiled without
+  // contraction to fused multiply-adds: the GPU gives the same bits.
   float operator()(float w, float gradient, float& m, float& v) const {
     const float g = gradient * clip;
     w *= keep;
@@ -99,6 +101,115 @@ void update_split(Bf16* __restrict w, uint16_t* __restrict remainder, const G* _
   }
 }
 
+// Up to kMomentBlock columns of a row of a parameter whose weight or moments are rounded stochastically.
+struct MatrixBlock {
+  const AdamWParameter& p;
+  int64_t row, col, count;
+
+  int64_t place() const { return row * p.weight.cols() + col; }
+  int64_t index() const { return row * div_up(p.weight.cols(), kMomentBlock) + col / kMomentBlock; }
+};
+
+void load_row(float* out, const Tensor& x, int64_t place, int64_t count) {
+  cpu::dispatch_real("adamw", x.dtype, [&]<class T>(T) {
+    for (int64_t i = 0; i < count; ++i) out[i] = load(x.as<T>()[place + i]);
+  });
+}
+
+void store_row(const Tensor& x, const float* values, int64_t place, int64_t count) {
+  cpu::dispatch_real("adamw", x.dtype, [&]<class T>(T) {
+    for (int64_t i = 0; i < count; ++i) x.as<T>()[place + i] = store<T>(values[i]);
+  });
+}
+
+void update_block(const MatrixBlock& block, const AdamWOptions& options, const Update& update) {
+  const AdamWParameter& p = block.p;
+  const int64_t place = block.place(), count = block.count;
+  const bool small = p.m.dtype == DType::E4M3, split = static_cast<bool>(p.remainder);
+  float w[kMomentBlock], g[kMomentBlock], m[kMomentBlock], v[kMomentBlock];
+  load_row(w, p.weight, place, count);
+  load_row(g, p.gradient, place, count);
+  if (split) {
+    const uint16_t* remainder = p.remainder.as<uint16_t>() + place;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
+      w[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(w[i]) + low);
+    }
+  }
+  if (small) {
+    const float* e4m3 = fp8_values(DType::E4M3);
+    const float m_factor = p.m_scales.as<float>()[block.index()],
+                v_factor = p.v_scales.as<float>()[block.index()];
+    for (int64_t i = 0; i < count; ++i) {
+      m[i] = e4m3[p.m.as<uint8_t>()[place + i]] * m_factor;
+      const float root = e4m3[p.v.as<uint8_t>()[place + i]] * v_factor;
+      v[i] = root * root;
+    }
+  } else {
+    load_row(m, p.m, place, count);
+    load_row(v, p.v, place, count);
+  }
+  for (int64_t i = 0; i < count; ++i) w[i] = update(w[i], g[i], m[i], v[i]);
+  RoundingBits random[kMomentBlock / 8];
+  const int64_t first_group = block.row * div_up(p.weight.cols(), int64_t{8}) + block.col / 8;
+  for (int64_t i = 0; i < div_up(count, int64_t{8}); ++i) {
+    random[i] = RoundingBits::of(options.seed, p.stream, options.step, first_group + i);
+  }
+
+  if (small) {
+    float m_largest = 0, v_largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      v[i] = std::sqrt(v[i]);
+      m_largest = std::max(m_largest, std::fabs(m[i]));
+      v_largest = std::max(v_largest, v[i]);
+    }
+    const MomentScale m_scale = moment_scale(m_largest), v_scale = moment_scale(v_largest);
+    p.m_scales.as<float>()[block.index()] = m_scale.factor;
+    p.v_scales.as<float>()[block.index()] = v_scale.factor;
+    for (int64_t i = 0; i < count; ++i) {
+      const int j = static_cast<int>(i % 8);
+      const float root = v[i] * v_scale.inverse;
+      p.m.as<uint8_t>()[place + i] = to_e4m3_stochastic(m[i] * m_scale.inverse, random[i / 8].m(j));
+      p.v.as<uint8_t>()[place + i] =
+          std::max<uint8_t>(to_e4m3_stochastic(root, random[i / 8].v(j)), root > 0.0f ? 1 : 0);
+    }
+  } else {
+    store_row(p.m, m, place, count);
+    store_row(p.v, v, place, count);
+  }
+  if (p.weight.dtype == DType::F32) {
+    store_row(p.weight, w, place, count);
+    return;
+  }
+  Bf16* weight = p.weight.as<Bf16>() + place;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(w[i]);
+    if (split) {
+      weight[i].bits = static_cast<uint16_t>((bits + 0x8000) >> 16);
+      p.remainder.as<uint16_t>()[place + i] = static_cast<uint16_t>(bits);
+    } else {
+      weight[i].bits = to_bf16_stochastic(w[i], random[i / 8].weight(static_cast<int>(i % 8)));
+    }
+  }
+}
+
+bool rounds_stochastically(const AdamWParameter& p) {
+  return p.m.dtype == DType::E4M3 || (p.weight.dtype == DType::BF16 && !p.remainder);
+}
+
+// The blocks that begin in elements [begin, end).
+template <class Function>
+void for_each_block(const AdamWParameter& p, int64_t begin, int64_t end, const Function& fn) {
+  const int64_t cols = p.weight.cols();
+  for (int64_t row = begin / cols; row * cols < end; ++row) {
+    const int64_t skipped = std::max<int64_t>(begin - row * cols, 0);
+    for (int64_t col = round_up(skipped, kMomentBlock); col < cols && row * cols + col < end;
+         col += kMomentBlock) {
+      fn(MatrixBlock{p, row, col, std::min(kMomentBlock, cols - col)});
+    }
+  }
+}
+
 void check(const AdamWParameter& p) {
   constexpr std::string_view op = "adamw";
   cpu::require_real(op, "weight", p.weight);
@@ -106,9 +217,19 @@ void check(const AdamWParameter& p) {
               p.v.numel() == p.weight.numel(),
           "[{}] gradient {}, m {} or v {} does not fit the weight {}", op, p.gradient.shape.to_string(),
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
-  cpu::require_real(op, "m", p.m);
   cpu::require_dtype(op, "v", p.v, p.m.dtype);
-  if (p.weight.dtype == DType::BF16) {
+  if (p.m.dtype == DType::E4M3) {
+    const int64_t blocks = p.weight.rows() * div_up(p.weight.cols(), kMomentBlock);
+    for (const Tensor& scales : {p.m_scales, p.v_scales}) {
+      cpu::require_dtype(op, "the scales of a moment", scales, DType::F32);
+      require(scales && scales.numel() == blocks, "[{}] {} scales of e4m3 moments, expected {}", op,
+              scales ? scales.numel() : 0, blocks);
+    }
+  } else {
+    cpu::require_real(op, "m", p.m);
+  }
+  if (p.remainder) {
+    cpu::require_dtype(op, "weight with a remainder", p.weight, DType::BF16);
     cpu::require_dtype(op, "remainder", p.remainder, DType::U16);
     require(p.remainder.numel() == p.weight.numel(), "[{}] the remainder is {}, expected {}", op,
             p.remainder.shape.to_string(), p.weight.shape.to_string());
@@ -218,6 +339,11 @@ void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, 
     Update update = shared;
     update.keep = static_cast<float>(1.0 - static_cast<double>(options.learning_rate) *
                                                static_cast<double>(p.weight_decay));
+    if (rounds_stochastically(p)) {
+      for_each_block(p, first, first + count,
+                     [&](const MatrixBlock& block) { update_block(block, options, update); });
+      return;
+    }
     cpu::dispatch_real("adamw", p.gradient.dtype, [&]<class G>(G) {
       cpu::dispatch_real("adamw", p.m.dtype, [&]<class M>(M) {
         const G* g = p.gradient.as<G>() + first;

@@ -101,22 +101,6 @@ AttentionEngine& Attention::engine_for(const AttentionCase& attention) {
   return *flash_;
 }
 
-int64_t attention_workspace_bytes(const WorkspaceNeeds& needs) {
-  const AttentionShape& shape = needs.attention;
-  if (shape.heads == 0) return 0;
-  const int64_t head_rows = checked_mul(needs.tokens, shape.heads);
-  // Own kernels: delta and the tiles; every token may be a document.
-  const int64_t flash = round_up(4 * head_rows, 256) +
-                        schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
-                        schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 128);
-  if (needs.dtype != DType::BF16) return flash;
-  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that
-  // need more bring their own memory.
-  const int64_t shared = shape.heads == shape.kv_heads ? 0 : 4;
-  const int64_t cudnn = head_rows * (shape.head_dim * (4 + shared) + 8) + (4ll << 20);
-  return std::max(flash, cudnn);
-}
-
 void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
                                     const AttentionShape& shape) {
   constexpr const char* op = "attention_forward";

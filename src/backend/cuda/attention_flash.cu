@@ -236,11 +236,7 @@ int64_t tile_bound(const AttentionCase& attention, int rows) {
   return (attention.tokens + attention.documents.count * (rows - 1)) / rows;
 }
 
-int64_t schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows) {
-  const auto bound =
-      static_cast<int64_t>(sizeof(device::AttentionTile)) * ((tokens + documents * (rows - 1)) / rows);
-  return round_up(bound, 256) + 2 * round_up(4 * (div_up(max_length, rows) + 1), 256);
-}
+static_assert(sizeof(device::AttentionTile) == kAttentionTileBytes);
 
 const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
                                             const AttentionCase& attention, int rows,

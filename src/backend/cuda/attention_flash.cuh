@@ -45,7 +45,6 @@ int64_t tile_bound(const AttentionCase& attention, int rows);
 const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
                                             const AttentionCase& attention, int rows,
                                             const device::OutsideRows& outside);
-int64_t schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
 
 // Tensor-core kernels: bf16, D a multiple of 8 up to 128, 16-byte aligned pointers.
 void flash_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call);

@@ -9,9 +9,6 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
-constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
-
 }  // namespace
 
 bool cuda_backend_built() {
@@ -99,9 +96,7 @@ CudaBackend::~CudaBackend() {
 int64_t CudaBackend::memory_bytes() const {
   size_t free_bytes = 0, total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  // Some is left for the scratch of GEMM tuning, cuDNN and the modules that the driver loads late.
-  constexpr int64_t kReserve = 1ll << 30;
-  return std::max<int64_t>(static_cast<int64_t>(free_bytes) - kReserve, 0);
+  return std::max<int64_t>(static_cast<int64_t>(free_bytes) - kCudaMemoryReserve, 0);
 }
 
 std::shared_ptr<void> CudaBackend::allocate(int64_t bytes) {
@@ -146,25 +141,7 @@ void CudaBackend::synchronize() {
 }
 
 int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
-  int64_t scratch = 0;
-  for (const auto& gemm : needs.gemms) {
-    // The operands in fp32 where FP8 is emulated, up to a limit; the scales as cuBLASLt wants them elsewhere.
-    const int64_t elements = checked_mul(gemm.k, gemm.m + gemm.n);
-    const int64_t dequantised = std::min(checked_mul(4, elements), kEmulationScratch);
-    const int64_t scales = 4 * (gemm.m + gemm.n + 256) * (div_up(gemm.k, 128) + 4);
-    scratch = std::max(scratch, dequantised + scales);
-  }
-  // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
-  constexpr int64_t kWidestNorm = 16384;
-  scratch =
-      std::max(scratch, 3 * 2 * sm_count_ * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
-  // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own
-  // memory.
-  scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
-  scratch = std::max(scratch, kSmallScratch);
-  scratch =
-      std::max(scratch, needs.decode ? decode_workspace_bytes(needs) : attention_workspace_bytes(needs));
-  return kGemmWorkspace + round_up(scratch, 256) + 4096;
+  return cuda_workspace_bytes(needs, sm_count_);
 }
 
 void CudaBackend::set_workspace(Tensor workspace) {

@@ -7,6 +7,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_plan.h"
+#include "backend/cuda_workspace.h"
 #include "ops/backend.h"
 
 namespace octet {
@@ -54,6 +55,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
   void set_workspace(Tensor workspace) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
@@ -100,8 +102,8 @@ class CudaBackend final : public Backend {
                             DType format_b, DType out) override;
 
  private:
-  static constexpr int64_t kGemmWorkspace = 64ll << 20;
-  static constexpr int64_t kEmulationScratch = 256ll << 20;  // larger operands are dequantised piece by piece
+  static constexpr int64_t kGemmWorkspace = kCudaGemmWorkspace;
+  static constexpr int64_t kEmulationScratch = kCudaEmulationScratch;
 
   GemmKey fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                   const GemmOptions& options);
@@ -133,9 +135,5 @@ class CudaBackend final : public Backend {
   std::byte* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
 };
-
-// What attention needs of the workspace; defined beside the attention ops.
-int64_t attention_workspace_bytes(const WorkspaceNeeds& needs);
-int64_t decode_workspace_bytes(const WorkspaceNeeds& needs);
 
 }  // namespace octet

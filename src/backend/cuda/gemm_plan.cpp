@@ -13,9 +13,11 @@ namespace octet {
 namespace {
 
 constexpr int kCandidates = 24;
-constexpr int kSamples = 3;
+constexpr int kSamples = 3;  // of a short product; one that takes kLongMs is steady enough to be timed once
 constexpr float kSampleMs = 1.0f;  // launches are repeated until a sample takes about this long
 constexpr int kMaxRepetitions = 16;
+constexpr float kLongMs = 2.0f;
+constexpr float kBudgetMs = 300.0f;  // of a plan; the library proposes likely winners first
 
 const CublasLt& lt() {
   return CublasLt::get();
@@ -228,7 +230,13 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
     c = memory;
     cuda_check(cudaMemsetAsync(c, 0, bytes, stream_), "gemm tuning");
   }
+  if (!tuned_any_) {
+    tuned_any_ = true;
+    log_info("[gemm] timing the algorithms of new products; the winners are kept in {}",
+             cache_file_.empty() ? "memory" : cache_file_);
+  }
   CudaEvent begin, end;
+  float spent_ms = 0;
   const auto sample = [&](const cublasLtMatmulAlgo_t& algo, int repetitions) {
     cuda_check(cudaEventRecord(begin.get(), stream_), "gemm tuning");
     for (int i = 0; i < repetitions; ++i) launch(key, plan, algo, call, c, workspace, workspace_bytes);
@@ -236,12 +244,14 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
     cuda_check(cudaEventSynchronize(end.get()), "gemm tuning");
     float ms = 0;
     cuda_check(cudaEventElapsedTime(&ms, begin.get(), end.get()), "gemm tuning");
+    spent_ms += ms;
     return ms / static_cast<float>(repetitions);
   };
   bool any = false;
   cublasStatus_t last = CUBLAS_STATUS_NOT_SUPPORTED;
   for (const auto& candidate : plan.candidates) {
     if (candidate.workspaceSize > static_cast<size_t>(workspace_bytes)) continue;
+    if (any && spent_ms > kBudgetMs) break;
     last = launch(key, plan, candidate.algo, call, c, workspace, workspace_bytes);
     if (last != CUBLAS_STATUS_SUCCESS) continue;
     const float first = sample(candidate.algo, 1);
@@ -249,7 +259,9 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
     const int repetitions =
         std::clamp(static_cast<int>(kSampleMs / std::max(first, 1e-4f)), 1, kMaxRepetitions);
     float best = first;
-    for (int i = 0; i < kSamples; ++i) best = std::min(best, sample(candidate.algo, repetitions));
+    for (int i = 0; i < (first > kLongMs ? 1 : kSamples); ++i) {
+      best = std::min(best, sample(candidate.algo, repetitions));
+    }
     if (!any || best < plan.ms) {
       plan.ms = best;
       plan.algo = candidate.algo;

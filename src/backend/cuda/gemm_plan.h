@@ -64,6 +64,7 @@ class GemmPlanner {
   std::string gpu_;
   std::string cache_file_;
   bool tune_;
+  bool tuned_any_ = false;
   LtHandle handle_;
   std::map<GemmKey, std::unique_ptr<Plan>> plans_;
   std::map<std::string, std::string> cached_;  // key text -> algorithm in hex

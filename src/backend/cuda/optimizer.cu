@@ -1,101 +1,27 @@
 #include <cmath>
-#include <vector>
+#include <memory>
 
 #include "backend/cuda/device/tile_kernel.cuh"
+#include "ops/stochastic.h"
 
 namespace octet {
 namespace device {
 namespace {
 
-// ---- sums and the gradient norm ----
-
-constexpr int kSumThreads = 512;
-constexpr int kSumBlocks = 1024;     // of one launch; each leaves one partial
-constexpr int64_t kChunk = 1 << 15;  // elements, of one tensor
-constexpr int kTensorsPerLaunch = 512;
-
-struct SumTable {
-  struct Entry {
-    const void* data;
-    int64_t count;
-    int64_t first_chunk;
-  };
-  Entry entries[kTensorsPerLaunch];
-  int tensors;
-  int64_t chunks;
-};
-
-__device__ inline double block_sum(double x) {
-  __shared__ double shared[kSumThreads];
-  shared[threadIdx.x] = x;
-  __syncthreads();
-  for (int half = kSumThreads / 2; half > 0; half /= 2) {
-    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-    __syncthreads();
-  }
-  return shared[0];
-}
-
-// One partial for each block: the sum of its chunks' elements, or of their squares.
-template <class T, bool squares>
-__global__ void __launch_bounds__(kSumThreads)
-    sum_kernel(const __grid_constant__ SumTable table, double* partials) {
-  double total = 0.0;
-  const auto add = [&](float x) {
-    const double value = static_cast<double>(x);
-    total += squares ? value * value : value;
-  };
-  int tensor = 0;
-  for (int64_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
-    while (tensor + 1 < table.tensors && table.entries[tensor + 1].first_chunk <= chunk) ++tensor;
-    const auto& entry = table.entries[tensor];
-    const int64_t begin = (chunk - entry.first_chunk) * kChunk;
-    const int64_t end = min(entry.count, begin + kChunk);
-    const T* x = static_cast<const T*>(entry.data);
-    if (reinterpret_cast<uintptr_t>(x) % 16 == 0 && end - begin == kChunk) {
-      for (int64_t i = begin + 8 * static_cast<int64_t>(threadIdx.x); i < end; i += 8 * kSumThreads) {
-        const Pack8<T> pack = Pack8<T>::load(x + i);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) add(pack.at(j));
-      }
-    } else {
-      for (int64_t i = begin + threadIdx.x; i < end; i += kSumThreads) add(to_float(x[i]));
-    }
-  }
-  total = block_sum(total);
-  if (threadIdx.x == 0) partials[blockIdx.x] = total;
-}
-
-enum class Finish { Sum, Norm };
-
-__global__ void __launch_bounds__(kSumThreads)
-    finish_sum_kernel(float* result, const double* partials, int64_t count, Finish finish, float max_norm) {
-  double total = 0.0;
-  for (int64_t i = threadIdx.x; i < count; i += kSumThreads) total += partials[i];
-  total = block_sum(total);
-  if (threadIdx.x != 0) return;
-  if (finish == Finish::Sum) {
-    result[0] = static_cast<float>(total);
-    return;
-  }
-  const float norm = static_cast<float>(sqrt(total));
-  result[0] = norm;
-  result[1] = max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;
-}
-
-// ---- AdamW ----
-
-constexpr int kParametersPerLaunch = 256;
+constexpr int kParametersPerLaunch = 192;
 
 // A parameter as a matrix (a vector has one row).
 struct AdamEntry {
   void* weight;
-  uint16_t* remainder;  // with it the weight is bf16, else fp32
+  uint16_t* remainder;  // absent: an fp32 weight, or a bf16 one that is rounded stochastically
   const void* gradient;
   void* m;
   void* v;
+  float* m_scales;  // of e4m3 moments
+  float* v_scales;
   int64_t rows, cols;
   int64_t first_tile;
+  uint64_t stream;
   float keep;  // 1 - learning rate * decay
   bool gradient_bf16, moments_bf16, vector;
   CastTarget cast;
@@ -104,7 +30,9 @@ struct AdamEntry {
 struct AdamTable {
   AdamEntry entries[kParametersPerLaunch];
   int parameters;
-  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, epsilon;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon;
+  uint64_t seed;
+  int64_t step;
 };
 static_assert(sizeof(AdamTable) <= 32764, "the table travels as a kernel argument");
 
@@ -132,9 +60,95 @@ __device__ __forceinline__ void store_any(void* data, const float (&x)[8], bool 
   }
 }
 
-// One block for each tile of each parameter.
+// Eight 16-bit values.
+__device__ __forceinline__ void load_words(uint32_t (&x)[8], const uint16_t* from, bool vector,
+                                           int64_t count) {
+  if (vector) {
+    const uint4 raw = *reinterpret_cast<const uint4*>(from);
+    const uint32_t parts[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = parts[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = j < count ? from[j] : 0u;
+  }
+}
+
+// The low halves of eight words.
+__device__ __forceinline__ void store_words(uint16_t* to, const uint32_t (&x)[8], bool vector,
+                                            int64_t count) {
+  if (vector) {
+    uint32_t parts[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) parts[j] = (x[2 * j] & 0xFFFFu) | x[2 * j + 1] << 16;
+    *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) to[j] = static_cast<uint16_t>(x[j]);
+    }
+  }
+}
+
+// Eight e4m3 codes and their values.
+__device__ __forceinline__ void load_codes(float (&x)[8], const void* data, float factor, bool vector,
+                                           int64_t place, int64_t count) {
+  const uint8_t* from = static_cast<const uint8_t*>(data) + place;
+  uint32_t words[2] = {};
+  if (vector) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(from);
+    words[0] = raw.x, words[1] = raw.y;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) words[j / 4] |= (j < count ? uint32_t{from[j]} : 0u) << (8 * (j % 4));
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    x[j] = __fmul_rn(decode1(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))), false), factor);
+  }
+}
+
+__device__ __forceinline__ void store_codes(void* data, const uint32_t (&words)[2], bool vector,
+                                            int64_t place, int64_t count) {
+  uint8_t* to = static_cast<uint8_t*>(data) + place;
+  if (vector) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) to[j] = static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4)));
+    }
+  }
+}
+
+// Over the eight threads that hold a row of the tile.
+__device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+  for (int offset = 1; offset < 8; offset *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, offset));
+  return x;
+}
+
+// One step of an element, rounded after every operation as on the CPU. Leaves sqrt(v) in `root`.
+__device__ __forceinline__ float adamw_update(const AdamTable& t, float keep, float clip, float w,
+                                              float gradient, float& m, float& v, float& root) {
+  const float g = __fmul_rn(gradient, clip);
+  w = __fmul_rn(w, keep);
+  m = __fadd_rn(m, __fmul_rn(t.one_minus_beta1, __fsub_rn(g, m)));
+  v = __fadd_rn(__fmul_rn(v, t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
+  root = __fsqrt_rn(v);
+  const float denominator = __fadd_rn(__fmul_rn(root, t.inverse_root), t.epsilon);
+  return __fsub_rn(w, __fmul_rn(t.step_size, __fdiv_rn(m, denominator)));
+}
+
+// One block for each tile of each parameter. W is the dtype of the weights. A tile is one ElementTile wide, or two when
+// the moments are e4m3: then the eight threads of a row hold a whole block of kMomentBlock columns.
+template <class W, bool small_moments>
 __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     adamw_kernel(const __grid_constant__ AdamTable table, const float* clip) {
+  constexpr bool kBf16 = sizeof(W) == 2;
+  constexpr int kHalves = small_moments ? 2 : 1;
+  constexpr int kTileCols = kHalves * ElementTile::kCols;
+  static_assert(!small_moments || kTileCols == kMomentBlock);
   __shared__ alignas(16) uint32_t words[ElementTile::kWords];
   const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
@@ -151,92 +165,152 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
   const CastTarget& cast = entry.cast;
   if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t tile = blockIdx.x - entry.first_tile;
-  const int64_t across = (entry.cols + ElementTile::kCols - 1) / ElementTile::kCols;
-  const int64_t tile_row = tile / across * ElementTile::kRows, tile_col = tile % across * ElementTile::kCols;
-  const int64_t col = tile_col + ElementTile::col(), count = entry.cols - col;
+  const int64_t across = (entry.cols + kTileCols - 1) / kTileCols;
+  const int64_t tile_row = tile / across * ElementTile::kRows, tile_col = tile % across * kTileCols;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const bool split = entry.remainder != nullptr;
-  Pack8<float> kept[4];
+  const bool vector = entry.vector, split = entry.remainder != nullptr, stochastic = kBf16 && !split;
+  Pack8<W> kept[kHalves][4];
   uint32_t amax = 0;
 
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const int64_t row = tile_row + ElementTile::row() + r;
-    kept[r] = Pack8<float>::zero();
-    if (count <= 0 || row >= entry.rows) continue;
-    const int64_t place = row * entry.cols + col;
-    float rounded[8];
-    load_any(rounded, entry.weight, split, entry.vector, place, count);
+    float w[kHalves][8];
+    int64_t place[kHalves], count[kHalves];
+    bool inside[kHalves];
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int64_t col = tile_col + h * ElementTile::kCols + ElementTile::col();
+      place[h] = row * entry.cols + col;
+      count[h] = entry.cols - col;
+      inside[h] = row < entry.rows && count[h] > 0;
+      kept[h][r] = Pack8<W>::zero();
+      if (inside[h]) load_any(w[h], entry.weight, kBf16, vector, place[h], count[h]);
+    }
     if (!skip) {
-      float g[8], m[8], v[8];
-      uint16_t low_bits[8] = {};
-      load_any(g, entry.gradient, entry.gradient_bf16, entry.vector, place, count);
-      load_any(m, entry.m, entry.moments_bf16, entry.vector, place, count);
-      load_any(v, entry.v, entry.moments_bf16, entry.vector, place, count);
-      if (split) {
-        if (entry.vector) {
-          const uint4 raw = *reinterpret_cast<const uint4*>(entry.remainder + place);
-          const uint32_t parts[4] = {raw.x, raw.y, raw.z, raw.w};
+      float m[kHalves][8], v[kHalves][8], root[kHalves][8];
+      RoundingBits random[kHalves];
+      const int64_t block = row * across + tile_col / kTileCols;  // of small moments
+      float m_factor = 0.0f, v_factor = 0.0f;
+      if (small_moments && inside[0]) m_factor = entry.m_scales[block], v_factor = entry.v_scales[block];
 #pragma unroll
-          for (int j = 0; j < 8; ++j) low_bits[j] = static_cast<uint16_t>(parts[j / 2] >> (16 * (j % 2)));
-        } else {
+      for (int h = 0; h < kHalves; ++h) {
+        if (!inside[h]) {
 #pragma unroll
-          for (int j = 0; j < 8; ++j) low_bits[j] = j < count ? entry.remainder[place + j] : uint16_t{0};
+          for (int j = 0; j < 8; ++j) m[h][j] = root[h][j] = 0.0f;
+          continue;
         }
-      }
-      uint32_t bits[8];
+        float g[8];
+        load_any(g, entry.gradient, entry.gradient_bf16, vector, place[h], count[h]);
+        if constexpr (small_moments) {
+          load_codes(m[h], entry.m, m_factor, vector, place[h], count[h]);
+          load_codes(v[h], entry.v, v_factor, vector, place[h], count[h]);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float x = rounded[j];
+          for (int j = 0; j < 8; ++j) v[h][j] = __fmul_rn(v[h][j], v[h][j]);
+        } else {
+          load_any(m[h], entry.m, entry.moments_bf16, vector, place[h], count[h]);
+          load_any(v[h], entry.v, entry.moments_bf16, vector, place[h], count[h]);
+        }
+        uint32_t low_bits[8];
         if (split) {
-          const auto low_part = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low_bits[j])));
-          x = __uint_as_float(__float_as_uint(x) + low_part);
-        }
-        const float gradient = g[j] * clip_factor;
-        x *= entry.keep;
-        m[j] += table.one_minus_beta1 * (gradient - m[j]);
-        v[j] = v[j] * table.beta2 + table.one_minus_beta2 * gradient * gradient;
-        x -= table.step_size * (m[j] / (sqrtf(v[j]) / table.root_correction + table.epsilon));
-        bits[j] = __float_as_uint(x);
-        rounded[j] = split ? __uint_as_float((bits[j] + 0x8000u) & 0xFFFF0000u) : x;
-      }
-      store_any(entry.m, m, entry.moments_bf16, entry.vector, place, count);
-      store_any(entry.v, v, entry.moments_bf16, entry.vector, place, count);
-      store_any(entry.weight, rounded, split, entry.vector, place, count);  // exact: already rounded
-      if (split) {
-        if (entry.vector) {
-          uint32_t parts[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) parts[j] = (bits[2 * j] & 0xFFFFu) | bits[2 * j + 1] << 16;
-          *reinterpret_cast<uint4*>(entry.remainder + place) =
-              make_uint4(parts[0], parts[1], parts[2], parts[3]);
-        } else {
+          load_words(low_bits, entry.remainder + place[h], vector, count[h]);
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
-            if (j < count) entry.remainder[place + j] = static_cast<uint16_t>(bits[j]);
+            const auto low_part =
+                static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low_bits[j])));
+            w[h][j] = __uint_as_float(__float_as_uint(w[h][j]) + low_part);
           }
+        }
+        if (small_moments || stochastic) {
+          const int64_t group = row * ((entry.cols + 7) / 8) + (entry.cols - count[h]) / 8;
+          random[h] = RoundingBits::of(table.seed, entry.stream, table.step, group);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          w[h][j] = adamw_update(table, entry.keep, clip_factor, w[h][j], g[j], m[h][j], v[h][j], root[h][j]);
+        }
+        if constexpr (kBf16) {
+          if (split) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+              low_bits[j] = __float_as_uint(w[h][j]);
+              w[h][j] = __uint_as_float((low_bits[j] + 0x8000u) & 0xFFFF0000u);
+            }
+            store_words(entry.remainder + place[h], low_bits, vector, count[h]);
+          } else {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+              w[h][j] = __uint_as_float(uint32_t{to_bf16_stochastic(w[h][j], random[h].weight(j))} << 16);
+            }
+          }
+        }
+        store_any(entry.weight, w[h], kBf16, vector, place[h], count[h]);  // exact: already rounded
+        if constexpr (!small_moments) {
+          store_any(entry.m, m[h], entry.moments_bf16, vector, place[h], count[h]);
+          store_any(entry.v, v[h], entry.moments_bf16, vector, place[h], count[h]);
+        }
+      }
+      if constexpr (small_moments) {
+        float m_largest = 0.0f, v_largest = 0.0f;
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            if (j >= count[h]) continue;  // beyond a row that is no whole number of vectors
+            m_largest = fmaxf(m_largest, fabsf(m[h][j]));
+            v_largest = fmaxf(v_largest, root[h][j]);
+          }
+        }
+        const MomentScale m_scale = moment_scale(row_max(m_largest));
+        const MomentScale v_scale = moment_scale(row_max(v_largest));
+        if (ElementTile::lane() % 8 == 0 && inside[0]) {
+          entry.m_scales[block] = m_scale.factor;
+          entry.v_scales[block] = v_scale.factor;
+        }
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          if (!inside[h]) continue;
+          uint32_t m_codes[2] = {}, v_codes[2] = {};
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const float scaled = __fmul_rn(root[h][j], v_scale.inverse);
+            const uint32_t m_code = to_e4m3_stochastic(__fmul_rn(m[h][j], m_scale.inverse), random[h].m(j));
+            const uint32_t v_code =
+                max(uint32_t{to_e4m3_stochastic(scaled, random[h].v(j))}, scaled > 0.0f ? 1u : 0u);
+            m_codes[j / 4] |= m_code << (8 * (j % 4));
+            v_codes[j / 4] |= v_code << (8 * (j % 4));
+          }
+          store_codes(entry.m, m_codes, vector, place[h], count[h]);
+          store_codes(entry.v, v_codes, vector, place[h], count[h]);
         }
       }
     }
-    kept[r] = Pack8<float>::pack(rounded);
-    if (!entry.vector) kept[r] = first_of(kept[r], count);
-    const uint32_t row_amax = magnitude_bits(kept[r]);
-    amax = max(amax, row_amax);
-    if (cast.rowwise) {
-      if (entry.vector) {
-        write_rowwise<true>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, 8);
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      if (!inside[h]) continue;
+      kept[h][r] = Pack8<W>::pack(w[h]);
+      if (!vector) kept[h][r] = first_of(kept[h][r], count[h]);
+      amax = max(amax, magnitude_bits(kept[h][r]));
+      if (!cast.rowwise) continue;
+      if (vector) {
+        write_rowwise<true>(cast.rowwise + place[h], kept[h][r], row_scale, cast.row_e5m2, 8);
       } else {
-        write_rowwise<false>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, count);
+        write_rowwise<false>(cast.rowwise + place[h], kept[h][r], row_scale, cast.row_e5m2, count[h]);
       }
     }
   }
   if (cast.colwise) {
-    ElementTile::stage(words, kept, col_scale, cast.col_e5m2);
-    __syncthreads();
-    ElementTile::write_transposed(words, cast.colwise, entry.rows, tile_row, [&](int c) -> int64_t {
-      return tile_col + c < entry.cols ? tile_col + c : -1;
-    });
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int64_t first_col = tile_col + h * ElementTile::kCols;
+      if (h > 0) __syncthreads();
+      ElementTile::stage(words, kept[h], col_scale, cast.col_e5m2);
+      __syncthreads();
+      ElementTile::write_transposed(words, cast.colwise, entry.rows, tile_row, [&](int c) -> int64_t {
+        return first_col + c < entry.cols ? first_col + c : -1;
+      });
+    }
   }
   if (cast.record) {
     const int64_t tiles = across * ((entry.rows + ElementTile::kRows - 1) / ElementTile::kRows);
@@ -249,66 +323,31 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
 
 namespace {
 
-// Sums of all tensors of one dtype into `partials`; returns how many partials were written.
-template <bool squares>
-int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor> tensors, DType dtype,
-                    double* partials) {
-  using namespace device;
-  int64_t written = 0;
-  auto table = std::make_unique<SumTable>();
-  table->tensors = 0;
-  table->chunks = 0;
-  const auto flush = [&] {
-    if (table->tensors == 0) return;
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(table->chunks, kSumBlocks));
-    dispatch_real(op, dtype, [&]<class T>(T) {
-      sum_kernel<T, squares><<<blocks, kSumThreads, 0, backend.stream()>>>(*table, partials + written);
-    });
-    check_launch(op);
-    written += blocks;
-    table->tensors = 0;
-    table->chunks = 0;
-  };
-  for (const Tensor& tensor : tensors) {
-    if (tensor.dtype != dtype || tensor.numel() == 0) continue;
-    table->entries[table->tensors++] = {tensor.data, tensor.numel(), table->chunks};
-    table->chunks += div_up(tensor.numel(), kChunk);
-    if (table->tensors == kTensorsPerLaunch) flush();
-  }
-  flush();
-  return written;
-}
-
-template <bool squares>
-void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<const Tensor> tensors,
-             float max_norm) {
-  for (const Tensor& tensor : tensors) {
-    require(tensor.dtype == DType::F32 || tensor.dtype == DType::BF16,
-            "[cuda] {}: a tensor is {}, expected fp32 or bf16", op, name_of(tensor.dtype));
-  }
-  Scratch space = backend.scratch(op);
-  const int64_t launches = div_up(static_cast<int64_t>(tensors.size()), device::kTensorsPerLaunch) + 1;
-  auto* partials = space.take<double>(2 * launches * device::kSumBlocks);
-  int64_t count = launch_sums<squares>(backend, op, tensors, DType::F32, partials);
-  count += launch_sums<squares>(backend, op, tensors, DType::BF16, partials + count);
-  device::finish_sum_kernel<<<1, device::kSumThreads, 0, backend.stream()>>>(
-      static_cast<float*>(result.data), partials, count, squares ? device::Finish::Norm : device::Finish::Sum,
-      max_norm);
-  check_launch(op);
+bool has_small_moments(const AdamWParameter& p) {
+  return p.m.dtype == DType::E4M3;
 }
 
 void check_parameter(const AdamWParameter& p) {
   const int64_t count = p.weight.numel();
   const auto real = [](const Tensor& x) { return x.dtype == DType::F32 || x.dtype == DType::BF16; };
-  require(real(p.weight) && real(p.gradient) && real(p.m) && p.v.dtype == p.m.dtype,
-          "[cuda] adamw: weight {}, gradient {}, m {}, v {}: expected fp32 or bf16", name_of(p.weight.dtype),
-          name_of(p.gradient.dtype), name_of(p.m.dtype), name_of(p.v.dtype));
+  require(real(p.weight) && real(p.gradient) && (real(p.m) || has_small_moments(p)) && p.v.dtype == p.m.dtype,
+          "[cuda] adamw: weight {}, gradient {}, m {}, v {}: expected fp32 or bf16, or e4m3 moments",
+          name_of(p.weight.dtype), name_of(p.gradient.dtype), name_of(p.m.dtype), name_of(p.v.dtype));
   require(p.gradient.numel() == count && p.m.numel() == count && p.v.numel() == count,
           "[cuda] adamw: gradient {}, m {} or v {} does not fit the weight {}", p.gradient.shape.to_string(),
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
-  require(p.weight.dtype == DType::F32 || (p.remainder.dtype == DType::U16 && p.remainder.numel() == count),
-          "[cuda] adamw: the remainder is {} {}, expected uint16 {}", name_of(p.remainder.dtype),
-          p.remainder.shape.to_string(), p.weight.shape.to_string());
+  require(!p.remainder || (p.weight.dtype == DType::BF16 && p.remainder.dtype == DType::U16 &&
+                           p.remainder.numel() == count),
+          "[cuda] adamw: a remainder of {} {} beside a weight of {} {}, expected uint16 beside bf16",
+          name_of(p.remainder.dtype), p.remainder.shape.to_string(), name_of(p.weight.dtype),
+          p.weight.shape.to_string());
+  if (!has_small_moments(p)) return;
+  const int64_t blocks = p.weight.rows() * div_up(p.weight.cols(), kMomentBlock);
+  for (const Tensor& scales : {p.m_scales, p.v_scales}) {
+    require(scales && scales.dtype == DType::F32 && scales.numel() == blocks,
+            "[cuda] adamw: {} scales ({}) of e4m3 moments, expected {} in fp32", scales ? scales.numel() : 0,
+            name_of(scales.dtype), blocks);
+  }
 }
 
 Operand weight_operand(const AdamWParameter& p) {
@@ -318,21 +357,49 @@ Operand weight_operand(const AdamWParameter& p) {
   return operand;
 }
 
+// The kernel writes FP8 copies whose scale is known beforehand.
+bool casts_itself(const AdamWParameter& p) {
+  return p.fp8 && p.fp8->rule.granularity == Granularity::Tensor && p.fp8->rule.delayed;
+}
+
+device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
+  constexpr const char* op = "adamw";
+  device::AdamEntry entry{};
+  entry.weight = p.weight.data;
+  entry.remainder = static_cast<uint16_t*>(p.remainder.data);
+  entry.gradient = p.gradient.data;
+  entry.m = p.m.data;
+  entry.v = p.v.data;
+  entry.m_scales = static_cast<float*>(p.m_scales.data);
+  entry.v_scales = static_cast<float*>(p.v_scales.data);
+  entry.rows = p.weight.rows();
+  entry.cols = p.weight.cols();
+  entry.stream = p.stream;
+  entry.keep =
+      static_cast<float>(1.0 - static_cast<double>(learning_rate) * static_cast<double>(p.weight_decay));
+  entry.gradient_bf16 = p.gradient.dtype == DType::BF16;
+  entry.moments_bf16 = p.m.dtype == DType::BF16;
+  if (casts_itself(p)) {
+    check_operand(weight_operand(p), op);
+    entry.cast = cast_target(*p.fp8);
+    entry.cast.record = true;
+    require(!entry.cast.colwise || entry.rows % 16 != 0 || aligned16(entry.cast.colwise),
+            "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", op);
+  }
+  entry.vector = entry.cols % 8 == 0 && aligned16(entry.weight) && aligned16(entry.remainder) &&
+                 aligned16(entry.gradient) && aligned16(entry.m) && aligned16(entry.v) &&
+                 reinterpret_cast<uintptr_t>(entry.cast.rowwise) % 8 == 0;
+  return entry;
+}
+
 }  // namespace
-
-void CudaBackend::sum(Tensor total, Tensor x) {
-  sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f);
-}
-
-void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
-  sum_all<true>(*this, "grad_norm", result, gradients, max_norm);
-}
 
 void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
                         const AdamWOptions& options) {
   using namespace device;
   constexpr const char* op = "adamw";
   require(options.step >= 1, "[cuda] {}: the step is {}, expected 1 or more", op, options.step);
+  for (const AdamWParameter& p : parameters) check_parameter(p);
   const auto steps = static_cast<double>(options.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
   const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);
@@ -342,54 +409,45 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
   table->one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1));
   table->one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2));
   table->step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1);
-  table->root_correction = static_cast<float>(std::sqrt(correction2));
+  table->inverse_root = static_cast<float>(1.0 / std::sqrt(correction2));
   table->epsilon = options.epsilon;
-  table->parameters = 0;
-  int64_t tiles = 0;
-  const auto flush = [&] {
-    if (table->parameters == 0) return;
-    adamw_kernel<<<narrow<unsigned>(tiles), ElementTile::kThreads, 0, stream()>>>(
-        *table, static_cast<const float*>(clip.data));
-    check_launch(op);
+  table->seed = options.seed;
+  table->step = options.step;
+
+  // Parameters of one kind share launches.
+  const auto update_all = [&]<class W, bool small_moments>() {
+    int64_t tiles = 0;
     table->parameters = 0;
-    tiles = 0;
-  };
-  const auto fused = [](const AdamWParameter& p) {
-    return p.fp8 && p.fp8->rule.granularity == Granularity::Tensor && p.fp8->rule.delayed;
-  };
-  for (const AdamWParameter& p : parameters) {
-    check_parameter(p);
-    if (p.weight.numel() == 0) continue;
-    AdamEntry entry{};
-    entry.weight = p.weight.data;
-    entry.remainder = p.weight.dtype == DType::BF16 ? static_cast<uint16_t*>(p.remainder.data) : nullptr;
-    entry.gradient = p.gradient.data;
-    entry.m = p.m.data;
-    entry.v = p.v.data;
-    entry.rows = p.weight.rows();
-    entry.cols = p.weight.cols();
-    entry.first_tile = tiles;
-    entry.keep = 1.0f - options.learning_rate * p.weight_decay;
-    entry.gradient_bf16 = p.gradient.dtype == DType::BF16;
-    entry.moments_bf16 = p.m.dtype == DType::BF16;
-    if (fused(p)) {
-      check_operand(weight_operand(p), op);
-      entry.cast = cast_target(*p.fp8);
-      entry.cast.record = true;
-      require(!entry.cast.colwise || entry.rows % 16 != 0 || aligned16(entry.cast.colwise),
-              "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", op);
+    const auto flush = [&] {
+      if (table->parameters == 0) return;
+      adamw_kernel<W, small_moments><<<narrow<unsigned>(tiles), ElementTile::kThreads, 0, stream()>>>(
+          *table, static_cast<const float*>(clip.data));
+      check_launch(op);
+      table->parameters = 0;
+      tiles = 0;
+    };
+    for (const AdamWParameter& p : parameters) {
+      if (p.weight.numel() == 0 || (p.weight.dtype == DType::BF16) != (sizeof(W) == 2) ||
+          has_small_moments(p) != small_moments) {
+        continue;
+      }
+      AdamEntry entry = make_entry(p, options.learning_rate);
+      entry.first_tile = tiles;
+      table->entries[table->parameters++] = entry;
+      tiles += div_up(entry.rows, ElementTile::kRows) *
+               div_up(entry.cols, (small_moments ? 2 : 1) * ElementTile::kCols);
+      if (table->parameters == kParametersPerLaunch) flush();
     }
-    entry.vector = entry.cols % 8 == 0 && aligned16(entry.weight) && aligned16(entry.remainder) &&
-                   aligned16(entry.gradient) && aligned16(entry.m) && aligned16(entry.v) &&
-                   reinterpret_cast<uintptr_t>(entry.cast.rowwise) % 8 == 0;
-    table->entries[table->parameters++] = entry;
-    tiles += div_up(entry.rows, ElementTile::kRows) * div_up(entry.cols, ElementTile::kCols);
-    if (table->parameters == kParametersPerLaunch) flush();
-  }
-  flush();
+    flush();
+  };
+  update_all.template operator()<device::Bf16, false>();
+  update_all.template operator()<device::Bf16, true>();
+  update_all.template operator()<float, false>();
+  update_all.template operator()<float, true>();
+
   for (const AdamWParameter& p : parameters) {
     if (!p.fp8) continue;
-    if (!fused(p)) {
+    if (!casts_itself(p)) {
       quantize(weight_operand(p));
     } else if (p.fp8->stats) {
       record_stats(weight_operand(p));

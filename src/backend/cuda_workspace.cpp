@@ -1,0 +1,93 @@
+#include "backend/cuda_workspace.h"
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+
+namespace octet {
+namespace {
+
+constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
+constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
+
+class PlannedGpu final : public CpuBackend {
+ public:
+  PlannedGpu(std::string description, int64_t memory, int multiprocessors)
+      : CpuBackend(1),
+        description_(std::move(description)),
+        memory_(memory),
+        multiprocessors_(multiprocessors) {}
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+  int64_t memory_bytes() const override { return std::max<int64_t>(memory_ - kCudaMemoryReserve, 0); }
+  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override {
+    return cuda_workspace_bytes(needs, multiprocessors_);
+  }
+  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity a, Granularity b, DType, DType,
+                            DType) override {
+    return a == Granularity::Row32 || b == Granularity::Row32 ? "emulated" : "native";
+  }
+
+ private:
+  std::string description_;
+  int64_t memory_;
+  int multiprocessors_;
+};
+
+}  // namespace
+
+int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows) {
+  const int64_t tiles = (tokens + documents * (rows - 1)) / rows;
+  return round_up(kAttentionTileBytes * tiles, 256) + 2 * round_up(4 * (div_up(max_length, rows) + 1), 256);
+}
+
+int64_t cuda_attention_workspace(const WorkspaceNeeds& needs) {
+  const AttentionShape& shape = needs.attention;
+  if (shape.heads == 0) return 0;
+  const int64_t head_rows = checked_mul(needs.tokens, shape.heads);
+  // Own kernels: delta and the tiles; every token may be a document.
+  const int64_t flash = round_up(4 * head_rows, 256) +
+                        attention_schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
+                        attention_schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 128);
+  if (needs.dtype != DType::BF16) return flash;
+  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that
+  // need more bring their own memory.
+  const int64_t shared = shape.heads == shape.kv_heads ? 0 : 4;
+  const int64_t cudnn = head_rows * (shape.head_dim * (4 + shared) + 8) + (4ll << 20);
+  return std::max(flash, cudnn);
+}
+
+int64_t cuda_decode_workspace(const WorkspaceNeeds& needs) {
+  // kDecodeBlocks / blocks splits of blocks: together with the unsplit case never more than the sum.
+  const AttentionShape& shape = needs.attention;
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t queries =
+      needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeGroup);
+  return checked_mul(queries, 4 * (shape.head_dim + 2)) + 3 * 256;
+}
+
+int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
+  int64_t scratch = 0;
+  for (const auto& gemm : needs.gemms) {
+    // The operands in fp32 where FP8 is emulated, up to a limit; the scales as cuBLASLt wants them elsewhere.
+    const int64_t elements = checked_mul(gemm.k, gemm.m + gemm.n);
+    const int64_t dequantised = std::min(checked_mul(4, elements), kCudaEmulationScratch);
+    const int64_t scales = 4 * (gemm.m + gemm.n + 256) * (div_up(gemm.k, 128) + 4);
+    scratch = std::max(scratch, dequantised + scales);
+  }
+  // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
+  constexpr int64_t kWidestNorm = 16384;
+  scratch = std::max(
+      scratch, 3 * 2 * multiprocessors * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
+  // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
+  scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
+  scratch = std::max(scratch, needs.decode ? cuda_decode_workspace(needs) : cuda_attention_workspace(needs));
+  return kCudaGemmWorkspace + round_up(scratch, 256) + 4096;
+}
+
+std::unique_ptr<Backend> make_planned_gpu(std::string description, int64_t memory, int multiprocessors) {
+  return std::make_unique<PlannedGpu>(std::move(description), memory, multiprocessors);
+}
+
+}  // namespace octet

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "ops/backend.h"
+
+// Memory that the CUDA backend needs beside the tensors. Arithmetic alone, so that a machine without a GPU can plan for
+// one.
+
+namespace octet {
+
+constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scratch of all ops lies behind it
+constexpr int64_t kCudaEmulationScratch = 256ll << 20;  // larger FP8 operands are dequantised piece by piece
+constexpr int64_t kCudaMemoryReserve = 1ll << 30;  // GEMM tuning, cuDNN, modules that the driver loads late
+constexpr int64_t kAttentionTileBytes = 16;
+// Attention over cached keys: query heads to a block at most (larger groups take several), and blocks that keep the GPU
+// busy.
+constexpr int kDecodeGroup = 8;
+constexpr int64_t kDecodeBlocks = 1024;
+
+// Tiles of `rows` rows of all documents and how many there are of each length.
+int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
+// What attention needs, with cuDNN and without.
+int64_t cuda_attention_workspace(const WorkspaceNeeds& needs);
+int64_t cuda_decode_workspace(const WorkspaceNeeds& needs);
+// Of all ops, with kCudaGemmWorkspace.
+int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors);
+
+// A GPU that is not there: answers what planning asks and computes on the CPU. `memory` is what a program finds free.
+std::unique_ptr<Backend> make_planned_gpu(std::string description, int64_t memory, int multiprocessors);
+
+}  // namespace octet

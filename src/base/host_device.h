@@ -1,0 +1,8 @@
+#pragma once
+
+// Functions of plain arithmetic that kernels and the host both call, so that both get the same bits.
+#if defined(__CUDACC__)
+#define OCTET_HOST_DEVICE __host__ __device__
+#else
+#define OCTET_HOST_DEVICE
+#endif

@@ -1,0 +1,232 @@
+#include "data/prepare.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/philox.h"
+#include "data/split_writer.h"
+#include "data/tokenize_pipeline.h"
+
+namespace octet {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr uint64_t kSplitStream = 0x7072657061726501;
+constexpr const char* kLockName = ".lock";
+constexpr const char* kTemporaryPrefix = ".tmp-";
+
+FileLock lock_folder(Env& env, const PrepareOptions& options) {
+  const std::string path = join_path(options.output, kLockName);
+  for (bool said = false;; said = true) {
+    try {
+      return env.lock(path, fmt::format("{}\n", getpid()));
+    } catch (const IoError& error) {
+      if (error.code() != EWOULDBLOCK) throw;
+      if (!options.wait_for_lock) {
+        fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
+      }
+    }
+    if (!said) log_info("data: another process is preparing {}; waiting for it", options.output);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+// Names what differs, so that the user sees which flag to change back.
+void check_same(const DatasetManifest& there, const DatasetManifest& asked, const std::string& folder) {
+  const auto differ = [&](const std::string& what, const std::string& old, const std::string& now) {
+    fail("[prepare] {} was prepared with {} {}, now asked for {}; choose another folder or remove it", folder,
+         what, old, now);
+  };
+  if (there.tokenizer_hash != asked.tokenizer_hash) {
+    differ("tokenizer", fmt::format("{} ({:016x})", there.tokenizer, there.tokenizer_hash),
+           fmt::format("{} ({:016x})", asked.tokenizer, asked.tokenizer_hash));
+  }
+  if (there.options == asked.options) return;
+  for (const auto& [key, value] : asked.options.items()) {
+    const auto old = there.options.find(key);
+    if (old == there.options.end()) differ(key, "not given", value.dump());
+    if (*old != value) differ(key, old->dump(), value.dump());
+  }
+  fail("[prepare] {} was prepared with other options, {}; choose another folder or remove it", folder,
+       there.options.dump());
+}
+
+// Removes what a crash has left, and refuses a folder with files of somebody else.
+void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
+  for (const std::string& name : env.list(folder)) {
+    const std::string path = join_path(folder, name);
+    const auto listed = [&](const SplitManifest& split) {
+      for (const ShardEntry& shard : split.shards) {
+        if (shard.name == name) return true;
+      }
+      return false;
+    };
+    if (name == kLockName || name == kProgressName || listed(known.train) || listed(known.validation))
+      continue;
+    // A shard that is whole but not in the progress file yet will be written again, with the same bytes.
+    if (name.starts_with(kTemporaryPrefix) || name.ends_with(kShardExtension)) {
+      env.remove_file(path);
+      continue;
+    }
+    fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder,
+         name);
+  }
+}
+
+void check_listed(Env& env, const std::string& folder, const SplitManifest& split) {
+  for (const ShardEntry& shard : split.shards) {
+    const std::string path = join_path(folder, shard.name);
+    require(env.exists(path) && env.file_size(path) == shard.size,
+            "[prepare] {} is missing or not of {} bytes, as {} says; remove the folder and start again", path,
+            shard.size, kProgressName);
+  }
+}
+
+class Preparation {
+ public:
+  Preparation(Env& env, const PrepareOptions& options, const Tokenizer& tokenizer, DatasetManifest start,
+              const PrepareHooks& hooks)
+      : env_(env), options_(options), tokenizer_(tokenizer), manifest_(std::move(start)), hooks_(hooks) {}
+
+  // False when it was stopped.
+  bool run(DatasetReader& reader) {
+    const ShardKind kind{tokenizer_.vocab_size(), tokenizer_.fingerprint()};
+    SplitWriter train(env_, options_.output, "train", kind, options_.shard_tokens, manifest_.train);
+    SplitWriter validation(env_, options_.output, "validation", kind, options_.shard_tokens,
+                           manifest_.validation);
+    const auto writer_of = [&](int64_t example) -> SplitWriter& {
+      return is_validation_example(example, options_.eval_split, options_.seed) ? validation : train;
+    };
+    const int64_t train_from = train.first_wanted(), validation_from = validation.first_wanted();
+    TokenizePipeline pipeline(reader, tokenizer_,
+                              {.threads = options_.threads,
+                               .max_examples = options_.max_examples,
+                               .wanted = [&, train_from, validation_from](int64_t example) {
+                                 return example >=
+                                        (is_validation_example(example, options_.eval_split, options_.seed)
+                                             ? validation_from
+                                             : train_from);
+                               }});
+    PrepareProgress progress{0, train.written().counts.documents + validation.written().counts.documents,
+                             train.written().counts.tokens + validation.written().counts.tokens};
+    std::vector<TokenizePipeline::Item> items;
+    while (pipeline.next(items)) {
+      for (const TokenizePipeline::Item& item : items) {
+        ++progress.documents;
+        progress.tokens += static_cast<int64_t>(item.document.tokens.size());
+        if (writer_of(item.example).add(item.document, item.example)) save(train, validation);
+      }
+      if (hooks_.stop && hooks_.stop()) return false;
+      progress.share = pipeline.progress();
+      if (hooks_.progress) hooks_.progress(progress);
+    }
+    train.finish(pipeline.examples());
+    validation.finish(pipeline.examples());
+    manifest_.examples = pipeline.examples();
+    manifest_.format = name_of(reader.format());
+    manifest_.chat_template = name_of(reader.chat_template());
+    for (size_t i = 0; i < kSkipReasons; ++i) {
+      const auto reason = static_cast<SkipReason>(i);
+      if (const int64_t count = reader.skipped().of(reason); count > 0)
+        manifest_.skipped[name_of(reason)] = count;
+    }
+    manifest_.train = train.written();
+    manifest_.validation = validation.written();
+    return true;
+  }
+
+  const DatasetManifest& manifest() const { return manifest_; }
+
+ private:
+  void save(const SplitWriter& train, const SplitWriter& validation) {
+    manifest_.train = train.written();
+    manifest_.validation = validation.written();
+    write_file_atomically(env_, options_.output, kProgressName, dataset_manifest_text(manifest_));
+  }
+
+  Env& env_;
+  const PrepareOptions& options_;
+  const Tokenizer& tokenizer_;
+  DatasetManifest manifest_;
+  const PrepareHooks& hooks_;
+};
+
+void check(const PrepareOptions& options) {
+  require(!options.output.empty(), "[prepare] no folder to write to");
+  require(options.shard_tokens > 0, "[prepare] shard_tokens {}, expected at least 1", options.shard_tokens);
+  require(options.eval_split >= 0 && options.eval_split < 1,
+          "[prepare] eval_split {}, expected 0 <= eval_split < 1", options.eval_split);
+}
+
+}  // namespace
+
+bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
+  const double draw =
+      static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
+  return draw * 0x1p-53 < eval_split;
+}
+
+ordered_json prepare_identity(const PrepareOptions& options) {
+  ordered_json identity = options.identity.is_null() ? ordered_json::object() : options.identity;
+  identity["shard_tokens"] = options.shard_tokens;
+  identity["eval_split"] = options.eval_split;
+  identity["seed"] = options.seed;
+  identity["max_samples"] = options.max_examples;
+  return identity;
+}
+
+PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tokenizer& tokenizer,
+                              const std::function<std::unique_ptr<DatasetReader>()>& open_reader,
+                              const PrepareHooks& hooks) {
+  check(options);
+  DatasetManifest asked;
+  asked.tokenizer = options.tokenizer_name;
+  asked.tokenizer_hash = tokenizer.fingerprint();
+  asked.vocab_size = tokenizer.vocab_size();
+  asked.options = prepare_identity(options);
+
+  require(!env.exists(options.output) || env.is_directory(options.output),
+          "[prepare] {} is a file, expected a folder or a new name", options.output);
+  env.make_directories(options.output);
+  const FileLock lock = lock_folder(env, options);
+  PrepareResult result;
+  const auto path = [&](const char* name) { return join_path(options.output, name); };
+  if (env.exists(path(kManifestName))) {
+    result.manifest = read_dataset_manifest(env, path(kManifestName));
+    check_same(result.manifest, asked, options.output);
+    if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));  // a crash just behind the end
+    result.whole = result.was_there = true;
+    return result;
+  }
+  if (env.exists(path(kProgressName))) {
+    DatasetManifest there = read_dataset_manifest(env, path(kProgressName));
+    check_same(there, asked, options.output);
+    asked = std::move(there);
+    asked.tokenizer = options.tokenizer_name;
+    check_listed(env, options.output, asked.train);
+    check_listed(env, options.output, asked.validation);
+    result.examples_skipped = asked.train.end_example();
+  }
+  tidy_folder(env, options.output, asked);
+
+  const std::unique_ptr<DatasetReader> reader = open_reader();
+  Preparation preparation(env, options, tokenizer, std::move(asked), hooks);
+  result.whole = preparation.run(*reader);
+  result.manifest = preparation.manifest();
+  result.first_skip_error = reader->skipped().first_error;
+  if (!result.whole) return result;
+  require(result.manifest.train.counts.documents > 0 || result.manifest.validation.counts.documents > 0,
+          "[dataset] no document with a token to predict in {} examples; {} records were left out",
+          result.manifest.examples, reader->skipped().total());
+  write_file_atomically(env, options.output, kManifestName, dataset_manifest_text(result.manifest));
+  if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));
+  return result;
+}
+
+}  // namespace octet

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace octet {
+
+// Ids as they lie in files: `width` (2 or 4) bytes each, little-endian, at an even (or fourfold) address.
+
+// Error naming the first id that is not below `vocab_size`; `data_offset` is where `data` stands in the file.
+void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t vocab_size,
+                       const std::string& name, int64_t data_offset);
+
+// out = ids [first, first + out.size()).
+void widen_token_bytes(const std::byte* data, int width, int64_t first, std::span<int32_t> out);
+
+// out = bits [first, first + out.size()) of a mask, lowest bit of a byte first; all 1 where `mask` is null.
+void read_mask_bits(const std::byte* mask, int64_t first, std::span<uint8_t> out);
+
+}  // namespace octet

@@ -1,0 +1,151 @@
+#include "io/http.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#if OCTET_WITH_CURL
+#include <curl/curl.h>
+#endif
+
+namespace octet {
+
+std::string url_encode(std::string_view text, std::string_view keep) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~";
+  std::string encoded;
+  for (const char c : text) {
+    if (kPlain.find(c) != kPlain.npos || keep.find(c) != keep.npos) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
+#if OCTET_WITH_CURL
+namespace {
+
+constexpr size_t kMaxBody = size_t{64} << 20;
+
+struct Transfer {
+  const HttpRequest* request;
+  HttpResponse response;
+  std::exception_ptr error;  // thrown inside a callback, which C code called
+};
+
+size_t on_header(char* data, size_t, size_t size, void* user) {
+  auto& transfer = *static_cast<Transfer*>(user);
+  const std::string_view line(data, size);
+  if (line.starts_with("HTTP/")) {  // of a redirect, or of what it leads to
+    transfer.response.headers.clear();
+    const size_t space = line.find(' ');
+    transfer.response.status = 0;
+    for (size_t i = space + 1; space != line.npos && i < line.size() && line[i] >= '0' && line[i] <= '9';
+         ++i) {
+      transfer.response.status = transfer.response.status * 10 + (line[i] - '0');
+    }
+    return size;
+  }
+  const size_t colon = line.find(':');
+  if (colon == line.npos) return size;
+  std::string name(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  const size_t begin = line.find_first_not_of(" \t", colon + 1);
+  const size_t end = line.find_last_not_of(" \t\r\n") + 1;
+  transfer.response.headers[name] = begin == line.npos || begin >= end ? "" : line.substr(begin, end - begin);
+  return size;
+}
+
+size_t on_body(char* data, size_t, size_t size, void* user) {
+  auto& transfer = *static_cast<Transfer*>(user);
+  const long status = transfer.response.status;
+  try {
+    if (transfer.request->on_bytes && (status == 200 || status == 206)) {
+      transfer.request->on_bytes(transfer.response, std::as_bytes(std::span(data, size)));
+    } else if (status < 300 || status >= 400) {  // a redirect's own text is of no interest
+      require(transfer.response.body.size() + size <= kMaxBody, "[{}] an answer of more than {} bytes",
+              transfer.request->url, kMaxBody);
+      transfer.response.body.append(data, size);
+    }
+    return size;
+  } catch (...) {
+    transfer.error = std::current_exception();
+    return 0;
+  }
+}
+
+int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  const auto& transfer = *static_cast<Transfer*>(user);
+  return transfer.request->is_cancelled && transfer.request->is_cancelled() ? 1 : 0;
+}
+
+}  // namespace
+
+bool has_http() {
+  return true;
+}
+
+HttpResponse http_get(const HttpRequest& request) {
+  static std::once_flag started;
+  std::call_once(started, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), curl_easy_cleanup);
+  require(curl != nullptr, "[{}] libcurl could not be started", request.url);
+  Transfer transfer{&request, {}, {}};
+  CURL* handle = curl.get();
+  char details[CURL_ERROR_SIZE] = {};
+  const std::string range = fmt::format("{}-", request.first_byte);
+  curl_easy_setopt(handle, CURLOPT_URL, request.url.c_str());
+  curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,
+                   request.url.starts_with("https:") ? "https" : "http,https");
+  curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(handle, CURLOPT_MAXREDIRS, 10L);
+  curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(handle, CURLOPT_USERAGENT, "octet");
+  curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, details);
+  curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect_timeout_s));
+  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(request.stall_timeout_s));
+  if (request.first_byte > 0) curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+  if (!request.token.empty()) {
+    curl_easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    curl_easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, request.token.c_str());
+  }
+  curl_easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_header);
+  curl_easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
+  curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
+  curl_easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
+  curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &transfer);
+  curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
+
+  const CURLcode code = curl_easy_perform(handle);
+  if (transfer.error) std::rethrow_exception(transfer.error);
+  if (code == CURLE_OK) return std::move(transfer.response);
+  require(code != CURLE_ABORTED_BY_CALLBACK, "[{}] stopped", request.url);
+  const bool is_offline = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT ||
+                          code == CURLE_COULDNT_RESOLVE_PROXY;
+  throw NetworkError(fmt::format("[{}] {}", request.url, details[0] ? details : curl_easy_strerror(code)),
+                     is_offline);
+}
+
+#else
+
+bool has_http() {
+  return false;
+}
+
+HttpResponse http_get(const HttpRequest& request) {
+  throw NetworkError(
+      fmt::format("[{}] octet was built without downloads (Debian: libcurl4-openssl-dev)", request.url),
+      true);
+}
+
+#endif
+
+}  // namespace octet

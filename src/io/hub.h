@@ -1,0 +1,65 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+// A client of the Hugging Face hub, and of its cache on disk, whose layout is that of the huggingface_hub
+// library: what one has downloaded the other finds. See docs/datasets.md.
+
+struct HubSettings {
+  std::string endpoint = "https://huggingface.co";
+  std::string token = {};
+  std::string cache = {};  // holds models--org--name and datasets--org--name
+  bool offline = false;
+  int retries = 5;                              // without a byte of progress
+  std::chrono::milliseconds retry_delay{1000};  // before the first; each one waits twice as long
+  int stall_timeout_s = 60;
+};
+
+// HF_ENDPOINT; HF_TOKEN or the token file of `hf auth login`; HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME; HF_HUB_OFFLINE.
+HubSettings hub_settings_from_env();
+
+enum class HubKind { Model, Dataset };
+
+struct HubProgress {
+  std::string file;
+  int64_t done_bytes = 0, total_bytes = 0;  // of all files of the request that were not there yet
+};
+
+struct HubRequest {
+  HubKind kind = HubKind::Model;
+  std::string id;                       // "org/name", or a model's "name"
+  std::string revision = "main";        // branch, tag or commit
+  std::vector<std::string> files = {};  // globs whose * also matches '/'; empty: all files
+  // Chooses among the paths that the globs left, all of the repository's or all of the cache's; may throw.
+  std::function<std::vector<std::string>(const std::vector<std::string>&)> choose = {};
+  std::function<bool(const HubProgress&)> on_progress = {};  // false stops the download; it can be resumed
+  HubSettings settings = hub_settings_from_env();
+};
+
+struct HubSnapshot {
+  std::string folder;              // of the revision, with the files under their paths
+  std::vector<std::string> files;  // the chosen ones, relative to the folder, sorted
+};
+
+// Downloads what is missing, and checks it: SHA-256 for large files, git's object name for small ones. Offline, or
+// where the hub can not be reached, it takes what the cache has of the revision. Error: the hub's refusal (token,
+// name, revision), or where to put the files by hand.
+HubSnapshot hub_fetch(const HubRequest& request);
+
+// The same for those who read a folder: config.json, *.safetensors and the tokenizer's files of a model, say.
+std::string hub_snapshot(const HubRequest& request);
+
+// What octet reads of a model's repository.
+const std::vector<std::string>& hub_model_files();
+
+// "org/name" or "name", as the hub allows them.
+bool is_hub_id(const std::string& id);
+bool matches_any_glob(const std::string& path, const std::vector<std::string>& globs);
+
+}  // namespace octet

@@ -1,0 +1,154 @@
+#include "io/hub_cache.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "io/env.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string env_value(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool env_flag(const char* name) {
+  return parse_bool(env_value(name)).value_or(false);
+}
+
+std::string stripped(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+std::string first_line(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored) ? stripped(posix_env().read_text(path, 1 << 16)) : "";
+}
+
+}  // namespace
+
+HubSettings hub_settings_from_env() {
+  HubSettings settings;
+  if (const std::string endpoint = env_value("HF_ENDPOINT"); !endpoint.empty()) settings.endpoint = endpoint;
+  while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
+
+  std::string home = env_value("HF_HOME");
+  if (home.empty()) {
+    const std::string xdg = env_value("XDG_CACHE_HOME");
+    home = join_path(xdg.empty() ? join_path(env_value("HOME"), ".cache") : xdg, "huggingface");
+  }
+  settings.cache = env_value("HF_HUB_CACHE");
+  if (settings.cache.empty()) settings.cache = env_value("HUGGINGFACE_HUB_CACHE");
+  if (settings.cache.empty()) settings.cache = join_path(home, "hub");
+
+  settings.token = stripped(env_value("HF_TOKEN"));
+  if (settings.token.empty()) settings.token = stripped(env_value("HUGGING_FACE_HUB_TOKEN"));
+  if (settings.token.empty()) {
+    const std::string named = env_value("HF_TOKEN_PATH");
+    settings.token = first_line(named.empty() ? join_path(home, "token") : named);
+  }
+  settings.offline = env_flag("HF_HUB_OFFLINE") || env_flag("TRANSFORMERS_OFFLINE");
+  return settings;
+}
+
+bool is_commit(const std::string& revision) {
+  return revision.size() == 40 && revision.find_first_not_of("0123456789abcdef") == revision.npos;
+}
+
+void check_relative_path(const std::string& path) {
+  bool is_inside = is_clean_utf8(path) && path.find('\\') == path.npos;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = std::string_view(path).substr(begin, end - begin);
+    is_inside = is_inside && !part.empty() && part != "." && part != "..";
+    begin = end + 1;
+  }
+  require(is_inside, "[hub] path '{}', expected one below the repository", printable(path));
+}
+
+HubCache::HubCache(const HubSettings& settings, HubKind kind, const std::string& id) {
+  std::string name = kind == HubKind::Model ? "models--" : "datasets--";
+  for (const char c : id) name += c == '/' ? std::string("--") : std::string(1, c);
+  folder_ = join_path(settings.cache, name);
+  locks_ = join_path(join_path(settings.cache, ".locks"), name);
+}
+
+std::string HubCache::snapshot_folder(const std::string& commit) const {
+  return join_path(join_path(folder_, "snapshots"), commit);
+}
+std::string HubCache::blob_path(const std::string& hash) const {
+  return join_path(join_path(folder_, "blobs"), hash);
+}
+std::string HubCache::lock_path(const std::string& hash) const {
+  return join_path(locks_, hash + ".lock");
+}
+
+std::optional<std::string> HubCache::find_commit(const std::string& revision) const {
+  check_relative_path(revision);
+  std::error_code ignored;
+  if (is_commit(revision)) {
+    return fs::is_directory(snapshot_folder(revision), ignored) ? std::optional(revision) : std::nullopt;
+  }
+  const std::string commit = first_line(join_path(join_path(folder_, "refs"), revision));
+  if (!is_commit(commit) || !fs::is_directory(snapshot_folder(commit), ignored)) return std::nullopt;
+  return commit;
+}
+
+void HubCache::set_ref(const std::string& revision, const std::string& commit) const {
+  if (is_commit(revision)) return;
+  check_relative_path(revision);
+  const std::string path = join_path(join_path(folder_, "refs"), revision);
+  if (first_line(path) == commit) return;
+  Env& env = posix_env();
+  env.make_directories(parent_path(path));
+  const std::string temporary = path + ".new";
+  WritableFile file = env.create(temporary);
+  file.append(commit);
+  file.close();
+  env.rename(temporary, path);
+}
+
+std::vector<std::string> HubCache::snapshot_files(const std::string& commit) const {
+  const std::string folder = snapshot_folder(commit);
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    // A link whose blob is gone is a file that is not there.
+    if (entry.is_regular_file(ignored))
+      files.push_back(fs::path(entry.path()).lexically_relative(folder).string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool HubCache::has_file(const std::string& commit, const std::string& path, int64_t size) const {
+  const fs::path file = fs::path(snapshot_folder(commit)) / path;
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return false;
+  const uintmax_t found = fs::file_size(file, error);
+  return !error && std::cmp_equal(found, size);
+}
+
+void HubCache::link(const std::string& commit, const std::string& path, const std::string& hash) const {
+  const fs::path file = fs::path(snapshot_folder(commit)) / path;
+  posix_env().make_directories(file.parent_path().string());
+  const fs::path target = fs::path(blob_path(hash)).lexically_relative(file.parent_path());
+  // Made beside and moved over: another process never sees it missing.
+  const fs::path temporary = file.string() + ".new-link";
+  std::error_code error;
+  fs::remove(temporary, error);
+  fs::create_symlink(target, temporary, error);
+  require(!error, "[{}] the link to {} could not be made: {}", file.string(), target.string(),
+          error.message());
+  posix_env().rename(temporary.string(), file.string());
+}
+
+}  // namespace octet

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "report/step_record.h"
+#include "train/checkpoint.h"
+
+namespace octet {
+
+struct SaveOptions {
+  int64_t total_limit = 0;  // as CheckpointStore::prune takes it
+  bool in_background = true;
+};
+
+// Saves checkpoints behind the training: a step waits for the copy to the host alone, the writing happens in a thread
+// of its own. A save that fails is said loudly and counted; the checkpoints from before stay as they are.
+class CheckpointSaver {
+ public:
+  CheckpointSaver(Env& env, std::string directory, const SaveOptions& options);
+  ~CheckpointSaver();  // finishes what was begun
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  // Waits first for the save before it, if that is still being written.
+  void save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+            const CheckpointSummary& summary, bool best);
+  void wait();  // until nothing is being written
+
+  // What a save has cost, once after each that was published.
+  std::optional<CheckpointCost> take_cost();
+  int failures_in_a_row();
+  const std::string& directory() const { return store_.directory(); }
+
+ private:
+  void write(const CheckpointSummary& summary, bool best);
+  void run();
+
+  CheckpointStore store_;
+  SaveOptions options_;
+  Snapshot snapshot_;  // the writer's while busy_
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool busy_ = false, stopping_ = false;
+  CheckpointSummary summary_;
+  bool best_ = false;
+  CheckpointCost pending_cost_;
+  std::optional<CheckpointCost> cost_;
+  int failures_in_a_row_ = 0;
+  std::exception_ptr unexpected_;  // what is not an Error is thrown on to the caller
+  std::thread thread_;
+};
+
+}  // namespace octet

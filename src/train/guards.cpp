@@ -1,0 +1,87 @@
+#include "train/guards.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace octet {
+
+std::optional<SpikeDetector::Spike> SpikeDetector::look(double loss) {
+  std::optional<Spike> spike;
+  if (losses_.size() >= kFewest) {
+    double sum = 0, largest = 0;
+    for (const double value : losses_) {
+      sum += value;
+      largest = std::max(largest, value);
+    }
+    const double mean = sum / static_cast<double>(losses_.size());
+    double squares = 0;
+    for (const double value : losses_) squares += (value - mean) * (value - mean);
+    const double deviation = std::sqrt(squares / static_cast<double>(losses_.size()));
+    const double distance = loss - mean;
+    const double deviations =
+        deviation > 0 ? distance / deviation : (distance > 0 ? std::numeric_limits<double>::infinity() : 0.0);
+    // In a window that hardly moves, a hundredth of the loss is no spike whatever its deviations are.
+    const bool far = deviations > kDeviations && distance > 0.01 * mean;
+    if (far || loss >= kTimesTheLargest * largest) spike = Spike{deviations, mean, largest};
+  }
+  spikes_in_a_row_ = spike ? spikes_in_a_row_ + 1 : 0;
+  if (!spike || spikes_in_a_row_ >= kAccepted) {
+    losses_.push_back(loss);
+    if (losses_.size() > kWindow) losses_.pop_front();
+  }
+  return spike;
+}
+
+void SpikeDetector::restore(std::span<const double> window, int spikes_in_a_row) {
+  losses_.assign(window.begin(), window.end());
+  spikes_in_a_row_ = spikes_in_a_row;
+}
+
+bool all_finite(std::span<const std::byte> bytes, DType dtype) {
+  // A float is not finite when all bits of its exponent are set.
+  bool finite = true;
+  if (dtype == DType::F32) {
+    const auto count = static_cast<int64_t>(bytes.size() / 4);
+#pragma omp parallel for reduction(&& : finite)
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 4 * i, 4);
+      finite = finite && (bits & 0x7F800000u) != 0x7F800000u;
+    }
+  } else if (dtype == DType::BF16) {
+    const auto count = static_cast<int64_t>(bytes.size() / 2);
+#pragma omp parallel for reduction(&& : finite)
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 2 * i, 2);
+      finite = finite && (bits & 0x7F80u) != 0x7F80u;
+    }
+  }
+  return finite;
+}
+
+std::string describe_nonfinite_gradients(Backend& backend, const ParameterSet& parameters) {
+  int64_t bad = 0;
+  const Parameter* uppermost = nullptr;
+  std::vector<std::byte> bytes;
+  for (const Parameter& parameter : parameters.all()) {
+    bytes.resize(static_cast<size_t>(parameter.gradient.bytes()));
+    backend.copy_to_host(bytes.data(), parameter.gradient);
+    if (all_finite(bytes, parameter.gradient.dtype)) continue;
+    ++bad;
+    // The table lists the embedding first; with a tied head its gradient is the sum of both ends.
+    uppermost = &parameter;
+  }
+  if (!uppermost) return "";
+  const auto total = static_cast<int64_t>(parameters.all().size());
+  if (bad == total) {
+    return "no gradient at all is finite: the loss itself or the head's output is not, look at the forward "
+           "pass";
+  }
+  return fmt::format("{} of {} gradients are not finite, the uppermost is that of {}", bad, total,
+                     uppermost->spec.name);
+}
+
+}  // namespace octet

@@ -1,0 +1,106 @@
+#include "fixture.h"
+
+namespace octet::test {
+namespace {
+
+using CudaAdamW = CudaTest;
+
+struct Kind {
+  DType weight;
+  bool remainder;
+  DType gradient;
+  DType moments;
+};
+
+std::string describe(const Kind& kind) {
+  return fmt::format("weight {}{}, gradient {}, moments {}", name_of(kind.weight),
+                     kind.weight == DType::F32 ? ""
+                     : kind.remainder          ? " exact"
+                                               : " stochastic",
+                     name_of(kind.gradient), name_of(kind.moments));
+}
+
+// Weight, remainder, moments and scales after a few steps.
+std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols) {
+  const Shape shape{rows, cols};
+  const int64_t count = rows * cols;
+  AdamWParameter p;
+  p.weight = side.upload(kind.weight, shape, normal_values(count, 1));
+  const auto zeros = [&](DType dtype, Shape of) {
+    const Tensor x = side.tensor(dtype, of);
+    side->zero(x);
+    return x;
+  };
+  if (kind.remainder) p.remainder = zeros(DType::U16, shape);
+  p.m = zeros(kind.moments, shape);
+  p.v = zeros(kind.moments, shape);
+  if (kind.moments == DType::E4M3) {
+    p.m_scales = zeros(DType::F32, {rows, div_up(cols, 128)});
+    p.v_scales = zeros(DType::F32, {rows, div_up(cols, 128)});
+  }
+  p.weight_decay = 0.1f;
+  p.stream = 77;
+  const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
+  for (int64_t step = 1; step <= 4; ++step) {
+    // Gradients over many powers of two, and a stretch of exact zeros.
+    std::vector<float> gradient = normal_values(count, 10 + static_cast<uint64_t>(step));
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = i % 300 < 140 && i >= 600 ? 0.0f : std::ldexp(gradient[i], -static_cast<int>(i % 23));
+    }
+    p.gradient = side.upload(kind.gradient, shape, gradient);
+    side->adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
+  }
+  std::vector<std::vector<uint8_t>> result;
+  for (const Tensor& x : {p.weight, p.remainder, p.m, p.v, p.m_scales, p.v_scales})
+    result.push_back(side.bytes(x));
+  return result;
+}
+
+// Every kind of state has the CPU's bits, in rows that are whole vectors, whole blocks, and neither.
+TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
+  constexpr Kind kKinds[] = {
+      {DType::F32, false, DType::F32, DType::F32},   {DType::F32, false, DType::F32, DType::E4M3},
+      {DType::BF16, true, DType::F32, DType::F32},   {DType::BF16, true, DType::BF16, DType::BF16},
+      {DType::BF16, true, DType::BF16, DType::E4M3}, {DType::BF16, false, DType::BF16, DType::F32},
+      {DType::BF16, false, DType::F32, DType::BF16}, {DType::BF16, false, DType::BF16, DType::E4M3},
+  };
+  constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},    {3, 200},   {130, 136},
+                                                    {129, 77}, {256, 384}, {17, 1000}};
+  const char* names[] = {"weight", "remainder", "m", "v", "m scales", "v scales"};
+  for (const Kind& kind : kKinds) {
+    for (const auto& [rows, cols] : kSizes) {
+      const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
+      const auto got = train(*cuda, kind, rows, cols), expected = train(*cpu, kind, rows, cols);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(got[i] == expected[i])
+            << describe(kind) << " (" << rows << ", " << cols << "): " << names[i];
+      }
+      cuda->release(cuda_mark);
+      cpu->release(cpu_mark);
+    }
+  }
+}
+
+// The FP8 copies that the kernel writes beside stochastic weights and e4m3 moments are those of the separate op.
+TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
+  const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{256, 384}, {48, 200}, {33, 77}}) {
+    Quantized fused = make_quantized(*cuda, rows, cols, rule, kUsedSlot);
+    Quantized separate = make_quantized(*cuda, rows, cols, rule, kUsedSlot);
+    const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
+    AdamWParameter p;
+    p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));
+    p.gradient = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 2));
+    p.m = cuda->tensor(DType::E4M3, shape), p.v = cuda->tensor(DType::E4M3, shape);
+    p.m_scales = cuda->tensor(DType::F32, scales), p.v_scales = cuda->tensor(DType::F32, scales);
+    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales}) (*cuda)->zero(x);
+    p.fp8 = &fused;
+    const Tensor clip = cuda->upload(DType::F32, {2}, {1.0f, 1.0f});
+    (*cuda)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
+    (*cuda)->quantize({.dense = p.weight, .fp8 = &separate});
+    expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {})", rows, cols));
+  }
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,299 @@
+#include "data/prepare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/crc32c.h"
+#include "base/philox.h"
+#include "data/bytes_tokenizer.h"
+#include "io/fault_env.h"
+#include "temporary_folder.h"
+
+namespace octet {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Texts of 1 to 60 bytes, drawn from their number; the second piece is the target. Throws at `fails_at`.
+class TestReader final : public DatasetReader {
+ public:
+  explicit TestReader(int64_t count, int64_t fails_at = -1) : count_(count), fails_at_(fails_at) {}
+  bool next(Example& example) override {
+    if (examples_ == fails_at_) fail("[bad.jsonl] line {}: broken", examples_ + 1);
+    if (examples_ == count_) return false;
+    const Philox random(9);
+    const auto draw = static_cast<uint64_t>(examples_++);
+    const std::string text(1 + random.below(draw, 60), static_cast<char>('a' + draw % 26));
+    example.pieces = {{text, false, false}, {text, false, true}, {"<|endoftext|>", true, true}};
+    return true;
+  }
+  double progress() const override { return static_cast<double>(examples_) / static_cast<double>(count_); }
+  const std::vector<std::string>& files() const override { return files_; }
+  const SkipCounts& skipped() const override { return skipped_; }
+  int64_t examples() const override { return examples_; }
+  ExampleFormat format() const override { return ExampleFormat::PromptCompletion; }
+  ChatTemplate chat_template() const override { return ChatTemplate::Plain; }
+
+ private:
+  int64_t count_, fails_at_, examples_ = 0;
+  std::vector<std::string> files_ = {"test"};
+  SkipCounts skipped_{{0, 0, 2, 0, 0, 0}, ""};
+};
+
+constexpr int64_t kExamples = 4000;
+
+PrepareOptions options(const std::string& output) {
+  return {.output = output,
+          .tokenizer_name = "bytes",
+          .shard_tokens = 20000,
+          .eval_split = 0.1,
+          .seed = 5,
+          .threads = 2,
+          .identity = {{"dataset", "test"}}};
+}
+
+PrepareResult prepare(const PrepareOptions& given, const PrepareHooks& hooks = {}, Env& env = posix_env(),
+                      int64_t count = kExamples) {
+  return prepare_dataset(
+      env, given, BytesTokenizer(), [&] { return std::make_unique<TestReader>(count); }, hooks);
+}
+
+// The files of a dataset with sizes and checksums.
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename() == ".lock") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    files[entry.path().filename().string()] = fmt::format("{} {:08x}", text.str().size(), crc32c(text.str()));
+  }
+  return files;
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Prepare, WritesEveryDocumentInOrderWithItsTargets) {
+  const TemporaryFolder folder;
+  const PrepareResult result = prepare(options(folder.file("d")));
+  ASSERT_TRUE(result.whole);
+  EXPECT_FALSE(result.was_there);
+  const DatasetManifest manifest = read_dataset_manifest(posix_env(), folder.file("d/manifest.json"));
+  EXPECT_EQ(manifest, result.manifest);
+  EXPECT_EQ(manifest.examples, kExamples);
+  EXPECT_EQ(manifest.train.counts.documents + manifest.validation.counts.documents, kExamples);
+  EXPECT_NEAR(static_cast<double>(manifest.validation.counts.documents), 400, 60);
+  EXPECT_GT(manifest.train.shards.size(), 5u);
+  EXPECT_EQ(manifest.skipped, (std::map<std::string, int64_t>{{name_of(SkipReason::InvalidUtf8), 2}}));
+
+  TestReader reader(kExamples);
+  std::map<bool, std::vector<Shard>> shards;
+  shards[false] = open_split(posix_env(), folder.file("d"), manifest, manifest.train);
+  shards[true] = open_split(posix_env(), folder.file("d"), manifest, manifest.validation);
+  std::map<bool, size_t> shard = {{false, 0}, {true, 0}};
+  std::map<bool, int64_t> document = {{false, 0}, {true, 0}};
+  LengthStatistics lengths;
+  Example example;
+  for (int64_t i = 0; reader.next(example); ++i) {
+    const bool validation = is_validation_example(i, 0.1, 5);
+    while (document[validation] == shards[validation].at(shard[validation]).counts().documents) {
+      EXPECT_GE(shards[validation][shard[validation]].counts().tokens, 20000);
+      ++shard[validation];
+      document[validation] = 0;
+    }
+    const Shard& from = shards[validation][shard[validation]];
+    const Document expected = encode_example(example, BytesTokenizer());
+    std::vector<int32_t> tokens(static_cast<size_t>(from.document_length(document[validation])));
+    std::vector<uint8_t> is_target(tokens.size());
+    from.read(from.document_start(document[validation]), tokens);
+    from.read_targets(from.document_start(document[validation]), is_target);
+    ASSERT_EQ(tokens, expected.tokens);
+    ASSERT_EQ(is_target, expected.is_target);
+    ++document[validation];
+    lengths.add(static_cast<int64_t>(tokens.size()));
+  }
+  LengthStatistics sum = manifest.train.lengths;
+  EXPECT_EQ(sum += manifest.validation.lengths, lengths);
+}
+
+TEST(Prepare, TheNumberOfThreadsChangesNothing) {
+  const TemporaryFolder folder;
+  std::map<std::string, std::string> expected;
+  for (const int threads : {1, 2, 7}) {
+    PrepareOptions given = options(folder.file(std::to_string(threads)));
+    given.threads = threads;
+    ASSERT_TRUE(prepare(given).whole);
+    if (threads == 1) expected = files_of(given.output);
+    EXPECT_EQ(files_of(given.output), expected);
+  }
+  EXPECT_TRUE(expected.contains("train_00000.octet"));
+  EXPECT_TRUE(expected.contains("validation_00000.octet"));
+  EXPECT_FALSE(expected.contains("progress.json"));
+}
+
+TEST(Prepare, StoppedAndStartedAgainItWritesTheSameBytes) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(prepare(options(folder.file("whole"))).whole);
+  int calls = 0;
+  PrepareResult result;
+  // Each call gets one batch further than the last whole shard allows, at the least.
+  for (int allowed = 1; !result.whole && calls < 100; ++allowed, ++calls) {
+    int left = allowed;
+    result = prepare(options(folder.file("stopped")), {.stop = [&] { return --left <= 0; }});
+    for (const auto& [name, bytes] : files_of(folder.file("stopped"))) {
+      EXPECT_FALSE(name.starts_with(".tmp-")) << name;
+    }
+  }
+  EXPECT_GT(calls, 2);
+  EXPECT_EQ(files_of(folder.file("stopped")), files_of(folder.file("whole")));
+  EXPECT_GT(result.examples_skipped, 0);
+}
+
+TEST(Prepare, KilledAtAnyCallItGoesOnToTheSameBytes) {
+  const TemporaryFolder folder;
+  PrepareOptions given = options(folder.file("whole"));
+  given.shard_tokens = 4000;
+  ASSERT_TRUE(prepare(given, {}, posix_env(), 250).whole);
+  const auto expected = files_of(given.output);
+  ASSERT_GT(expected.size(), 4u);
+  for (const IoFault fault : {IoFault::Kill, IoFault::KillInside, IoFault::Enospc}) {
+    for (int64_t call = 1;; ++call) {
+      given.output = folder.file("killed");
+      fs::remove_all(given.output);
+      FaultEnv env(folder.path());  // whose fsync costs no time
+      env.arm(call, fault);
+      bool struck = false;
+      try {
+        prepare(given, {}, env, 250);
+      } catch (const SimulatedKill&) {
+        struck = true;
+      } catch (const IoError&) {
+        struck = true;
+      }
+      if (!struck && !env.struck()) break;
+      env.disarm();
+      if (fault != IoFault::Enospc) env.drop_unsynced();
+      ASSERT_TRUE(prepare(given, {}, env, 250).whole) << "call " << call;
+      ASSERT_EQ(files_of(given.output), expected) << "call " << call;
+      ASSERT_LT(call, 2000);
+    }
+  }
+}
+
+TEST(Prepare, CalledAgainItFindsItsWorkDone) {
+  const TemporaryFolder folder;
+  prepare(options(folder.file("d")));
+  const PrepareResult again = prepare_dataset(posix_env(), options(folder.file("d")), BytesTokenizer(),
+                                              []() -> std::unique_ptr<DatasetReader> {
+                                                ADD_FAILURE() << "the input need not be opened";
+                                                return nullptr;
+                                              });
+  EXPECT_TRUE(again.whole);
+  EXPECT_TRUE(again.was_there);
+  EXPECT_EQ(again.manifest.examples, kExamples);
+}
+
+TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
+  const TemporaryFolder folder;
+  const std::string output = folder.file("d");
+  prepare(options(output));
+  PrepareOptions other = options(output);
+  other.eval_split = 0.2;
+  EXPECT_THAT(error_of([&] { prepare(other); }),
+              HasSubstr("prepared with eval_split 0.1, now asked for 0.2"));
+  other = options(output);
+  other.identity["dataset"] = "else";
+  EXPECT_THAT(error_of([&] { prepare(other); }), HasSubstr("dataset \"test\", now asked for \"else\""));
+  // The same for one that is not finished.
+  int left = 3;
+  PrepareOptions half = options(folder.file("half"));
+  ASSERT_FALSE(prepare(half, {.stop = [&] { return --left <= 0; }}).whole);
+  ASSERT_TRUE(fs::exists(folder.file("half/progress.json")));
+  half.shard_tokens = 21000;
+  EXPECT_THAT(error_of([&] { prepare(half); }), HasSubstr("shard_tokens 20000, now asked for 21000"));
+
+  fs::create_directory(folder.file("mine"));
+  folder.write("mine/letter.txt", "dear");
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("mine"))); }), HasSubstr("holds 'letter.txt'"));
+  folder.write("file", "x");
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("file"))); }), HasSubstr("is a file"));
+}
+
+TEST(Prepare, OneProcessAtATime) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("d"));
+  const FileLock lock = posix_env().lock(folder.file("d/.lock"), "1\n");
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("d"))); }),
+              HasSubstr("another process is preparing"));
+}
+
+TEST(Prepare, ABadRecordStopsItWithTheShardsBeforeIt) {
+  const TemporaryFolder folder;
+  const PrepareOptions given = options(folder.file("d"));
+  const auto failing = [&](int64_t at) {
+    return error_of([&] {
+      prepare_dataset(posix_env(), given, BytesTokenizer(),
+                      [&] { return std::make_unique<TestReader>(kExamples, at); });
+    });
+  };
+  EXPECT_EQ(failing(3000), "[bad.jsonl] line 3001: broken");
+  EXPECT_TRUE(fs::exists(folder.file("d/train_00000.octet")));
+  EXPECT_FALSE(fs::exists(folder.file("d/manifest.json")));
+  // Mended, it goes on.
+  const PrepareResult result = prepare(given);
+  EXPECT_TRUE(result.whole);
+  EXPECT_GT(result.examples_skipped, 0);
+}
+
+TEST(Prepare, AnEmptyDatasetIsAnError) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("d")), {}, posix_env(), 0); }),
+              HasSubstr("no document with a token to predict in 0 examples"));
+}
+
+TEST(Prepare, AtMostSoManyExamples) {
+  const TemporaryFolder folder;
+  PrepareOptions given = options(folder.file("d"));
+  given.max_examples = 123;
+  EXPECT_EQ(prepare(given).manifest.examples, 123);
+}
+
+TEST(DatasetManifest, DamageIsNoticed) {
+  const TemporaryFolder folder;
+  const PrepareResult result = prepare(options(folder.file("d")), {}, posix_env(), 500);
+  const std::string text = dataset_manifest_text(result.manifest);
+  EXPECT_EQ(parse_dataset_manifest(text, "m"), result.manifest);
+  for (size_t i = 0; i < text.size(); i += 7) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    EXPECT_NE(error_of([&] { parse_dataset_manifest(changed, "m"); }), "nothing was thrown") << i;
+  }
+  const ShardEntry& first = result.manifest.train.shards.front();
+  const std::string path = folder.file("d/" + first.name);
+  const auto error = [&] {
+    return error_of(
+        [&] { open_split(posix_env(), folder.file("d"), result.manifest, result.manifest.train); });
+  };
+  EXPECT_EQ(error(), "nothing was thrown");
+  fs::resize_file(path, static_cast<uintmax_t>(first.size) - 8);
+  EXPECT_THAT(error(), HasSubstr(fmt::format("[{}] has {} bytes, manifest.json says {}", path, first.size - 8,
+                                             first.size)));
+  fs::remove(path);
+  EXPECT_THAT(error(), HasSubstr("is missing; manifest.json lists it"));
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "base/philox.h"
+#include "ops/backend.h"
+
+namespace octet {
+namespace {
+
+TEST(FillNormal, HoldsTheRoundedAndTheExactValues) {
+  constexpr int64_t kCount = 10'000;
+  std::vector<float> wide(kCount);
+  std::vector<Bf16> narrow(kCount), alone(kCount);
+  std::vector<uint16_t> remainder(kCount);
+  const auto backend = make_cpu_backend(3);
+  backend->fill_normal({wide.data(), DType::F32, {kCount}}, {}, 0.02f, 7, 9);
+  backend->fill_normal({narrow.data(), DType::BF16, {kCount}}, {remainder.data(), DType::U16, {kCount}},
+                       0.02f, 7, 9);
+  backend->fill_normal({alone.data(), DType::BF16, {kCount}}, {}, 0.02f, 7, 9);
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    ASSERT_EQ(wide[i], 0.02f * Philox(7, 9).normal(i));
+    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
+    ASSERT_EQ(std::bit_cast<float>((uint32_t{narrow[i].bits} << 16) + low), wide[i]);
+    ASSERT_EQ(narrow[i].bits, alone[i].bits);
+    sum += static_cast<double>(wide[i]);
+    squares += static_cast<double>(wide[i]) * static_cast<double>(wide[i]);
+  }
+  EXPECT_NEAR(sum / kCount, 0, 1e-3);
+  EXPECT_NEAR(std::sqrt(squares / kCount), 0.02, 4e-4);
+}
+
+// The written-out logarithm and cosine are the library's to the last bits of a double.
+TEST(PhiloxNormal, IsBoxMuller) {
+  for (uint64_t i = 0; i < 100'000; ++i) {
+    const auto w = Philox(5).words(i);
+    const long double u = (static_cast<long double>(w[0]) + 1.0L) * 0x1p-32L;
+    const long double turn = static_cast<long double>(w[1]) * 0x1p-32L;
+    const auto exact = static_cast<double>(std::sqrt(-2.0L * std::log(u)) *
+                                           std::cos(2.0L * std::numbers::pi_v<long double> * turn));
+    ASSERT_NEAR(static_cast<double>(Philox(5).normal(i)), exact, 0x1p-24 * std::fabs(exact) + 1e-15) << i;
+  }
+  EXPECT_EQ(detail::log_of_fraction(0x1p32), 0.0);
+  EXPECT_EQ(detail::cos_turns(0), 1.0);
+  EXPECT_EQ(detail::cos_turns(0x80000000u), -1.0);
+  EXPECT_EQ(detail::cos_turns(0x40000000u), 0.0);
+}
+
+}  // namespace
+}  // namespace octet
