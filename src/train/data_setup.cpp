@@ -178,15 +178,14 @@ int64_t TrainingData::samples_per_epoch(int64_t length) const {
   return train.size() > 0 ? (train.size() - 1) / length : 0;
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config) {
+std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::string& of_model) {
   if (!config.is_set("tokenizer")) {
     std::error_code error;
-    const fs::path model_tokenizer = fs::path(config.model_name_or_path) / "tokenizer.json";
     if (fs::is_directory(config.dataset, error) && has_dataset_manifest(posix_env(), config.dataset)) {
       config.tokenizer =
           read_dataset_manifest(posix_env(), join_path(config.dataset, kManifestName)).tokenizer;
-    } else if (!config.model_name_or_path.empty() && fs::exists(model_tokenizer, error)) {
-      config.tokenizer = model_tokenizer.string();
+    } else if (!of_model.empty()) {
+      config.tokenizer = of_model;
       log_info("data: the tokenizer is the model's own, {}", config.tokenizer);
     }
   }

@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "data/tokenizer.h"
 #include "io/checkpoint_manifest.h"
+#include "io/hub.h"
+#include "report/text.h"
 #include "train/config.h"
 #include "train/hf_folder.h"
 
@@ -77,8 +79,28 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
   return folders;
 }
 
-ModelFolder find_model(const std::string& path, bool best) {
+std::string local_model_folder(const std::string& name) {
+  if (posix_env().exists(name) || !is_hub_id(name)) return name;
+  // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
+  if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
+  HubRequest request{.kind = HubKind::Model, .id = name, .files = hub_model_files()};
+  double said = 0;
+  request.on_progress = [&said](const HubProgress& progress) {
+    const double share = static_cast<double>(progress.done_bytes) /
+                         static_cast<double>(std::max<int64_t>(progress.total_bytes, 1));
+    if (share >= said + 0.1 || said == 0) {
+      log_info("hub: {} ({:.0f} % of {})", progress.file, 100 * share,
+               human_bytes(static_cast<double>(progress.total_bytes)));
+      said = std::max(share, 1e-9);
+    }
+    return true;
+  };
+  return hub_snapshot(request);
+}
+
+ModelFolder find_model(const std::string& name, bool best) {
   Env& env = posix_env();
+  const std::string path = local_model_folder(name);
   require(env.is_directory(path),
           "[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
   ModelFolder model;

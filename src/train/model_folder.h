@@ -17,10 +17,14 @@ struct ModelFolder {
   ModelConfig config;                    // with the ids that end a text, where folder or tokenizer know them
 };
 
-// `path` is a Hugging Face folder, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
+// The folder itself where there is one. Otherwise `name` may be a hub id (org/name, or gpt2 and its sizes), whose files
+// are taken from the Hugging Face cache or downloaded into it.
+std::string local_model_folder(const std::string& name);
+
+// `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
 // checkpoints the latest is taken, or the best with `best`. Checksums of a checkpoint are verified. Error that says
 // what was looked for otherwise.
-ModelFolder find_model(const std::string& path, bool best = false);
+ModelFolder find_model(const std::string& name, bool best = false);
 
 // The folders of checkpoints of a run, or `path` itself where it is one; empty where there are none.
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
