@@ -28,6 +28,7 @@ int eval_command(std::span<const std::string> arguments);
 int checkpoints_command(std::span<const std::string> arguments);
 int export_command(std::span<const std::string> arguments);
 int plot_command(std::span<const std::string> arguments);
+int prepare_command(std::span<const std::string> arguments);
 int tokenize_command(std::span<const std::string> arguments);
 int keys_command(std::span<const std::string> arguments);
 

@@ -128,7 +128,7 @@ int eval_command(std::span<const std::string> arguments) {
   transformer.allocate();
   load_hf_folder(*backend, transformer.parameters(), model.folder);
   transformer.weights_changed();
-  const Evaluator evaluator(std::move(data.tokens), options.batches, data.document_end);
+  const Evaluator evaluator(stream_eval_loaders(std::move(data.tokens), data.document_end), options.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", options.dataset);
   fmt::print("{}", report(options, model, shape, precision, *evaluation));

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "train/data_prepare.h"
 
 namespace octet {
 
@@ -19,6 +20,7 @@ std::span<const Command> commands() {
       {"generate", "Continue prompts with a model, a checkpoint or a run", generate_command},
       {"eval", "Measure loss, perplexity and accuracy of a model on a dataset", eval_command},
       {"checkpoints", "List the checkpoints of a run", checkpoints_command},
+      {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},
   };
@@ -92,6 +94,9 @@ int main(int argc, char** argv) {
   } catch (const ConfigError& e) {
     print_error(e.what());
     return kExitUsage;
+  } catch (const Interrupted& e) {
+    print_error(e.what());
+    return 128 + e.signal();
   } catch (const std::bad_alloc&) {
     print_error("out of memory on the host");
   } catch (const std::exception& e) {

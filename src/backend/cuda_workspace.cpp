@@ -63,7 +63,7 @@ int64_t cuda_decode_workspace(const WorkspaceNeeds& needs) {
   const AttentionShape& shape = needs.attention;
   const int64_t group = shape.heads / shape.kv_heads;
   const int64_t queries =
-      needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeQueries);
+      needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeGroup);
   return checked_mul(queries, 4 * (shape.head_dim + 2)) + 3 * 256;
 }
 

@@ -11,8 +11,10 @@ constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scra
 constexpr int64_t kCudaEmulationScratch = 256ll << 20;  // larger FP8 operands are dequantised piece by piece
 constexpr int64_t kCudaMemoryReserve = 1ll << 30;  // GEMM tuning, cuDNN, modules that the driver loads late
 constexpr int64_t kAttentionTileBytes = 16;
-constexpr int64_t kDecodeBlocks = 1024;  // that attention_decode splits its work into where there is enough
-constexpr int kDecodeQueries = 8;        // query heads of a key head that one of its blocks takes
+// Attention over cached keys: query heads to a block at most (larger groups take several), and blocks that keep the GPU
+// busy.
+constexpr int kDecodeGroup = 8;
+constexpr int64_t kDecodeBlocks = 1024;
 
 // Tiles of `rows` rows of all documents and how many there are of each length.
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);

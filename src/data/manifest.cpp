@@ -69,8 +69,8 @@ SplitManifest parse_split(const json& object, const std::string& place) {
   split.dropped = count_field(object, "dropped", place);
   split.lengths.longest = count_field(object, "longest", place);
   const auto lengths = field<std::vector<int64_t>>(object, "lengths", place);
-  require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place, lengths.size(),
-          split.lengths.counts.size());
+  require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place,
+          lengths.size(), split.lengths.counts.size());
   std::copy(lengths.begin(), lengths.end(), split.lengths.counts.begin());
   ShardCounts sum;
   for (const json& entry : field<json::array_t>(object, "shards", place)) {
@@ -87,8 +87,9 @@ SplitManifest parse_split(const json& object, const std::string& place) {
     sum += shard.counts;
     split.shards.push_back(std::move(shard));
   }
-  require(sum == split.counts, "[{}] the shards have {} tokens in {} documents, their sum is given as {} in {}", place,
-          sum.tokens, sum.documents, split.counts.tokens, split.counts.documents);
+  require(sum == split.counts,
+          "[{}] the shards have {} tokens in {} documents, their sum is given as {} in {}", place, sum.tokens,
+          sum.documents, split.counts.tokens, split.counts.documents);
   return split;
 }
 
@@ -98,7 +99,8 @@ void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManif
           "[{}] {} tokens in {} documents with {} targets, the manifest says {} in {} with {}", place,
           shard.counts().tokens, shard.counts().documents, shard.counts().targets, entry.counts.tokens,
           entry.counts.documents, entry.counts.targets);
-  require(shard.kind().tokenizer_hash == manifest.tokenizer_hash && shard.kind().vocab_size == manifest.vocab_size,
+  require(shard.kind().tokenizer_hash == manifest.tokenizer_hash &&
+              shard.kind().vocab_size == manifest.vocab_size,
           "[{}] is of tokenizer {:016x} with {} ids, the manifest of {:016x} with {}", place,
           shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
 }
@@ -172,7 +174,8 @@ DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {
   return parse_dataset_manifest(env.read_text(path), path);
 }
 
-void write_file_atomically(Env& env, const std::string& folder, const std::string& name, std::string_view text) {
+void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
+                           std::string_view text) {
   const std::string temporary = join_path(folder, fmt::format(".tmp-{}", name));
   WritableFile file = env.create(temporary);
   file.append(text);

@@ -14,7 +14,8 @@ namespace octet {
 // What `octet prepare` leaves in a folder beside the shards; docs/formats.md describes the file.
 
 constexpr const char* kManifestName = "manifest.json";  // of a whole dataset
-constexpr const char* kProgressName = "progress.json";  // of one that is not finished: the same with fewer shards
+constexpr const char* kProgressName =
+    "progress.json";  // of one that is not finished: the same with fewer shards
 
 struct ShardEntry {
   std::string name;
@@ -50,9 +51,9 @@ struct DatasetManifest {
   int64_t vocab_size = 0;
   nlohmann::ordered_json options;  // everything else that the shards follow from; compared as a whole
   SplitManifest train, validation;
-  int64_t examples = 0;  // read from the input
+  int64_t examples = 0;                    // read from the input
   std::map<std::string, int64_t> skipped;  // records left out, by reason
-  std::string format, chat_template;                     // what was found or named
+  std::string format, chat_template;       // what was found or named
 
   bool operator==(const DatasetManifest&) const = default;
 };
@@ -65,7 +66,8 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
 bool has_dataset_manifest(Env& env, const std::string& folder);
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
 // Writes the file under a temporary name, syncs it, and renames it.
-void write_file_atomically(Env& env, const std::string& folder, const std::string& name, std::string_view text);
+void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
+                           std::string_view text);
 
 // The shards of a split, mapped and checked against the manifest and their own checksums, on several threads.
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,

@@ -28,10 +28,11 @@ uint64_t hash_of(const DocumentSource& source, const PackedLoaderOptions& option
 
 }  // namespace
 
-PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& options)
+PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& options,
+                           std::shared_ptr<const PackingPlan> plan)
     : source_(std::move(source)),
       options_(options),
-      plan_(source_, options.length, options.packing),
+      plan_(plan ? std::move(plan) : std::make_shared<PackingPlan>(source_, options.length, options.packing)),
       state_{options.seed, 0, hash_of(source_, options)} {
   require(options.rows > 0, "[loader] rows per batch {}, expected at least 1", options.rows);
   require(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
@@ -39,7 +40,7 @@ PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& opt
   require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
           "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
           options.length);
-  require(plan_.rows() > 0 && source_.counts().targets > 0,
+  require(plan_->rows() > 0 && source_.counts().targets > 0,
           "[dataset] nothing to train on: {} documents with {} tokens and {} targets",
           source_.counts().documents, source_.counts().tokens, source_.counts().targets);
   tokens_.resize(static_cast<size_t>(options.length) + 1);
@@ -62,25 +63,25 @@ void PackedLoader::set_state(const LoaderState& state) {
 }
 
 double PackedLoader::epoch() const {
-  return static_cast<double>(state_.next_sample) / static_cast<double>(plan_.rows());
+  return static_cast<double>(state_.next_sample) / static_cast<double>(plan_->rows());
 }
 
 void PackedLoader::fill_row(Batch& batch, int64_t row, int64_t sample) {
-  const int64_t rows = plan_.rows(), epoch = sample / rows, place_in_epoch = sample % rows;
+  const int64_t rows = plan_->rows(), epoch = sample / rows, place_in_epoch = sample % rows;
   const int64_t planned = options_.shuffle
                               ? permuted(place_in_epoch, rows, epoch_random(state_.seed, kRowStream, epoch))
                               : place_in_epoch;
   const Philox fragment_random = epoch_random(state_.seed, kFragmentStream, epoch);
   const auto row_end = static_cast<size_t>((row + 1) * options_.length);
   size_t at = row_end - static_cast<size_t>(options_.length);
-  for (const uint32_t place : plan_.row(planned)) {
+  for (const uint32_t place : plan_->row(planned)) {
     int64_t chosen = place;
     if (options_.shuffle) {
-      const auto [first, count] = plan_.same_length(place);
+      const auto [first, count] = plan_->same_length(place);
       chosen = first + permuted(place - first, count, fragment_random);
     }
-    const Fragment& fragment = plan_.fragment(chosen);
-    const auto count = static_cast<size_t>(plan_.fragment_length(place));
+    const Fragment& fragment = plan_->fragment(chosen);
+    const auto count = static_cast<size_t>(plan_->fragment_length(place));
     source_.read(fragment.document, int64_t{fragment.window} * options_.length,
                  std::span(tokens_).first(count + 1), std::span(is_target_).first(count + 1));
     batch.document_starts.push_back(static_cast<int32_t>(at));

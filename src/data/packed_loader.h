@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include "data/loader.h"
 #include "data/packing_plan.h"
 
@@ -22,22 +24,24 @@ struct PackedLoaderOptions {
 // nothing to train on.
 class PackedLoader final : public SampleLoader {
  public:
-  PackedLoader(DocumentSource source, const PackedLoaderOptions& options);
+  // `plan`, where it was made before, must be of this source, length and packing.
+  PackedLoader(DocumentSource source, const PackedLoaderOptions& options,
+               std::shared_ptr<const PackingPlan> plan = nullptr);
 
   void next(Batch& batch) override;
   LoaderState state() const override { return state_; }
   void set_state(const LoaderState& state) override;
   double epoch() const override;
-  int64_t samples_per_epoch() const override { return plan_.rows(); }
+  int64_t samples_per_epoch() const override { return plan_->rows(); }
 
-  const PackingPlan& plan() const { return plan_; }
+  const PackingPlan& plan() const { return *plan_; }
 
  private:
   void fill_row(Batch& batch, int64_t row, int64_t sample);
 
   DocumentSource source_;
   PackedLoaderOptions options_;
-  PackingPlan plan_;
+  std::shared_ptr<const PackingPlan> plan_;
   LoaderState state_;
   std::vector<int32_t> tokens_;     // (length + 1) scratch
   std::vector<uint8_t> is_target_;  // (length + 1) scratch

@@ -40,8 +40,8 @@ FileLock lock_folder(Env& env, const PrepareOptions& options) {
 // Names what differs, so that the user sees which flag to change back.
 void check_same(const DatasetManifest& there, const DatasetManifest& asked, const std::string& folder) {
   const auto differ = [&](const std::string& what, const std::string& old, const std::string& now) {
-    fail("[prepare] {} was prepared with {} {}, now asked for {}; choose another folder or remove it", folder, what,
-         old, now);
+    fail("[prepare] {} was prepared with {} {}, now asked for {}; choose another folder or remove it", folder,
+         what, old, now);
   };
   if (there.tokenizer_hash != asked.tokenizer_hash) {
     differ("tokenizer", fmt::format("{} ({:016x})", there.tokenizer, there.tokenizer_hash),
@@ -67,13 +67,15 @@ void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& kno
       }
       return false;
     };
-    if (name == kLockName || name == kProgressName || listed(known.train) || listed(known.validation)) continue;
+    if (name == kLockName || name == kProgressName || listed(known.train) || listed(known.validation))
+      continue;
     // A shard that is whole but not in the progress file yet will be written again, with the same bytes.
     if (name.starts_with(kTemporaryPrefix) || name.ends_with(kShardExtension)) {
       env.remove_file(path);
       continue;
     }
-    fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder, name);
+    fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder,
+         name);
   }
 }
 
@@ -96,19 +98,21 @@ class Preparation {
   bool run(DatasetReader& reader) {
     const ShardKind kind{tokenizer_.vocab_size(), tokenizer_.fingerprint()};
     SplitWriter train(env_, options_.output, "train", kind, options_.shard_tokens, manifest_.train);
-    SplitWriter validation(env_, options_.output, "validation", kind, options_.shard_tokens, manifest_.validation);
+    SplitWriter validation(env_, options_.output, "validation", kind, options_.shard_tokens,
+                           manifest_.validation);
     const auto writer_of = [&](int64_t example) -> SplitWriter& {
       return is_validation_example(example, options_.eval_split, options_.seed) ? validation : train;
     };
     const int64_t train_from = train.first_wanted(), validation_from = validation.first_wanted();
-    TokenizePipeline pipeline(
-        reader, tokenizer_,
-        {.threads = options_.threads,
-         .max_examples = options_.max_examples,
-         .wanted = [&, train_from, validation_from](int64_t example) {
-           return example >=
-                  (is_validation_example(example, options_.eval_split, options_.seed) ? validation_from : train_from);
-         }});
+    TokenizePipeline pipeline(reader, tokenizer_,
+                              {.threads = options_.threads,
+                               .max_examples = options_.max_examples,
+                               .wanted = [&, train_from, validation_from](int64_t example) {
+                                 return example >=
+                                        (is_validation_example(example, options_.eval_split, options_.seed)
+                                             ? validation_from
+                                             : train_from);
+                               }});
     PrepareProgress progress{0, train.written().counts.documents + validation.written().counts.documents,
                              train.written().counts.tokens + validation.written().counts.tokens};
     std::vector<TokenizePipeline::Item> items;
@@ -129,7 +133,8 @@ class Preparation {
     manifest_.chat_template = name_of(reader.chat_template());
     for (size_t i = 0; i < kSkipReasons; ++i) {
       const auto reason = static_cast<SkipReason>(i);
-      if (const int64_t count = reader.skipped().of(reason); count > 0) manifest_.skipped[name_of(reason)] = count;
+      if (const int64_t count = reader.skipped().of(reason); count > 0)
+        manifest_.skipped[name_of(reason)] = count;
     }
     manifest_.train = train.written();
     manifest_.validation = validation.written();
@@ -155,14 +160,15 @@ class Preparation {
 void check(const PrepareOptions& options) {
   require(!options.output.empty(), "[prepare] no folder to write to");
   require(options.shard_tokens > 0, "[prepare] shard_tokens {}, expected at least 1", options.shard_tokens);
-  require(options.eval_split >= 0 && options.eval_split < 1, "[prepare] eval_split {}, expected 0 <= eval_split < 1",
-          options.eval_split);
+  require(options.eval_split >= 0 && options.eval_split < 1,
+          "[prepare] eval_split {}, expected 0 <= eval_split < 1", options.eval_split);
 }
 
 }  // namespace
 
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
-  const double draw = static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
+  const double draw =
+      static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
   return draw * 0x1p-53 < eval_split;
 }
 
@@ -213,6 +219,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   Preparation preparation(env, options, tokenizer, std::move(asked), hooks);
   result.whole = preparation.run(*reader);
   result.manifest = preparation.manifest();
+  result.first_skip_error = reader->skipped().first_error;
   if (!result.whole) return result;
   require(result.manifest.train.counts.documents > 0 || result.manifest.validation.counts.documents > 0,
           "[dataset] no document with a token to predict in {} examples; {} records were left out",

@@ -11,8 +11,8 @@
 namespace octet {
 
 struct PrepareOptions {
-  std::string output;          // the folder of the dataset
-  std::string tokenizer_name;  // for the manifest
+  std::string output;                         // the folder of the dataset
+  std::string tokenizer_name;                 // for the manifest
   int64_t shard_tokens = int64_t{100} << 20;  // a shard ends with the document that reaches this
   double eval_split = 0;                      // share of the examples that go into the validation split
   uint64_t seed = 0;                          // of that choice
@@ -36,9 +36,10 @@ struct PrepareHooks {
 
 struct PrepareResult {
   DatasetManifest manifest;
-  bool whole = false;           // false: stopped; what is there is whole shards, and the same call goes on from them
-  bool was_there = false;       // nothing was to do
+  bool whole = false;  // false: stopped; what is there is whole shards, and the same call goes on from them
+  bool was_there = false;        // nothing was to do
   int64_t examples_skipped = 0;  // in shards of an earlier call
+  std::string first_skip_error;  // of a bad record that was left out
 };
 
 // Whether example number `example` goes into the validation split.

@@ -10,8 +10,8 @@ struct SplitWriter::Open {
   ShardWriter writer;
 };
 
-SplitWriter::SplitWriter(Env& env, std::string folder, std::string name, const ShardKind& kind, int64_t shard_tokens,
-                         SplitManifest written)
+SplitWriter::SplitWriter(Env& env, std::string folder, std::string name, const ShardKind& kind,
+                         int64_t shard_tokens, SplitManifest written)
     : env_(env),
       folder_(std::move(folder)),
       name_(std::move(name)),
@@ -36,8 +36,8 @@ void SplitWriter::begin_shard() {
 
 bool SplitWriter::add(const Document& document, int64_t example) {
   const bool predicts =
-      !document.is_target.empty() &&
-      std::any_of(document.is_target.begin() + 1, document.is_target.end(), [](uint8_t is) { return is != 0; });
+      !document.is_target.empty() && std::any_of(document.is_target.begin() + 1, document.is_target.end(),
+                                                 [](uint8_t is) { return is != 0; });
   if (!predicts) {
     ++dropped_;
     return false;

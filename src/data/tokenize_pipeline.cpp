@@ -76,7 +76,8 @@ struct TokenizePipeline::State {
     bool more = true;
     // Examples that nobody wants end a batch too: the caller shows progress and hears stops between batches.
     const int64_t last = examples_read + kMostUnwanted;
-    for (size_t bytes = 0; bytes < kBatchBytes && batch.examples.size() < kBatchExamples && examples_read < last;) {
+    for (size_t bytes = 0;
+         bytes < kBatchBytes && batch.examples.size() < kBatchExamples && examples_read < last;) {
       if (stopping || (options.max_examples > 0 && examples_read == options.max_examples)) {
         more = false;
         break;
@@ -152,9 +153,8 @@ bool TokenizePipeline::next(std::vector<Item>& items) {
   std::unique_ptr<State::Batch> batch;
   {
     std::unique_lock lock(state.mutex);
-    state.changed.wait(lock, [&] {
-      return state.batches.empty() ? state.read_everything : state.batches.front()->done;
-    });
+    state.changed.wait(
+        lock, [&] { return state.batches.empty() ? state.read_everything : state.batches.front()->done; });
     if (state.batches.empty()) return false;
     batch = std::move(state.batches.front());
     state.batches.pop_front();

@@ -14,7 +14,7 @@ namespace octet {
 class TokenizePipeline {
  public:
   struct Options {
-    int threads = 0;          // 0: one for each core
+    int threads = 0;           // 0: one for each core
     int64_t max_examples = 0;  // 0: all
     // Examples for which this says no are counted but not encoded; null: all are.
     std::function<bool(int64_t example)> wanted;

@@ -64,9 +64,13 @@ bool is_commit(const std::string& revision) {
 }
 
 void check_relative_path(const std::string& path) {
-  bool is_inside = !path.empty() && path[0] != '/' && is_clean_utf8(path) && path.find('\\') == path.npos;
-  for (const fs::path& part : fs::path(path))
-    is_inside = is_inside && part != ".." && part != "." && !part.empty();
+  bool is_inside = is_clean_utf8(path) && path.find('\\') == path.npos;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = std::string_view(path).substr(begin, end - begin);
+    is_inside = is_inside && !part.empty() && part != "." && part != "..";
+    begin = end + 1;
+  }
   require(is_inside, "[hub] path '{}', expected one below the repository", printable(path));
 }
 

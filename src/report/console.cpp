@@ -113,8 +113,12 @@ std::string render_bar(const BarState& state, int width, bool utf8, bool color) 
   std::vector<Field> fields;
   // Rounded down: 100% stands there when the last step is done and not before.
   if (bounded) fields.push_back({fmt::format("{:3}%", static_cast<int>(share * 100)), 0});
-  fields.push_back(
-      {bounded ? fmt::format("{}/{}", state.step, state.max_steps) : fmt::format("step {}", state.step), 1});
+  if (!state.label.empty()) {
+    fields.push_back({state.label, 1});
+  } else {
+    fields.push_back(
+        {bounded ? fmt::format("{}/{}", state.step, state.max_steps) : fmt::format("step {}", state.step), 1});
+  }
   if (state.loss) fields.push_back({fmt::format("loss {:.4f}", *state.loss), 2});
   if (state.tokens_per_second) {
     fields.push_back({fmt::format("{} tok/s", human_count(std::round(*state.tokens_per_second))), 4});
@@ -181,6 +185,15 @@ void Console::advance(int64_t step) {
   if (!running_) return;
   move_to(step);
   if (Clock::now() - drawn_ >= kRedrawInterval) draw_bar();
+}
+
+void Console::advance(int64_t step, std::string label, double tokens_per_second) {
+  {
+    std::lock_guard lock(mutex_);
+    bar_.label = std::move(label);
+    bar_.tokens_per_second = tokens_per_second;
+  }
+  advance(step);
 }
 
 void Console::step(const StepRecord& record) {

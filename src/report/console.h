@@ -39,8 +39,9 @@ int terminal_width(int fd);  // columns; COLUMNS, then 80, where the terminal do
 struct BarState {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: not known, no percentage and no bar then
-  std::optional<double> loss;
-  std::optional<double> tokens_per_second;
+  std::string label = {};  // stands in place of the count of steps
+  std::optional<double> loss = std::nullopt;
+  std::optional<double> tokens_per_second = std::nullopt;
   double elapsed_s = 0;
   std::optional<double> remaining_s;
 };
@@ -64,6 +65,8 @@ class Console {
   void begin(int64_t first_step, int64_t max_steps);
   // `step` steps are done. Cheap: call it at each step; the bar is redrawn at most ten times a second.
   void advance(int64_t step);
+  // The same for work that is not counted in steps: `label` says how far it is ("12.5M tokens").
+  void advance(int64_t step, std::string label, double tokens_per_second);
   // Prints the line of a logged step, and its samples, and moves the bar.
   void step(const StepRecord& record);
   // Prints text (a table, a summary) above the bar, with a newline added where it has none. Not when quiet.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/keys.h"
+#include "data/example_reader.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
 #include "train/schedule.h"
@@ -18,6 +19,7 @@ namespace octet {
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
   enum class DataOrder { Random, Sequential };
+  enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
   enum class OptimizerState { Fp32, Bf16, Fp8 };
   enum class MasterWeights { Exact, Stochastic };
@@ -39,10 +41,21 @@ struct TrainConfig {
   // Data
   std::string dataset;  // "" is resolved to "demo", the built-in stories
   std::string eval_dataset;
+  std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
+  ExampleFormat dataset_format = ExampleFormat::Auto;
+  std::string text_column, prompt_column, completion_column, messages_column;
+  ChatTemplate chat_template = ChatTemplate::Auto;
+  std::string default_system = "auto";  // the template's own
+  std::string train_on = "completion";
+  OnError on_error = OnError::Stop;
+  int64_t max_samples = 0;  // 0: all
   std::string tokenizer = "bytes";
   int64_t max_seq_length = 0;  // 0 is resolved: 128 in the demo, else 1024
+  Packing packing = Packing::Auto;
   DataOrder data_order = DataOrder::Random;
   double eval_split = 0.05;
+  int64_t shard_tokens = 100'000'000;
+  std::string cache_dir;  // "": where other programs keep such things
 
   // Batch
   int64_t per_device_train_batch_size = 8;

@@ -17,12 +17,58 @@ void add_model_and_data(KeyTable<C>& keys) {
 
   keys.group("Data");
   keys.add("dataset", &C::dataset,
-           "What to train on: demo (the built-in stories), a text file, .bin token shards, a folder or a "
-           "glob.")
+           "What to train on: demo (the built-in stories), a prepared folder, .bin token shards, text, "
+           "JSONL, JSON, "
+           "CSV or Parquet (a file, a folder or a glob), a preset such as gsm8k, or a hub id org/name.")
       .note("demo");
   keys.add("eval_dataset", &C::eval_dataset,
            "What to evaluate on, given as dataset is. Without it, eval_split of the data is held out.");
-  keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.");
+  keys.add("dataset_split", &C::dataset_split,
+           "Files of this split only, by their names: train, test, train_1M.")
+      .alias("split")
+      .note("all but validation and test");
+  keys.add("dataset_subset", &C::dataset_subset, "The configuration of a hub dataset, such as main.")
+      .alias("dataset_config_name")
+      .alias("subset");
+  keys.add("dataset_revision", &C::dataset_revision, "Branch, tag or commit of a hub dataset.").note("main");
+  keys.add("dataset_dir", &C::dataset_dir,
+           "Folder with the files of a preset, instead of the cache and a download.")
+      .alias("data_dir");
+  keys.add("dataset_format", &C::dataset_format,
+           {"auto", "text", "prompt_completion", "question_answer", "problem_solution", "alpaca", "sharegpt",
+            "messages"},
+           "What the columns of a record mean; auto decides by the first record.")
+      .alias("formatting");
+  keys.add("text_column", &C::text_column, "The column with the text; implies dataset_format text.")
+      .alias("dataset_text_field")
+      .alias("text_field")
+      .note("text");
+  keys.add("prompt_column", &C::prompt_column, "The column with the prompt, where it has another name.");
+  keys.add("completion_column", &C::completion_column,
+           "The column with the answer, where it has another name.");
+  keys.add("messages_column", &C::messages_column,
+           "The column with the conversation, where it has another name.");
+  keys.add("chat_template", &C::chat_template, {"auto", "llama3", "llama3.1", "chatml", "alpaca", "plain"},
+           "How a conversation becomes text and special tokens; auto decides by the tokenizer.")
+      .alias("template");
+  keys.add("default_system", &C::default_system,
+           "System message of conversations without one: auto is the template's own, empty none.");
+  keys.add("train_on", &C::train_on,
+           "Where the loss is taken: completion (what the assistant says), all, or roles such as "
+           "user,assistant. "
+           "Plain text has no roles: all of it counts.")
+      .alias("loss_on")
+      .bool_alias("train_on_prompt", "all", "completion")
+      .bool_alias("train_on_inputs", "all", "completion")
+      .bool_alias("completion_only_loss", "completion", "all");
+  keys.add("on_error", &C::on_error, {"stop", "skip"},
+           "At a bad record (broken JSON, invalid UTF-8, a missing column): stop, or count it and go on.");
+  keys.add("max_samples", &C::max_samples, "Examples to read of the dataset at most. 0: all.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
+      .alias("tokenizer_name_or_path")
+      .note("that of the prepared dataset or of model_name_or_path, else bytes");
   keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0 takes the default.")
       .at_least(0)
       .at_most(1 << 24)
@@ -31,14 +77,27 @@ void add_model_and_data(KeyTable<C>& keys) {
       .alias("block_size")
       .alias("seq_len")
       .note("128 in the demo, else 1024");
+  keys.add("packing", &C::packing, {"auto", "best_fit", "none", "stream"},
+           "How documents fill sequences: best_fit packs whole documents that do not see each other, none "
+           "pads each "
+           "to a sequence of its own, stream cuts all of them as one text. auto: best_fit, and stream for "
+           ".bin and "
+           ".txt files.")
+      .bools("best_fit", "none");
   keys.add("data_order", &C::data_order, {"random", "sequential"},
-           "Where sequences are cut from the data: at random places, or one after another as they stand in "
-           "the files.");
+           "random: a stream is cut at random places, packed sequences are shuffled anew in each epoch; "
+           "sequential: "
+           "as they stand in the files.");
   keys.add("eval_split", &C::eval_split,
            "Share of the data held out for evaluation when there is no eval_dataset.")
       .at_least(0)
       .below(1)
       .alias("val_size");
+  keys.add("shard_tokens", &C::shard_tokens, "Tokens of a shard of a prepared dataset, about.")
+      .at_least(1)
+      .at_most(kMaxCount);
+  keys.add("cache_dir", &C::cache_dir, "Folder for datasets that are prepared on the way to training.")
+      .note("$XDG_CACHE_HOME/octet or ~/.cache/octet");
 }
 
 void add_batch_and_length(KeyTable<C>& keys) {
@@ -178,10 +237,11 @@ void add_precision(KeyTable<C>& keys) {
            "Fail where no layer can run in FP8, rather than say so and go on in BF16.");
 
   keys.group("Memory");
-  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
-           "What backward computes again rather than keeps: act the outputs of norms and activation, mlp "
-           "also the MLP's first product, block all but the block's input; auto takes the first of none, act, "
-           "mlp, block whose memory plan fits the device. Results are bit-equal.")
+  keys.add(
+          "gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
+          "What backward computes again rather than keeps: act the outputs of norms and activation, mlp "
+          "also the MLP's first product, block all but the block's input; auto takes the first of none, act, "
+          "mlp, block whose memory plan fits the device. Results are bit-equal.")
       .bools("block", "none");
 }
 
@@ -228,7 +288,8 @@ void add_run(KeyTable<C>& keys) {
 void add_checkpoints(KeyTable<C>& keys) {
   keys.group("Checkpoints");
   keys.add("resume", &C::resume,
-           "Go on from a checkpoint: latest (of run_name, or else of the newest run in output_dir), or the path of "
+           "Go on from a checkpoint: latest (of run_name, or else of the newest run in output_dir), or the "
+           "path of "
            "a checkpoint or run. Without a configuration file, that run's own is taken.")
       .alias("resume_from_checkpoint")
       .not_dumped();

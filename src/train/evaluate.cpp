@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "data/loader.h"
 #include "train/step.h"
 
 namespace octet {
@@ -22,21 +21,17 @@ void ignore_rows_from(Batch& batch, int64_t windows) {
 
 std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
-  if (source_.size() < shape.length + 1) return std::nullopt;
-  Loader loader(source_, {.rows = shape.rows,
-                          .length = shape.length,
-                          .order = SampleOrder::Sequential,
-                          .eos = document_end_,
-                          .respect_documents = document_end_.has_value()});
+  const std::unique_ptr<SampleLoader> loader = make_loader_(shape.rows, shape.length);
+  if (!loader) return std::nullopt;
   // Each window once.
-  const int64_t windows = loader.samples_per_epoch(), all = div_up(windows, shape.rows);
+  const int64_t windows = loader->samples_per_epoch(), all = div_up(windows, shape.rows);
   const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
   Evaluation result;
   int64_t correct = 0;
   double loss = 0;
   Batch batch;
   for (int64_t i = 0; i < batches; ++i) {
-    loader.next(batch);
+    loader->next(batch);
     const int64_t rows = std::min(shape.rows, windows - i * shape.rows);
     ignore_rows_from(batch, rows);
     result.windows += rows;

@@ -69,6 +69,7 @@ std::string overview_text(const Setup& setup) {
   line("data", fmt::format("{}: {} tokens to train on, {} held out", config.dataset,
                            human_count(static_cast<double>(setup.data.train.size())),
                            human_count(static_cast<double>(setup.data.eval.size()))));
+  if (const std::string use = utilisation_text(setup); !use.empty()) line("packing", use);
   line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step", rows,
                             config.max_seq_length, accumulation, tokens_per_step));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
@@ -102,6 +103,7 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
     table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
+  if (const std::string use = utilisation_text(setup); !use.empty()) table.add_row({"packing", use});
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
   table.add_row({"precision", setup.precision_label});
   table.add_row({"files", outcome.run_folder});

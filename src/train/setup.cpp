@@ -178,7 +178,7 @@ void choose_batch_size(Setup& setup) {
   }
   int64_t chosen = rows;
   if (setup.data.train.size() > 0) {  // more rows than sequences would only repeat them
-    chosen = std::clamp<int64_t>((setup.data.train.size() - 1) / config.max_seq_length, 1, chosen);
+    chosen = std::clamp<int64_t>(setup.data.samples_per_epoch(config.max_seq_length), 1, chosen);
   }
   // A target must come out exactly: take the largest divisor of it that fits.
   if (config.target_effective_batch_size > 0) {
@@ -233,8 +233,7 @@ ScheduleConfig schedule_from(const TrainConfig& config) {
 void resolve_steps(Setup& setup) {
   TrainConfig& config = setup.config;
   if (config.max_steps > 0) return;
-  const int64_t windows =
-      setup.data.train.size() > 0 ? (setup.data.train.size() - 1) / config.max_seq_length : 0;
+  const int64_t windows = setup.data.samples_per_epoch(config.max_seq_length);
   const int64_t per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps;
   config.max_steps = std::max<int64_t>(
       1, static_cast<int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(windows) /
@@ -309,21 +308,13 @@ Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend) {
 }
 
 void open_data(Setup& setup) {
+  setup.tokenizer = choose_tokenizer(setup.config);
   const TrainConfig& config = setup.config;
-  setup.tokenizer = make_tokenizer(config.tokenizer);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
                 config.tokenizer, setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
   }
-  setup.data = open_dataset({.dataset = config.dataset,
-                             .eval_dataset = config.eval_dataset,
-                             .eval_split = config.eval_split,
-                             .seed = static_cast<uint64_t>(config.seed)},
-                            setup.model.vocab, setup.tokenizer.get());
-  if (setup.data.train.size() < config.max_seq_length + 1) {
-    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
-                setup.data.train.size(), config.max_seq_length);
-  }
+  setup.data = open_training_data(config, setup.model.vocab, *setup.tokenizer);
 }
 
 void plan_run(Setup& setup, bool samples) {

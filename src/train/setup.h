@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "data/dataset.h"
 #include "model/transformer.h"
 #include "train/config.h"
+#include "train/data_setup.h"
 #include "train/schedule.h"
 
 namespace octet {
@@ -17,7 +17,7 @@ struct Setup {
   std::unique_ptr<Backend> backend;
   ModelConfig model;
   std::unique_ptr<Tokenizer> tokenizer;
-  Dataset data;
+  TrainingData data;
   Numerics numerics;            // after any fallback
   std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
   std::string fallback_reason;  // empty when there was none
@@ -27,7 +27,8 @@ struct Setup {
   ScheduleConfig schedule;
 };
 
-// Throws ConfigError or Error naming what is wrong; nothing is written to disk and no large memory is taken.
+// Throws ConfigError or Error naming what is wrong; no large memory is taken, and nothing is written
+// but a dataset that has to be prepared, into the cache.
 Setup make_setup(TrainConfig config);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
 // On `backend` where one is given, else on the one that the configuration asks for.

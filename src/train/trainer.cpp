@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "data/prefetcher.h"
 #include "report/console.h"
 #include "report/metrics.h"
 #include "report/tensorboard.h"
@@ -89,24 +88,6 @@ HParams hparams_of(const TrainConfig& config) {
   return values;
 }
 
-// The demo's stories are short and each stands on its own; other text is one stream.
-std::optional<int32_t> document_end(const Setup& setup) {
-  return setup.config.is_demo() ? setup.tokenizer->eos() : std::nullopt;
-}
-
-std::unique_ptr<BatchSource> make_loader(const Setup& setup) {
-  const TrainConfig& config = setup.config;
-  LoaderOptions options{.rows = config.per_device_train_batch_size,
-                        .length = config.max_seq_length,
-                        .order = config.data_order == TrainConfig::DataOrder::Random
-                                     ? SampleOrder::RandomCrops
-                                     : SampleOrder::Sequential,
-                        .seed = static_cast<uint64_t>(config.seed)};
-  options.eos = document_end(setup);
-  options.respect_documents = options.align_to_documents = options.eos.has_value();
-  return std::make_unique<Prefetcher>(std::make_unique<Loader>(setup.data.train, options));
-}
-
 OptimizerOptions optimizer_options(const Setup& setup) {
   const TrainConfig& config = setup.config;
   return {.schedule = setup.schedule,
@@ -126,7 +107,7 @@ class Run {
         config_(setup_.config),
         model_(*setup_.transformer),
         console_(static_cast<ConsoleMode>(config_.progress)),
-        evaluator_(setup_.data.eval, config_.eval_batches, document_end(setup_)) {
+        evaluator_(make_eval_loader_factory(setup_), config_.eval_batches) {
     if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
   }
 
@@ -136,7 +117,7 @@ class Run {
     // A path may lead to another run's checkpoint; `latest` always means this run, which may have none yet.
     const std::optional<Checkpoint> checkpoint =
         resuming ? find_checkpoint(env_, config_, is_fp8()) : std::nullopt;
-    const std::unique_ptr<BatchSource> loader = make_loader(setup_);
+    const std::unique_ptr<BatchSource> loader = make_train_loader(setup_);
     loader_ = loader.get();
     prepare_weights(checkpoint);
     if (outcome_.steps >= config_.max_steps) {
@@ -147,9 +128,8 @@ class Run {
     StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps,
                       optimizer_options(setup_),
                       {config_.penalty_type, static_cast<float>(config_.penalty_weight)});
-    if (setup_.data.eval.size() < config_.max_seq_length + 1) {
-      log_warning("no evaluation: {} tokens are held out, one sequence needs {}", setup_.data.eval.size(),
-                  config_.max_seq_length + 1);
+    if (const std::string reason = no_evaluation_reason(setup_); !reason.empty()) {
+      log_warning("no evaluation: {}", reason);
     }
     // Whatever can fail at the start has passed: only now is there a folder.
     const fs::path folder = make_run_folder(config_, goes_on_here(checkpoint));

@@ -58,12 +58,14 @@ inline std::vector<Document> many_documents(int count, int64_t longest, uint64_t
   return documents;
 }
 
-inline DocumentSource source_of(const std::vector<Document>& documents, int shards = 1, int64_t vocab = 1 << 20) {
+inline DocumentSource source_of(const std::vector<Document>& documents, int shards = 1,
+                                int64_t vocab = 1 << 20) {
   std::vector<Shard> parts;
   const size_t per_shard = (documents.size() + static_cast<size_t>(shards) - 1) / static_cast<size_t>(shards);
   for (size_t begin = 0; begin < documents.size(); begin += per_shard) {
     const auto first = documents.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = documents.begin() + static_cast<std::ptrdiff_t>(std::min(begin + per_shard, documents.size()));
+    const auto last =
+        documents.begin() + static_cast<std::ptrdiff_t>(std::min(begin + per_shard, documents.size()));
     parts.push_back(parse_shard(shard_bytes({first, last}, {vocab, 7})));
   }
   return DocumentSource(std::move(parts), vocab);

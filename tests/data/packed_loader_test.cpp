@@ -104,8 +104,8 @@ TEST(PackedLoader, EveryPredictionOnceAnEpoch) {
 
 TEST(PackedLoader, BestFitFillsRowsAndPaddingIsItsOwnDocument) {
   // Inputs 5, 3, 2, 6: rows of 8 hold 6 + 2 and 5 + 3.
-  const std::vector<Document> documents = {counting_document(0, 6), counting_document(10, 4), counting_document(20, 3),
-                                           counting_document(30, 7)};
+  const std::vector<Document> documents = {counting_document(0, 6), counting_document(10, 4),
+                                           counting_document(20, 3), counting_document(30, 7)};
   PackedLoaderOptions given = options(2, 8);
   given.shuffle = false;
   PackedLoader packed(source_of(documents), given);
@@ -248,7 +248,8 @@ TEST(PackedLoader, BadOptionsAndEmptyDataAreErrors) {
   const DocumentSource source = source_of(many_documents(10, 50));
   EXPECT_THAT(message([&] { PackedLoader(source, options(0, 64)); }), HasSubstr("rows per batch 0"));
   EXPECT_THAT(message([&] { PackedLoader(source, options(1, 0)); }), HasSubstr("max_seq_length 0"));
-  EXPECT_THAT(message([&] { PackedLoader(DocumentSource(), options(1, 8)); }), HasSubstr("nothing to train on"));
+  EXPECT_THAT(message([&] { PackedLoader(DocumentSource(), options(1, 8)); }),
+              HasSubstr("nothing to train on"));
   EXPECT_THAT(message([&] { PackedLoader(source_of({counting_document(1, 1)}), options(1, 8)); }),
               HasSubstr("nothing to train on: 1 documents with 1 tokens and 0 targets"));
   EXPECT_THAT(message([&] { parse_loader_state(nlohmann::json::parse("{\"seed\": 1}"), "state.json"); }),

@@ -212,7 +212,8 @@ TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
   prepare(options(output));
   PrepareOptions other = options(output);
   other.eval_split = 0.2;
-  EXPECT_THAT(error_of([&] { prepare(other); }), HasSubstr("prepared with eval_split 0.1, now asked for 0.2"));
+  EXPECT_THAT(error_of([&] { prepare(other); }),
+              HasSubstr("prepared with eval_split 0.1, now asked for 0.2"));
   other = options(output);
   other.identity["dataset"] = "else";
   EXPECT_THAT(error_of([&] { prepare(other); }), HasSubstr("dataset \"test\", now asked for \"else\""));
@@ -235,7 +236,8 @@ TEST(Prepare, OneProcessAtATime) {
   const TemporaryFolder folder;
   fs::create_directory(folder.file("d"));
   const FileLock lock = posix_env().lock(folder.file("d/.lock"), "1\n");
-  EXPECT_THAT(error_of([&] { prepare(options(folder.file("d"))); }), HasSubstr("another process is preparing"));
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("d"))); }),
+              HasSubstr("another process is preparing"));
 }
 
 TEST(Prepare, ABadRecordStopsItWithTheShardsBeforeIt) {
@@ -282,11 +284,13 @@ TEST(DatasetManifest, DamageIsNoticed) {
   const ShardEntry& first = result.manifest.train.shards.front();
   const std::string path = folder.file("d/" + first.name);
   const auto error = [&] {
-    return error_of([&] { open_split(posix_env(), folder.file("d"), result.manifest, result.manifest.train); });
+    return error_of(
+        [&] { open_split(posix_env(), folder.file("d"), result.manifest, result.manifest.train); });
   };
   EXPECT_EQ(error(), "nothing was thrown");
   fs::resize_file(path, static_cast<uintmax_t>(first.size) - 8);
-  EXPECT_THAT(error(), HasSubstr(fmt::format("[{}] has {} bytes, manifest.json says {}", path, first.size - 8, first.size)));
+  EXPECT_THAT(error(), HasSubstr(fmt::format("[{}] has {} bytes, manifest.json says {}", path, first.size - 8,
+                                             first.size)));
   fs::remove(path);
   EXPECT_THAT(error(), HasSubstr("is missing; manifest.json lists it"));
 }

@@ -67,7 +67,8 @@ std::string with(std::string bytes, size_t offset, T value) {
   return reseal(bytes);
 }
 
-const std::vector<Document> kThree = {counting_document(5, 3), counting_document(100, 9, 4), counting_document(0, 2)};
+const std::vector<Document> kThree = {counting_document(5, 3), counting_document(100, 9, 4),
+                                      counting_document(0, 2)};
 
 TEST(Shard, GivesBackItsDocuments) {
   for (const int64_t vocab : {300, 65536, 65537}) {
@@ -113,7 +114,9 @@ TEST(Shard, IsReadFromItsFile) {
 }
 
 TEST(Shard, RefusesAnIdOutsideTheVocabularyWhenWritten) {
-  EXPECT_THAT(message([] { shard_bytes({counting_document(8, 3)}, {10, 0}); }),
+  EXPECT_THAT(message([] {
+                shard_bytes({counting_document(8, 3)}, {10, 0});
+              }),
               HasSubstr("id 10 at token 2 of document 0, expected 0 to 9"));
 }
 
@@ -122,11 +125,13 @@ TEST(Shard, EveryFlippedBitAndEveryLengthIsNoticed) {
   for (size_t i = 0; i < bytes.size() * 8; ++i) {
     std::string changed = bytes;
     changed[i / 8] = static_cast<char>(changed[i / 8] ^ 1 << i % 8);
-    EXPECT_THAT(message([&] { parse_shard(changed, "x.octet"); }), AllOf(HasSubstr("x.octet"), HasSubstr("offset")))
+    EXPECT_THAT(message([&] { parse_shard(changed, "x.octet"); }),
+                AllOf(HasSubstr("x.octet"), HasSubstr("offset")))
         << "bit " << i;
   }
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THAT(message([&] { parse_shard(bytes.substr(0, size), "x.octet"); }), HasSubstr("[shard] x.octet"));
+    EXPECT_THAT(message([&] { parse_shard(bytes.substr(0, size), "x.octet"); }),
+                HasSubstr("[shard] x.octet"));
   }
   EXPECT_THAT(message([&] { parse_shard(bytes + bytes); }), HasSubstr("size mismatch"));
 }
@@ -143,7 +148,8 @@ TEST(Shard, ForeignAndBrokenFilesAreNamedWithTheirPlace) {
   EXPECT_THAT(error(with(bytes, 64 + 4, uint16_t{300})),
               HasSubstr("id 300 at token 2 (byte offset 68), expected ids below the vocabulary of 300"));
   // Offsets beyond the file and beyond 2 GiB.
-  EXPECT_THAT(error(with(bytes, trailer, uint64_t{1} << 40)), HasSubstr("size mismatch: 1099511627776 tokens"));
+  EXPECT_THAT(error(with(bytes, trailer, uint64_t{1} << 40)),
+              HasSubstr("size mismatch: 1099511627776 tokens"));
   EXPECT_THAT(error(with(bytes, trailer, ~uint64_t{0})), HasSubstr("size mismatch"));
   EXPECT_THAT(error(with(bytes, trailer + 8, uint64_t{1} << 60)), HasSubstr("size mismatch"));
   EXPECT_THAT(error(with(bytes, index + 8, uint64_t{1} << 33)),
@@ -151,7 +157,8 @@ TEST(Shard, ForeignAndBrokenFilesAreNamedWithTheirPlace) {
   EXPECT_THAT(error(with(bytes, index + 8, uint64_t{0})), HasSubstr("document 0 reaches from token 0 to 0"));
   EXPECT_THAT(error(with(bytes, index, uint64_t{1})), HasSubstr("the first document starts at token 1"));
   EXPECT_THAT(error(with(bytes, index + 24, uint64_t{13})), HasSubstr("the last document ends at token 13"));
-  EXPECT_THAT(error(with(bytes, mask, uint8_t{0x0e})), HasSubstr("the first token of document 1 is a target"));
+  EXPECT_THAT(error(with(bytes, mask, uint8_t{0x0e})),
+              HasSubstr("the first token of document 1 is a target"));
   EXPECT_THAT(error(with(bytes, mask + 2, uint8_t{1})), HasSubstr("a target behind the last token"));
   EXPECT_THAT(error(with(bytes, mask, uint8_t{2})), HasSubstr("targets in the mask"));
   EXPECT_THAT(error(with(bytes, trailer + 24, uint32_t{2})), HasSubstr("mask kind 2"));
@@ -167,7 +174,8 @@ TEST(DocumentSource, NumbersTheDocumentsOfAllShards) {
     std::vector<uint8_t> is_target(tokens.size());
     source.read(static_cast<int64_t>(i), 1, tokens, is_target);
     EXPECT_EQ(tokens, std::vector<int32_t>(documents[i].tokens.begin() + 1, documents[i].tokens.end()));
-    EXPECT_EQ(is_target, std::vector<uint8_t>(documents[i].is_target.begin() + 1, documents[i].is_target.end()));
+    EXPECT_EQ(is_target,
+              std::vector<uint8_t>(documents[i].is_target.begin() + 1, documents[i].is_target.end()));
   }
 }
 

@@ -168,6 +168,7 @@ def serve(name):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.name = name
+    server.handle_error = lambda *_: None  # a client that hangs up is part of the tests
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

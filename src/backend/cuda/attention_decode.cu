@@ -2,6 +2,7 @@
 
 #include "backend/cuda/attention_flash.cuh"
 #include "backend/cuda/device/tile_kernel.cuh"
+#include "backend/cuda_workspace.h"
 
 // Attention of a few new tokens against cached keys and values. The work is the reading of the cache, so a block
 // serves all query heads that share a key/value head, and long contexts are cut into splits so that one token keeps
@@ -12,7 +13,6 @@ namespace device {
 namespace {
 
 constexpr int kDecodeWarps = kAttentionThreads / 32;
-constexpr int kDecodeGroup = kDecodeQueries;  // larger groups take several blocks
 
 struct DecodeShape {
   int64_t qkv_stride;  // (H + 2K) * D
@@ -189,16 +189,15 @@ __global__ void join_kernel(DecodeShape shape, T* out, Partials partials) {
 
 namespace {
 
-constexpr int64_t kWantedBlocks = kDecodeBlocks;  // a few to every multiprocessor
 constexpr int64_t kShortestSplit = 32;   // keys
 
 int64_t pieces_of(const AttentionShape& shape) {
-  return div_up(shape.heads / shape.kv_heads, int64_t{device::kDecodeGroup});
+  return div_up(shape.heads / shape.kv_heads, int64_t{kDecodeGroup});
 }
 
 int64_t splits_of(int64_t tokens, int64_t longest, const AttentionShape& shape) {
   const int64_t blocks = tokens * shape.kv_heads * pieces_of(shape);
-  return std::clamp<int64_t>(kWantedBlocks / std::max<int64_t>(blocks, 1), 1,
+  return std::clamp<int64_t>(kDecodeBlocks / std::max<int64_t>(blocks, 1), 1,
                              std::max<int64_t>(longest / kShortestSplit, 1));
 }
 
@@ -258,7 +257,7 @@ void CudaBackend::attention_decode(Tensor out, const KvCache& cache, Tensor qkv,
     check_launch(op);
     const dim3 grid(narrow<unsigned>(tokens * shape.kv_heads * decode.pieces), narrow<unsigned>(splits));
     const size_t shared =
-        sizeof(float) * device::kDecodeWarps * device::kDecodeGroup * static_cast<size_t>(shape.head_dim);
+        sizeof(float) * device::kDecodeWarps * kDecodeGroup * static_cast<size_t>(shape.head_dim);
     const auto launch = [&](auto kernel) {
       kernel<<<grid, device::kAttentionThreads, shared, stream()>>>(decode, partials, in, keys, values,
                                                                     sequence, position);

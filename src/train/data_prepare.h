@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+
+#include "data/prepare.h"
+#include "train/config.h"
+
+namespace octet {
+
+// SIGINT or SIGTERM while a dataset was being prepared: the program ends with 128 + the signal's number.
+class Interrupted : public Error {
+ public:
+  Interrupted(const std::string& message, int signal) : Error(message), signal_(signal) {}
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
+// How the keys of a configuration say that `dataset` is read.
+ExampleOptions example_options(const TrainConfig& config, const std::string& dataset);
+
+struct PrepareRequest {
+  std::string dataset;
+  double eval_split = 0;
+  uint64_t seed = 0;
+  // The folder to write; "": one in the cache, named by the input and all options, so that the same call finds it again.
+  std::string output;
+};
+
+struct PreparedFolder {
+  std::string folder;
+  PrepareResult result;
+};
+
+// Reads, tokenizes and writes `request.dataset` with a progress bar and says what it does; throws Interrupted when a
+// signal stops it. A folder of the cache that is there already is only named.
+PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
+                                     const Tokenizer& tokenizer);
+
+// Documents, tokens, share of targets, lengths and what was left out, as tables.
+std::string statistics_text(const DatasetManifest& manifest);
+
+}  // namespace octet

@@ -1,0 +1,206 @@
+// octet prepare, and octet train on what it wrote and on records directly.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+struct PrepareCli : testing::Test {
+  PrepareCli() { setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1); }
+
+  ProcessResult run(const std::vector<std::string>& arguments) {
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  // Questions of 10 bytes and answers of 5, so that every count can be reckoned.
+  void write_chats(const std::string& name, int count) const {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text +=
+          fmt::format(R"({{"prompt": "question{:02}", "completion": " is{:02}"}})", i % 100, i % 100) + "\n";
+    }
+    folder.write(name, text);
+  }
+  nlohmann::json manifest(const std::string& output) const {
+    return nlohmann::json::parse(read_text(folder.path() + "/" + output + "/manifest.json"));
+  }
+  std::map<std::string, std::string> files(const std::string& output) const {
+    std::map<std::string, std::string> result;
+    for (const auto& entry : fs::directory_iterator(folder.path() + "/" + output)) {
+      if (entry.path().extension() == ".octet") {
+        result[entry.path().filename().string()] = read_text(entry.path().string());
+      }
+    }
+    return result;
+  }
+  std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {
+        "train", "--device",          "cpu",  "--max_steps",      "2",  "--run_name",
+        name,    "--mixed_precision", "bf16", "--eval_batches",   "1",  "--progress",
+        "plain", "--save_steps",      "0",    "--max_seq_length", "64", "--per_device_train_batch_size",
+        "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
+  write_chats("chats.jsonl", 200);
+  const ProcessResult result = run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output",
+                                    "out", "--eval_split", "0.1", "--chat_template", "plain"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json written = manifest("out");
+  const auto train = written["train"], validation = written["validation"];
+  EXPECT_EQ(train["documents"].get<int>() + validation["documents"].get<int>(), 200);
+  EXPECT_GT(validation["documents"].get<int>(), 5);
+  // The answer's 5 bytes and the end of text are targets, the question's 10 bytes are not.
+  EXPECT_EQ(train["targets"].get<int>(), 6 * train["documents"].get<int>());
+  EXPECT_EQ(train["tokens"].get<int>(), 16 * train["documents"].get<int>());
+  EXPECT_EQ(written["tokenizer"], "bytes");
+  EXPECT_THAT(result.out, ContainsRegex("documents +[0-9]+ +[0-9]+"));
+  EXPECT_THAT(result.out, ContainsRegex("targets +37.5 %"));
+  EXPECT_THAT(result.out, HasSubstr("16 - 31"));
+
+  const ProcessResult again = run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output",
+                                   "out", "--eval_split", "0.1", "--chat_template", "plain"});
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_THAT(again.err, HasSubstr("was prepared before"));
+  const ProcessResult other =
+      run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output", "out", "--eval_split",
+           "0.1", "--chat_template", "plain", "--train_on", "all"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", now asked for \"all\""));
+}
+
+TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {
+  write_chats("chats.jsonl", 300);
+  ASSERT_EQ(
+      run({"prepare", "--dataset", "chats.jsonl", "--output", "out", "--chat_template", "plain"}).exit_code,
+      0);
+  const ProcessResult prepared = run(train("a", {"--dataset", "out"}));
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
+  // 15 inputs a document: four of them fill 60 of 64 places, with 24 targets.
+  EXPECT_THAT(prepared.out, HasSubstr("93.7 % of their places hold a token, 37.5 % a target"));
+  const ProcessResult direct = run(train("b", {"--dataset", "chats.jsonl", "--chat_template", "plain"}));
+  ASSERT_EQ(direct.exit_code, 0) << direct.err;
+  EXPECT_THAT(direct.err, HasSubstr("preparing chats.jsonl into"));
+  const auto losses = [&](const std::string& name) {
+    std::vector<double> values;
+    std::ifstream file(folder.path() + "/runs/" + name + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record.contains("loss")) values.push_back(record["loss"].get<double>());
+    }
+    return values;
+  };
+  EXPECT_EQ(losses("a").size(), 2u);
+  EXPECT_EQ(losses("a"), losses("b"));
+  // The second time at once, from the cache; a changed file is prepared anew.
+  const ProcessResult cached =
+      run(train("c", {"--dataset", "chats.jsonl", "--template", "plain", "--seed", "7"}));
+  EXPECT_THAT(cached.err, HasSubstr("chats.jsonl was prepared before"));
+  write_chats("chats.jsonl", 301);
+  const ProcessResult changed = run(train("d", {"--dataset", "chats.jsonl", "--template", "plain"}));
+  EXPECT_THAT(changed.err, Not(HasSubstr("was prepared before")));
+}
+
+TEST_F(PrepareCli, PackingIsChosen) {
+  write_chats("chats.jsonl", 100);
+  const auto out = [&](const char* name, const char* packing) {
+    const ProcessResult result =
+        run(train(name, {"--dataset", "chats.jsonl", "--chat_template", "plain", "--packing", packing}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(out("none", "none"), HasSubstr("23.4 % of their places hold a token, 9.4 % a target"));
+  EXPECT_THAT(out("false", "false"), HasSubstr("padded"));
+  EXPECT_THAT(out("stream", "stream"), Not(HasSubstr("of their places")));
+}
+
+TEST_F(PrepareCli, BadInputIsNamed) {
+  folder.write("broken.jsonl", "{\"text\": \"good\"}\n{\"text\": \n");
+  folder.write("empty.jsonl", "");
+  write_chats("chats.jsonl", 50);
+  const auto error = [&](const std::vector<std::string>& arguments) {
+    const ProcessResult result = run(arguments);
+    EXPECT_NE(result.exit_code, 0);
+    return result.err;
+  };
+  EXPECT_THAT(error({"prepare", "--dataset", "broken.jsonl", "--output", "o1"}), HasSubstr("broken.jsonl"));
+  const ProcessResult skipped = run(
+      {"prepare", "--dataset", "broken.jsonl", "--output", "o2", "--on_error", "skip", "--eval_split", "0"});
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
+  EXPECT_THAT(skipped.out, HasSubstr("left out: 1 records"));
+  EXPECT_THAT(error({"prepare", "--dataset", "empty.jsonl", "--output", "o3"}), HasSubstr("empty.jsonl"));
+  EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl"}), HasSubstr("needs --output"));
+  EXPECT_THAT(error({"prepare", "--output", "o4"}), HasSubstr("needs --dataset"));
+  EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "o5", "--chat_template", "chatml"}),
+              HasSubstr("<|im_start|>"));
+  ASSERT_EQ(run({"prepare", "--dataset", "chats.jsonl", "--output", "good"}).exit_code, 0);
+  // Shards that somebody damaged or took away.
+  fs::resize_file(folder.path() + "/good/train_00000.octet", 1000);
+  EXPECT_THAT(error(train("x", {"--dataset", "good"})), HasSubstr("train_00000.octet] has 1000 bytes"));
+  fs::remove(folder.path() + "/good/train_00000.octet");
+  EXPECT_THAT(error(train("x", {"--dataset", "good"})), HasSubstr("is missing"));
+}
+
+TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
+  write_chats("chats.jsonl", 400000);
+  const std::vector<std::string> arguments = {"prepare", "--dataset",     "chats.jsonl", "--shard_tokens",
+                                              "200000",  "--num_threads", "1",           "--progress",
+                                              "plain",   "--output"};
+  const auto with = [&](const char* output) {
+    std::vector<std::string> result = arguments;
+    result.emplace_back(output);
+    return result;
+  };
+  ASSERT_EQ(run(with("whole")).exit_code, 0);
+  std::vector<std::string> stopped = with("stopped");
+  stopped.insert(stopped.begin(), OCTET_PROGRAM);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (chdir(folder.path().c_str()) != 0) _exit(99);
+    const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    dup2(out, 1);
+    dup2(out, 2);
+    std::vector<char*> argv;
+    for (std::string& argument : stopped) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(OCTET_PROGRAM, argv.data());
+    _exit(98);
+  }
+  for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/progress.json"); ++i) usleep(1000);
+  kill(child, SIGTERM);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 143);
+  EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("the same command goes on from there"));
+  EXPECT_FALSE(fs::exists(folder.path() + "/stopped/manifest.json"));
+  const ProcessResult unfinished = run(train("x", {"--dataset", "stopped"}));
+  EXPECT_THAT(unfinished.err, HasSubstr("not prepared to its end"));
+  ASSERT_EQ(run(with("stopped")).exit_code, 0);
+  EXPECT_EQ(manifest("stopped"), manifest("whole"));
+  EXPECT_TRUE(files("stopped") == files("whole"));
+}
+
+}  // namespace
+}  // namespace octet::test
