@@ -63,8 +63,7 @@ class BrailleGrid {
                             static_cast<char>(0x80 | (point >> 6 & 0x3F)),
                             static_cast<char>(0x80 | (point & 0x3F)), '\0'};
       if (colour) {
-        text += fmt::format("\x1b[{}m{}\x1b[0m",
-                            kColours[static_cast<size_t>(runs_[cell]) % std::size(kColours)], bytes);
+        text += coloured(runs_[cell], bytes);
       } else {
         text += bytes;
       }
