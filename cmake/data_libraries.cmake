@@ -32,13 +32,16 @@ endif()
 
 # Parquet: the system's package, else the copy of Arrow inside the Python package pyarrow: that of python3, or of the
 # folder OCTET_PYARROW (where scripts/setup puts it when no package has it).
+option(OCTET_PARQUET "Read Parquet files, where Arrow's library is found" ON)
 set(OCTET_PYARROW "" CACHE PATH "Folder of the Python package pyarrow; empty: build/pyarrow, or that of python3")
-find_package(Parquet CONFIG QUIET)
+if(OCTET_PARQUET)
+  find_package(Parquet CONFIG QUIET)
+endif()
 if(TARGET Parquet::parquet_shared)
   set(parquet_found ON)
   set(parquet_from "package")
   target_link_libraries(octet_core PRIVATE Parquet::parquet_shared)
-else()
+elseif(OCTET_PARQUET)
   set(pyarrow_folder ${OCTET_PYARROW})
   if(NOT pyarrow_folder AND EXISTS ${PROJECT_SOURCE_DIR}/build/pyarrow/pyarrow/include)
     set(pyarrow_folder ${PROJECT_SOURCE_DIR}/build/pyarrow/pyarrow)

@@ -41,7 +41,12 @@ EvalData open_data(const Options& options, const ModelFolder& model) {
     if (tokenizer) data.document_end = tokenizer->eos();
     return data;
   }
-  return {open_tokens(options.dataset, model.config.vocab, tokenizer.get()), {}};
+  try {
+    return {open_tokens(options.dataset, model.config.vocab, tokenizer.get()), {}};
+  } catch (const Error& error) {
+    if (tokenizer || std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
+    fail_config("{}; the model came without one, name it with --tokenizer", error.what());
+  }
 }
 
 RunShape shape_for(const Options& options, const ModelFolder& model) {

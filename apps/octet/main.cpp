@@ -20,6 +20,8 @@ std::span<const Command> commands() {
       {"generate", "Continue prompts with a model, a checkpoint or a run", generate_command},
       {"eval", "Measure loss, perplexity and accuracy of a model on a dataset", eval_command},
       {"checkpoints", "List the checkpoints of a run", checkpoints_command},
+      {"export", "Write a Hugging Face folder from a checkpoint", export_command},
+      {"plot", "Draw loss, learning rate and throughput of runs", plot_command},
       {"prepare", "Turn a dataset into token shards that training reads at once", prepare_command},
       {"tokenize", "Turn the text on stdin into token ids, or ids into text", tokenize_command},
       {"keys", "List the configuration keys", keys_command},

@@ -102,12 +102,13 @@ LossRoles parse_loss_roles(const std::string& loss_on) {
       is_known = loss.roles[static_cast<size_t>(role)] = true;
     }
     if (!is_known) {
-      fail_config("[dataset] loss_on '{}', expected completion, all, or a list of system, user, assistant",
+      fail_config("[dataset] train_on '{}', expected completion, all, or a list of system, user, assistant",
                   printable(loss_on));
     }
   }
   if (split_list(loss_on).empty()) {
-    fail_config("[dataset] loss_on is empty, expected completion, all, or a list of system, user, assistant");
+    fail_config(
+        "[dataset] train_on is empty, expected completion, all, or a list of system, user, assistant");
   }
   return loss;
 }

@@ -94,7 +94,8 @@ std::string optional_string(const json& record, const std::string& name, const s
 
 ChatRole role_of(const std::string& name, const std::string& place) {
   if (name == "user" || name == "human") return ChatRole::User;
-  if (name == "assistant" || name == "gpt" || name == "chatgpt" || name == "model") return ChatRole::Assistant;
+  if (name == "assistant" || name == "gpt" || name == "chatgpt" || name == "model")
+    return ChatRole::Assistant;
   if (name == "system" || name == "developer") return ChatRole::System;
   fail_record(
       SkipReason::BadValue,
@@ -238,8 +239,8 @@ FormatColumns choose_format(const ExampleOptions& options, const std::vector<std
     accepted += fmt::format("{}{}", accepted.empty() ? "" : "; ", list_columns(required_columns(result)));
   }
   fail(
-      "[{}: the columns fit no format: {}. Expected one of: {}. A column of another name can be named "
-      "(text_column; prompt_column and completion_column; messages_column)",
+      "[{}: the columns fit no format: {}. Expected one of: {}. Text in a column of another name: set "
+      "text_column",
       place, list_columns(columns), accepted);
 }
 

@@ -11,7 +11,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 class CsvRecords final : public RecordReader {
  public:
   CsvRecords(std::unique_ptr<ByteStream> stream, char separator, const RecordLimits& limits)
-      : bytes_(std::move(stream)), separator_(separator), limits_(limits) {
+      : bytes_(std::move(stream), limits.window), separator_(separator), limits_(limits) {
     if (bytes_.starts_with(kByteOrderMark)) bytes_.consume(kByteOrderMark.size());
     if (!read_fields()) return;  // an empty file has no records
     columns_ = fields_;

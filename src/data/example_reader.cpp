@@ -34,9 +34,11 @@ class Reader final : public DatasetReader {
     const auto name_of_token = [&](int32_t id) { return tokenizer.decode(std::vector<int32_t>{id}); };
     if (options_.add_eos && tokenizer.eos()) eos_ = name_of_token(*tokenizer.eos());
     if (options_.add_bos) {
-      for (const int32_t id : tokenizer.add_special({})) {
-        // Of what stands around a text only the front: an eos behind it is add_eos's to give.
-        if (id != tokenizer.eos() || id == tokenizer.bos()) bos_.push_back(name_of_token(id));
+      constexpr int32_t kText =
+          -1;  // stands for the text, to tell what is put before it from what comes behind
+      for (const int32_t id : tokenizer.add_special({kText})) {
+        if (id == kText) break;
+        bos_.push_back(name_of_token(id));
       }
     }
     open_next_file();
@@ -97,7 +99,7 @@ class Reader final : public DatasetReader {
     if (columns_->format == ExampleFormat::Text) {
       if (options_.loss_on != "completion" && options_.loss_on != "all") {
         fail_config(
-            "[dataset {}] loss_on '{}' names roles, but the dataset is text (column {}), which has none",
+            "[dataset {}] train_on '{}' names roles, but the dataset is text (column {}), which has none",
             options_.dataset, options_.loss_on, printable(columns_->text));
       }
       return;
@@ -122,7 +124,7 @@ class Reader final : public DatasetReader {
     for (const ExamplePiece& piece : example.pieces) {
       if (piece.is_target) return true;
     }
-    fail_record(SkipReason::NoTarget, "[{}: no message of the roles that loss_on names ({})", place,
+    fail_record(SkipReason::NoTarget, "[{}: no message of the roles that train_on names ({})", place,
                 options_.loss_on);
   }
 

@@ -60,7 +60,7 @@ struct ExampleOptions {
   std::string prompt_column = {}, completion_column = {}, messages_column = {};
   ExampleFormat format = ExampleFormat::Auto;
   ChatTemplate chat_template = ChatTemplate::Auto;
-  // "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has no roles:
+  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has no roles:
   // the loss is on all of it.
   std::string loss_on = "completion";
   // System message of conversations without one; "" for none, nothing for the template's own.

@@ -39,7 +39,7 @@ void parse_object(Record& record, std::string_view text, const std::string& path
 class JsonLines final : public RecordReader {
  public:
   JsonLines(std::unique_ptr<ByteStream> stream, const RecordLimits& limits)
-      : bytes_(std::move(stream)), limits_(limits) {
+      : bytes_(std::move(stream), limits.window), limits_(limits) {
     if (bytes_.starts_with(kByteOrderMark)) bytes_.consume(kByteOrderMark.size());
   }
 
@@ -89,7 +89,7 @@ class JsonLines final : public RecordReader {
 class JsonRecords final : public RecordReader {
  public:
   JsonRecords(std::unique_ptr<ByteStream> stream, const RecordLimits& limits)
-      : bytes_(std::move(stream)), limits_(limits) {
+      : bytes_(std::move(stream), limits.window), limits_(limits) {
     if (bytes_.starts_with(kByteOrderMark)) bytes_.consume(kByteOrderMark.size());
   }
 

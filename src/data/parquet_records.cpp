@@ -165,12 +165,14 @@ class ParquetRecords final : public RecordReader {
     std::vector<int> row_groups(static_cast<size_t>(file_->num_row_groups()));
     for (size_t i = 0; i < row_groups.size(); ++i) row_groups[i] = static_cast<int>(i);
     const std::vector<int> leaves = chosen_leaves(choose);
-#if ARROW_VERSION_MAJOR >= 20
+#if ARROW_VERSION_MAJOR >= 19
     auto batches = file_->GetRecordBatchReader(row_groups, leaves);
     check(batches.status());
     batches_ = std::move(*batches);
 #else
-    check(file_->GetRecordBatchReader(row_groups, leaves, &batches_));
+    std::unique_ptr<arrow::RecordBatchReader> batches;
+    check(file_->GetRecordBatchReader(row_groups, leaves, &batches));
+    batches_ = std::move(batches);
 #endif
   }
 

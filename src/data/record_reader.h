@@ -51,6 +51,7 @@ class RecordReader {
 struct RecordLimits {
   size_t max_record = size_t{256} << 20;  // bytes; a longer one is an error, not a machine out of memory
   size_t max_text = size_t{16} << 20;     // longer texts are given in parts, cut between lines
+  size_t window = size_t{1} << 18;        // read at once; tests make it small
 };
 
 enum class FileKind { Text, JsonLines, Json, Csv, Tsv, Parquet };

@@ -12,7 +12,7 @@ constexpr std::string_view kMarker = "<|endoftext|>";
 class TextRecords final : public RecordReader {
  public:
   TextRecords(std::unique_ptr<ByteStream> stream, const RecordLimits& limits)
-      : bytes_(std::move(stream)), limits_(limits) {
+      : bytes_(std::move(stream), limits.window), limits_(limits) {
     if (bytes_.starts_with(kByteOrderMark)) drop(kByteOrderMark.size());
   }
 

@@ -222,8 +222,8 @@ std::unique_ptr<ByteStream> memory_byte_stream(std::string text, std::string nam
   return std::make_unique<MemoryStream>(std::move(text), std::move(name));
 }
 
-BufferedBytes::BufferedBytes(std::unique_ptr<ByteStream> stream)
-    : stream_(std::move(stream)), buffer_(kBufferBytes, '\0') {}
+BufferedBytes::BufferedBytes(std::unique_ptr<ByteStream> stream, size_t window)
+    : stream_(std::move(stream)), buffer_(window, '\0') {}
 
 bool BufferedBytes::fill() {
   if (begin_ > 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);

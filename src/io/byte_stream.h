@@ -30,7 +30,7 @@ std::unique_ptr<ByteStream> memory_byte_stream(std::string text, std::string nam
 // A stream with a window over it: takes bytes until one that matters.
 class BufferedBytes {
  public:
-  explicit BufferedBytes(std::unique_ptr<ByteStream> stream);
+  explicit BufferedBytes(std::unique_ptr<ByteStream> stream, size_t window = size_t{1} << 18);
 
   // The bytes read ahead; empty only at the end of the stream.
   std::string_view window();

@@ -73,6 +73,12 @@ std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, int64_t r
   return result;
 }
 
+std::vector<ParameterSpec> specs_of(const ParameterSet& parameters) {
+  std::vector<ParameterSpec> table;
+  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
+  return table;
+}
+
 // Tensors that folders hold beside the parameters: causal masks and rotary tables of older versions, and the head
 // where it is tied to the embedding.
 bool is_known_surplus(std::string_view name) {
@@ -123,19 +129,21 @@ void HfWeights::check(std::span<const ParameterSpec> table) const {
   require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
 }
 
-std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
+std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, int64_t rows) const {
   const int64_t cols = row_width(spec);
-  std::vector<float> values(static_cast<size_t>(spec.shape.numel()), 0.0f);
+  std::vector<float> values(static_cast<size_t>(rows * cols), 0.0f);
   std::vector<std::string> faults;
   for (const HfPart& part : spec.hf) {
-    const SafeTensor* tensor = find(spec, part, faults);
+    const int64_t first = std::max(begin, part.row_begin);
+    const int64_t last = std::min(begin + rows, part.row_begin + part.rows);
+    const SafeTensor* tensor = first < last ? find(spec, part, faults) : nullptr;
     if (!tensor) continue;
 #pragma omp parallel for
-    for (int64_t row = 0; row < part.rows; ++row) {
-      for (int64_t col = 0; col < cols; ++col) {
-        const int64_t source = part.transposed ? col * part.rows + row : row * cols + col;
-        values[static_cast<size_t>((part.row_begin + row) * cols + col)] = element_as_float(*tensor, source);
-      }
+    for (int64_t row = first; row < last; ++row) {
+      float* to = values.data() + (row - begin) * cols;
+      const int64_t from = row - part.row_begin;
+      for (int64_t col = 0; col < cols; ++col)
+        to[col] = element_as_float(*tensor, part.transposed ? col * part.rows + from : from * cols + col);
     }
   }
   require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
@@ -144,40 +152,45 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec) const {
 
 void HfWeights::load(Backend& backend, ParameterSet& parameters) const {
   // All faults are found before anything is written.
-  std::vector<ParameterSpec> table;
-  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
-  check(table);
+  check(specs_of(parameters));
   for (Parameter& parameter : parameters.all())
     ParameterSet::set_weight(backend, parameter, values(parameter.spec));
 }
 
-void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
-  const SafetensorsFolder files = SafetensorsFolder::open(posix_env(), folder);
-  // GPT-2 folders made by the bare model have no "transformer." before their names.
-  std::string_view dropped_prefix;
-  if (!files.find("transformer.wte.weight") && files.find("wte.weight")) dropped_prefix = "transformer.";
-  const auto find = [&](std::string_view name) {
-    if (name.starts_with(dropped_prefix)) name.remove_prefix(dropped_prefix.size());
-    return files.find(name);
-  };
+HfFiles::HfFiles(const std::string& folder)
+    : folder_(folder), files_(SafetensorsFolder::open(posix_env(), folder)) {
+  if (!files_.find("transformer.wte.weight") && files_.find("wte.weight")) dropped_prefix_ = "transformer.";
+}
 
+std::string_view HfFiles::stored_name(std::string_view name) const {
+  if (name.starts_with(dropped_prefix_)) name.remove_prefix(dropped_prefix_.size());
+  return name;
+}
+
+HfWeights HfFiles::weights() const {
+  return HfWeights([this](std::string_view name) { return find(name); }, folder_);
+}
+
+std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) const {
   std::set<std::string, std::less<>> known;
-  for (const Parameter& parameter : parameters.all()) {
-    for (const HfPart& part : parameter.spec.hf) {
-      std::string_view name = part.name;
-      if (name.starts_with(dropped_prefix)) name.remove_prefix(dropped_prefix.size());
-      known.emplace(name);
-    }
+  for (const ParameterSpec& spec : table) {
+    for (const HfPart& part : spec.hf) known.emplace(stored_name(part.name));
   }
-  std::vector<std::string> surplus;
-  for (const SafetensorsFile& file : files.files()) {
+  std::vector<std::string> names;
+  for (const SafetensorsFile& file : files_.files()) {
     for (const SafeTensor& tensor : file.tensors()) {
-      if (!known.contains(tensor.name) && !is_known_surplus(tensor.name)) surplus.emplace_back(tensor.name);
+      if (!known.contains(tensor.name) && !is_known_surplus(tensor.name)) names.emplace_back(tensor.name);
     }
   }
+  return names;
+}
+
+void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
+  const HfFiles files(folder);
+  const std::vector<std::string> surplus = files.surplus(specs_of(parameters));
   require(surplus.empty(), "[{}] holds tensors that the model does not have:\n  {}", folder,
           fmt::join(surplus, "\n  "));
-  HfWeights(find, folder).load(backend, parameters);
+  files.weights().load(backend, parameters);
 }
 
 ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
@@ -209,40 +222,53 @@ ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& paramete
   };
 }
 
-void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype,
-                     const ReadWeightRows& read) {
+SafeTensorSpec HfTensor::as(SafeDType dtype) const {
+  return {part->name, dtype, hf_shape(*spec, *part)};
+}
+
+std::vector<HfTensor> hf_tensors(std::span<const ParameterSpec> table) {
+  std::vector<HfTensor> tensors;
+  for (size_t i = 0; i < table.size(); ++i) {
+    for (const HfPart& part : table[i].hf) tensors.push_back({i, &table[i], &part});
+  }
+  return tensors;
+}
+
+void write_hf_tensors(Sink& sink, std::span<const HfTensor> tensors, SafeDType dtype,
+                      const ReadWeightRows& read) {
   require(dtype == SafeDType::F32 || dtype == SafeDType::BF16,
           "[safetensors] weights as {}, expected F32 or BF16", safe_dtype_name(dtype));
-  struct Source {
-    size_t parameter;
-    const HfPart* part;
-  };
-  std::map<std::string_view, Source> sources;
+  std::map<std::string_view, const HfTensor*> by_name;
   std::vector<SafeTensorSpec> specs;
-  for (size_t i = 0; i < parameters.all().size(); ++i) {
-    const ParameterSpec& spec = parameters.all()[i].spec;
-    for (const HfPart& part : spec.hf) {
-      sources[part.name] = {i, &part};
-      specs.push_back({part.name, dtype, hf_shape(spec, part)});
-    }
+  for (const HfTensor& tensor : tensors) {
+    by_name[tensor.part->name] = &tensor;
+    specs.push_back(tensor.as(dtype));
   }
   // Transformers reads only files that say which framework's layout they hold.
   SafetensorsWriter writer(sink, std::move(specs), {{"format", "pt"}});
   const int64_t element_bytes = safe_dtype_bits(dtype) / 8;
   for (const SafeTensorSpec& spec : writer.specs()) {
-    const auto [parameter, part] = sources.at(spec.name);
-    const int64_t cols = row_width(parameters.all()[parameter].spec);
-    if (part->transposed) {
-      writer.append(spec.name, transposed(read(parameter, part->row_begin, part->rows), part->rows, cols,
+    const HfTensor& tensor = *by_name.at(spec.name);
+    const HfPart& part = *tensor.part;
+    const int64_t cols = row_width(*tensor.spec);
+    if (part.transposed) {
+      writer.append(spec.name, transposed(read(tensor.parameter, part.row_begin, part.rows), part.rows, cols,
                                           static_cast<size_t>(element_bytes)));
       continue;
     }
     const int64_t piece = std::max<int64_t>(kPieceBytes / (cols * element_bytes), 1);
-    for (int64_t begin = 0; begin < part->rows; begin += piece) {
-      writer.append(spec.name, read(parameter, part->row_begin + begin, std::min(piece, part->rows - begin)));
+    for (int64_t begin = 0; begin < part.rows; begin += piece) {
+      writer.append(spec.name,
+                    read(tensor.parameter, part.row_begin + begin, std::min(piece, part.rows - begin)));
     }
   }
   writer.finish();
+}
+
+void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype,
+                     const ReadWeightRows& read) {
+  const std::vector<ParameterSpec> table = specs_of(parameters);
+  write_hf_tensors(sink, hf_tensors(table), dtype, read);
 }
 
 }  // namespace octet

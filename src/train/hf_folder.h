@@ -22,7 +22,9 @@ class HfWeights {
   // Finds every tensor of the table and looks at its shape and type.
   void check(std::span<const ParameterSpec> table) const;
   // The parameter's values in octet's layout; throws as above for this one parameter.
-  std::vector<float> values(const ParameterSpec& spec) const;
+  std::vector<float> values(const ParameterSpec& spec) const { return values(spec, 0, spec.shape[0]); }
+  // The same of rows [begin, begin + rows) alone.
+  std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
   void load(Backend& backend, ParameterSet& parameters) const;
 
  private:
@@ -34,11 +36,29 @@ class HfWeights {
   std::string prefix_;
 };
 
+// The files of a Hugging Face folder, by the names of the parameter table: GPT-2 folders made by the bare model have
+// no "transformer." before theirs.
+class HfFiles {
+ public:
+  explicit HfFiles(const std::string& folder);
+  const SafeTensor* find(std::string_view name) const { return files_.find(stored_name(name)); }
+  HfWeights weights() const;  // for as long as this stays where it is
+  // Tensors that are no part of `table`, unless they are known to be buffers or a copy of the tied head.
+  std::vector<std::string> surplus(std::span<const ParameterSpec> table) const;
+
+ private:
+  std::string_view stored_name(std::string_view name) const;
+
+  std::string folder_;
+  SafetensorsFolder files_;
+  std::string_view dropped_prefix_;
+};
+
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.
 void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder);
 
-// Rows [begin, begin + rows) of the weight of parameters.all()[parameter], in the dtype that is being written. A
+// Rows [begin, begin + rows) of the weight of the parameter with this index, in the dtype that is being written. A
 // vector counts as rows of one element.
 using ReadWeightRows = std::function<std::vector<std::byte>(size_t parameter, int64_t begin, int64_t rows)>;
 
@@ -46,9 +66,22 @@ using ReadWeightRows = std::function<std::vector<std::byte>(size_t parameter, in
 // and remainder together; BF16 of an fp32 run is rounded to nearest even.
 ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype);
 
-// Writes model.safetensors: every weight under its Hugging Face name and in its shape, without padding, a piece at a
-// time. `dtype` is F32 or BF16 and what `read` returns. `read` decides where the weights come from: the device, or a
-// copy that was taken of it.
+// One tensor as Hugging Face has it, and the rows of a parameter that it is.
+struct HfTensor {
+  size_t parameter = 0;
+  const ParameterSpec* spec = nullptr;
+  const HfPart* part = nullptr;
+  SafeTensorSpec as(SafeDType dtype) const;
+};
+// In the order of the table, which must outlive them.
+std::vector<HfTensor> hf_tensors(std::span<const ParameterSpec> table);
+
+// Writes a safetensors file of these tensors, without padding, a piece at a time. `dtype` is F32 or BF16 and what
+// `read` returns. `read` decides where the weights come from: the device, or a copy that was taken of it.
+void write_hf_tensors(Sink& sink, std::span<const HfTensor> tensors, SafeDType dtype,
+                      const ReadWeightRows& read);
+
+// The same of all weights: model.safetensors.
 void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype, const ReadWeightRows& read);
 inline void save_hf_weights(Sink& sink, Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
   save_hf_weights(sink, parameters, dtype, device_weight_rows(backend, parameters, dtype));

@@ -191,8 +191,10 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   const ProcessResult result = plan({"--gpu", "h200", "--fp8_skip_layers", "first:1,*.mlp.down"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
-  EXPECT_THAT(result.out,
-              HasSubstr("llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 on NVIDIA H200 (planned)"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr(
+          "llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 on NVIDIA H200 (planned)"));
   const auto row = [&](const std::string& pattern) {
     EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\n" + pattern + " *\n(.|\n)*"));
   };

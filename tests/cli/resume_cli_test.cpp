@@ -104,13 +104,16 @@ struct ResumeCli : testing::Test {
 };
 
 TEST_F(ResumeCli, KilledTwentyTimesItEndsWithTheSameBits) {
+  const auto began = std::chrono::steady_clock::now();
   ASSERT_EQ(run(arguments("whole")).exit_code, 0);
+  // A life of half the whole run on average, however fast the machine is.
+  const std::chrono::duration<double, std::micro> whole = std::chrono::steady_clock::now() - began;
+  const auto longest = static_cast<uint64_t>(std::min(whole.count(), 900'000.0));
   uint64_t state = 12345;
-  int kills = 0;
-  for (; kills < 20; ++kills) {
+  for (int kills = 0; kills < 20; ++kills) {
     const pid_t child = start(arguments("killed", {{"resume", "latest"}}));
     state = state * 6364136223846793005u + 1442695040888963407u;
-    usleep(30'000 + static_cast<useconds_t>((state >> 33) % 400'000));
+    usleep(static_cast<useconds_t>((state >> 33) % longest));
     kill(child, SIGKILL);
     wait_for(child);
   }

@@ -190,7 +190,7 @@ TEST_F(Examples, ErrorsSayWhereAndWhatThereIs) {
   EXPECT_THAT(error("a.jsonl", R"({"messages":[{"role":"tool","content":"x"}]})"),
               HasSubstr("role tool, expected"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[{"role":"user","content":"x"}]})"),
-              HasSubstr("line 1: no message of the roles that loss_on names (completion)"));
+              HasSubstr("line 1: no message of the roles that train_on names (completion)"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[]})"), HasSubstr("a conversation without messages"));
   EXPECT_THAT(error("a.jsonl", ""), HasSubstr("no examples in 1 file"));
   EXPECT_THAT(error("a.csv", "text\n"), HasSubstr("no examples in 1 file"));
@@ -198,7 +198,7 @@ TEST_F(Examples, ErrorsSayWhereAndWhatThereIs) {
   EXPECT_THAT(error("a.jsonl", R"({"text":"x"})", {.loss_on = "user"}),
               HasSubstr("names roles, but the dataset is text"));
   EXPECT_THAT(error("a.jsonl", R"({"text":"x"})", {.loss_on = "nobody"}),
-              HasSubstr("loss_on 'nobody', expected"));
+              HasSubstr("train_on 'nobody', expected"));
   EXPECT_THROW(parse_example_format("jsonl"), ConfigError);
   EXPECT_THROW(parse_chat_template("llama2"), ConfigError);
   EXPECT_THROW(parse_on_error("maybe"), ConfigError);

@@ -86,7 +86,7 @@ void check_csv(const std::vector<Record>& records, size_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
-  const RecordLimits limits = {.max_record = 2000, .max_text = 100};
+  const RecordLimits limits = {.max_record = 2000, .max_text = 100, .window = 16};
   const auto stream = [&] { return memory_byte_stream(text, "fuzz"); };
   read_all([&] { return json_lines(stream(), limits); }, size);
   read_all([&] { return json_records(stream(), limits); }, size);

@@ -1,0 +1,124 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "cli.h"
+#include "command.h"
+#include "io/env.h"
+#include "report/metrics.h"
+#include "report/plot.h"
+#include "report/plot_draw.h"
+#include "report/table.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+PlotRun read_run(const std::string& given) {
+  fs::path path = given;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) path /= "metrics.jsonl";
+  require(fs::exists(path, ignored), "[{}] has no {}, expected the folder of a run or its metrics.jsonl",
+          given, path.string());
+  PlotRun run;
+  const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
+  run.name = path.filename() == "metrics.jsonl" ? folder.filename().string() : path.filename().string();
+  run.records = drop_superseded(read_metrics(path));
+  require(!run.records.empty(), "[{}] holds no step yet", path.string());
+  return run;
+}
+
+// Two runs of one name are told apart by what was typed.
+void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& given) {
+  std::map<std::string, int> count;
+  for (const PlotRun& run : runs) ++count[run.name];
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (count[runs[i].name] > 1) runs[i].name = given[i];
+  }
+}
+
+std::string summary(const std::vector<PlotRun>& runs, bool colour) {
+  Table table({{"run"},
+               {"precision"},
+               {"steps", Align::Right},
+               {"loss", Align::Right},
+               {"best evaluation", Align::Right},
+               {"tokens/s", Align::Right}});
+  for (const PlotRun& run : runs) {
+    double best = INFINITY;
+    std::vector<double> speeds;
+    for (const StepRecord& record : run.records) {
+      if (record.eval_loss && *record.eval_loss < best) best = *record.eval_loss;
+      if (std::isfinite(record.tokens_per_second)) speeds.push_back(record.tokens_per_second);
+    }
+    std::sort(speeds.begin(), speeds.end());
+    const StepRecord& last = run.records.back();
+    table.add_row({terminal_safe(run.name), last.precision.empty() ? "-" : terminal_safe(last.precision),
+                   fmt::format("{}", last.step), fmt::format("{:.4f}", last.loss),
+                   std::isfinite(best) ? fmt::format("{:.4f}", best) : "-",
+                   speeds.empty() ? "-" : fmt::format("{:.0f}", speeds[speeds.size() / 2])});
+  }
+  return table.str(colour);
+}
+
+int terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40)
+    return std::min<int>(size.ws_col, 110);
+  return 80;
+}
+
+void write_picture(const Plot& plot, const std::string& output) {
+  const std::string bytes = output.ends_with(".png") ? plot_png(plot) : plot_svg(plot);
+  // Whole or not at all: a viewer may be watching the file.
+  Env& env = posix_env();
+  const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
+  try {
+    WritableFile file = env.create(temporary);
+    file.append(bytes);
+    file.close();
+    env.rename(temporary, output);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
+}
+
+}  // namespace
+
+int plot_command(std::span<const std::string> arguments) {
+  std::vector<std::string> given;
+  std::string output;
+  CLI::App app("Draws loss, learning rate and throughput of runs from their metrics.jsonl.", "octet plot");
+  app.add_option("RUN", given, "Folders of runs, or their metrics.jsonl")->required();
+  app.add_option("--output", output, "Also write a picture: a name that ends in .svg or .png");
+  if (!parse_arguments(app, arguments)) return kExitDone;
+  if (!output.empty() && !output.ends_with(".svg") && !output.ends_with(".png"))
+    fail_config("--output is '{}', expected a name that ends in .svg or .png", output);
+
+  std::vector<PlotRun> runs;
+  for (const std::string& path : given) runs.push_back(read_run(path));
+  tell_apart(runs, given);
+  const Plot plot = plot_of_runs(runs);
+  require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", given.front());
+  const bool colour = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  fmt::print("{}\n{}",
+             plot_terminal(plot, plot.panels.front(), terminal_columns(), runs.size() > 1 && !colour ? 9 : 14,
+                           colour),
+             summary(runs, colour));
+  if (!output.empty()) {
+    write_picture(plot, output);
+    fmt::print("{} written\n", output);
+  }
+  return kExitDone;
+}
+
+}  // namespace octet

@@ -1,0 +1,137 @@
+#include "train/export_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "data/bytes_tokenizer.h"
+#include "data/unicode.h"
+
+namespace octet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
+constexpr int64_t kLargestFile = int64_t{256} << 20;
+
+// The character that stands for a byte in GPT-2's alphabet: printable ones stand for themselves, the others for the
+// characters from U+0100 on, in their order.
+std::string alphabet_character(int byte) {
+  const auto printable = [](int b) {
+    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+  };
+  uint32_t point = static_cast<uint32_t>(byte);
+  if (!printable(byte)) {
+    point = 256;
+    for (int b = 0; b < byte; ++b) point += !printable(b);
+  }
+  std::string text;
+  append_utf8(text, point);
+  return text;
+}
+
+// The bytes tokenizer as a byte-level BPE without merges.
+Json bytes_tokenizer_json() {
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[alphabet_character(byte)] = byte;
+  const Json end = {{"id", BytesTokenizer::kEndOfText},
+                    {"content", "<|endoftext|>"},
+                    {"single_word", false},
+                    {"lstrip", false},
+                    {"rstrip", false},
+                    {"normalized", false},
+                    {"special", true}};
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", Json::array({end})},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", Json::array()}}}};
+}
+
+// The text of a token in a tokenizer.json; "" where it has none.
+std::string added_token(const nlohmann::json& tokenizer, std::optional<int32_t> id) {
+  if (!id || !tokenizer.contains("added_tokens")) return "";
+  for (const nlohmann::json& token : tokenizer.at("added_tokens")) {
+    if (token.value("id", -1) == *id) return token.value("content", "");
+  }
+  return "";
+}
+
+// Without it Transformers would take the class of the model's family, whatever the tokenizer is.
+Json tokenizer_config(const std::string& bos, const std::string& eos, int64_t max_positions) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"model_max_length", max_positions},
+                 {"clean_up_tokenization_spaces", false}};
+  if (!bos.empty()) config["bos_token"] = bos;
+  if (!eos.empty()) config["eos_token"] = eos;
+  return config;
+}
+
+void write_json(Env& env, const std::string& folder, const char* name, const Json& json) {
+  write_synced(env, join_path(folder, name), json.dump(2) + "\n");
+}
+
+}  // namespace
+
+void write_synced(Env& env, const std::string& path, std::string_view text) {
+  WritableFile file = env.create(path);
+  file.append(text);
+  file.sync();
+  file.close();
+}
+
+std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
+                             int64_t max_positions) {
+  if (name == "bytes") {
+    write_json(env, folder, "tokenizer.json", bytes_tokenizer_json());
+    write_json(env, folder, "tokenizer_config.json",
+               tokenizer_config("<|endoftext|>", "<|endoftext|>", max_positions));
+    return "bytes, as tokenizer.json";
+  }
+  // What cannot be read here would not be of use there.
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
+  std::vector<std::string> written;
+  const auto copy = [&](const std::string& from, const char* to) {
+    write_synced(env, join_path(folder, to), env.read_text(from, kLargestFile));
+    written.emplace_back(to);
+  };
+  if (env.is_directory(name)) {
+    for (const char* file : kFiles) {
+      if (const std::string path = join_path(name, file); env.exists(path)) copy(path, file);
+    }
+  } else {
+    const bool is_json = name.ends_with(".json") && !name.ends_with("vocab.json");
+    copy(name, is_json ? "tokenizer.json" : name.ends_with("vocab.json") ? "vocab.json" : "tokenizer.model");
+    const std::string beside = parent_path(name);
+    for (const char* file : {"tokenizer_config.json", "special_tokens_map.json", "merges.txt"}) {
+      if (const std::string path = join_path(beside, file); env.exists(path)) copy(path, file);
+    }
+    if (is_json && written.size() == 1) {
+      const nlohmann::json json = parse_json(env.read_text(name, kLargestFile), name);
+      write_json(env, folder, "tokenizer_config.json",
+                 tokenizer_config(added_token(json, tokenizer->bos()), added_token(json, tokenizer->eos()),
+                                  max_positions));
+      written.emplace_back("tokenizer_config.json");
+    }
+  }
+  return fmt::format("{}", fmt::join(written, ", "));
+}
+
+}  // namespace octet

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "io/env.h"
+
+namespace octet {
+
+// Writes the files by which Transformers knows the tokenizer `name` (as for make_tokenizer) into `folder`, and says
+// in words what they are.
+std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
+                             int64_t max_positions);
+
+// Writes a file and makes it durable.
+void write_synced(Env& env, const std::string& path, std::string_view text);
+
+}  // namespace octet

@@ -1,0 +1,259 @@
+// octet generate, eval, export, checkpoints and plot from the command line.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/golden_model.h"
+#include "support/model_fixture.h"
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
+namespace fs = std::filesystem;
+
+struct ToolsCli : testing::Test {
+  ProcessResult run(std::vector<std::string> arguments) {
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  // On the CPU, whatever the machine has.
+  ProcessResult run_cpu(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--device", "cpu", "--num_threads", "1"});
+    return run(arguments);
+  }
+  std::string path(const std::string& name) const { return join_path(folder.path(), name); }
+  // A run folder with the checkpoints 10 (best) and 20 of a model that knows bytes.
+  void make_run(const std::string& name) {
+    RandomModel model(two_layers("llama-tiny"), DType::BF16);
+    CheckpointStore store(posix_env(), path(name + "/checkpoints"));
+    model.save(store, 10, 3.25, true);
+    model.save(store, 20, 3.5);
+  }
+  TemporaryFolder folder;
+};
+
+std::string text_of(std::span<const int32_t> ids) {
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+// The printed logits are those that Transformers computed: prompt in one pass, here in fp32.
+TEST_F(ToolsCli, GenerateGivesTheLogitsOfTransformers) {
+  for (const char* name : {"gpt2", "llama_rope_scaled", "qwen2_untied"}) {
+    const GoldenModel golden(name);
+    write_golden_folder(name, path(name));
+    const std::vector<int32_t> ids(golden.tokens.begin(), golden.tokens.begin() + golden.length);
+    const ProcessResult result = run_cpu({"generate", name, "--print_logits", "--prompt_ids", text_of(ids)});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(json["ids"], nlohmann::json(ids));
+    std::vector<float> logits;
+    for (const auto& row : json["logits"]) {
+      for (const auto& value : row) logits.push_back(value.get<float>());
+    }
+    const std::vector<float> expected = golden.floats("logits");
+    EXPECT_LE(relative_error(logits, std::span(expected).first(logits.size())), 1e-5) << name;
+  }
+}
+
+// Greedy ids token by token are the argmax of whole passes over the growing text.
+TEST_F(ToolsCli, GreedyIdsAgreeWithWholePasses) {
+  write_golden_folder("qwen2_tied", path("model"));
+  const ProcessResult result = run_cpu(
+      {"generate", "model", "--prompt_ids", "5 9", "--print_ids", "--max_new_tokens", "6", "--ignore_eos"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream words(result.out);
+  const std::vector<int32_t> ids{std::istream_iterator<int32_t>(words), {}};
+  ASSERT_EQ(ids.size(), 8u);
+  const ProcessResult logits = run_cpu({"generate", "model", "--print_logits", "--prompt_ids", text_of(ids)});
+  const auto rows = nlohmann::json::parse(logits.out)["logits"].get<std::vector<std::vector<float>>>();
+  for (size_t i = 2; i < ids.size(); ++i) {
+    const auto best = std::max_element(rows[i - 1].begin(), rows[i - 1].end()) - rows[i - 1].begin();
+    EXPECT_EQ(ids[i], best) << "token " << i;
+  }
+}
+
+TEST_F(ToolsCli, SeedsReproduceAndStreamingIsTheSameText) {
+  make_run("run");
+  const std::vector<std::string> base = {"generate",         "run", "--prompt",      "Once",
+                                         "--max_new_tokens", "24",  "--temperature", "1",
+                                         "--top_k",          "200", "--top_p",       "0.95"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_cpu(all);
+  };
+  const ProcessResult first = with({"--seed", "3"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, StartsWith("Once"));
+  EXPECT_THAT(first.err, HasSubstr("checkpoint of step 20"));
+  EXPECT_EQ(with({"--seed", "3"}).out, first.out);
+  EXPECT_EQ(with({"--seed", "3", "--stream"}).out, first.out);
+  EXPECT_NE(with({"--seed", "4"}).out, first.out);
+  EXPECT_THAT(with({"--best"}).err, HasSubstr("checkpoint of step 10"));
+  // Random bytes are no text: what is printed is UTF-8 all the same.
+  EXPECT_NO_THROW(nlohmann::json(first.out).dump());
+}
+
+TEST_F(ToolsCli, SeveralPromptsArePrintedInTheirOrder) {
+  make_run("run");
+  const ProcessResult both = run_cpu({"generate", "run", "--prompt", "A long one, to begin with", "--prompt",
+                                      "B", "--max_new_tokens", "5", "--print_ids", "--ignore_eos"});
+  ASSERT_EQ(both.exit_code, 0) << both.err;
+  const ProcessResult second =
+      run_cpu({"generate", "run", "--prompt", "B", "--max_new_tokens", "5", "--print_ids", "--ignore_eos"});
+  EXPECT_EQ(both.out.substr(both.out.find('\n') + 1), second.out);
+}
+
+TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
+  write_golden_folder("gpt2", path("model"));
+  ProcessResult result = run_cpu({"generate", "model", "--prompt", "Hello"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("name one with --tokenizer"));
+  result = run_cpu({"generate", "model", "--prompt_ids", "1 2 1000", "--print_ids"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("expected token ids from 0 to 100"));
+  result = run_cpu({"generate", "model"});
+  EXPECT_EQ(result.exit_code, 2);
+  result = run_cpu({"generate", "nowhere", "--prompt_ids", "1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("[nowhere] is no folder"));
+  fs::remove(path("model/model.safetensors"));
+  result = run_cpu({"generate", "model", "--prompt_ids", "1", "--print_ids"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
+}
+
+TEST_F(ToolsCli, TheModelsPositionsEndTheText) {
+  write_golden_folder("gpt2", path("model"));  // 24 positions
+  const ProcessResult result = run_cpu({"generate", "model", "--prompt_ids", "1 2 3 4", "--print_ids",
+                                        "--max_new_tokens", "99", "--ignore_eos"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream words(result.out);
+  EXPECT_EQ(std::distance(std::istream_iterator<int>(words), {}), 25);
+  EXPECT_THAT(result.err, HasSubstr("the model has 24 positions: at most 21 new tokens"));
+}
+
+TEST_F(ToolsCli, EvalCountsEveryWindowOnce) {
+  make_run("run");
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += fmt::format("line {} of a text. ", i * 37 % 101);
+  folder.write("text.txt", text);
+  const auto eval = [&](const std::string& rows) {
+    const ProcessResult result = run_cpu(
+        {"eval", "run", "--dataset", "text.txt", "--max_seq_length", "32", "--batch_size", rows, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out);
+  };
+  const auto one = eval("1"), five = eval("5");
+  EXPECT_EQ(one["tokens"], one["windows"].get<int64_t>() * 32);
+  EXPECT_GE(one["tokens"], static_cast<int64_t>(text.size()) - 33);
+  EXPECT_EQ(five["tokens"], one["tokens"]);
+  EXPECT_NEAR(five["loss"], one["loss"].get<double>(), 1e-5);
+  EXPECT_EQ(five["accuracy"], one["accuracy"]);
+  // Random weights know nothing: the loss is that of 257 equally likely ids, nearly.
+  EXPECT_NEAR(one["loss"], std::log(257), 0.2);
+  EXPECT_NEAR(one["perplexity"], std::exp(one["loss"].get<double>()), 1e-6);
+  const ProcessResult shown = run_cpu({"eval", "run", "--dataset", "text.txt", "--max_seq_length", "32"});
+  EXPECT_THAT(shown.out, ContainsRegex("token accuracy +[0-9.]+ %"));
+}
+
+TEST_F(ToolsCli, EvalOfTooLittleDataIsRefused) {
+  make_run("run");
+  folder.write("short.txt", "short");
+  const ProcessResult result =
+      run_cpu({"eval", "run", "--dataset", "short.txt", "--max_seq_length", "32", "--json"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("one window of max_seq_length 32 needs 33"));
+}
+
+TEST_F(ToolsCli, ExportWritesAFolderThatGeneratesTheSame) {
+  make_run("run");
+  const ProcessResult exported = run({"export", "run", "--output", "hf"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_THAT(exported.out, HasSubstr("bf16; tokenizer: bytes, as tokenizer.json"));
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                           "tokenizer_config.json"})
+    EXPECT_TRUE(fs::exists(path(std::string("hf/") + name))) << name;
+  const std::vector<std::string> flags = {"--prompt", "Once", "--max_new_tokens", "8", "--print_ids"};
+  const auto generate = [&](const std::string& model) {
+    std::vector<std::string> all = {"generate", model};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return run_cpu(all);
+  };
+  EXPECT_EQ(generate("hf").out, generate("run").out);
+  const ProcessResult again = run({"export", "run", "--output", "hf"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("not an empty folder"));
+}
+
+TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
+  make_run("run");
+  ProcessResult result = run({"checkpoints", "run"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("10 +[0-9.a-z ]+bf16 +3.2500 +[0-9.]+ [KM]iB +best +whole"));
+  EXPECT_THAT(result.out, ContainsRegex("20 +[0-9.a-z ]+bf16 +3.5000 +[0-9.]+ [KM]iB +latest +whole"));
+  // A flipped bit shows to --verify alone, a cut file to both.
+  std::fstream file(path("run/checkpoints/step_20/model.safetensors"), std::ios::in | std::ios::out);
+  file.seekp(5000);
+  file.put('x');
+  file.close();
+  EXPECT_EQ(run({"checkpoints", "run"}).exit_code, 0);
+  result = run({"checkpoints", "run/checkpoints", "--verify", "--json"});
+  EXPECT_EQ(result.exit_code, 1);
+  const auto json = nlohmann::json::parse(result.out);
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_TRUE(json[0]["whole"]);
+  EXPECT_TRUE(json[0]["best"]);
+  EXPECT_FALSE(json[1]["whole"]);
+  EXPECT_THAT(json[1]["broken"].get<std::string>(), HasSubstr("model.safetensors"));
+  fs::resize_file(path("run/checkpoints/step_10/config.json"), 3);
+  EXPECT_THAT(run({"checkpoints", "run"}).out, HasSubstr("BROKEN: "));
+  // A model is not taken from a broken checkpoint.
+  result = run_cpu({"generate", "run/checkpoints/step_10", "--prompt", "x"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("config.json"));
+  result = run({"checkpoints", "run/checkpoints/step_10"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("holds no checkpoints"));
+}
+
+TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {
+  std::string lines;
+  for (int step = 1; step <= 50; ++step) {
+    lines += fmt::format(
+        "{{\"step\": {}, \"loss\": {}, \"lr\": 0.001, \"tokens_per_second\": 900.0, \"precision\": "
+        "\"FP8\"}}\n",
+        step, 5.0 / step);
+  }
+  for (const char* name : {"a", "b", "c"}) fs::create_directory(path(name));
+  folder.write("a/metrics.jsonl", lines);
+  folder.write("b/metrics.jsonl", lines + "{\"step\": 51, \"los");
+  ProcessResult result = run({"plot", "a", "b", "--output", "plot.svg"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("loss: a"));
+  EXPECT_THAT(result.out, ContainsRegex("b +FP8 +50 +0.1000"));
+  EXPECT_THAT(result.err, HasSubstr("the last line is incomplete"));
+  EXPECT_THAT(read_text(path("plot.svg")), StartsWith("<svg "));
+  result = run({"plot", "a/metrics.jsonl", "--output", "plot.png"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(read_text(path("plot.png")), StartsWith("\x89PNG"));
+
+  folder.write("c/metrics.jsonl", "{\"step\": 1, \"loss\": 2}\nnot json\n{\"step\": 2, \"loss\": 2}\n");
+  result = run({"plot", "c"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl:2: not JSON"));
+  EXPECT_THAT(run({"plot", "nowhere"}).err, HasSubstr("expected the folder of a run or its metrics.jsonl"));
+  EXPECT_EQ(run({"plot", "a", "--output", "plot.pdf"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace octet::test
