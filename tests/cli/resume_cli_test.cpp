@@ -160,6 +160,15 @@ TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   EXPECT_THAT(second.err, HasSubstr(std::to_string(child))) << "the other process is named";
 }
 
+// FAULTS 15: two fresh runs are one, also on another number of threads.
+TEST_F(ResumeCli, TwoFreshRunsHaveTheSameBits) {
+  ASSERT_EQ(run(arguments("one", {{"max_steps", "100"}, {"deterministic", "true"}})).exit_code, 0);
+  ASSERT_EQ(run(arguments("two", {{"max_steps", "100"}, {"deterministic", "true"}, {"num_threads", "2"}}))
+                .exit_code,
+            0);
+  expect_equal_ends("one", "two", 100);
+}
+
 TEST_F(ResumeCli, WithoutAFileTheRunsOwnConfigurationIsTaken) {
   ASSERT_EQ(run(arguments("first", {{"max_steps", "6"}, {"learning_rate", "0.001"}})).exit_code, 0);
   const ProcessResult more = run({"train", "--resume", "latest", "--max_steps", "9"});
