@@ -11,6 +11,7 @@
 #include "data/example_reader.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
+#include "report/console.h"
 #include "train/schedule.h"
 
 namespace octet {
@@ -31,7 +32,7 @@ struct TrainConfig {
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class Device { Auto, Cpu, Cuda };
-  enum class Progress { Auto, Bar, Plain, Quiet };
+  using Progress = ConsoleMode;
   enum class SaveStrategy { Steps, No };
 
   // Model

@@ -106,7 +106,7 @@ class Run {
         env_(env),
         config_(setup_.config),
         model_(*setup_.transformer),
-        console_(static_cast<ConsoleMode>(config_.progress)),
+        console_(config_.progress),
         evaluator_(make_eval_loader_factory(setup_), config_.eval_batches) {
     if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
   }
