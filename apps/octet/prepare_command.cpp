@@ -5,6 +5,7 @@
 #include "command.h"
 #include "train/data_prepare.h"
 #include "train/data_setup.h"
+#include "train/model_folder.h"
 
 namespace octet {
 namespace {
@@ -68,7 +69,8 @@ int prepare_command(std::span<const std::string> given) {
     fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
   if (output.empty()) fail_config("octet prepare needs --output DIR, the folder for shards and manifest");
 
-  const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(config);
+  const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(
+      config, config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
   const PreparedFolder prepared = prepare_with_progress(config,
                                                         {.dataset = config.dataset,
                                                          .eval_split = config.eval_split,

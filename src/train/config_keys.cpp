@@ -13,7 +13,8 @@ void add_model_and_data(KeyTable<C>& keys) {
            "A built-in architecture, trained from random weights, such as llama-tiny.")
       .note("llama-tiny unless model_name_or_path is given");
   keys.add("model_name_or_path", &C::model_name_or_path,
-           "A Hugging Face model folder whose weights are the start (GPT-2, Llama 3.x, Qwen2.5).");
+           "Whose weights are the start: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5), a hub id such as "
+           "org/name, a checkpoint or a run.");
 
   keys.group("Data");
   keys.add("dataset", &C::dataset,

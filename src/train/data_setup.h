@@ -24,9 +24,9 @@ struct TrainingData {
   int64_t samples_per_epoch(int64_t length) const;
 };
 
-// The tokenizer that the configuration names; where it names none, that of a prepared dataset or of the model's
-// folder. Fills in config.tokenizer.
-std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config);
+// The tokenizer that the configuration names; where it names none, that of a prepared dataset, or `of_model`, which the
+// model that training starts from came with (empty: none). Fills in config.tokenizer.
+std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::string& of_model);
 
 // Opens `dataset` and `eval_dataset` whatever they are; prepares what is neither tokens nor plain text. ids must be
 // below `vocab_size`.
@@ -40,6 +40,10 @@ using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t ro
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup);
 // Of a stream of tokens; with `eos`, documents are kept apart after each.
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos);
+// The data of config.eval_dataset alone, whatever it is, in sequences of config.max_seq_length; for evaluation without a
+// run.
+EvalLoaderFactory open_evaluation_data(const TrainConfig& config, int64_t vocab_size,
+                                       const Tokenizer& tokenizer);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const Setup& setup);
 

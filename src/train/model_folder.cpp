@@ -5,13 +5,15 @@
 #include "base/log.h"
 #include "data/tokenizer.h"
 #include "io/checkpoint_manifest.h"
+#include "io/hub.h"
+#include "report/text.h"
 #include "train/config.h"
+#include "train/checkpoint.h"
 #include "train/hf_folder.h"
 
 namespace octet {
 namespace {
 
-constexpr const char* kTrainConfigName = "train_config.yaml";
 constexpr const char* kRunFolders[] = {"checkpoints", "checkpoints_fp8"};
 
 bool holds_checkpoints(Env& env, const std::string& directory) {
@@ -22,15 +24,12 @@ bool holds_checkpoints(Env& env, const std::string& directory) {
   return false;
 }
 
-// The tokenizer that the checkpoint's run used, as the run named it.
-std::string tokenizer_of_run(const Checkpoint& checkpoint) {
-  if (!checkpoint.has_file(kTrainConfigName)) return "";
-  const std::string path = checkpoint.file_path(kTrainConfigName);
+std::optional<TrainConfig> read_run_config(const std::string& path) {
   try {
-    return load_train_config(path, {}).tokenizer;
+    return load_train_config(path, {});
   } catch (const Error& error) {
-    log_warning("{} cannot be read, so the tokenizer is not known: {}", path, error.what());
-    return "";
+    log_warning("{} cannot be read, so what it says of the run is not known: {}", path, error.what());
+    return std::nullopt;
   }
 }
 
@@ -60,7 +59,10 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   ModelFolder model;
   model.folder = checkpoint.path;
   model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
-  model.tokenizer = tokenizer_of_run(checkpoint);
+  if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
+    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+    if (model.run) model.tokenizer = model.run->tokenizer;
+  }
   model.checkpoint = std::move(checkpoint);
   return model;
 }
@@ -74,11 +76,36 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
     if (const std::string folder = join_path(path, name); holds_checkpoints(env, folder))
       folders.push_back(folder);
   }
+  if (const std::string config = join_path(path, "config.yaml"); env.exists(config)) {
+    const std::optional<TrainConfig> run = read_run_config(config);
+    if (run && !run->checkpoint_dir.empty() && holds_checkpoints(env, run->checkpoint_dir))
+      folders.push_back(run->checkpoint_dir);
+  }
   return folders;
 }
 
-ModelFolder find_model(const std::string& path, bool best) {
+std::string local_model_folder(const std::string& name) {
+  if (posix_env().exists(name) || !is_hub_id(name)) return name;
+  // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
+  if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
+  HubRequest request{.kind = HubKind::Model, .id = name, .files = hub_model_files()};
+  double said = 0;
+  request.on_progress = [&said](const HubProgress& progress) {
+    const double share = static_cast<double>(progress.done_bytes) /
+                         static_cast<double>(std::max<int64_t>(progress.total_bytes, 1));
+    if (share >= said + 0.1 || said == 0) {
+      log_info("hub: {} ({:.0f} % of {})", progress.file, 100 * share,
+               human_bytes(static_cast<double>(progress.total_bytes)));
+      said = std::max(share, 1e-9);
+    }
+    return true;
+  };
+  return hub_snapshot(request);
+}
+
+ModelFolder find_model(const std::string& name, bool best) {
   Env& env = posix_env();
+  const std::string path = local_model_folder(name);
   require(env.is_directory(path),
           "[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
   ModelFolder model;

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint_store.h"
 #include "model/config.h"
+#include "train/config.h"
 
 namespace octet {
 
@@ -13,16 +14,21 @@ struct ModelFolder {
   std::string folder;  // holds config.json and the safetensors
   std::string source;  // "Hugging Face folder x", "checkpoint of step 500, runs/a/checkpoints/step_500"
   std::optional<Checkpoint> checkpoint;  // where it is one
+  std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
   std::string tokenizer;                 // for make_tokenizer; empty: not known
   ModelConfig config;                    // with the ids that end a text, where folder or tokenizer know them
 };
 
-// `path` is a Hugging Face folder, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
+// The folder itself where there is one. Otherwise `name` may be a hub id (org/name, or gpt2 and its sizes), whose files
+// are taken from the Hugging Face cache or downloaded into it.
+std::string local_model_folder(const std::string& name);
+
+// `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
 // checkpoints the latest is taken, or the best with `best`. Checksums of a checkpoint are verified. Error that says
 // what was looked for otherwise.
-ModelFolder find_model(const std::string& path, bool best = false);
+ModelFolder find_model(const std::string& name, bool best = false);
 
-// The folders of checkpoints of a run, or `path` itself where it is one; empty where there are none.
+// The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it is one; empty where there are none.
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
 
 }  // namespace octet

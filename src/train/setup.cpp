@@ -254,11 +254,6 @@ std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
   return make_cpu_backend(static_cast<int>(config.num_threads));
 }
 
-ModelConfig model_from(const TrainConfig& config) {
-  if (!config.model_name_or_path.empty()) return read_hf_config(config.model_name_or_path);
-  return model_preset(config.model_preset);
-}
-
 Numerics numerics_from(const TrainConfig& config) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;
@@ -303,12 +298,13 @@ Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend) {
   Setup setup;
   setup.config = std::move(config);
   setup.backend = backend ? std::move(backend) : make_backend(setup.config);
-  setup.model = model_from(setup.config);
+  if (!setup.config.model_name_or_path.empty()) setup.start = find_model(setup.config.model_name_or_path);
+  setup.model = setup.start ? setup.start->config : model_preset(setup.config.model_preset);
   return setup;
 }
 
 void open_data(Setup& setup) {
-  setup.tokenizer = choose_tokenizer(setup.config);
+  setup.tokenizer = choose_tokenizer(setup.config, setup.start ? setup.start->tokenizer : "");
   const TrainConfig& config = setup.config;
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "model/transformer.h"
 #include "train/config.h"
 #include "train/data_setup.h"
+#include "train/model_folder.h"
 #include "train/schedule.h"
 
 namespace octet {
@@ -15,6 +17,7 @@ namespace octet {
 struct Setup {
   TrainConfig config;  // resolved: batch size and steps are filled in
   std::unique_ptr<Backend> backend;
+  std::optional<ModelFolder> start;  // what model_name_or_path names, where it is given
   ModelConfig model;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingData data;
@@ -40,7 +43,6 @@ void check_memory(const Setup& setup);
 
 // Parts that other commands use alone.
 std::unique_ptr<Backend> make_backend(const TrainConfig& config);
-ModelConfig model_from(const TrainConfig& config);
 Numerics numerics_from(const TrainConfig& config);
 // The largest number of rows whose plan fits `memory` bytes, found from plans alone; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,

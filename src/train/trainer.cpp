@@ -191,9 +191,7 @@ class Run {
     if (!config_.resume.empty())
       console_.print("resume: there is no checkpoint yet, the run starts from the beginning");
     model_.parameters().initialise(*setup_.backend, static_cast<uint64_t>(config_.seed));
-    if (!config_.model_name_or_path.empty()) {
-      load_hf_folder(*setup_.backend, model_.parameters(), config_.model_name_or_path);
-    }
+    if (setup_.start) load_hf_folder(*setup_.backend, model_.parameters(), setup_.start->folder);
     model_.weights_changed();
   }
 

@@ -111,7 +111,7 @@ TEST_F(TrainCli, BadInputIsNamed) {
   EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}), HasSubstr("lower per_device_train_batch_size"));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
-  EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("no_such_model/config.json"));
+  EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("[no_such_model] is no folder"));
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
 }
 

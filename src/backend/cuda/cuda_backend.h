@@ -7,6 +7,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_plan.h"
+#include "backend/cuda/staged_copy.h"
 #include "backend/cuda_workspace.h"
 #include "ops/backend.h"
 
@@ -127,6 +128,7 @@ class CudaBackend final : public Backend {
 
   CudaOptions options_;
   CudaStream stream_;
+  StagedCopy staged_copy_;
   int sm_count_ = 0;
   std::string description_;
   std::unique_ptr<GemmPlanner> planner_;
