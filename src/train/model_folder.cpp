@@ -7,22 +7,12 @@
 #include "io/checkpoint_manifest.h"
 #include "io/hub.h"
 #include "report/text.h"
-#include "train/config.h"
 #include "train/checkpoint.h"
+#include "train/config.h"
 #include "train/hf_folder.h"
 
 namespace octet {
 namespace {
-
-constexpr const char* kRunFolders[] = {"checkpoints", "checkpoints_fp8"};
-
-bool holds_checkpoints(Env& env, const std::string& directory) {
-  if (!env.is_directory(directory)) return false;
-  for (const std::string& name : env.list(directory)) {
-    if (name.starts_with("step_")) return true;
-  }
-  return false;
-}
 
 std::optional<TrainConfig> read_run_config(const std::string& path) {
   try {
@@ -69,10 +59,18 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
 
 }  // namespace
 
+bool holds_checkpoints(Env& env, const std::string& directory) {
+  if (!env.is_directory(directory)) return false;
+  for (const std::string& name : env.list(directory)) {
+    if (name.starts_with("step_")) return true;
+  }
+  return false;
+}
+
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
   if (holds_checkpoints(env, path)) return {path};
   std::vector<std::string> folders;
-  for (const char* name : kRunFolders) {
+  for (const char* name : kCheckpointFolders) {
     if (const std::string folder = join_path(path, name); holds_checkpoints(env, folder))
       folders.push_back(folder);
   }
