@@ -28,6 +28,10 @@ std::string local_model_folder(const std::string& name);
 // what was looked for otherwise.
 ModelFolder find_model(const std::string& name, bool best = false);
 
+// The folders of a run that hold its checkpoints, [whether they are of FP8 training].
+constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};
+bool holds_checkpoints(Env& env, const std::string& directory);
+
 // The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it is one; empty where there are none.
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
 
