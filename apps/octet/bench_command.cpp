@@ -15,12 +15,13 @@ namespace octet {
 namespace {
 
 constexpr const char* kHelp =
-    "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--json FILE]\n"
-    "                   [--key value]...\n\n"
+    "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--profile]\n"
+    "                   [--json FILE] [--key value]...\n\n"
     "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
     "  --variants LIST     bf16, fp32, delayed, current, block, mxfp8; default bf16,delayed\n"
     "  --bench_steps N     measured steps, the median counts; default 10\n"
     "  --bench_warmup N    steps before; default 3\n"
+    "  --profile           also take the device time of every op in one more step, and print it by kind\n"
     "  --json FILE         also write the figures there\n"
     "Keys as for 'octet train --help': model_preset, max_seq_length, per_device_train_batch_size, ...\n";
 
@@ -42,6 +43,10 @@ Request take_own_flags(std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const size_t equals = arguments[i].find('=');
     const std::string flag = arguments[i].substr(0, equals);
+    if (arguments[i] == "--profile") {
+      request.options.profile = true;
+      continue;
+    }
     if (flag != "--variants" && flag != "--bench_steps" && flag != "--bench_warmup" && flag != "--json") {
       request.rest.push_back(arguments[i]);
       continue;
@@ -76,6 +81,57 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
   return config;
 }
 
+// Time by kind, and under each kind its ops with what they reach.
+std::string profile_text(const BenchResult& result) {
+  double total = 0;
+  for (const OpTime& time : result.profile) total += time.ms;
+  Table table({{"kind"},
+               {"calls", Align::Right},
+               {"ms", Align::Right},
+               {"share", Align::Right},
+               {"GB/s", Align::Right},
+               {"TFLOP/s", Align::Right}});
+  const auto add = [&](const std::string& name, const OpTime& time) {
+    const auto rate = [&](double amount, double unit) {
+      return amount > 0 && time.ms > 0 ? fmt::format("{:.0f}", amount / unit / time.ms * 1e3) : "";
+    };
+    table.add_row({name, fmt::format("{}", time.calls), fmt::format("{:.2f}", time.ms),
+                   fmt::format("{:.1f} %", 100 * time.ms / total), rate(time.bytes, 1e9),
+                   rate(time.flops, 1e12)});
+  };
+  for (size_t begin = 0; begin < result.profile.size();) {
+    size_t end = begin;
+    OpTime sum;
+    while (end < result.profile.size() && result.profile[end].kind == result.profile[begin].kind) {
+      const OpTime& time = result.profile[end++];
+      sum.calls += time.calls;
+      sum.ms += time.ms;
+      sum.bytes += time.bytes;
+      sum.flops += time.flops;
+    }
+    add(result.profile[begin].kind, sum);
+    for (size_t i = begin; i < end && end - begin > 1; ++i)
+      add(fmt::format("  {}", result.profile[i].op), result.profile[i]);
+    begin = end;
+  }
+  table.add_rule();
+  table.add_row({"one step", "", fmt::format("{:.2f}", total), "", "", ""});
+  return table.str();
+}
+
+nlohmann::json profile_json(const BenchResult& result) {
+  nlohmann::json ops = nlohmann::json::array();
+  for (const OpTime& time : result.profile) {
+    ops.push_back({{"kind", time.kind},
+                   {"op", time.op},
+                   {"calls", time.calls},
+                   {"ms", time.ms},
+                   {"bytes", time.bytes},
+                   {"flops", time.flops}});
+  }
+  return ops;
+}
+
 }  // namespace
 
 int bench_command(std::span<const std::string> arguments) {
@@ -106,6 +162,7 @@ int bench_command(std::span<const std::string> arguments) {
   BenchOptions options = request.options;
   options.progress = [](const std::string& what) { log_info("{}", what); };
   nlohmann::json figures = nlohmann::json::array();
+  std::string profiles;
   double first_ms = 0;
   for (const TrainConfig& config : configs) {
     const BenchResult r = bench(config, options);
@@ -124,8 +181,12 @@ int bench_command(std::span<const std::string> arguments) {
                        {"model_tflops", r.model_tflops},
                        {"memory_bytes", r.memory_bytes},
                        {"loss", r.loss}});
+    if (r.profile.empty()) continue;
+    figures.back()["profile"] = profile_json(r);
+    profiles += fmt::format("\nOne step of {}{}{}, device time by kind:\n{}", r.precision,
+                            r.recipe.empty() ? "" : " ", r.recipe, profile_text(r));
   }
-  fmt::print("{}", table.str());
+  fmt::print("{}{}", table.str(), profiles);
   if (!request.json.empty()) {
     std::ofstream file(request.json);
     file << figures.dump(1) << "\n";

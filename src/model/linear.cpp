@@ -153,15 +153,17 @@ void Linear::forward(Backend& backend, Tensor y, const Operand& x) const {
 void Linear::backward(Backend& backend, Tensor dx, const Operand& x, const Operand& dy,
                       bool overwrite) const {
   if (fp8(Product::Wgrad)) {
-    backend.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise, {.accumulate = !overwrite});
+    backend.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
+                     {.accumulate = !overwrite, .part = GemmPart::Wgrad});
   } else {
-    backend.gemm(weight_->gradient, dy.dense, x.dense, {.transpose_a = true, .accumulate = !overwrite});
+    backend.gemm(weight_->gradient, dy.dense, x.dense,
+                 {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
   }
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
-    backend.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {});
+    backend.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.part = GemmPart::Dgrad});
   } else {
-    backend.gemm(dx, dy.dense, weight_->weight, {});
+    backend.gemm(dx, dy.dense, weight_->weight, {.part = GemmPart::Dgrad});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace octet {
 
@@ -81,6 +82,7 @@ void Transformer::block_forward(Block& b, Tensor x, Tensor delta, Pass pass) {
 
 // Embedding, all blocks and the final norm.
 void Transformer::forward_body(Pass pass) {
+  backend_.begin_phase(Phase::Forward);
   Block& first = blocks_.front();
   backend_.embedding_forward(first.residual_in, tokens_, positions_, wte_->weight,
                              wpe_ ? wpe_->weight : Tensor{});
@@ -94,6 +96,7 @@ void Transformer::forward_body(Pass pass) {
 // Logits, loss and their gradients for a chunk of rows at a time, so that all logits never exist at once.
 void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first,
                             Pass pass) {
+  backend_.begin_phase(Phase::Head);
   const int64_t n = shape_.tokens();
   const LossOptions options{config_.vocab, gradient_scale, penalty.kind, penalty.weight, backward};
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
@@ -163,6 +166,7 @@ void Transformer::block_backward(size_t index, bool first) {
 }
 
 void Transformer::backward_body(bool first) {
+  backend_.begin_phase(Phase::Backward);
   backend_.zero(shared_.dresidual);
   norm_backward(final_norm_, dresidual_operand(&blocks_.back().down), dfinal_normed_, final_residual_,
                 final_mean_, final_inv_);
@@ -182,10 +186,25 @@ void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& p
       if (!written) backend_.zero(p.gradient);
     }
   }
-  forward_body({});
-  head_loss(true, gradient_scale, penalty, first, {});
-  backward_body(first);
+  const auto ops = [&] {
+    forward_body({});
+    head_loss(true, gradient_scale, penalty, first, {});
+    backward_body(first);
+  };
+  if (shape_.graphs) {
+    backend_.repeat(signature(gradient_scale, penalty, first, fp8_stats), ops);
+  } else {
+    ops();
+  }
   scales_.end_calibration();
+}
+
+// The buffers follow from the Transformer; the rest is what load() and the arguments change.
+std::string Transformer::signature(float gradient_scale, const PenaltyOptions& penalty, bool first,
+                                   bool fp8_stats) const {
+  return fmt::format("{} {} {} {} {} {} {} {} {}", number_, documents_.count, documents_.max_length,
+                     std::bit_cast<uint32_t>(gradient_scale), static_cast<int>(penalty.kind),
+                     std::bit_cast<uint32_t>(penalty.weight), first, fp8_stats, scales_.calibrating());
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
@@ -193,6 +212,7 @@ void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   forward_body({.fp8 = fp8});
   head_loss(false, 0, penalty, false, {.fp8 = fp8});
+  backend_.begin_phase(Phase::Outside);
   scales_.pop_slots(backend_);
 }
 
@@ -228,6 +248,7 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
     values.resize(static_cast<size_t>(config_.vocab));
     result.push_back(std::move(values));
   }
+  backend_.begin_phase(Phase::Outside);
   scales_.pop_slots(backend_);
   return result;
 }

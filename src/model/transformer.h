@@ -14,6 +14,7 @@ struct RunShape {
   bool training = true;
   Checkpointing checkpointing = Checkpointing::None;
   int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
+  bool graphs = false;                           // a micro-step may be recorded by the backend and replayed
   int64_t tokens() const { return rows * length; }
 };
 
@@ -23,7 +24,7 @@ struct Numerics {
   Fp8Config fp8;
   DType moments = DType::F32;       // fp32 | bf16 | e4m3
   bool stochastic_weights = false;  // bf16 matrices without the 16 bits that make them exact
-  DType gradients = DType::F32;  // of matrices
+  DType gradients = DType::F32;     // of matrices
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 
@@ -112,6 +113,9 @@ class Transformer {
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
   Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].down; }
   Operand dresidual_operand(Linear* reader);
+  // Tells micro-steps apart that differ in any argument of any op.
+  std::string signature(float gradient_scale, const PenaltyOptions& penalty, bool first,
+                        bool fp8_stats) const;
 
   ModelConfig config_;
   RunShape shape_;
@@ -125,6 +129,7 @@ class Transformer {
   ScaleTable scales_;
   std::shared_ptr<void> memory_;
   int64_t allocated_bytes_ = 0;
+  int64_t number_ = 0;  // of all Transformers of the process
 
   Parameter* wte_ = nullptr;
   Parameter* wpe_ = nullptr;

@@ -1,6 +1,7 @@
 // The tables of a Transformer: which buffers it has, how long each is needed, and where they lie.
 
 #include <algorithm>
+#include <atomic>
 
 #include "model/transformer.h"
 
@@ -35,6 +36,8 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
                                                                shape.training, planner_)),
       parameters_(weights ? *weights : *own_parameters_),
       scales_(numerics.fp8) {
+  static std::atomic<int64_t> made{0};
+  number_ = made++;
   config.validate();
   require(shape.rows > 0 && shape.length > 0, "[model] a micro-batch of {} x {} tokens has none", shape.rows,
           shape.length);
@@ -88,8 +91,10 @@ void Transformer::plan_parameters() {
   }
 
   const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
-  head_rows_ =
-      std::min(std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16), shape_.tokens());
+  // As few chunks as the memory allows, all of about one size: a short last one would run its products badly.
+  const int64_t most_rows = std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16);
+  const int64_t chunks = div_up(shape_.tokens(), most_rows);
+  head_rows_ = std::min(round_up(div_up(shape_.tokens(), chunks), 16), shape_.tokens());
   // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ops/quantized.h"
 #include "tensor/tensor.h"
@@ -51,12 +53,16 @@ struct KvCache {
   Tensor keys, values;  // (sequences, positions, K * D) real
 };
 
+// Which of a Linear's three products a gemm is. Only profiles look at it.
+enum class GemmPart : uint8_t { Forward, Dgrad, Wgrad };
+
 // C = op(A) op(B)^T-style products are written out as plain (m, k) x (k, n) with transposition flags.
 struct GemmOptions {
   bool transpose_a = false;  // A is stored (k, m)
   bool transpose_b = false;  // B is stored (n, k)
   bool accumulate = false;   // C += ...
   Tensor bias;               // optional (n) of C's dtype or of the operands' dtype, added to every row
+  GemmPart part = GemmPart::Forward;
 };
 
 struct LossOptions {
@@ -113,6 +119,19 @@ struct WorkspaceNeeds {
   bool decode = false;     // attention runs as attention_decode, over caches of max_length positions
 };
 
+// The parts of an optimizer step. They name ranges for profilers, and tell the head's products from the others.
+enum class Phase : uint8_t { Outside, Forward, Head, Backward, Optimizer };
+
+// What one op took on the device over a profile. Ops inside other ops are counted by themselves.
+struct OpTime {
+  std::string kind;  // "GEMM forward", "norm", ..., and "idle" between ops
+  std::string op;    // with the sizes where it is a product
+  int64_t calls = 0;
+  double ms = 0;
+  double bytes = 0;  // read and written, where the op says
+  double flops = 0;  // likewise
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -133,6 +152,19 @@ class Backend {
   // Element i of x (real) = deviation * Philox(seed, stream).normal(i), the same bits on every backend. In bf16 with a
   // remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to nearest.
   virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) = 0;
+
+  // ---- the course of a step ----
+  virtual void begin_phase(Phase) {}
+  // Between the two calls the device time of every op is taken; the first says whether the backend can, the second
+  // waits.
+  virtual bool start_profile() { return false; }
+  virtual std::vector<OpTime> finish_profile() { return {}; }
+  // Runs `work`, which queues ops and nothing else, and which queues the same ops with the same arguments whenever it
+  // comes with this signature. A backend may record the ops and replay them as one from then on.
+  virtual void repeat(const std::string& signature, const std::function<void()>& work) {
+    static_cast<void>(signature);
+    work();
+  }
 
   // ---- products ----
   // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.

@@ -96,6 +96,12 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
       tell(fmt::format("first step after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
     if (step >= options.warmup) times.push_back(ms);
   }
+  if (options.profile) {
+    require(setup.backend->start_profile(), "[bench] --profile: the {} backend has no clock for single ops",
+            setup.backend->name());
+    runner.train_step(options.warmup + options.steps, false);
+    result.profile = setup.backend->finish_profile();
+  }
   std::sort(times.begin(), times.end());
   result.step_ms = times[times.size() / 2];
   result.precision = setup.precision_label;

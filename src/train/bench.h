@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/backend.h"
 #include "train/config.h"
 
 namespace octet {
@@ -11,7 +12,9 @@ namespace octet {
 struct BenchOptions {
   int64_t warmup = 3;
   int64_t steps = 10;
-  std::function<void(const std::string&)> progress;  // told what is being done, since starting may take a while
+  bool profile = false;  // one more step, with the device time of every op taken
+  std::function<void(const std::string&)>
+      progress;  // told what is being done, since starting may take a while
 };
 
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.
@@ -23,6 +26,7 @@ struct BenchResult {
   double model_tflops = 0;
   int64_t memory_bytes = 0;
   double loss = 0;
+  std::vector<OpTime> profile;  // by op, those of a kind together
 };
 
 BenchResult bench(TrainConfig config, const BenchOptions& options);

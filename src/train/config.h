@@ -31,6 +31,7 @@ struct TrainConfig {
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
+  enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
   using Progress = ConsoleMode;
   enum class SaveStrategy { Steps, No };
@@ -110,6 +111,7 @@ struct TrainConfig {
   int64_t seed = 42;
   Device device = Device::Auto;
   bool deterministic = false;
+  CudaGraphs cuda_graphs = CudaGraphs::Auto;
   int64_t num_threads = 0;  // 0: all
   int64_t logging_steps = 1;
   int64_t eval_steps = 100;  // 0: only at the end

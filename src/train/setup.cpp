@@ -313,6 +313,16 @@ void open_data(Setup& setup) {
   setup.data = open_training_data(config, setup.model.vocab, *setup.tokenizer);
 }
 
+// A launch takes some microseconds, and a micro-step of a few milliseconds has hundreds.
+bool wants_graphs(const Setup& setup) {
+  if (setup.config.cuda_graphs != TrainConfig::CudaGraphs::Auto)
+    return setup.config.cuda_graphs == TrainConfig::CudaGraphs::On;
+  constexpr double kShortStep = 1e13;  // operations: some 20 ms
+  return 6.0 * static_cast<double>(setup.model.parameter_count()) *
+             static_cast<double>(setup.shape.tokens()) <
+         kShortStep;
+}
+
 void plan_run(Setup& setup, bool samples) {
   TrainConfig& config = setup.config;
   if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
@@ -331,6 +341,7 @@ void plan_run(Setup& setup, bool samples) {
       .rows = config.per_device_train_batch_size, .length = config.max_seq_length, .training = true};
   if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
   if (config.auto_batch_size) choose_batch_size(setup);
+  setup.shape.graphs = wants_graphs(setup);
   plan_model(setup, samples);
 }
 

@@ -42,6 +42,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
   }
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);
+  backend_.begin_phase(Phase::Optimizer);
   backend_.grad_norm(norm_, gradients_, optimizer_.max_grad_norm);
   model_.scales().end_step(backend_,
                            step + 1);  // before AdamW, which quantises the new weights with the new scales
@@ -52,6 +53,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
                   .epsilon = optimizer_.epsilon,
                   .step = step + 1,
                   .seed = optimizer_.seed});
+  backend_.begin_phase(Phase::Outside);
 
   // The only wait for the device.
   const LossSums sums = model_.sums();

@@ -166,6 +166,7 @@ void check_shapes(const char* op, Activation activation, const Tensor& h, const 
 
 void CudaBackend::activation_forward(Activation activation, const Operand& h, Tensor x) {
   constexpr const char* op = "activation_forward";
+  const OpScope scope(profiler_, OpKind::Activation, op, bytes_of(h, x));
   check_shapes(op, activation, h.dense, x);
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int64_t rows = h.dense.rows(), width = h.dense.cols();
@@ -185,6 +186,7 @@ void CudaBackend::activation_forward(Activation activation, const Operand& h, Te
 
 void CudaBackend::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
   constexpr const char* op = "activation_backward";
+  const OpScope scope(profiler_, OpKind::Activation, op, bytes_of(dx, dh, x));
   check_shapes(op, activation, dh, x);
   require(dx.dense.rows() == x.rows() && dx.dense.cols() == x.cols() && dx.dense.dtype == x.dtype,
           "[cuda] {}: dx is {}, expected {}", op, dx.dense.shape.to_string(), x.shape.to_string());

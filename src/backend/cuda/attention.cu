@@ -72,6 +72,13 @@ void check_like(const char* op, const char* what, const Tensor& tensor, DType dt
           tensor.shape.to_string(), name_of(dtype), rows, cols);
 }
 
+// Two products forward and five backward, half of each masked (as if every document had the longest's length).
+OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attention) {
+  const auto product = static_cast<double>(attention.tokens * attention.documents.max_length) *
+                       static_cast<double>(attention.shape.out_width());
+  return {.kind = kind, .op = op, .flops = (kind == OpKind::AttentionForward ? 2 : 5) * product};
+}
+
 }  // namespace
 
 std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend) {
@@ -108,6 +115,7 @@ void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, 
   check_like(op, "out", out.dense, qkv.dtype, attention.tokens, shape.out_width());
   if (attention.tokens == 0) return;
   if (!attention_) attention_ = std::make_unique<Attention>(*this);
+  const OpScope scope(profiler_, attention_label(OpKind::AttentionForward, op, attention));
   attention_->engine_for(attention).forward(attention,
                                             {out.dense.data, static_cast<float*>(lse.data), qkv.data});
   if (out.fp8) {
@@ -126,6 +134,7 @@ void CudaBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tenso
   check_like(op, "out", out, qkv.dtype, attention.tokens, shape.out_width());
   if (attention.tokens == 0) return;
   if (!attention_) attention_ = std::make_unique<Attention>(*this);
+  const OpScope scope(profiler_, attention_label(OpKind::AttentionBackward, op, attention));
   attention_->engine_for(attention).backward(
       attention, {dqkv.data, dout.data, qkv.data, out.data, static_cast<const float*>(lse.data)});
 }

@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossA
 void CudaBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
                                 const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
+  const OpScope scope(profiler_, OpKind::Loss, op, (options.backward ? 2 : 1) * bytes_of(logits));
   const int64_t rows = logits.rows(), width = logits.cols();
   require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}",
           op, options.vocab, width);

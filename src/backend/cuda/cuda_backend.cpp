@@ -107,6 +107,7 @@ std::shared_ptr<void> CudaBackend::allocate(int64_t bytes) {
 void CudaBackend::copy_to_device(Tensor to, const void* from) {
   const auto bytes = static_cast<size_t>(to.bytes());
   if (bytes == 0) return;
+  const OpScope scope(profiler_, OpKind::Copy, "copy_to_device", bytes_of(to));
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_device(to.data, from, bytes, stream());
   cuda_check(cudaMemcpyAsync(to.data, from, bytes, cudaMemcpyHostToDevice, stream()), "copy_to_device");
   // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to
@@ -128,6 +129,7 @@ void CudaBackend::copy_to_host(void* to, Tensor from) {
 void CudaBackend::copy(Tensor to, Tensor from) {
   require(to.bytes() == from.bytes(), "[cuda] copy: {} bytes into {}", from.bytes(), to.bytes());
   if (to.bytes() == 0) return;
+  const OpScope scope(profiler_, OpKind::Copy, "copy", bytes_of(to, from));
   cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice,
                              stream()),
              "copy");
@@ -135,11 +137,22 @@ void CudaBackend::copy(Tensor to, Tensor from) {
 
 void CudaBackend::zero(Tensor tensor) {
   if (tensor.bytes() == 0) return;
+  const OpScope scope(profiler_, OpKind::Copy, "zero", bytes_of(tensor));
   cuda_check(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream()), "zero");
 }
 
 void CudaBackend::synchronize() {
   cuda_check(cudaStreamSynchronize(stream()), "synchronize");
+}
+
+bool CudaBackend::start_profile() {
+  profiler_.start();
+  return true;
+}
+
+void CudaBackend::repeat(const std::string& signature, const std::function<void()>& work) {
+  if (profiler_.active()) return work();  // the ops are to be seen one by one
+  graphs_.run(signature, work);
 }
 
 int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {

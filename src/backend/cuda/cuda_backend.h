@@ -7,6 +7,8 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_plan.h"
+#include "backend/cuda/graph_cache.h"
+#include "backend/cuda/profiler.h"
 #include "backend/cuda/staged_copy.h"
 #include "backend/cuda_workspace.h"
 #include "ops/backend.h"
@@ -58,6 +60,11 @@ class CudaBackend final : public Backend {
   void set_workspace(Tensor workspace) override;
   void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
+  void begin_phase(Phase phase) override { profiler_.begin_phase(phase); }
+  bool start_profile() override;
+  std::vector<OpTime> finish_profile() override { return profiler_.finish(); }
+  void repeat(const std::string& signature, const std::function<void()>& work) override;
+
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
@@ -94,6 +101,7 @@ class CudaBackend final : public Backend {
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
 
   // ---- for the ops ----
+  Profiler& profiler() { return profiler_; }
   cudaStream_t stream() const { return stream_.get(); }
   const CudaOptions& options() const { return options_; }
   int sm_count() const { return sm_count_; }
@@ -129,11 +137,13 @@ class CudaBackend final : public Backend {
   CudaOptions options_;
   CudaStream stream_;
   StagedCopy staged_copy_;
+  Profiler profiler_{stream_.get()};
+  GraphCache graphs_{stream_.get()};
   int sm_count_ = 0;
   std::string description_;
   std::unique_ptr<GemmPlanner> planner_;
   std::unique_ptr<Attention> attention_;  // made by the first attention op
-  DeviceMemory own_workspace_;  // until set_workspace gives another
+  DeviceMemory own_workspace_;            // until set_workspace gives another
   std::byte* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
 };

@@ -78,6 +78,7 @@ __global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, co
 
 void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
   constexpr const char* op = "embedding_forward";
+  const OpScope scope(profiler_, OpKind::Embedding, op, 2 * bytes_of(x));
   const int64_t rows = x.rows(), width = x.cols();
   require(tokens.numel() == rows && tokens.dtype == DType::I32, "[cuda] {}: {} tokens for {} rows", op,
           tokens.numel(), rows);
@@ -104,6 +105,7 @@ void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, T
 
 void CudaBackend::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
   constexpr const char* op = "embedding_backward";
+  const OpScope scope(profiler_, OpKind::Embedding, op, bytes_of(dx));
   const int64_t rows = dx.rows(), width = dx.cols();
   if (dx.numel() == 0) return;
   const auto add = [&](const Tensor& table, const Tensor& ids) {

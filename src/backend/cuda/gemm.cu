@@ -115,6 +115,16 @@ void check_bias(const Tensor& bias, int64_t n, const char* op) {
           n);
 }
 
+OpLabel gemm_label(const char* op, GemmPart part, int64_t m, int64_t n, int64_t k) {
+  constexpr OpKind kKinds[] = {OpKind::GemmForward, OpKind::GemmDgrad, OpKind::GemmWgrad};
+  return {.kind = kKinds[static_cast<size_t>(part)],
+          .op = op,
+          .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+          .m = m,
+          .n = n,
+          .k = k};
+}
+
 }  // namespace
 
 // Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded
@@ -160,6 +170,7 @@ void CudaBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options)
   check_bias(options.bias, n, "gemm");
   require(k > 0, "[cuda] gemm: the inner dimension is 0");
   if (m == 0 || n == 0) return;
+  const OpScope scope(profiler_, gemm_label("gemm", options.part, m, n, k));
   GemmKey key;
   key.m = n, key.n = m, key.k = k;
   key.lda = options.transpose_b ? k : n;
@@ -237,6 +248,7 @@ void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMa
   }
   check_bias(options.bias, n, op);
   if (m == 0 || n == 0) return;
+  const OpScope scope(profiler_, gemm_label(op, options.part, m, n, k));
   const GemmKey key = fp8_key(c, a, b, options);
   if (runs_native(key, a.granularity, b.granularity)) {
     gemm_fp8_native(key, c, a, b, options);

@@ -399,7 +399,13 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
   using namespace device;
   constexpr const char* op = "adamw";
   require(options.step >= 1, "[cuda] {}: the step is {}, expected 1 or more", op, options.step);
-  for (const AdamWParameter& p : parameters) check_parameter(p);
+  double bytes = 0;
+  for (const AdamWParameter& p : parameters) {
+    check_parameter(p);
+    bytes += bytes_of(p.gradient) + 2 * bytes_of(p.weight, p.remainder, p.m, p.v, p.m_scales, p.v_scales);
+    if (casts_itself(p)) bytes += bytes_of(p.fp8->rowwise.codes, p.fp8->colwise.codes);
+  }
+  const OpScope scope(profiler_, OpKind::Optimizer, op, bytes);
   const auto steps = static_cast<double>(options.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
   const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);

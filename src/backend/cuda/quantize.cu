@@ -126,6 +126,7 @@ void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastT
 }  // namespace
 
 void CudaBackend::cast_copies(const Operand& operand) {
+  const OpScope scope(profiler_, OpKind::Quantize, "cast", bytes_of(operand));
   cast_pass(*this, operand, cast_target(*operand.fp8), {});
 }
 
@@ -133,6 +134,8 @@ void CudaBackend::quantize(const Operand& operand) {
   require(operand.fp8 != nullptr, "[cuda] quantize: the operand has no FP8 form");
   check_operand(operand, "quantize");
   const Quantized& fp8 = *operand.fp8;
+  const OpScope scope(profiler_, OpKind::Quantize, "quantize",
+                      bytes_of(operand.dense, fp8.rowwise.codes, fp8.colwise.codes));
   if (fp8.rule.granularity != Granularity::Tensor) {
     quantize_blocks(operand);
     if (operand.column_sum) add_column_sum(operand.column_sum, operand.dense);
@@ -152,6 +155,7 @@ void CudaBackend::quantize(const Operand& operand) {
 
 void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
   if (state.count == 0) return;
+  const OpScope scope(profiler_, OpKind::Quantize, "update_delayed_scales");
   const int64_t length = state.history.cols();
   require(state.history.rows() == state.count && length > 0 && state.formats.numel() == 2 * state.count &&
               state.slots.bytes() >= state.count * static_cast<int64_t>(sizeof(ScaleSlot)),
@@ -164,6 +168,7 @@ void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
 }
 
 void CudaBackend::add_column_sum(Tensor column_sum, Tensor x) {
+  const OpScope scope(profiler_, OpKind::Other, "add_column_sum", bytes_of(x));
   dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
     const device::CastOp<T> op{static_cast<const T*>(x.data), x.cols()};
     device::TileOutput<T> out{.rows = x.rows(), .cols = x.cols(), .width = x.cols()};

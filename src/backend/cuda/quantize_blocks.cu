@@ -200,6 +200,7 @@ __global__ void add_stats_kernel(QuantStats* stats, const double* partials, int 
 }  // namespace device
 
 void CudaBackend::quantize_blocks(const Operand& operand) {
+  const OpScope scope(profiler_, OpKind::Quantize, "quantize_blocks", bytes_of(operand));
   const Quantized& fp8 = *operand.fp8;
   const auto copy = [](const QuantizedMatrix& matrix, DType format) {
     return device::BlockCopy{static_cast<uint8_t*>(matrix.codes.data), matrix.scales.data,
@@ -228,6 +229,7 @@ void CudaBackend::quantize_blocks(const Operand& operand) {
 }
 
 void CudaBackend::record_stats(const Operand& operand) {
+  const OpScope scope(profiler_, OpKind::Quantize, "record_stats", bytes_of(operand.dense));
   const Quantized& fp8 = *operand.fp8;
   const bool colwise = !fp8.rowwise;
   const QuantizedMatrix& copy = colwise ? fp8.colwise : fp8.rowwise;

@@ -126,6 +126,7 @@ void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const devi
 }  // namespace
 
 void CudaBackend::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+  const OpScope scope(profiler_, OpKind::Rope, "rope_forward", 2 * bytes_of(qkv));
   Operand operand;
   operand.dense = qkv;
   rotate(*this, "rope_forward", operand, {}, true, positions, table, shape, 1.0f);
@@ -134,6 +135,7 @@ void CudaBackend::rope_forward(Tensor qkv, Tensor positions, Tensor table, const
 void CudaBackend::rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
                                 const AttentionShape& shape) {
   constexpr const char* op = "rope_backward";
+  const OpScope scope(profiler_, OpKind::Rope, op, bytes_of(dqkv, dqkv.dense));
   dispatch_real(op, dqkv.dense.dtype, [&]<class T>(T) {
     const auto plan = plan_operand<T>(dqkv, op);
     rotate(*this, op, dqkv, plan.cast, plan.dense != nullptr, positions, table, shape, -1.0f);

@@ -139,10 +139,14 @@ void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<cons
 }  // namespace
 
 void CudaBackend::sum(Tensor total, Tensor x) {
+  const OpScope scope(profiler_, OpKind::Other, "sum", bytes_of(x));
   sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f);
 }
 
 void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
+  double bytes = 0;
+  for (const Tensor& gradient : gradients) bytes += bytes_of(gradient);
+  const OpScope scope(profiler_, OpKind::GradNorm, "grad_norm", bytes);
   sum_all<true>(*this, "grad_norm", result, gradients, max_norm);
 }
 

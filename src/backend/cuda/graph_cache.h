@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "backend/cuda/cuda_check.h"
+
+namespace octet {
+
+// CUDA graphs of work that comes again and again, by signature. The first time work runs plainly, which also tunes what
+// is tuned on first use; the second time it is recorded; from then on the recording is launched. Work that cannot be
+// recorded goes on running plainly. The recordings asked for least recently make room for new ones.
+class GraphCache {
+ public:
+  explicit GraphCache(cudaStream_t stream) : stream_(stream) {}
+
+  void run(const std::string& signature, const std::function<void()>& work);
+  int64_t replays() const { return replays_; }  // recordings launched so far
+
+ private:
+  struct Destroy {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  using Executable = std::unique_ptr<CUgraphExec_st, Destroy>;
+  struct Entry {
+    std::string signature;
+    Executable graph;  // absent until the second time
+    bool recordable = true;
+  };
+
+  Executable record(const std::function<void()>& work);
+
+  static constexpr size_t kMost = 16;
+  cudaStream_t stream_;
+  std::list<Entry> entries_;  // the one asked for last first
+  int64_t replays_ = 0;
+};
+
+}  // namespace octet

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "backend/cuda/cuda_check.h"
+#include "ops/backend.h"
+
+namespace octet {
+
+enum class OpKind : uint8_t {
+  Idle,
+  GemmForward,
+  GemmDgrad,
+  GemmWgrad,
+  AttentionForward,
+  AttentionBackward,
+  Norm,
+  Activation,
+  Quantize,
+  Rope,
+  Embedding,
+  Loss,
+  GradNorm,
+  Optimizer,
+  Copy,
+  Other,
+};
+
+struct OpLabel {
+  OpKind kind = OpKind::Idle;
+  const char* op = "";
+  double bytes = 0, flops = 0;
+  int64_t m = 0, n = 0, k = 0;  // of a product
+};
+
+// Takes the device time of ops: an event stands in the stream wherever the op that is being queued changes, and the time
+// between two events belongs to the op queued between them. An op inside another is counted by itself. Costs nothing
+// when switched off. Also the home of the ranges that Nsight shows.
+class Profiler {
+ public:
+  explicit Profiler(cudaStream_t stream) : stream_(stream) {}
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  bool active() const { return active_; }
+  void start();
+  std::vector<OpTime> finish();  // waits
+
+  void begin(const OpLabel& label);
+  void end();
+  void begin_phase(Phase phase);
+
+ private:
+  struct Segment {
+    OpLabel label;
+    Phase phase;
+    bool first;  // of its op: the op counts as called
+  };
+
+  void mark(const OpLabel& label, bool first);
+
+  cudaStream_t stream_;
+  bool active_ = false;
+  Phase phase_ = Phase::Outside;
+  std::vector<OpLabel> open_;      // ops being queued, the innermost last
+  std::vector<Segment> segments_;  // segment i lies between events i and i + 1
+  std::deque<CudaEvent> events_;
+};
+
+// The length of an op, for the profiler.
+class OpScope {
+ public:
+  OpScope(Profiler& profiler, const OpLabel& label) : profiler_(profiler.active() ? &profiler : nullptr) {
+    if (profiler_) profiler_->begin(label);
+  }
+  OpScope(Profiler& profiler, OpKind kind, const char* op, double bytes = 0)
+      : OpScope(profiler, OpLabel{.kind = kind, .op = op, .bytes = bytes}) {}
+  ~OpScope() {
+    if (profiler_) profiler_->end();
+  }
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+
+ private:
+  Profiler* profiler_;
+};
+
+// Bytes of tensors that are there, and of what an op leaves of an operand.
+inline double bytes_of(const Tensor& tensor) {
+  return tensor ? static_cast<double>(tensor.bytes()) : 0.0;
+}
+inline double bytes_of(const Operand& operand) {
+  if (!operand.fp8) return bytes_of(operand.dense);
+  const Quantized& fp8 = *operand.fp8;
+  const bool dense = operand.keep_dense || fp8.stats || !fp8.rule.delayed;
+  return (dense ? bytes_of(operand.dense) : 0.0) + bytes_of(fp8.rowwise.codes) + bytes_of(fp8.colwise.codes);
+}
+template <class First, class... Rest>
+requires(sizeof...(Rest) > 0) double bytes_of(const First& first, const Rest&... rest) {
+  return bytes_of(first) + bytes_of(rest...);
+}
+
+}  // namespace octet
