@@ -2,9 +2,8 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
-#include <thread>
+#include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,21 +19,19 @@ using nlohmann::ordered_json;
 constexpr uint64_t kSplitStream = 0x7072657061726501;
 constexpr const char* kLockName = ".lock";
 constexpr const char* kTemporaryPrefix = ".tmp-";
+constexpr const char* kTrainName = "train";
+constexpr const char* kValidationName = "validation";
 
-FileLock lock_folder(Env& env, const PrepareOptions& options) {
+// Nothing when it was told to stop while it waited.
+std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, const PrepareHooks& hooks) {
   const std::string path = join_path(options.output, kLockName);
-  for (bool said = false;; said = true) {
-    try {
-      return env.lock(path, fmt::format("{}\n", getpid()));
-    } catch (const IoError& error) {
-      if (error.code() != EWOULDBLOCK) throw;
-      if (!options.wait_for_lock) {
-        fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
-      }
+  const auto on_wait = [&] {
+    if (!options.wait_for_lock) {
+      fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
     }
-    if (!said) log_info("data: another process is preparing {}; waiting for it", options.output);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
+    log_info("data: another process is preparing {}; waiting for it", options.output);
+  };
+  return wait_for_lock(env, path, fmt::format("{}\n", getpid()), on_wait, hooks.stop);
 }
 
 // Names what differs, so that the user sees which flag to change back.
@@ -57,26 +54,40 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
        there.options.dump());
 }
 
-// Removes what a crash has left, and refuses a folder with files of somebody else.
+// "train_00012.octet" or "validation_00000.octet".
+bool is_shard_name(std::string_view name) {
+  for (const std::string_view split : {kTrainName, kValidationName}) {
+    if (!name.starts_with(split)) continue;
+    std::string_view rest = name.substr(split.size());
+    if (!rest.starts_with('_') || !rest.ends_with(kShardExtension)) return false;
+    rest = rest.substr(1, rest.size() - 1 - std::string_view(kShardExtension).size());
+    return rest.size() >= 5 && rest.find_first_not_of("0123456789") == rest.npos;
+  }
+  return false;
+}
+
+// Removes what a crash has left, and refuses a folder with files of somebody else, as it is.
 void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
+  std::vector<std::string> left_over;
   for (const std::string& name : env.list(folder)) {
-    const std::string path = join_path(folder, name);
     const auto listed = [&](const SplitManifest& split) {
-      for (const ShardEntry& shard : split.shards) {
-        if (shard.name == name) return true;
-      }
-      return false;
+      return std::any_of(split.shards.begin(), split.shards.end(),
+                         [&](const ShardEntry& shard) { return shard.name == name; });
     };
     if (name == kLockName || name == kProgressName || listed(known.train) || listed(known.validation))
       continue;
+    std::string_view own = name;
+    const bool is_temporary = own.starts_with(kTemporaryPrefix);
+    if (is_temporary) own.remove_prefix(std::string_view(kTemporaryPrefix).size());
     // A shard that is whole but not in the progress file yet will be written again, with the same bytes.
-    if (name.starts_with(kTemporaryPrefix) || name.ends_with(kShardExtension)) {
-      env.remove_file(path);
+    if (is_shard_name(own) || (is_temporary && (own == kProgressName || own == kManifestName))) {
+      left_over.push_back(name);
       continue;
     }
     fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder,
          name);
   }
+  for (const std::string& name : left_over) env.remove_file(join_path(folder, name));
 }
 
 void check_listed(Env& env, const std::string& folder, const SplitManifest& split) {
@@ -97,8 +108,8 @@ class Preparation {
   // False when it was stopped.
   bool run(DatasetReader& reader) {
     const ShardKind kind{tokenizer_.vocab_size(), tokenizer_.fingerprint()};
-    SplitWriter train(env_, options_.output, "train", kind, options_.shard_tokens, manifest_.train);
-    SplitWriter validation(env_, options_.output, "validation", kind, options_.shard_tokens,
+    SplitWriter train(env_, options_.output, kTrainName, kind, options_.shard_tokens, manifest_.train);
+    SplitWriter validation(env_, options_.output, kValidationName, kind, options_.shard_tokens,
                            manifest_.validation);
     const auto writer_of = [&](int64_t example) -> SplitWriter& {
       return is_validation_example(example, options_.eval_split, options_.seed) ? validation : train;
@@ -194,8 +205,9 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   require(!env.exists(options.output) || env.is_directory(options.output),
           "[prepare] {} is a file, expected a folder or a new name", options.output);
   env.make_directories(options.output);
-  const FileLock lock = lock_folder(env, options);
   PrepareResult result;
+  const std::optional<FileLock> lock = lock_folder(env, options, hooks);
+  if (!lock) return result;
   const auto path = [&](const char* name) { return join_path(options.output, name); };
   if (env.exists(path(kManifestName))) {
     result.manifest = read_dataset_manifest(env, path(kManifestName));
