@@ -5,7 +5,6 @@
 namespace octet {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::string_view kMarker = "<|endoftext|>";
 
 // A document ends at the end of the file or at the marker; one newline behind the marker belongs to it.

@@ -6,7 +6,9 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/token_bytes.h"
 #include "io/env.h"
 
@@ -75,11 +77,17 @@ Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
   return {0, 2, size / 2};
 }
 
+// Enough to tell one file from another without reading all of it.
+uint64_t checksum_of_ends(const std::byte* data, int64_t bytes) {
+  const auto part = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16));
+  return uint64_t{crc32c(data, part)} << 32 | crc32c(data + (static_cast<size_t>(bytes) - part), part);
+}
+
 }  // namespace
 
 void TokenSource::append(Piece piece) {
   if (piece.count == 0) return;
-  has_mask_ = has_mask_ || piece.mask;
+  has_mask_ = has_mask_ || piece.mask || !piece.document_starts.empty();
   starts_.push_back(size_);
   size_ += piece.count;
   pieces_.push_back(std::move(piece));
@@ -97,7 +105,9 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
               4,
               static_cast<int64_t>(owner->size()),
               std::move(name),
+              0,
               0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
   source.append(std::move(piece));
@@ -107,7 +117,9 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
 TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
-  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset};
+  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset,
+              0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
   source.append(std::move(piece));
@@ -121,8 +133,10 @@ TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
                       shard.name(), shard.token_bytes_offset());
   }
   Piece piece{shard.owner(),         shard.token_bytes(), kind.token_width(),
-              shard.counts().tokens, shard.name(),        shard.token_bytes_offset()};
+              shard.counts().tokens, shard.name(),        shard.token_bytes_offset(),
+              shard.checksum()};
   piece.mask = shard.mask_bytes();
+  if (!piece.mask) piece.document_starts = shard.document_starts();
   TokenSource source;
   source.append(std::move(piece));
   return source;
@@ -184,7 +198,13 @@ void TokenSource::read(int64_t first, std::span<int32_t> out) const {
 
 void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
   for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<uint8_t> bits) {
-    read_mask_bits(piece.mask, piece.mask_first + place, bits);
+    const int64_t begin = piece.first + place, end = begin + static_cast<int64_t>(bits.size());
+    read_mask_bits(piece.mask, begin, bits);
+    const auto starts = piece.document_starts;
+    for (auto at = std::lower_bound(starts.begin(), starts.end(), static_cast<uint64_t>(begin));
+         at != starts.end() && std::cmp_less(*at, end); ++at) {
+      bits[static_cast<size_t>(static_cast<int64_t>(*at) - begin)] = 0;
+    }
   });
 }
 
@@ -198,11 +218,17 @@ std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const 
     last.count = held_out;
     last.data += first.count * piece.width;
     last.data_offset += first.count * piece.width;
-    last.mask_first += first.count;
+    last.first += first.count;
     front.append(std::move(first));
     tail.append(std::move(last));
   }
   return {front, tail};
+}
+
+uint64_t TokenSource::hash() const {
+  Hash64 hash;
+  for (const Piece& piece : pieces_) hash.add(piece.first).add(piece.count).add(piece.checksum);
+  return hash.value();
 }
 
 std::string TokenSource::describe() const {

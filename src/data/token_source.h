@@ -26,7 +26,8 @@ class TokenSource {
   // docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
-  // A shard's documents one after another; its mask says which tokens are targets.
+  // A shard's documents one after another; its mask says which tokens are targets. A document's first never is one:
+  // what stands before it is another document.
   static TokenSource from_shard(const Shard& shard, int64_t vocab_size);
 
   // The documents one after another, each followed by the tokenizer's eos where it has one.
@@ -54,6 +55,9 @@ class TokenSource {
   // data sets of several files hold out a part of each. The two never overlap and together are the whole.
   std::pair<TokenSource, TokenSource> split_tail(double share) const;
 
+  // Tells sources apart: lengths, and the content (of files without checksums its beginning and end).
+  uint64_t hash() const;
+
   // The pieces' names and lengths, for messages.
   std::string describe() const;
 
@@ -65,8 +69,11 @@ class TokenSource {
     int64_t count;
     std::string name;
     int64_t data_offset;  // of `data` in the file, for messages
-    const std::byte* mask = nullptr;  // a bit for each token; null: all are targets
-    int64_t mask_first = 0;           // the bit of the piece's first token
+    uint64_t checksum;    // of the content, or of parts of it
+    // Of a shard, whose token number `first` is the piece's first.
+    int64_t first = 0;
+    const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
+    std::span<const uint64_t> document_starts = {};  // whose tokens are no targets; empty where the mask says so
   };
 
   void append(Piece piece);
