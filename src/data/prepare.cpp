@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -128,15 +130,26 @@ class Preparation {
                              train.written().counts.tokens + validation.written().counts.tokens};
     std::vector<TokenizePipeline::Item> items;
     while (pipeline.next(items)) {
-      for (const TokenizePipeline::Item& item : items) {
+      for (TokenizePipeline::Item& item : items) {
         ++progress.documents;
         progress.tokens += static_cast<int64_t>(item.document.tokens.size());
-        if (writer_of(item.example).add(item.document, item.example)) save(train, validation);
+        SplitWriter& writer = writer_of(item.example);
+        // The last training document is held back, for it may be needed for validation.
+        if (&writer == &train && last_) {
+          if (train.add(last_->document, last_->example)) save(train, validation);
+          last_.reset();
+        }
+        if (&writer == &train) {
+          last_ = std::move(item);
+        } else if (validation.add(item.document, item.example)) {
+          save(train, validation);
+        }
       }
       if (hooks_.stop && hooks_.stop()) return false;
       progress.share = pipeline.progress();
       if (hooks_.progress) hooks_.progress(progress);
     }
+    if (last_) end_splits(train, validation);
     train.finish(pipeline.examples());
     validation.finish(pipeline.examples());
     manifest_.examples = pipeline.examples();
@@ -155,6 +168,36 @@ class Preparation {
   const DatasetManifest& manifest() const { return manifest_; }
 
  private:
+  // The document that was held back. Where none was drawn for validation it goes there, or the end of it where there
+  // is no other to train on: few documents are no reason to train without evaluation.
+  void end_splits(SplitWriter& train, SplitWriter& validation) {
+    const TokenizePipeline::Item last = *std::exchange(last_, std::nullopt);
+    const bool lacks_validation = options_.eval_split > 0 && !validation.has_documents();
+    if (lacks_validation && train.has_documents()) {
+      log_info("data: no document was drawn for validation; the last one is held out");
+      validation.add(last.document, last.example);
+      return;
+    }
+    const auto tokens = static_cast<int64_t>(last.document.tokens.size());
+    const int64_t tail =
+        std::max<int64_t>(2, std::llround(options_.eval_split * static_cast<double>(tokens)));
+    if (lacks_validation && tokens - tail >= 2) {
+      const auto part = [&](int64_t begin, int64_t end) {
+        const Document& whole = last.document;
+        return Document{{whole.tokens.begin() + begin, whole.tokens.begin() + end},
+                        {whole.is_target.begin() + begin, whole.is_target.begin() + end}};
+      };
+      const Document front = part(0, tokens - tail), end = part(tokens - tail, tokens);
+      if (SplitWriter::predicts(front) && SplitWriter::predicts(end)) {
+        log_info("data: there is one document; its last {} of {} tokens are held out", tail, tokens);
+        train.add(front, last.example);
+        validation.add(end, last.example);
+        return;
+      }
+    }
+    train.add(last.document, last.example);
+  }
+
   void save(const SplitWriter& train, const SplitWriter& validation) {
     manifest_.train = train.written();
     manifest_.validation = validation.written();
@@ -166,6 +209,7 @@ class Preparation {
   const Tokenizer& tokenizer_;
   DatasetManifest manifest_;
   const PrepareHooks& hooks_;
+  std::optional<TokenizePipeline::Item> last_;  // of the training split, not written yet
 };
 
 void check(const PrepareOptions& options) {
@@ -178,6 +222,7 @@ void check(const PrepareOptions& options) {
 }  // namespace
 
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
+  if (example == 0) return false;  // a dataset of one document is one to train on
   const double draw =
       static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
   return draw * 0x1p-53 < eval_split;

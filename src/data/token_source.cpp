@@ -9,6 +9,8 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "data/record_reader.h"
 #include "data/token_bytes.h"
 #include "io/env.h"
 
@@ -154,24 +156,30 @@ TokenSource TokenSource::from_documents(std::span<const std::string_view> docume
 }
 
 TokenSource TokenSource::from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
-                                         int64_t vocab_size) {
-  constexpr std::string_view kMarker = "<|endoftext|>";
-  std::vector<std::shared_ptr<const MappedFile>> files;
-  std::vector<std::string_view> documents;
+                                         int64_t vocab_size, bool skip_bad) {
+  std::vector<int32_t> ids;
+  int64_t skipped = 0;
+  std::string first_error;
   for (const std::string& path : paths) {
-    files.push_back(std::make_shared<const MappedFile>(posix_env().map(path)));
-    const auto bytes = files.back()->bytes();
-    std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    while (!rest.empty()) {
-      const size_t end = std::min(rest.find(kMarker), rest.size());
-      if (end > 0) documents.push_back(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + kMarker.size(), rest.size()));
-      if (rest.starts_with('\n')) rest.remove_prefix(1);
+    const std::unique_ptr<RecordReader> records = text_records(open_byte_stream(path));
+    Record record;
+    while (true) {
+      try {
+        if (!records->next(record)) break;
+      } catch (const RecordError& error) {
+        if (!skip_bad) throw;
+        if (skipped++ == 0) first_error = error.what();
+        continue;
+      }
+      const std::vector<int32_t> encoded = tokenizer.encode(record.value["text"].get_ref<const std::string&>());
+      ids.insert(ids.end(), encoded.begin(), encoded.end());
+      if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }
   }
+  if (skipped > 0) log_warning("data: {} texts were left out; the first: {}", skipped, first_error);
   std::string name = paths.empty() ? "no files" : paths[0];
   if (paths.size() > 1) name += fmt::format(" and {} more", paths.size() - 1);
-  return from_documents(documents, std::move(name), tokenizer, vocab_size);
+  return from_ids(std::move(ids), std::move(name), vocab_size);
 }
 
 template <class Out, class Function>

@@ -34,10 +34,11 @@ class TokenSource {
   static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
                                     const Tokenizer& tokenizer, int64_t vocab_size);
 
-  // Documents of text files, in order: a document ends at the end of its file or at the marker
-  // "<|endoftext|>" (one newline after the marker belongs to it). Empty documents are left out.
+  // Documents of text files, in order, read as data/record_reader.h reads them: a document ends at the end of its
+  // file or at the marker "<|endoftext|>". Empty documents are left out. Invalid UTF-8 is an Error, or, with
+  // `skip_bad`, that document is left out and a warning counts them.
   static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
-                                     int64_t vocab_size);
+                                     int64_t vocab_size, bool skip_bad = false);
 
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

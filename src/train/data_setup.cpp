@@ -161,7 +161,8 @@ class DataOpener {
         open_dataset({.dataset = config_.dataset,
                       .eval_dataset = eval_too ? config_.eval_dataset : "",
                       .eval_split = eval_too || config_.eval_dataset.empty() ? config_.eval_split : 0,
-                      .seed = static_cast<uint64_t>(config_.seed)},
+                      .seed = static_cast<uint64_t>(config_.seed),
+                      .skip_bad_text = config_.on_error == OnError::Skip},
                      vocab_size_, &tokenizer_);
     data_.train = std::move(opened.train);
     if (eval_too || config_.eval_dataset.empty()) data_.eval = std::move(opened.eval);
@@ -178,7 +179,8 @@ class DataOpener {
       return;
     }
     if (kind == DataKind::Stream) {
-      data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_);
+      data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_,
+                               config_.on_error == OnError::Skip);
       return;
     }
     open_eval_examples(eval_examples(config_), kind);
