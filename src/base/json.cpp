@@ -81,7 +81,8 @@ class Builder {
  private:
   template <class T>
   json* place_value(T&& value) {
-    if (++values_ > options_.max_values) fail_at(here(), fmt::format("more than {} values", options_.max_values));
+    if (++values_ > options_.max_values)
+      fail_at(here(), fmt::format("more than {} values", options_.max_values));
     if (open_.empty()) {
       root_ = std::forward<T>(value);
       return &root_;

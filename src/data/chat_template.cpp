@@ -147,7 +147,8 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenize
   if (add_eos && tokenizer.eos()) eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
   if (add_eos && is_text && eos_.empty()) {
     log_warning(
-        "data: the tokenizer has no end-of-text token: the template {} can not mark where an answer ends, and "
+        "data: the tokenizer has no end-of-text token: the template {} can not mark where an answer ends, "
+        "and "
         "a model trained on it will not stop",
         name_of(chat_template));
   }

@@ -206,6 +206,16 @@ std::vector<std::string> FormatColumns::all() const {
   return names;
 }
 
+void check_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,
+                   const std::string& place) {
+  const auto names = required_columns(wanted);
+  const bool fits = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::find(columns.begin(), columns.end(), name) != columns.end();
+  });
+  require(fits, "[{}: the format {} needs the columns {}; there are: {}", place, name_of(wanted.format),
+          list_columns(names), list_columns(columns));
+}
+
 FormatColumns choose_format(const ExampleOptions& options, const std::vector<std::string>& columns,
                             const std::string& place) {
   const auto fits = [&](const FormatColumns& wanted) {
@@ -228,8 +238,7 @@ FormatColumns choose_format(const ExampleOptions& options, const std::vector<std
   const ExampleFormat given = named_format(options);
   if (given != ExampleFormat::Auto) {
     const FormatColumns result = named(given);
-    require(fits(result), "[{}: the format {} needs the columns {}; there are: {}", place, name_of(given),
-            list_columns(required_columns(result)), list_columns(columns));
+    check_columns(result, columns, place);
     return result;
   }
   std::string accepted;

@@ -34,6 +34,10 @@ struct FormatColumns {
 FormatColumns choose_format(const ExampleOptions& options, const std::vector<std::string>& columns,
                             const std::string& place);
 
+// Error where `columns` lack one that the format needs.
+void check_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,
+                   const std::string& place);
+
 // The record's text, or its conversation; RecordError naming `place`, the column and the columns there are.
 std::string text_of(const nlohmann::json& record, const FormatColumns& columns, const std::string& place);
 Conversation conversation_of(const nlohmann::json& record, const FormatColumns& columns,

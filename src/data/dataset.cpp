@@ -77,8 +77,8 @@ std::vector<std::string> files_of(const std::string& path) {
   return files_of_glob(path);
 }
 
-TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size,
-                       const Tokenizer* tokenizer, bool skip_bad_text) {
+TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size, const Tokenizer* tokenizer,
+                       bool skip_bad_text) {
   for (const std::string& file : files) {
     require(is_token_file(file) || is_text_file(file),
             "[dataset] {}: expected *.bin (tokens) or *.txt (text)", file);

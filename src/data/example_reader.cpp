@@ -31,8 +31,7 @@ class Reader final : public DatasetReader {
     }
     total_bytes_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
     if (template_ != ChatTemplate::Auto) make_renderer();
-    if (options_.add_eos && tokenizer.eos())
-      eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
+    if (options_.add_eos && tokenizer.eos()) eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
     if (options_.add_bos) bos_ = prefix_tokens(tokenizer);
     open_next_file();
   }
@@ -83,6 +82,7 @@ class Reader final : public DatasetReader {
     try {
       records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
         set_columns(columns, fmt::format("{}]", path));
+        check_columns(*columns_, columns, fmt::format("{}]", path));  // the first file's are not all files'
         return columns_->all();
       });
     } catch (const RecordError& error) {

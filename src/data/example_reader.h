@@ -65,7 +65,8 @@ struct ExampleOptions {
   std::string loss_on = "completion";
   // System message of conversations without one; "" for none, nothing for the template's own.
   std::optional<std::string> default_system = std::nullopt;
-  bool add_bos = true;  // text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
+  bool add_bos =
+      true;  // text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
   bool add_eos = true;  // text, Alpaca and Plain: the tokenizer's eos behind the text or the answer
   OnError on_error = OnError::Stop;  // Skip: bad records are counted and left out
 };

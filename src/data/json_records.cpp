@@ -25,8 +25,8 @@ void parse_object(Record& record, std::string_view text, const std::string& path
     fail_record(SkipReason::InvalidUtf8, "[{}] line {}, byte {}: invalid UTF-8", path, line + lines, in_line);
   }
   try {
-    record.value = parse_json(
-        text, path, {.max_values = limits.max_values, .first_line = line, .first_column = column});
+    record.value =
+        parse_json(text, path, {.max_values = limits.max_values, .first_line = line, .first_column = column});
   } catch (const Error& error) {
     throw RecordError(SkipReason::BrokenRecord, error.what());
   }

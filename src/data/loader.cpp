@@ -107,7 +107,8 @@ LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash)
           saved.next_sample);
   if (saved.data_hash != data_hash && saved.data_hash != 0) {
     log_warning(
-        "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; going "
+        "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; "
+        "going "
         "on there, but tokens may be seen again or not at all in this epoch",
         saved.next_sample);
   }

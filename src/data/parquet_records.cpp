@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kBatchRows = 256;          // at most, read at once
+constexpr int64_t kBatchRows = 256;        // at most, read at once
 constexpr int64_t kBatchBytes = 64 << 20;  // likewise, where the rows are long, by their mean size
 constexpr int64_t kStreamBytes = 1 << 20;  // of a column chunk, read ahead
 

@@ -159,9 +159,9 @@ void check_mask(std::span<const std::byte> mask, const uint64_t* starts, const T
 }  // namespace
 
 ShardCounts& ShardCounts::operator+=(const ShardCounts& other) {
-  documents += other.documents;
-  tokens += other.tokens;
-  targets += other.targets;
+  documents = checked_add(documents, other.documents);  // a manifest may say anything
+  tokens = checked_add(tokens, other.tokens);
+  targets = checked_add(targets, other.targets);
   return *this;
 }
 

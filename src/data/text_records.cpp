@@ -78,7 +78,8 @@ class TextRecords final : public RecordReader {
       has_marker_ = found != std::string_view::npos;
       if (has_marker_ && found <= limits_.max_text) return found;
       // A marker may begin before the limit and end behind what is read.
-      if (rest().size() > limits_.max_text + kMarker.size() || (at_end_ && rest().size() > limits_.max_text)) {
+      if (rest().size() > limits_.max_text + kMarker.size() ||
+          (at_end_ && rest().size() > limits_.max_text)) {
         has_marker_ = false;
         return cut(rest());
       }

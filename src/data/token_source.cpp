@@ -119,8 +119,7 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
 TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
-  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset,
-              0};
+  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset, 0};
   piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
@@ -134,9 +133,8 @@ TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
     check_token_bytes(shard.token_bytes(), kind.token_width(), shard.counts().tokens, vocab_size,
                       shard.name(), shard.token_bytes_offset());
   }
-  Piece piece{shard.owner(),         shard.token_bytes(), kind.token_width(),
-              shard.counts().tokens, shard.name(),        shard.token_bytes_offset(),
-              shard.checksum()};
+  Piece piece{shard.owner(), shard.token_bytes(),        kind.token_width(), shard.counts().tokens,
+              shard.name(),  shard.token_bytes_offset(), shard.checksum()};
   piece.mask = shard.mask_bytes();
   if (!piece.mask) piece.document_starts = shard.document_starts();
   TokenSource source;
@@ -171,7 +169,8 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
         if (skipped++ == 0) first_error = error.what();
         continue;
       }
-      const std::vector<int32_t> encoded = tokenizer.encode(record.value["text"].get_ref<const std::string&>());
+      const std::vector<int32_t> encoded =
+          tokenizer.encode(record.value["text"].get_ref<const std::string&>());
       ids.insert(ids.end(), encoded.begin(), encoded.end());
       if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }

@@ -74,7 +74,8 @@ class TokenSource {
     // Of a shard, whose token number `first` is the piece's first.
     int64_t first = 0;
     const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
-    std::span<const uint64_t> document_starts = {};  // whose tokens are no targets; empty where the mask says so
+    std::span<const uint64_t> document_starts =
+        {};  // whose tokens are no targets; empty where the mask says so
   };
 
   void append(Piece piece);

@@ -67,7 +67,8 @@ void add_model_and_data(KeyTable<C>& keys) {
       .bool_alias("completion_only_loss", "completion", "all");
   keys.add("on_error", &C::on_error, {"stop", "skip"},
            "At a bad record (broken JSON, invalid UTF-8, a missing column): stop, or count it and go on.");
-  keys.add("max_samples", &C::max_samples, "Examples to train on at most; eval_dataset is read whole. 0: all.")
+  keys.add("max_samples", &C::max_samples,
+           "Examples to train on at most; eval_dataset is read whole. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
@@ -88,10 +89,11 @@ void add_model_and_data(KeyTable<C>& keys) {
            ".bin and "
            ".txt files.")
       .bools("best_fit", "none");
-  keys.add("data_order", &C::data_order, {"shuffled", "random", "sequential"},
-           "shuffled: every sequence once in each epoch, in an order drawn for it; random: as shuffled, but a "
-           "stream is cut at places drawn anew each time, which may overlap; sequential: as they stand in the "
-           "files.")
+  keys.add(
+          "data_order", &C::data_order, {"shuffled", "random", "sequential"},
+          "shuffled: every sequence once in each epoch, in an order drawn for it; random: as shuffled, but a "
+          "stream is cut at places drawn anew each time, which may overlap; sequential: as they stand in the "
+          "files.")
       .note("shuffled; random in the demo");
   keys.add("eval_split", &C::eval_split,
            "Share of the data held out for evaluation when there is no eval_dataset.")

@@ -70,7 +70,8 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   }
   if (config.save_total_limit == 1) {
     errors.push_back(
-        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the one "
+        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the "
+        "one "
         "that is being replaced");
   }
   if (!config.eval_dataset_split.empty() && config.eval_dataset.empty()) {

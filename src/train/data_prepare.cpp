@@ -34,9 +34,8 @@ ordered_json identity_of(const TrainConfig& config, const ExampleOptions& exampl
                            {"dataset_split", examples.split},
                            {"dataset_subset", examples.subset},
                            {"dataset_revision", examples.revision}};
-  for (const char* key :
-       {"dataset_format", "text_column", "prompt_column", "completion_column", "messages_column",
-        "chat_template", "default_system", "train_on", "on_error"}) {
+  for (const char* key : {"dataset_format", "text_column", "prompt_column", "completion_column",
+                          "messages_column", "chat_template", "default_system", "train_on", "on_error"}) {
     identity[key] = config_text(config, key);
   }
   identity["files"] = ordered_json::array();

@@ -118,8 +118,7 @@ class DataOpener {
     const std::string& dataset = examples.dataset;
     if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, config_, tokenizer_)};
     const PreparedFolder prepared = prepare_with_progress(
-        config_,
-        {.examples = examples, .max_samples = max_samples, .eval_split = split, .seed = kSplitSeed},
+        config_, {.examples = examples, .max_samples = max_samples, .eval_split = split, .seed = kSplitSeed},
         tokenizer_);
     return {prepared.folder, prepared.result.manifest};
   }
@@ -179,8 +178,8 @@ class DataOpener {
       return;
     }
     if (kind == DataKind::Stream) {
-      data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_,
-                               config_.on_error == OnError::Skip);
+      data_.eval =
+          open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip);
       return;
     }
     open_eval_examples(eval_examples(config_), kind);

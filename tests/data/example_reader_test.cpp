@@ -321,10 +321,26 @@ TEST_F(Examples, TheDefaultMaskInIds) {
 }
 
 TEST_F(Examples, ANullFromIsNoShareGpt) {
-  EXPECT_THAT(read("a.jsonl",
-                   R"({"messages":[{"role":"user","content":"Q","from":null},{"role":"assistant","content":"A"}]})",
-                   {.chat_template = ChatTemplate::Plain}),
-              ElementsAre("{Q\n}A<|endoftext|>"));
+  EXPECT_THAT(
+      read("a.jsonl",
+           R"({"messages":[{"role":"user","content":"Q","from":null},{"role":"assistant","content":"A"}]})",
+           {.chat_template = ChatTemplate::Plain}),
+      ElementsAre("{Q\n}A<|endoftext|>"));
+}
+
+TEST_F(Examples, ALaterParquetFileWithoutTheColumnNamesWhatItHas) {
+  if (!has_parquet()) GTEST_SKIP() << "built without Parquet";
+  const std::filesystem::path files = std::filesystem::path(OCTET_SOURCE_DIR) / "tests/data/files";
+  std::filesystem::create_directory(folder_.file("set"));
+  std::filesystem::copy_file(files / "rows.parquet", folder_.file("set/1.parquet"));
+  std::filesystem::copy_file(files / "chat.parquet", folder_.file("set/2.parquet"));
+  try {
+    read({.dataset = folder_.file("set")});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("2.parquet]: the format text needs the columns text; there are: id, kind"));
+  }
 }
 
 }  // namespace

@@ -360,6 +360,22 @@ TEST_F(StoredFiles, Parquet) {
   EXPECT_THAT(columns_of(record.value), ElementsAre("messages"));
 }
 
+TEST_F(StoredFiles, ParquetTypes) {
+  if (!has_parquet()) GTEST_SKIP() << "built without Parquet";
+  const std::vector<json> records = all_of(*open_records(stored("types.parquet")));
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1]["large"], "two é");
+  EXPECT_EQ(records[0]["bytes"], "three");
+  EXPECT_EQ(records[0]["small"], -3);
+  EXPECT_EQ(records[0]["large_list"], json::parse(R"([{"content": "Hi", "role": "user"}])"));
+  EXPECT_EQ(records[1]["pair"], json({3, 4}));
+  EXPECT_EQ(records[0]["day"], (json{{"date32[day]", "1970-01-01"}}));  // no text that would be trained on
+  const auto reader = open_records(stored("types.parquet"), {}, {.max_record = 4});
+  const auto [short_ones, reasons] = with_skips(*reader);
+  EXPECT_TRUE(short_ones.empty());
+  EXPECT_THAT(reasons, ElementsAre(SkipReason::BadValue, SkipReason::BadValue));
+}
+
 TEST_F(StoredFiles, DamagedParquetIsAnError) {
   if (!has_parquet()) GTEST_SKIP() << "built without Parquet";
   const std::string bytes = bytes_of(stored("rows.parquet"));

@@ -6,7 +6,7 @@ every branch. Prints "HUB_PORT CDN_PORT" and serves until its standard input end
 redirected to the second port, as the hub redirects to its storage.
 
   GET /_fault?path=P&kind=K&count=N[&value=V]   the next N requests of the file P: status (V), cut (after V bytes),
-                                                corrupt, norange, stall (for V seconds)
+                                                corrupt, norange, stall (for V seconds); of api/tree: path (lists V)
   GET /_log                                     requests so far: [port name, path, Range, Authorization]
 """
 import hashlib
@@ -113,6 +113,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_api(self, kind, repo, rest, query):
         fault = take_fault(f"api/{rest[0]}")
+        if fault and fault["kind"] == "path":
+            return self.reply_json([{**tree_entry("x", b""), "path": fault["value"]}])
         if fault:
             return self.reply(int(fault["value"]), b"", {"Retry-After": "0"})
         if rest[0] == "revision":

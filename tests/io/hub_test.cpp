@@ -318,7 +318,8 @@ TEST_F(HubTest, APartOfTheFilesIsNotTakenForAll) {
   // Without the hub's list, as when another program has downloaded them, it can only be said.
   fs::remove_all(fs::path(cache_) / "datasets--org--set/octet");
   EXPECT_THAT(hub_fetch(both).files, ElementsAre("data/train-00000-of-00002.parquet"));
-  EXPECT_THAT(messages_, HasSubstr("taking the 1 file that the cache has of data/*.parquet, which may not be"));
+  EXPECT_THAT(messages_,
+              HasSubstr("taking the 1 file that the cache has of data/*.parquet, which may not be"));
 }
 
 TEST_F(HubTest, OfflineErrorsOfTheChoiceComeWithTheAdvice) {
@@ -380,6 +381,12 @@ TEST_F(HubTest, BranchWithSlashes) {
   EXPECT_TRUE(fs::exists(fs::path(cache_) / "datasets--org--set/refs/refs/convert/parquet"));
   converted.settings.offline = true;
   EXPECT_EQ(read(hub_snapshot(converted), "data/train-00000-of-00002.parquet"), large_);
+}
+
+TEST_F(HubTest, AServerThatNamesAPathOutsideIsRefused) {
+  server_->fault("api/tree", "path", 1, "../x");
+  EXPECT_THAT(message_of([&] { hub_fetch(request()); }), HasSubstr("path '../x', expected one below"));
+  EXPECT_FALSE(fs::exists(fs::path(cache_) / "datasets--org--set/snapshots"));
 }
 
 TEST(Hub, PathsFromTheServerStayInside) {

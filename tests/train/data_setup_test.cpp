@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -25,10 +25,10 @@ std::string write_tokens(const test::TemporaryFolder& folder) {
 }
 
 std::vector<int32_t> first_tokens(const std::string& path, const std::vector<KeySetting>& more, int count) {
-  std::vector<KeySetting> flags = {{"dataset", path, "flag"},
-                                   {"max_seq_length", "8", "flag"},
-                                   {"per_device_train_batch_size", "1", "flag"},
-                                   {"eval_split", "0", "flag"}};
+  std::vector<KeySetting> flags = {{.name = "dataset", .values = {path}, .place = ""},
+                                   {.name = "max_seq_length", .values = {"8"}, .place = ""},
+                                   {.name = "per_device_train_batch_size", .values = {"1"}, .place = ""},
+                                   {.name = "eval_split", .values = {"0"}, .place = ""}};
   flags.insert(flags.end(), more.begin(), more.end());
   Setup setup;
   setup.config = load_train_config("", flags);
@@ -56,9 +56,11 @@ TEST(DataSetup, TokenFilesAreShuffledAnewInEachEpoch) {
     EXPECT_FALSE(std::is_sorted(epoch.begin(), epoch.end()));
   }
   EXPECT_NE(first, second);
-  const std::vector<int32_t> in_order = first_tokens(path, {{"data_order", "sequential", "flag"}}, 40);
+  const std::vector<int32_t> in_order =
+      first_tokens(path, {{.name = "data_order", .values = {"sequential"}, .place = ""}}, 40);
   EXPECT_TRUE(std::is_sorted(in_order.begin(), in_order.end()));
-  const std::vector<int32_t> crops = first_tokens(path, {{"data_order", "random", "flag"}}, 40);
+  const std::vector<int32_t> crops =
+      first_tokens(path, {{.name = "data_order", .values = {"random"}, .place = ""}}, 40);
   EXPECT_GT(std::count(crops.begin(), crops.end(), 200), 20);  // most begin inside a window
 }
 

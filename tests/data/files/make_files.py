@@ -29,3 +29,12 @@ chat = pa.table({
 pq.write_table(chat, here / "chat.parquet", compression="zstd")
 rows = pa.table({"text": [f"row {i} " + "x" * (i % 7) for i in range(1000)], "n": list(range(1000))})
 pq.write_table(rows, here / "rows.parquet", compression="snappy", row_group_size=300)
+types = pa.table({
+    "large": pa.array(["one", "two \u00e9"], pa.large_string()),
+    "bytes": pa.array([b"three", b"four"], pa.binary()),
+    "day": pa.array([0, 1], pa.date32()),
+    "small": pa.array([-3, 200], pa.int16()),
+    "large_list": pa.array([[{"role": "user", "content": "Hi"}], []], pa.large_list(message)),
+    "pair": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)),
+})
+pq.write_table(types, here / "types.parquet")
