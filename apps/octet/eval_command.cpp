@@ -21,32 +21,27 @@ struct Options {
   DeviceOptions device;
 };
 
-// The demo's stories are documents of their own; of other text each window is one.
-struct EvalData {
-  TokenSource tokens;
-  std::optional<int32_t> document_end;
-};
-
-EvalData open_data(const Options& options, const ModelFolder& model) {
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!model.tokenizer.empty()) {
-    tokenizer = make_tokenizer(model.tokenizer);
-    if (tokenizer->vocab_size() > model.config.vocab) {
-      fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
-                  model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
+EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
+  if (model.tokenizer.empty()) {
+    // Token files do without.
+    try {
+      return stream_eval_loaders(open_tokens(options.dataset, model.config.vocab, nullptr), {});
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
+      fail_config("{}; the model came without one, name it with --tokenizer", error.what());
     }
   }
-  if (options.dataset == "demo") {
-    EvalData data{open_dataset({}, model.config.vocab, tokenizer.get()).eval, {}};
-    if (tokenizer) data.document_end = tokenizer->eos();
-    return data;
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
+  if (tokenizer->vocab_size() > model.config.vocab) {
+    fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
+                model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
   }
-  try {
-    return {open_tokens(options.dataset, model.config.vocab, tokenizer.get()), {}};
-  } catch (const Error& error) {
-    if (tokenizer || std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
-    fail_config("{}; the model came without one, name it with --tokenizer", error.what());
-  }
+  // Examples are read as the run read them: columns, chat template, packing.
+  TrainConfig config = model.run.value_or(TrainConfig{});
+  config.eval_dataset = options.dataset;
+  config.tokenizer = model.tokenizer;
+  config.max_seq_length = shape.length;
+  return open_evaluation_data(config, model.config.vocab, *tokenizer);
 }
 
 RunShape shape_for(const Options& options, const ModelFolder& model) {
@@ -97,7 +92,8 @@ int eval_command(std::span<const std::string> arguments) {
       ->required();
   app.add_flag("--best", options.best,
                "Of a run, the checkpoint with the best evaluation loss, not the latest");
-  app.add_option("--dataset", options.dataset, "Text or token files, a folder or glob of them, or demo")
+  app.add_option("--dataset", options.dataset,
+                 "Whatever octet train takes: text, token files, JSONL, Parquet, a prepared folder, demo")
       ->required();
   app.add_option("--tokenizer", options.tokenizer, "Default: what the model came with");
   app.add_option("--max_seq_length", options.max_seq_length,
@@ -117,10 +113,10 @@ int eval_command(std::span<const std::string> arguments) {
   ModelFolder model = find_model(options.model, options.best);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   const RunShape shape = shape_for(options, model);
-  EvalData data = open_data(options, model);
-  if (data.tokens.size() < shape.length + 1) {
-    fail_config("dataset '{}' has {} tokens, one window of max_seq_length {} needs {}", options.dataset,
-                data.tokens.size(), shape.length, shape.length + 1);
+  EvalLoaderFactory data = open_data(options, model, shape);
+  if (!data(1, shape.length)) {
+    fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs", options.dataset,
+                shape.length);
   }
   const std::unique_ptr<Backend> backend = make_backend(options.device.config());
   const std::string precision = options.device.precision_on(*backend);
@@ -133,7 +129,7 @@ int eval_command(std::span<const std::string> arguments) {
   transformer.allocate();
   load_hf_folder(*backend, transformer.parameters(), model.folder);
   transformer.weights_changed();
-  const Evaluator evaluator(stream_eval_loaders(std::move(data.tokens), data.document_end), options.batches);
+  const Evaluator evaluator(std::move(data), options.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", options.dataset);
   fmt::print("{}", report(options, model, shape, precision, *evaluation));

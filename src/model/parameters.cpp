@@ -230,8 +230,4 @@ std::vector<float> ParameterSet::weight_values(Backend& backend, const Parameter
   return values;
 }
 
-void ParameterSet::zero_gradients(Backend& backend) {
-  for (Parameter& p : parameters_) backend.zero(p.gradient);
-}
-
 }  // namespace octet

@@ -76,8 +76,6 @@ class ParameterSet {
   // The exact fp32 values.
   static std::vector<float> weight_values(Backend& backend, const Parameter& parameter);
 
-  void zero_gradients(Backend& backend);
-
  private:
   std::vector<Parameter> parameters_;
 };

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,7 +33,6 @@ struct Fp8Config {
 
 // The tensors of a Linear that are quantised.
 enum class Role : uint8_t { Input, Weight, Gradient };
-inline constexpr std::array kRoles = {Role::Input, Role::Weight, Role::Gradient};
 std::string_view name_of(Role role);
 
 // How the recipe quantises each role. The formats of the two copies follow from the products they take part in:

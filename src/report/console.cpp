@@ -76,14 +76,6 @@ std::string format_step(const StepRecord& record) {
   return line;
 }
 
-ConsoleMode parse_console_mode(std::string_view name) {
-  if (name == "auto") return ConsoleMode::Auto;
-  if (name == "bar") return ConsoleMode::Bar;
-  if (name == "plain") return ConsoleMode::Plain;
-  if (name == "quiet") return ConsoleMode::Quiet;
-  fail_config("[config] console mode is '{}', expected auto, bar, plain or quiet", name);
-}
-
 TerminalTraits terminal_traits(int fd) {
   TerminalTraits traits;
   traits.terminal = isatty(fd) == 1;

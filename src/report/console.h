@@ -23,7 +23,6 @@ enum class ConsoleMode {
   Plain,  // step lines only
   Quiet,  // warnings and errors only
 };
-ConsoleMode parse_console_mode(std::string_view name);  // auto | bar | plain | quiet
 
 // What the output can show, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE,
 // LANG).

@@ -105,8 +105,11 @@ void Snapshot::copy(HostTensor& to, Backend& backend, const std::string& name, T
   to.name = name;
   to.dtype = from.dtype;
   to.shape = from.shape;
-  to.bytes.resize(static_cast<size_t>(from.bytes()));
-  backend.copy_to_host(to.bytes.data(), from);
+  const auto size = static_cast<size_t>(from.bytes());
+  // Not zeroed: gigabytes of fresh memory are touched once, by the copy.
+  if (size != to.size) to.data = std::make_unique_for_overwrite<std::byte[]>(size);
+  to.size = size;
+  backend.copy_to_host(to.data.get(), from);
 }
 
 void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, std::string train_config) {
@@ -133,15 +136,15 @@ void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, st
 
 int64_t Snapshot::bytes() const {
   size_t total = fp8_.size();
-  for (const HostTensor& tensor : weights_) total += tensor.bytes.size();
-  for (const HostTensor& tensor : optimizer_) total += tensor.bytes.size();
+  for (const HostTensor& tensor : weights_) total += tensor.size;
+  for (const HostTensor& tensor : optimizer_) total += tensor.size;
   return static_cast<int64_t>(total);
 }
 
 void Snapshot::check() const {
   for (const auto* tensors : {&weights_, &optimizer_}) {
     for (const HostTensor& tensor : *tensors) {
-      require(all_finite(tensor.bytes, tensor.dtype),
+      require(all_finite(tensor.bytes(), tensor.dtype),
               "[checkpoint] {} holds values that are not finite at step {}; the state is not saved",
               tensor.name, state_.step);
     }
@@ -154,10 +157,10 @@ void Snapshot::write(CheckpointWriter& writer) const {
   writer.file(kWeights, [&](Sink& sink) {
     const auto rows_of = [&](size_t index, int64_t begin, int64_t rows) {
       const HostTensor& tensor = weights_[index];
-      const size_t row = tensor.bytes.size() / static_cast<size_t>(tensor.shape[0]);
-      const auto first = tensor.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(begin) * row);
-      return std::vector<std::byte>(first,
-                                    first + static_cast<std::ptrdiff_t>(static_cast<size_t>(rows) * row));
+      const size_t row = tensor.size / static_cast<size_t>(tensor.shape[0]);
+      const auto part =
+          tensor.bytes().subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(rows) * row);
+      return std::vector<std::byte>(part.begin(), part.end());
     };
     save_hf_weights(sink, *parameters_, safe_dtype(weights_.front().dtype), rows_of);
   });
@@ -170,7 +173,7 @@ void Snapshot::write(CheckpointWriter& writer) const {
     }
     SafetensorsWriter tensors(sink, std::move(specs));
     for (const SafeTensorSpec& spec : tensors.specs())
-      tensors.append(spec.name, by_name.at(spec.name)->bytes);
+      tensors.append(spec.name, by_name.at(spec.name)->bytes());
     tensors.finish();
   });
   if (!fp8_.empty()) writer.file(kFp8, [&](Sink& sink) { sink.append(fp8_); });

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,7 +60,9 @@ class Snapshot {
     std::string name;
     DType dtype = DType::F32;
     Shape shape;
-    std::vector<std::byte> bytes;
+    std::unique_ptr<std::byte[]> data;
+    size_t size = 0;
+    std::span<const std::byte> bytes() const { return {data.get(), size}; }
   };
   void copy(HostTensor& to, Backend& backend, const std::string& name, Tensor from);
 

@@ -11,6 +11,7 @@
 #include "data/example_reader.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
+#include "report/console.h"
 #include "train/schedule.h"
 
 namespace octet {
@@ -32,7 +33,7 @@ struct TrainConfig {
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
-  enum class Progress { Auto, Bar, Plain, Quiet };
+  using Progress = ConsoleMode;
   enum class SaveStrategy { Steps, No };
 
   // Model

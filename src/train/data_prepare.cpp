@@ -142,7 +142,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                                                       cache_name(request.dataset, options, tokenizer))
                                           : request.output;
 
-  Console console(static_cast<ConsoleMode>(config.progress));
+  Console console(config.progress);
   const StopSignal stop;
   PreparedFolder prepared{.folder = options.output, .result = {}};
   std::unique_ptr<ProgressDisplay> display;

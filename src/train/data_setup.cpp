@@ -94,6 +94,12 @@ class DataOpener {
     return std::move(data_);
   }
 
+  // Without any training data.
+  TrainingData open_eval_alone() {
+    open_eval();
+    return std::move(data_);
+  }
+
  private:
   std::pair<std::string, DatasetManifest> find_prepared(const std::string& dataset, DataKind kind,
                                                         double split) {
@@ -122,6 +128,10 @@ class DataOpener {
 
   void open_eval() {
     const DataKind kind = kind_of(config_, config_.eval_dataset);
+    if (config_.eval_dataset == "demo") {
+      data_.eval = open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval;
+      return;
+    }
     if (kind == DataKind::Stream) {
       data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_);
       return;
@@ -157,18 +167,32 @@ class DataOpener {
   TrainingData data_;
 };
 
-PackedLoaderOptions packed_options(const Setup& setup, int64_t rows, int64_t length) {
+PackedLoaderOptions packed_options(const TrainConfig& config, const Tokenizer& tokenizer, int64_t rows,
+                                   int64_t length) {
   return {.rows = rows,
           .length = length,
-          .packing = setup.config.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
+          .packing = config.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
           .shuffle = false,
-          .seed = static_cast<uint64_t>(setup.config.seed),
-          .padding_id = setup.tokenizer->eos().value_or(0)};
+          .seed = static_cast<uint64_t>(config.seed),
+          .padding_id = tokenizer.eos().value_or(0)};
 }
 
 // The demo's stories are short and each stands on its own; other streams are one text.
 std::optional<int32_t> document_end(const Setup& setup) {
   return setup.config.is_demo() ? setup.tokenizer->eos() : std::nullopt;
+}
+
+EvalLoaderFactory packed_eval_loaders(const TrainingData& data, const TrainConfig& config,
+                                      const Tokenizer& tokenizer) {
+  return [documents = data.eval_documents, plan = data.eval_plan,
+          options = packed_options(config, tokenizer, 1, 1)](
+             int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+    if (plan->rows() == 0) return nullptr;
+    PackedLoaderOptions shaped = options;
+    shaped.rows = rows;
+    shaped.length = length;
+    return std::make_unique<PackedLoader>(documents, shaped, plan);
+  };
 }
 
 }  // namespace
@@ -219,7 +243,7 @@ std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
   const bool random = config.data_order == TrainConfig::DataOrder::Random;
   const int64_t rows = config.per_device_train_batch_size, length = config.max_seq_length;
   if (setup.data.train_plan) {
-    PackedLoaderOptions options = packed_options(setup, rows, length);
+    PackedLoaderOptions options = packed_options(config, *setup.tokenizer, rows, length);
     options.shuffle = random;
     return std::make_unique<Prefetcher>(
         std::make_unique<PackedLoader>(setup.data.train_documents, options, setup.data.train_plan));
@@ -234,18 +258,16 @@ std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
 }
 
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
-  if (setup.data.eval_plan) {
-    return [documents = setup.data.eval_documents, plan = setup.data.eval_plan,
-            options = packed_options(setup, 1, 1)](int64_t rows,
-                                                   int64_t length) -> std::unique_ptr<SampleLoader> {
-      if (plan->rows() == 0) return nullptr;
-      PackedLoaderOptions shaped = options;
-      shaped.rows = rows;
-      shaped.length = length;
-      return std::make_unique<PackedLoader>(documents, shaped, plan);
-    };
-  }
+  if (setup.data.eval_plan) return packed_eval_loaders(setup.data, setup.config, *setup.tokenizer);
   return stream_eval_loaders(setup.data.eval, document_end(setup));
+}
+
+EvalLoaderFactory open_evaluation_data(const TrainConfig& config, int64_t vocab_size,
+                                       const Tokenizer& tokenizer) {
+  TrainingData data = DataOpener(config, vocab_size, tokenizer).open_eval_alone();
+  if (data.eval_plan) return packed_eval_loaders(data, config, tokenizer);
+  return stream_eval_loaders(std::move(data.eval),
+                             config.eval_dataset == "demo" ? tokenizer.eos() : std::nullopt);
 }
 
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos) {

@@ -40,6 +40,10 @@ using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t ro
 EvalLoaderFactory make_eval_loader_factory(const Setup& setup);
 // Of a stream of tokens; with `eos`, documents are kept apart after each.
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos);
+// The data of config.eval_dataset alone, whatever it is, in sequences of config.max_seq_length; for evaluation without a
+// run.
+EvalLoaderFactory open_evaluation_data(const TrainConfig& config, int64_t vocab_size,
+                                       const Tokenizer& tokenizer);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const Setup& setup);
 

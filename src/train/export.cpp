@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "data/tokenizer.h"
+#include "train/checkpoint.h"
 #include "train/export_tokenizer.h"
 #include "train/hf_folder.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kOptimizerName = "optimizer.safetensors";
 constexpr const char* kGenerationName = "generation_config.json";
 
 // The folder under its temporary name: removed again unless it is published.
@@ -65,8 +65,8 @@ class WeightSource {
            fmt::join(surplus, "\n  "));
     }
     weights_.check(table);
-    if (model.checkpoint && model.checkpoint->has_file(kOptimizerName))
-      optimizer_ = SafetensorsFile::open(env, model.checkpoint->file_path(kOptimizerName));
+    if (model.checkpoint && model.checkpoint->has_file(checkpoint_file::kOptimizer))
+      optimizer_ = SafetensorsFile::open(env, model.checkpoint->file_path(checkpoint_file::kOptimizer));
   }
 
   // The type that all weights are stored in, or F32 where they differ.

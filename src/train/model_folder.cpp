@@ -7,32 +7,19 @@
 #include "io/checkpoint_manifest.h"
 #include "io/hub.h"
 #include "report/text.h"
+#include "train/checkpoint.h"
 #include "train/config.h"
 #include "train/hf_folder.h"
 
 namespace octet {
 namespace {
 
-constexpr const char* kTrainConfigName = "train_config.yaml";
-constexpr const char* kRunFolders[] = {"checkpoints", "checkpoints_fp8"};
-
-bool holds_checkpoints(Env& env, const std::string& directory) {
-  if (!env.is_directory(directory)) return false;
-  for (const std::string& name : env.list(directory)) {
-    if (name.starts_with("step_")) return true;
-  }
-  return false;
-}
-
-// The tokenizer that the checkpoint's run used, as the run named it.
-std::string tokenizer_of_run(const Checkpoint& checkpoint) {
-  if (!checkpoint.has_file(kTrainConfigName)) return "";
-  const std::string path = checkpoint.file_path(kTrainConfigName);
+std::optional<TrainConfig> read_run_config(const std::string& path) {
   try {
-    return load_train_config(path, {}).tokenizer;
+    return load_train_config(path, {});
   } catch (const Error& error) {
-    log_warning("{} cannot be read, so the tokenizer is not known: {}", path, error.what());
-    return "";
+    log_warning("{} cannot be read, so what it says of the run is not known: {}", path, error.what());
+    return std::nullopt;
   }
 }
 
@@ -62,19 +49,35 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   ModelFolder model;
   model.folder = checkpoint.path;
   model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
-  model.tokenizer = tokenizer_of_run(checkpoint);
+  if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
+    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+    if (model.run) model.tokenizer = model.run->tokenizer;
+  }
   model.checkpoint = std::move(checkpoint);
   return model;
 }
 
 }  // namespace
 
+bool holds_checkpoints(Env& env, const std::string& directory) {
+  if (!env.is_directory(directory)) return false;
+  for (const std::string& name : env.list(directory)) {
+    if (name.starts_with("step_")) return true;
+  }
+  return false;
+}
+
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
   if (holds_checkpoints(env, path)) return {path};
   std::vector<std::string> folders;
-  for (const char* name : kRunFolders) {
+  for (const char* name : kCheckpointFolders) {
     if (const std::string folder = join_path(path, name); holds_checkpoints(env, folder))
       folders.push_back(folder);
+  }
+  if (const std::string config = join_path(path, "config.yaml"); env.exists(config)) {
+    const std::optional<TrainConfig> run = read_run_config(config);
+    if (run && !run->checkpoint_dir.empty() && holds_checkpoints(env, run->checkpoint_dir))
+      folders.push_back(run->checkpoint_dir);
   }
   return folders;
 }

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint_store.h"
 #include "model/config.h"
+#include "train/config.h"
 
 namespace octet {
 
@@ -13,6 +14,7 @@ struct ModelFolder {
   std::string folder;  // holds config.json and the safetensors
   std::string source;  // "Hugging Face folder x", "checkpoint of step 500, runs/a/checkpoints/step_500"
   std::optional<Checkpoint> checkpoint;  // where it is one
+  std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
   std::string tokenizer;                 // for make_tokenizer; empty: not known
   ModelConfig config;                    // with the ids that end a text, where folder or tokenizer know them
 };
@@ -26,7 +28,11 @@ std::string local_model_folder(const std::string& name);
 // what was looked for otherwise.
 ModelFolder find_model(const std::string& name, bool best = false);
 
-// The folders of checkpoints of a run, or `path` itself where it is one; empty where there are none.
+// The folders of a run that hold its checkpoints, [whether they are of FP8 training].
+constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};
+bool holds_checkpoints(Env& env, const std::string& directory);
+
+// The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it is one; empty where there are none.
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
 
 }  // namespace octet

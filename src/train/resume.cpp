@@ -5,26 +5,19 @@
 
 #include "base/log.h"
 #include "train/checkpoint.h"
+#include "train/model_folder.h"
 
 namespace octet {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFolders[] = {"checkpoints", "checkpoints_fp8"};  // [fp8]
 constexpr const char* kLatest = "latest";
 
-bool holds_checkpoints(const fs::path& folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().starts_with("step_")) return true;
-  }
-  return false;
-}
-
 bool is_run_with_checkpoints(const fs::path& folder) {
-  return std::any_of(std::begin(kFolders), std::end(kFolders),
-                     [&](const char* name) { return holds_checkpoints(folder / name); });
+  return std::any_of(std::begin(kCheckpointFolders), std::end(kCheckpointFolders), [&](const char* name) {
+    return holds_checkpoints(posix_env(), (folder / name).string());
+  });
 }
 
 // The run below output_dir that was written to last.
@@ -67,7 +60,7 @@ std::string run_folder(const TrainConfig& config) {
 
 std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
   if (!config.checkpoint_dir.empty()) return config.checkpoint_dir;
-  return (fs::path(run_folder(config)) / kFolders[fp8]).string();
+  return (fs::path(run_folder(config)) / kCheckpointFolders[fp8]).string();
 }
 
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
@@ -101,8 +94,8 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, b
     if (fs::exists(path / "manifest.json") || path.filename().string().starts_with("step_")) {
       return open_checkpoint(env, path.string());
     }
-    for (const fs::path& folder : {path, path / kFolders[fp8], path / kFolders[!fp8]}) {
-      if (holds_checkpoints(folder)) return CheckpointStore(env, folder.string()).open_latest();
+    for (const fs::path& folder : {path, path / kCheckpointFolders[fp8], path / kCheckpointFolders[!fp8]}) {
+      if (holds_checkpoints(env, folder.string())) return CheckpointStore(env, folder.string()).open_latest();
     }
     fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
                 path.string());
@@ -111,16 +104,16 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, b
     if (!fs::exists(config.checkpoint_dir)) return std::nullopt;
     return CheckpointStore(env, config.checkpoint_dir).open_latest();
   }
-  const fs::path own = fs::path(run_folder(config)) / kFolders[fp8];
-  const fs::path other = fs::path(run_folder(config)) / kFolders[!fp8];
-  if (holds_checkpoints(own)) {
-    if (holds_checkpoints(other)) {
+  const fs::path own = fs::path(run_folder(config)) / kCheckpointFolders[fp8];
+  const fs::path other = fs::path(run_folder(config)) / kCheckpointFolders[!fp8];
+  if (holds_checkpoints(env, own.string())) {
+    if (holds_checkpoints(env, other.string())) {
       log_info("resume: {} is taken; this run has checkpoints of another precision too, in {}", own.string(),
                other.string());
     }
     return CheckpointStore(env, own.string()).open_latest();
   }
-  if (holds_checkpoints(other)) return CheckpointStore(env, other.string()).open_latest();
+  if (holds_checkpoints(env, other.string())) return CheckpointStore(env, other.string()).open_latest();
   return std::nullopt;
 }
 

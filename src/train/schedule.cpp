@@ -29,13 +29,6 @@ double ratio(int64_t part, int64_t whole) {
 
 }  // namespace
 
-ScheduleType parse_schedule_type(std::string_view name) {
-  for (const auto& [known, type] : kScheduleNames) {
-    if (name == known) return type;
-  }
-  fail_config("[config] lr_scheduler_type is '{}', expected cosine, linear, constant or wsd", name);
-}
-
 std::string_view to_string(ScheduleType type) {
   for (const auto& [name, known] : kScheduleNames) {
     if (type == known) return name;

@@ -11,7 +11,6 @@ enum class ScheduleType { Cosine, Linear, Constant, Wsd };
 
 // cosine | linear | constant | wsd, and the Hugging Face names cosine_with_min_lr, constant_with_warmup and
 // warmup_stable_decay for the same.
-ScheduleType parse_schedule_type(std::string_view name);
 std::string_view to_string(ScheduleType type);
 
 struct ScheduleConfig {

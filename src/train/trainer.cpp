@@ -106,7 +106,7 @@ class Run {
         env_(env),
         config_(setup_.config),
         model_(*setup_.transformer),
-        console_(static_cast<ConsoleMode>(config_.progress)),
+        console_(config_.progress),
         evaluator_(make_eval_loader_factory(setup_), config_.eval_batches) {
     if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
   }
@@ -191,11 +191,17 @@ class Run {
     if (!config_.resume.empty())
       console_.print("resume: there is no checkpoint yet, the run starts from the beginning");
     model_.parameters().initialise(*setup_.backend, static_cast<uint64_t>(config_.seed));
-    if (setup_.start) load_hf_folder(*setup_.backend, model_.parameters(), setup_.start->folder);
+    if (setup_.start) {
+      const auto start = Clock::now();
+      load_hf_folder(*setup_.backend, model_.parameters(), setup_.start->folder);
+      console_.print(
+          fmt::format("weights: {}, read in {}", setup_.start->source, human_duration(seconds_since(start))));
+    }
     model_.weights_changed();
   }
 
   void resume_from(const Checkpoint& checkpoint) {
+    const auto start = Clock::now();
     const Restored restored = restore_checkpoint(env_, checkpoint, *setup_.backend, model_);
     const TrainerState& state = restored.state;
     loader_->set_state(state.loader);
@@ -209,7 +215,9 @@ class Run {
     skipped_in_a_row_ = state.skipped_in_a_row;
     spikes_.restore(state.loss_window, state.spikes_in_a_row);
     saved_step_ = state.step;
-    console_.print(fmt::format("resumed from {} after step {}", checkpoint.path, state.step));
+    console_.print(fmt::format("resumed from {} after step {}: {} in {}", checkpoint.path, state.step,
+                               human_bytes(static_cast<double>(checkpoint.total_bytes())),
+                               human_duration(seconds_since(start))));
     for (const std::string& remark : restored.remarks) console_.print(fmt::format("  {}", remark));
     for (const std::string& change : changed_settings(checkpoint, config_)) {
       console_.print(fmt::format("  changed since: {}", change));

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "support/process.h"
 
@@ -106,14 +107,13 @@ struct ResumeCli : testing::Test {
 TEST_F(ResumeCli, KilledTwentyTimesItEndsWithTheSameBits) {
   const auto began = std::chrono::steady_clock::now();
   ASSERT_EQ(run(arguments("whole")).exit_code, 0);
-  // A life of half the whole run on average, however fast the machine is.
-  const std::chrono::duration<double, std::micro> whole = std::chrono::steady_clock::now() - began;
-  const auto longest = static_cast<uint64_t>(std::min(whole.count(), 900'000.0));
+  // A life of a quarter of the whole run on average, however fast the machine is.
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - began;
   uint64_t state = 12345;
   for (int kills = 0; kills < 20; ++kills) {
     const pid_t child = start(arguments("killed", {{"resume", "latest"}}));
     state = state * 6364136223846793005u + 1442695040888963407u;
-    usleep(static_cast<useconds_t>((state >> 33) % longest));
+    std::this_thread::sleep_for(whole * 0.5 * (static_cast<double>(state >> 40) * 0x1p-24));
     kill(child, SIGKILL);
     wait_for(child);
   }
@@ -158,6 +158,15 @@ TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   wait_for(child);
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, HasSubstr(std::to_string(child))) << "the other process is named";
+}
+
+// FAULTS 15: two fresh runs are one, also on another number of threads.
+TEST_F(ResumeCli, TwoFreshRunsHaveTheSameBits) {
+  ASSERT_EQ(run(arguments("one", {{"max_steps", "100"}, {"deterministic", "true"}})).exit_code, 0);
+  ASSERT_EQ(run(arguments("two", {{"max_steps", "100"}, {"deterministic", "true"}, {"num_threads", "2"}}))
+                .exit_code,
+            0);
+  expect_equal_ends("one", "two", 100);
 }
 
 TEST_F(ResumeCli, WithoutAFileTheRunsOwnConfigurationIsTaken) {

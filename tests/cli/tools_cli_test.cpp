@@ -166,13 +166,26 @@ TEST_F(ToolsCli, EvalCountsEveryWindowOnce) {
   EXPECT_THAT(shown.out, ContainsRegex("token accuracy +[0-9.]+ %"));
 }
 
+// Records are made into documents as in training; each is on its own.
+TEST_F(ToolsCli, EvalReadsRecords) {
+  make_run("run");
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += fmt::format("{{\"text\": \"document number {}\"}}\n", i);
+  folder.write("data.jsonl", lines);
+  const ProcessResult result =
+      run_cpu({"eval", "run", "--dataset", "data.jsonl", "--max_seq_length", "64", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Every byte and the end of each document is a target, but for the first byte of each.
+  EXPECT_EQ(nlohmann::json::parse(result.out)["tokens"], 10 * 17 + 10 * 18);
+}
+
 TEST_F(ToolsCli, EvalOfTooLittleDataIsRefused) {
   make_run("run");
   folder.write("short.txt", "short");
   const ProcessResult result =
       run_cpu({"eval", "run", "--dataset", "short.txt", "--max_seq_length", "32", "--json"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("one window of max_seq_length 32 needs 33"));
+  EXPECT_THAT(result.err, HasSubstr("fewer tokens than one window of max_seq_length 32"));
 }
 
 TEST_F(ToolsCli, ExportWritesAFolderThatGeneratesTheSame) {

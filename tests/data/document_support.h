@@ -29,7 +29,7 @@ inline std::string shard_bytes(const std::vector<Document>& documents, const Sha
 inline Shard parse_shard(const std::string& bytes, const std::string& name = "test.octet") {
   // Words of eight bytes, as a mapping is aligned.
   auto copy = std::make_shared<std::vector<uint64_t>>((bytes.size() + 7) / 8);
-  std::memcpy(copy->data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(copy->data(), bytes.data(), bytes.size());
   const auto view = std::as_bytes(std::span(*copy)).first(bytes.size());
   return Shard::parse(std::move(copy), view, name);
 }

@@ -140,7 +140,7 @@ class HubTest : public ::testing::Test {
   std::string root_ = join_path(folder_.path(), "root"), cache_ = join_path(folder_.path(), "cache/hub");
   std::string large_ = [] {
     std::string text;
-    for (int i = 0; i < 100000; ++i) text += static_cast<char>(i * i % 251);
+    for (int64_t i = 0; i < 100000; ++i) text += static_cast<char>(i * i % 251);
     return text;
   }();
   std::unique_ptr<Server> server_;

@@ -222,14 +222,6 @@ TEST(TerminalTraits, FollowTheEnvironment) {
   EXPECT_EQ(Console(ConsoleMode::Auto, terminal.out, terminal.out).mode(), ConsoleMode::Bar);
 }
 
-TEST(Console, ModesHaveNames) {
-  EXPECT_EQ(parse_console_mode("auto"), ConsoleMode::Auto);
-  EXPECT_EQ(parse_console_mode("bar"), ConsoleMode::Bar);
-  EXPECT_EQ(parse_console_mode("plain"), ConsoleMode::Plain);
-  EXPECT_EQ(parse_console_mode("quiet"), ConsoleMode::Quiet);
-  EXPECT_THROW(parse_console_mode("loud"), ConfigError);
-}
-
 // Runs a small session with its output in files and returns what each stream got.
 std::pair<std::string, std::string> streams_of(ConsoleMode mode) {
   TemporaryFolder folder;

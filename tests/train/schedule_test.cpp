@@ -134,15 +134,5 @@ TEST(Schedule, RejectsWhatMakesNoSense) {
   EXPECT_THROW(learning_rate({ScheduleType::Cosine, 1e-3, 0, 10, 0, 0}, -1), Error);
 }
 
-TEST(Schedule, NamesAreReadBack) {
-  for (const auto type :
-       {ScheduleType::Cosine, ScheduleType::Linear, ScheduleType::Constant, ScheduleType::Wsd}) {
-    EXPECT_EQ(parse_schedule_type(to_string(type)), type);
-  }
-  EXPECT_EQ(parse_schedule_type("constant_with_warmup"), ScheduleType::Constant);
-  EXPECT_EQ(parse_schedule_type("warmup_stable_decay"), ScheduleType::Wsd);
-  EXPECT_THROW(parse_schedule_type("cosin"), ConfigError);
-}
-
 }  // namespace
 }  // namespace octet

@@ -108,6 +108,7 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
   const auto bytes = static_cast<size_t>(to.bytes());
   if (bytes == 0) return;
   const OpScope scope(profiler_, OpKind::Copy, "copy_to_device", bytes_of(to));
+  if (bytes >= StagedCopy::kLarge) return staged_copy_.to_device(to.data, from, bytes, stream());
   cuda_check(cudaMemcpyAsync(to.data, from, bytes, cudaMemcpyHostToDevice, stream()), "copy_to_device");
   // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to
   // wait.
@@ -119,6 +120,7 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
 
 void CudaBackend::copy_to_host(void* to, Tensor from) {
   const auto bytes = static_cast<size_t>(from.bytes());
+  if (bytes >= StagedCopy::kLarge) return staged_copy_.to_host(to, from.data, bytes, stream());
   if (bytes != 0)
     cuda_check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, stream()), "copy_to_host");
   cuda_check(cudaStreamSynchronize(stream()), "copy_to_host");

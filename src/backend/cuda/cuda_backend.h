@@ -9,6 +9,7 @@
 #include "backend/cuda/gemm_plan.h"
 #include "backend/cuda/graph_cache.h"
 #include "backend/cuda/profiler.h"
+#include "backend/cuda/staged_copy.h"
 #include "backend/cuda_workspace.h"
 #include "ops/backend.h"
 
@@ -135,6 +136,7 @@ class CudaBackend final : public Backend {
 
   CudaOptions options_;
   CudaStream stream_;
+  StagedCopy staged_copy_;
   Profiler profiler_{stream_.get()};
   GraphCache graphs_{stream_.get()};
   int sm_count_ = 0;
