@@ -45,7 +45,7 @@ HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const s
   fail(
       "[hub {}] not in the cache ({}), and {}. Put {} into a folder and name that folder instead, or run on "
       "a "
-      "machine with network: huggingface-cli download {}{}{}, and copy {} here",
+      "machine with network: hf download {}{}{}, and copy {} here",
       request.id, cache.folder(), why, wanted(request), request.id,
       request.kind == HubKind::Dataset ? " --repo-type dataset" : "",
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());

@@ -70,7 +70,8 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   }
   if (config.save_total_limit == 1) {
     errors.push_back(
-        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the one "
+        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the "
+        "one "
         "that is being replaced");
   }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
@@ -120,11 +121,6 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
   }
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
-  if (config.max_steps > 0 && config.warmup_steps > config.max_steps) {
-    idle.push_back(
-        fmt::format("the learning rate does not reach its peak: warmup_steps {} is beyond max_steps {}",
-                    config.warmup_steps, config.max_steps));
-  }
   return idle;
 }
 

@@ -189,7 +189,7 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   TemporaryOutput folder(env, target);
   env.write_synced(join_path(folder.path(), "config.json"),
-               to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
+                   to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
   env.write_synced(join_path(folder.path(), kGenerationName), generation_config(env, model, config));
   if (!tokenizer_name.empty())
     exported.tokenizer = export_tokenizer(env, tokenizer_name, folder.path(), config.max_positions);

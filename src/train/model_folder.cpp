@@ -116,7 +116,11 @@ std::string local_model_folder(const std::string& name) {
     }
     return true;
   };
-  return hub_snapshot(request);
+  try {
+    return hub_snapshot(request);
+  } catch (const Error& error) {
+    fail("there is no folder {}, and as a hub id: {}", name, error.what());
+  }
 }
 
 ModelFolder find_model(const std::string& name, bool best) {

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -99,7 +100,8 @@ class Run {
         console_(config_.progress),
         evaluator_(make_eval_loader_factory(setup_), config_.eval_batches),
         lock_(std::move(lock)) {
-    if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
+    names_itself_ = config_.run_name.empty();
+    if (names_itself_) config_.run_name = default_run_name(setup_.model);
   }
 
   int train() {
@@ -161,6 +163,7 @@ class Run {
   // The run's folder with all that is written into it. What holds a run or its checkpoints is refused unless that run
   // goes on: two runs would be mixed, and old checkpoints pruned.
   void open_run_folder() {
+    if (names_itself_) take_free_name();
     const std::string folder = run_folder(config_);
     const bool saves = config_.save_strategy == TrainConfig::SaveStrategy::Steps;
     const std::string checkpoints = checkpoint_directory(config_, is_fp8());
@@ -188,16 +191,34 @@ class Run {
     if (saves) open_saver(checkpoints);
   }
 
+  // Runs that are started within one second without a name must not meet.
+  void take_free_name() {
+    const std::string base = config_.run_name;
+    env_.make_directories(config_.output_dir);
+    for (int i = 2;; ++i) {
+      try {
+        env_.make_directory(run_folder(config_));
+        return;
+      } catch (const IoError& error) {
+        if (error.code() != EEXIST) throw;
+        config_.run_name = fmt::format("{}-{}", base, i);
+      }
+    }
+  }
+
   void open_saver(const std::string& directory) {
     const int64_t bytes = state_bytes(model_.parameters());
     SaveOptions options{.total_limit = config_.save_total_limit, .in_background = config_.save_async};
-    if (checkpoint_ && goes_on_here()) {
-      options.best = best_eval_;
-      // A kill between the two pointers leaves the older one.
-      if (best_eval_ && checkpoint_->summary.loss == *best_eval_ &&
-          parent_path(checkpoint_->path) == directory) {
-        CheckpointStore(env_, directory).mark_best(checkpoint_->step);
-      }
+    CheckpointStore store(env_, directory);
+    for (const CheckpointListing& listing : store.list()) {
+      const double loss = listing.checkpoint.summary.loss;
+      if (listing.is_best && listing.is_whole() && std::isfinite(loss)) options.best = loss;
+    }
+    // A kill between the two pointers leaves the older one.
+    if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
+        checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {
+      store.mark_best(checkpoint_->step);
+      options.best = checkpoint_->summary.loss;
     }
     if (setup_.backend->name() != "cpu" && !has_host_memory_for(bytes)) {
       options.in_place = true;
@@ -240,7 +261,7 @@ class Run {
     outcome_.first_loss = state.first_loss;
     outcome_.last_loss = state.last_loss;
     outcome_.first_eval = state.first_eval;
-    outcome_.best_eval = best_eval_ = state.best_eval;
+    outcome_.best_eval = state.best_eval;
     skipped_in_a_row_ = state.skipped_in_a_row;
     spikes_.restore(state.loss_window, state.spikes_in_a_row);
     saved_step_ = state.step;
@@ -268,6 +289,10 @@ class Run {
   }
 
   void save() {
+    if (eval_step_ == outcome_.steps && outcome_.last_eval && !std::isfinite(*outcome_.last_eval)) {
+      log_warning("step {}: the evaluation is not finite; this state is not saved", outcome_.steps);
+      return;
+    }
     CheckpointSummary summary{.precision = setup_.precision_label};
     if (eval_step_ == outcome_.steps && outcome_.last_eval) summary.loss = *outcome_.last_eval;
     saver_->save(*setup_.backend, model_, state(), to_yaml(config_), summary);
@@ -296,8 +321,8 @@ class Run {
       verdict_ = kExitSaveFailed;
       log_line(LogLevel::Error, fmt::format("the state of step {} is not saved", outcome_.steps));
     } else if (saved_step_ != outcome_.steps) {
-      log_warning("{} steps since the checkpoint of step {} are not saved: writing it took until now",
-                  outcome_.steps - saved_step_, saved_step_);
+      log_warning("{} steps since the checkpoint of step {} are not saved", outcome_.steps - saved_step_,
+                  saved_step_);
     }
     outcome_.save = saver_->last_cost();
   }
@@ -492,10 +517,10 @@ class Run {
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;
   std::string sample_before_;
+  bool names_itself_ = false;  // the run_name is made here
   int skipped_in_a_row_ = 0;
   int64_t saved_step_ = 0;              // the last step whose state is on disk or on its way
   int64_t eval_step_ = -1;              // the step of outcome_.last_eval
-  std::optional<double> best_eval_;     // lowest evaluation loss of the checkpoints before this process
   std::optional<double> slowest_save_;  // seconds
   std::optional<int> verdict_;          // the exit code of a run that must not go on
 };

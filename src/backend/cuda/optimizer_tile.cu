@@ -327,10 +327,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
           v_largest = fmaxf(v_largest, root[j]);
         }
         const RowScales scales = row_scales(m_largest, v_largest);
+        // The second lane too where its own columns lie behind the end of a row with eight in its last block.
+        if (row < rows && lane % 16 < 2) {
+          const int64_t block = row * across + tile_col / kAdamTile;
+          (lane % 16 == 0 ? entry.m_scales : entry.v_scales)[block] = scales.factor;
+        }
         if (inside) {
           const RoundingBits bits{random};
-          const int64_t block = row * across + tile_col / kAdamTile;
-          if (lane % 16 < 2) (lane % 16 == 0 ? entry.m_scales : entry.v_scales)[block] = scales.factor;
           uint32_t m_codes[2], v_codes[2];
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
