@@ -34,7 +34,7 @@ def train(args, folder, model, variant, seed):
                "--max_seq_length", str(args.length), "--per_device_train_batch_size", str(args.rows), "--max_steps", str(args.steps),
                "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(40960 // (args.rows * args.length)),
                "--logging_steps", "50", "--seed", str(seed), "--device", args.device, "--num_threads", "1",
-               "--save_strategy", "no", "--use_tensorboard", "false",
+               "--save_strategy", "no", "--data_order", "random", "--use_tensorboard", "false",
                "--output_dir", folder, "--run_name", name, "--progress", "plain", *VARIANTS[variant]]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:

@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, dataset, tokenizer;
+  std::string model, dataset, split, tokenizer;
   bool best = false, json = false;
   int64_t max_seq_length = 0, batch_size = 8, batches = 0;
   DeviceOptions device;
@@ -39,6 +39,7 @@ EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, co
   // Examples are read as the run read them: columns, chat template, packing.
   TrainConfig config = model.run.value_or(TrainConfig{});
   config.eval_dataset = options.dataset;
+  config.eval_dataset_split = options.split;
   config.tokenizer = model.tokenizer;
   config.max_seq_length = shape.length;
   return open_evaluation_data(config, model.config.vocab, *tokenizer);
@@ -95,6 +96,8 @@ int eval_command(std::span<const std::string> arguments) {
   app.add_option("--dataset", options.dataset,
                  "Whatever octet train takes: text, token files, JSONL, Parquet, a prepared folder, demo")
       ->required();
+  app.add_option("--dataset_split", options.split,
+                 "Files of this split only, by their names: test, validation; default: all but these");
   app.add_option("--tokenizer", options.tokenizer, "Default: what the model came with");
   app.add_option("--max_seq_length", options.max_seq_length,
                  "Tokens of a window; default: the model's positions, at most 1024")

@@ -76,7 +76,8 @@ int prepare_command(std::span<const std::string> given) {
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(
       config, config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
   const PreparedFolder prepared = prepare_with_progress(config,
-                                                        {.dataset = config.dataset,
+                                                        {.examples = train_examples(config),
+                                                         .max_samples = config.max_samples,
                                                          .eval_split = config.eval_split,
                                                          .seed = static_cast<uint64_t>(config.seed),
                                                          .output = output},

@@ -81,6 +81,7 @@ class Builder {
  private:
   template <class T>
   json* place_value(T&& value) {
+    if (++values_ > options_.max_values) fail_at(here(), fmt::format("more than {} values", options_.max_values));
     if (open_.empty()) {
       root_ = std::forward<T>(value);
       return &root_;
@@ -133,6 +134,7 @@ class Builder {
   std::string_view place_;
   JsonOptions options_;
   const char* furthest_;
+  int64_t values_ = 0;
   json root_;
   std::vector<json*>
       open_;  // containers from the root to where the parser is; stable, as only the last one grows

@@ -11,6 +11,8 @@ struct JsonOptions {
   // Arrays and objects inside one another. Copying, printing and destroying a value recurse once per level,
   // so the limit also keeps those within the stack.
   int max_depth = 64;
+  // Values in all; each takes many times the two bytes that it may be in the text.
+  int64_t max_values = INT64_MAX;
   bool refuse_duplicate_keys = false;  // otherwise the last one wins, as in most readers
   // Where the text stands in its file, for the places in errors.
   int64_t first_line = 1;

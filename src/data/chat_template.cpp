@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/unicode.h"
 
@@ -122,8 +123,18 @@ ChatTemplate choose_chat_template(const Tokenizer& tokenizer, ExampleFormat form
   return format == ExampleFormat::Alpaca ? ChatTemplate::Alpaca : ChatTemplate::Plain;
 }
 
+std::vector<std::string> prefix_tokens(const Tokenizer& tokenizer) {
+  constexpr int32_t kText = -1;  // stands for the text, to tell what is put before it from what comes behind
+  std::vector<std::string> names;
+  for (const int32_t id : tokenizer.add_special({kText})) {
+    if (id == kText) break;
+    names.push_back(tokenizer.decode(std::vector<int32_t>{id}));
+  }
+  return names;
+}
+
 ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenizer, const LossRoles& loss,
-                           std::optional<std::string> default_system, bool add_eos)
+                           std::optional<std::string> default_system, bool add_eos, bool add_bos)
     : template_(chat_template), loss_(loss), default_system_(std::move(default_system)) {
   for (const char* token : special_tokens(chat_template)) {
     require(tokenizer.find_token(token).has_value(),
@@ -132,7 +143,16 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenize
             "none) or the model's own tokenizer",
             name_of(chat_template), token);
   }
+  const bool is_text = chat_template == ChatTemplate::Alpaca || chat_template == ChatTemplate::Plain;
   if (add_eos && tokenizer.eos()) eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
+  if (add_eos && is_text && eos_.empty()) {
+    log_warning(
+        "data: the tokenizer has no end-of-text token: the template {} can not mark where an answer ends, and "
+        "a model trained on it will not stop",
+        name_of(chat_template));
+  }
+  // As a text that is given to the model to go on with has it.
+  if (add_bos && is_text) prefix_ = prefix_tokens(tokenizer);
 }
 
 void ChatRenderer::add_special(Example& example, const char* token, bool is_target) const {
@@ -145,6 +165,7 @@ void ChatRenderer::add_text(Example& example, std::string text, bool is_target) 
 
 Example ChatRenderer::render(const Conversation& conversation) const {
   Example example;
+  for (const std::string& token : prefix_) add_special(example, token.c_str(), false);
   switch (template_) {
     case ChatTemplate::Llama3:
     case ChatTemplate::Llama31:

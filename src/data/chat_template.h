@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/conversation.h"
 #include "data/example.h"
@@ -24,7 +25,7 @@ class ChatRenderer {
  public:
   // Error where the tokenizer lacks a token of the template, naming both.
   ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenizer, const LossRoles& loss,
-               std::optional<std::string> default_system, bool add_eos);
+               std::optional<std::string> default_system, bool add_eos, bool add_bos = true);
 
   Example render(const Conversation& conversation) const;
 
@@ -39,8 +40,12 @@ class ChatRenderer {
   ChatTemplate template_;
   LossRoles loss_;
   std::optional<std::string> default_system_;
-  std::string eos_;  // its name; empty: none is added
+  std::string eos_;                  // its name; empty: none is added
+  std::vector<std::string> prefix_;  // of templates without a beginning of their own
 };
+
+// The names of the tokens that the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>).
+std::vector<std::string> prefix_tokens(const Tokenizer& tokenizer);
 
 // What Auto means for this tokenizer.
 ChatTemplate choose_chat_template(const Tokenizer& tokenizer, ExampleFormat format);

@@ -125,7 +125,7 @@ Message message_of(const json& item, const std::string& place) {
   if (!item.is_object()) {
     fail_record(SkipReason::BadValue, "[{}: a message is {}, expected an object", place, item.type_name());
   }
-  const bool is_sharegpt = item.contains("from");
+  const bool is_sharegpt = item.contains("from") && !item["from"].is_null();
   const char* role_key = is_sharegpt ? "from" : "role";
   const char* content_key = is_sharegpt ? "value" : "content";
   const auto role = item.find(role_key), content = item.find(content_key);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "data/record_reader.h"
@@ -6,22 +7,27 @@
 namespace octet {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr size_t kMaxFields = 65536;  // of a record
 
 class CsvRecords final : public RecordReader {
  public:
   CsvRecords(std::unique_ptr<ByteStream> stream, char separator, const RecordLimits& limits)
       : bytes_(std::move(stream), limits.window), separator_(separator), limits_(limits) {
     if (bytes_.starts_with(kByteOrderMark)) bytes_.consume(kByteOrderMark.size());
-    if (!read_fields()) return;  // an empty file has no records
+    try {
+      if (!read_fields()) return;  // an empty file has no records
+    } catch (const RecordError& error) {
+      // No bad record that could be left out: without its header the whole file has no meaning.
+      fail("{} (the header line)", error.what());
+    }
     columns_ = fields_;
+    std::set<std::string_view> names;
     for (size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(columns_[i]) != std::string_view::npos) {
         fail("[{}] line 1: invalid UTF-8 in the name of column {}", path(), i + 1);
       }
-      const bool is_new = std::find(columns_.begin(), columns_.begin() + static_cast<std::ptrdiff_t>(i),
-                                    columns_[i]) == columns_.begin() + static_cast<std::ptrdiff_t>(i);
-      require(is_new, "[{}] line 1: column {} is there twice, expected different names", path(),
+      require(names.insert(columns_[i]).second,
+              "[{}] line 1: column {} is there twice, expected different names", path(),
               printable(columns_[i]));
     }
   }
@@ -67,7 +73,12 @@ class CsvRecords final : public RecordReader {
     size_t size = 0;
     State state = State::FieldStart;
     const auto end_field = [&] {
-      fields_.push_back(std::move(field));
+      // A string each: a line of separators alone would take many times its own size.
+      if (fields_.size() < kMaxFields) {
+        fields_.push_back(std::move(field));
+      } else if (error.empty()) {
+        error = fmt::format("more than {} fields", kMaxFields);
+      }
       field.clear();
       state = State::FieldStart;
     };

@@ -78,7 +78,7 @@ std::vector<std::string> files_of(const std::string& path) {
 }
 
 TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size,
-                       const Tokenizer* tokenizer) {
+                       const Tokenizer* tokenizer, bool skip_bad_text) {
   for (const std::string& file : files) {
     require(is_token_file(file) || is_text_file(file),
             "[dataset] {}: expected *.bin (tokens) or *.txt (text)", file);
@@ -92,7 +92,7 @@ TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size
     for (const std::string& file : files) source.append(TokenSource::from_token_file(file, vocab_size));
   } else {
     require(tokenizer != nullptr, "[dataset] {} is text, which needs a tokenizer", files[0]);
-    source = TokenSource::from_text_files(files, *tokenizer, vocab_size);
+    source = TokenSource::from_text_files(files, *tokenizer, vocab_size, skip_bad_text);
   }
   require(!source.empty(), "[dataset] {}: no tokens in {} file{}", files[0], files.size(),
           files.size() == 1 ? "" : "s");
@@ -117,8 +117,9 @@ TokenSource demo_tokens(const DatasetOptions& options, DemoSplit split, int64_t 
 
 }  // namespace
 
-TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer) {
-  return open_files(files_of(path), vocab_size, tokenizer);
+TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
+                        bool skip_bad_text) {
+  return open_files(files_of(path), vocab_size, tokenizer, skip_bad_text);
 }
 
 Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer) {
@@ -129,7 +130,7 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
   if (options.eval_dataset == kDemo || (options.dataset == kDemo && !names_eval)) {
     dataset.eval = demo_tokens(options, DemoSplit::HeldOut, vocab_size, tokenizer);
   } else if (names_eval) {
-    dataset.eval = open_tokens(options.eval_dataset, vocab_size, tokenizer);
+    dataset.eval = open_tokens(options.eval_dataset, vocab_size, tokenizer, options.skip_bad_text);
   }
   if (options.dataset == kDemo) {
     dataset.train = demo_tokens(options, DemoSplit::Train, vocab_size, tokenizer);
@@ -146,10 +147,10 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
       files.erase(validation, files.end());
       log_info("data: {} of {} files are named as validation and not trained on: {}{}", held_out.size(),
                held_out.size() + files.size(), held_out[0], held_out.size() > 1 ? ", ..." : "");
-      if (!names_eval) dataset.eval = open_files(held_out, vocab_size, tokenizer);
+      if (!names_eval) dataset.eval = open_files(held_out, vocab_size, tokenizer, options.skip_bad_text);
     }
   }
-  dataset.train = open_files(files, vocab_size, tokenizer);
+  dataset.train = open_files(files, vocab_size, tokenizer, options.skip_bad_text);
   if (dataset.eval.empty())
     std::tie(dataset.train, dataset.eval) = dataset.train.split_tail(options.eval_split);
   return dataset;

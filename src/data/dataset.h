@@ -17,6 +17,7 @@ struct DatasetOptions {
   std::string eval_dataset = {};
   double eval_split = 0.01;
   uint64_t seed = 0;             // of the demo's stories
+  bool skip_bad_text = false;    // leave out texts with invalid UTF-8 rather than fail
   int64_t demo_stories = 20000;  // for training; a tenth as many for evaluation
 };
 
@@ -30,6 +31,7 @@ struct Dataset {
 Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer);
 
 // One path (file, folder or glob) as it is, without any split.
-TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer);
+TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
+                        bool skip_bad_text = false);
 
 }  // namespace octet

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/dataset_presets.h"
+#include "data/manifest.h"
 #include "data/record_reader.h"
 #include "io/env.h"
 #include "io/hub.h"
@@ -90,13 +91,21 @@ std::vector<std::string> absolute(const std::string& folder, std::vector<std::st
   return paths;
 }
 
-std::vector<std::string> files_of_folder(const std::string& folder, const std::string& split) {
+// What `octet prepare` writes is tokens and a description of them, no text; it may lie below its own input.
+bool is_prepared_folder(const std::string& folder) {
+  Env& env = posix_env();
+  return has_dataset_manifest(env, folder) || has_dataset_progress(env, folder);
+}
+
+// The dataset files of a folder and of those below it, relative to it.
+std::vector<std::string> list_folder(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::follow_directory_symlink, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const bool is_hidden = entry->path().filename().string().starts_with('.');
-    if (is_hidden && entry->is_directory()) entry.disable_recursion_pending();
+    if (entry->is_directory() && (is_hidden || is_prepared_folder(entry->path().string())))
+      entry.disable_recursion_pending();
     if (!is_hidden && entry->is_regular_file()) {
       paths.push_back(entry->path().lexically_relative(folder).string());
     }
@@ -105,12 +114,23 @@ std::vector<std::string> files_of_folder(const std::string& folder, const std::s
   const std::vector<std::string> files = data_files(paths);
   require(!files.empty(), "[dataset] {}: {} files in this folder, none of them a dataset; expected {}",
           folder, paths.size(), kFileKinds);
+  return files;
+}
+
+std::vector<std::string> files_of_folder(const std::string& folder, const std::string& split,
+                                         const std::vector<std::string>& files) {
   const std::vector<std::string> chosen = paths_of_split(files, split);
   require(!chosen.empty(), "[dataset] {}: no file of the split '{}' among {} ({}, ...)", folder, split,
           files.size(), files[0]);
   check_one_kind(chosen, folder);
   check_all_parts(chosen, folder);
   return absolute(folder, chosen);
+}
+
+// The folders that a pattern spells out before its first special character, with the '/' behind them.
+std::string fixed_folder(const std::string& pattern) {
+  const size_t slash = pattern.substr(0, pattern.find_first_of("~*?[{\\")).rfind('/');
+  return slash == pattern.npos ? "" : pattern.substr(0, slash + 1);
 }
 
 std::vector<std::string> files_of_glob(const std::string& pattern, const std::string& split) {
@@ -128,8 +148,15 @@ std::vector<std::string> files_of_glob(const std::string& pattern, const std::st
     require(file_kind(path).has_value(), "[dataset] {}: not a known kind of dataset file, expected {}", path,
             kFileKinds);
   }
-  // A glob says itself which files it means; only a split that is asked for narrows it.
-  if (!split.empty()) files = paths_of_split(files, split);
+  // A glob says itself which files it means; only a split that is asked for narrows it. The folders that all files
+  // share say nothing about the split, whatever their names are.
+  if (!split.empty()) {
+    const std::string folder = fixed_folder(pattern);
+    std::vector<std::string> below;
+    for (const std::string& path : files) below.push_back(path.substr(folder.size()));
+    files = paths_of_split(below, split);
+    for (std::string& path : files) path.insert(0, folder);
+  }
   require(!files.empty(), "[dataset] {}: no file{}", pattern,
           split.empty() ? "" : fmt::format(" of the split '{}'", split));
   check_one_kind(files, pattern);
@@ -187,7 +214,16 @@ ResolvedDataset resolve_preset(const DatasetPreset& preset, const ExampleOptions
     resolved.options.text_column = preset.text_column;
   }
   if (!options.data_dir.empty()) {
-    resolved.files = files_of_folder(options.data_dir, options.split.empty() ? "" : options.split);
+    // The folder may be a copy of the repository, with more in it than the preset is, or hold just the files.
+    std::vector<std::string> files = list_folder(options.data_dir);
+    std::vector<std::string> of_preset;
+    for (const std::string& path : files) {
+      if (matches_any_glob(path, split_list(preset.files))) of_preset.push_back(path);
+    }
+    if (!of_preset.empty()) files = std::move(of_preset);
+    std::string split = options.split;
+    if (split.empty() && !paths_of_split(files, std::string(preset.split)).empty()) split = preset.split;
+    resolved.files = files_of_folder(options.data_dir, split, files);
     return resolved;
   }
   if (resolved.options.revision.empty()) resolved.options.revision = preset.revision;
@@ -244,7 +280,9 @@ ResolvedDataset resolve_dataset(const ExampleOptions& options) {
   require(!dataset.empty(),
           "[dataset] empty, expected a file, a folder, a glob, a preset or a hub id org/name");
   std::error_code ignored;
-  if (fs::is_directory(dataset, ignored)) return {files_of_folder(dataset, options.split), options};
+  if (fs::is_directory(dataset, ignored)) {
+    return {files_of_folder(dataset, options.split, list_folder(dataset)), options};
+  }
   if (fs::exists(dataset, ignored)) {
     require(file_kind(dataset).has_value(), "[dataset] {}: not a known kind of dataset file, expected {}",
             dataset, kFileKinds);

@@ -31,16 +31,9 @@ class Reader final : public DatasetReader {
     }
     total_bytes_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
     if (template_ != ChatTemplate::Auto) make_renderer();
-    const auto name_of_token = [&](int32_t id) { return tokenizer.decode(std::vector<int32_t>{id}); };
-    if (options_.add_eos && tokenizer.eos()) eos_ = name_of_token(*tokenizer.eos());
-    if (options_.add_bos) {
-      constexpr int32_t kText =
-          -1;  // stands for the text, to tell what is put before it from what comes behind
-      for (const int32_t id : tokenizer.add_special({kText})) {
-        if (id == kText) break;
-        bos_.push_back(name_of_token(id));
-      }
-    }
+    if (options_.add_eos && tokenizer.eos())
+      eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
+    if (options_.add_bos) bos_ = prefix_tokens(tokenizer);
     open_next_file();
   }
 
@@ -87,10 +80,14 @@ class Reader final : public DatasetReader {
     records_.reset();
     if (file_ == files_.size()) return;
     const std::string& path = files_[file_++];
-    records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
-      set_columns(columns, fmt::format("{}]", path));
-      return columns_->all();
-    });
+    try {
+      records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
+        set_columns(columns, fmt::format("{}]", path));
+        return columns_->all();
+      });
+    } catch (const RecordError& error) {
+      fail("{}", error.what());  // of the whole file: nothing that could be left out and gone on behind
+    }
   }
 
   // The first record decides for the whole dataset.
@@ -109,7 +106,8 @@ class Reader final : public DatasetReader {
   }
 
   void make_renderer() {
-    renderer_.emplace(template_, *tokenizer_, loss_, options_.default_system, options_.add_eos);
+    renderer_.emplace(template_, *tokenizer_, loss_, options_.default_system, options_.add_eos,
+                      options_.add_bos);
   }
 
   // False for an empty text.

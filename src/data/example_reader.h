@@ -65,7 +65,7 @@ struct ExampleOptions {
   std::string loss_on = "completion";
   // System message of conversations without one; "" for none, nothing for the template's own.
   std::optional<std::string> default_system = std::nullopt;
-  bool add_bos = true;  // text: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
+  bool add_bos = true;  // text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
   bool add_eos = true;  // text, Alpaca and Plain: the tokenizer's eos behind the text or the answer
   OnError on_error = OnError::Stop;  // Skip: bad records are counted and left out
 };
@@ -92,6 +92,10 @@ class DatasetReader : public ExampleReader {
   virtual ExampleFormat format() const = 0;
   virtual ChatTemplate chat_template() const = 0;
 };
+
+// Goes up with every change of the code after which the same files give other tokens or targets, so that what was
+// prepared before it is not taken for the same. 2: bos in front of alpaca and plain conversations.
+constexpr int kReaderVersion = 2;
 
 // Resolves the dataset (downloading it where need be) and opens its first file. The tokenizer must outlive the
 // reader; it decides the chat template and names bos and eos. A dataset in which no example was found is an

@@ -6,7 +6,6 @@
 namespace octet {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::string_view kSpaces = " \t\r\n";
 
 bool is_space(char c) {
@@ -15,7 +14,7 @@ bool is_space(char c) {
 
 // `text` begins at `line` and `column` of the file.
 void parse_object(Record& record, std::string_view text, const std::string& path, int64_t line,
-                  int64_t column) {
+                  int64_t column, const RecordLimits& limits) {
   const size_t bad = find_invalid_utf8(text);
   if (bad != text.npos) {
     const std::string_view before = text.substr(0, bad);
@@ -26,7 +25,8 @@ void parse_object(Record& record, std::string_view text, const std::string& path
     fail_record(SkipReason::InvalidUtf8, "[{}] line {}, byte {}: invalid UTF-8", path, line + lines, in_line);
   }
   try {
-    record.value = parse_json(text, path, {.first_line = line, .first_column = column});
+    record.value = parse_json(
+        text, path, {.max_values = limits.max_values, .first_line = line, .first_column = column});
   } catch (const Error& error) {
     throw RecordError(SkipReason::BrokenRecord, error.what());
   }
@@ -49,7 +49,7 @@ class JsonLines final : public RecordReader {
       if (begin == line_.npos) continue;
       const size_t end = line_.find_last_not_of(kSpaces) + 1;
       parse_object(record, std::string_view(line_).substr(begin, end - begin), bytes_.stream().path(),
-                   number_, static_cast<int64_t>(begin) + 1);
+                   number_, static_cast<int64_t>(begin) + 1, limits_);
       return true;
     }
     return false;
@@ -120,7 +120,7 @@ class JsonRecords final : public RecordReader {
     const int64_t column = bytes_.position() - line_start_ + 1;
     read_value();
     has_value_ = true;
-    parse_object(record, value_, bytes_.stream().path(), first_line_, column);
+    parse_object(record, value_, bytes_.stream().path(), first_line_, column, limits_);
     return true;
   }
 

@@ -7,6 +7,8 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "data/permutation.h"
 
@@ -39,12 +41,13 @@ Loader::Loader(TokenSource source, const LoaderOptions& options)
   check(options_, source_);
   windows_ = (source_.size() - 1) / options_.length;
   row_.resize(static_cast<size_t>(options_.length) + 1);
+  // What the numbering of samples depends on.
+  state_.data_hash =
+      Hash64().add(source_.hash()).add(options_.length).add(static_cast<int>(options_.order)).value();
 }
 
 void Loader::set_state(const LoaderState& state) {
-  require(state.next_sample >= 0, "[loader] state with next_sample {}, expected at least 0",
-          state.next_sample);
-  state_ = state;
+  state_ = restored(state, state_.data_hash);
 }
 
 double Loader::epoch() const {
@@ -97,6 +100,20 @@ void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
       batch.document_starts.push_back(static_cast<int32_t>(base + i + 1));
     }
   }
+}
+
+LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash) {
+  require(saved.next_sample >= 0, "[loader] state with next_sample {}, expected at least 0",
+          saved.next_sample);
+  if (saved.data_hash != data_hash && saved.data_hash != 0) {
+    log_warning(
+        "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; going "
+        "on there, but tokens may be seen again or not at all in this epoch",
+        saved.next_sample);
+  }
+  LoaderState state = saved;
+  state.data_hash = data_hash;
+  return state;
 }
 
 void SampleLoader::prepare_batch(Batch& batch, int64_t rows, int64_t length) {

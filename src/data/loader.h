@@ -43,6 +43,9 @@ class SampleLoader : public BatchSource {
   virtual int64_t samples_per_epoch() const = 0;
 
  protected:
+  // The state to go on with at `saved`, for a loader of the data with this hash: warns where the saved place is of
+  // other data. Error for a place that can not be.
+  static LoaderState restored(const LoaderState& saved, uint64_t data_hash);
   // Room for rows x length tokens, no documents yet.
   static void prepare_batch(Batch& batch, int64_t rows, int64_t length);
 };

@@ -163,11 +163,22 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   return manifest;
 }
 
-bool has_dataset_manifest(Env& env, const std::string& folder) {
-  const std::string path = join_path(folder, kManifestName);
+namespace {
+
+bool is_manifest(Env& env, const std::string& path) {
   if (!env.exists(path) || env.is_directory(path)) return false;
   // Other programs have a manifest.json too.
   return env.read_text(path).find(fmt::format("\"format\": \"{}\"", kFormat)) != std::string::npos;
+}
+
+}  // namespace
+
+bool has_dataset_manifest(Env& env, const std::string& folder) {
+  return is_manifest(env, join_path(folder, kManifestName));
+}
+
+bool has_dataset_progress(Env& env, const std::string& folder) {
+  return is_manifest(env, join_path(folder, kProgressName));
 }
 
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {

@@ -64,6 +64,8 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
 
 // Whether the folder holds a whole prepared dataset.
 bool has_dataset_manifest(Env& env, const std::string& folder);
+// Whether it holds one that is not finished.
+bool has_dataset_progress(Env& env, const std::string& folder);
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
 // Writes the file under a temporary name, syncs it, and renames it.
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,

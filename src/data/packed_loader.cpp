@@ -6,7 +6,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "data/permutation.h"
 
 namespace octet {
@@ -20,8 +19,7 @@ uint64_t hash_of(const DocumentSource& source, const PackedLoaderOptions& option
   Hash64 hash;
   hash.add(options.length).add(static_cast<int>(options.packing)).add(options.shuffle);
   for (const Shard& shard : source.shards()) {
-    hash.add(shard.kind().tokenizer_hash).add(shard.counts().documents);
-    hash.add(shard.counts().tokens).add(shard.counts().targets);
+    hash.add(shard.kind().tokenizer_hash).add(shard.counts().documents).add(shard.checksum());
   }
   return hash.value();
 }
@@ -40,6 +38,8 @@ PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& opt
   require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
           "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
           options.length);
+  require(plan_->length() == options.length, "[loader] a packing plan of {} tokens a row, expected {}",
+          plan_->length(), options.length);
   require(plan_->rows() > 0 && source_.counts().targets > 0,
           "[dataset] nothing to train on: {} documents with {} tokens and {} targets",
           source_.counts().documents, source_.counts().tokens, source_.counts().targets);
@@ -48,18 +48,7 @@ PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& opt
 }
 
 void PackedLoader::set_state(const LoaderState& state) {
-  require(state.next_sample >= 0, "[loader] state with next_sample {}, expected at least 0",
-          state.next_sample);
-  const uint64_t data = state_.data_hash;
-  if (state.data_hash != data) {
-    log_warning(
-        "the saved place in the data (sample {}) is of other data, max_seq_length or packing; going on "
-        "there, but "
-        "documents may be seen again or not at all in this epoch",
-        state.next_sample);
-  }
-  state_ = state;
-  state_.data_hash = data;
+  state_ = restored(state, state_.data_hash);
 }
 
 double PackedLoader::epoch() const {

@@ -35,6 +35,7 @@ class PackingPlan {
   // Places of the same length as `place`: from .first, .second of them.
   std::pair<int64_t, int64_t> same_length(int64_t place) const;
   int64_t fragment_length(int64_t place) const;
+  int64_t length() const { return length_; }  // of a row
 
   struct Totals {
     int64_t inputs = 0;           // places of rows that hold a token of a document
@@ -55,7 +56,7 @@ class PackingPlan {
 
   int64_t length_;
   std::vector<Fragment> fragments_;     // by length, longest first; equal ones in the order of the data
-  std::vector<int64_t> length_starts_;  // (length + 2) of the fragments of length - i
+  std::vector<int64_t> length_starts_;  // (length + 1): i is where those of length_ - i begin
   std::vector<uint32_t> places_;        // of all rows
   std::vector<int64_t> row_starts_;     // (rows + 1) into places_
   Totals totals_;

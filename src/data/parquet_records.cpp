@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kBatchRows = 256;
+constexpr int64_t kBatchRows = 256;          // at most, read at once
+constexpr int64_t kBatchBytes = 64 << 20;  // likewise, where the rows are long, by their mean size
 constexpr int64_t kStreamBytes = 1 << 20;  // of a column chunk, read ahead
 
 // A string, as a view into the array; nothing for another type.
@@ -50,14 +51,26 @@ json list_at(const arrow::Array& array, int64_t i) {
   return values;
 }
 
-// The types that the columns of a dataset can have; others become the text that Arrow prints for them, so that
-// an error can show it.
+// The types that the columns of a dataset can have. Others become an object, which is no text that could be trained on
+// by mistake, with the type's name.
 json value_at(const arrow::Array& array, int64_t i) {
   if (array.IsNull(i)) return nullptr;
   if (const auto text = string_at(array, i)) return std::string(*text);
   switch (array.type_id()) {
     case arrow::Type::BOOL:
       return static_cast<const arrow::BooleanArray&>(array).Value(i);
+    case arrow::Type::INT8:
+      return static_cast<const arrow::Int8Array&>(array).Value(i);
+    case arrow::Type::INT16:
+      return static_cast<const arrow::Int16Array&>(array).Value(i);
+    case arrow::Type::UINT8:
+      return static_cast<const arrow::UInt8Array&>(array).Value(i);
+    case arrow::Type::UINT16:
+      return static_cast<const arrow::UInt16Array&>(array).Value(i);
+    case arrow::Type::UINT32:
+      return static_cast<const arrow::UInt32Array&>(array).Value(i);
+    case arrow::Type::UINT64:
+      return static_cast<const arrow::UInt64Array&>(array).Value(i);
     case arrow::Type::INT32:
       return static_cast<const arrow::Int32Array&>(array).Value(i);
     case arrow::Type::INT64:
@@ -87,7 +100,7 @@ json value_at(const arrow::Array& array, int64_t i) {
     }
     default: {
       const auto scalar = array.GetScalar(i);
-      return scalar.ok() ? json((*scalar)->ToString()) : json(nullptr);
+      return {{array.type()->ToString(), scalar.ok() ? (*scalar)->ToString() : std::string()}};
     }
   }
 }
@@ -100,7 +113,8 @@ bool has_invalid_utf8(const json& value) {
 
 class ParquetRecords final : public RecordReader {
  public:
-  ParquetRecords(const std::string& path, const ColumnChooser& choose) : path_(path) {
+  ParquetRecords(const std::string& path, const ColumnChooser& choose, const RecordLimits& limits)
+      : path_(path), limits_(limits) {
     try {
       open(choose);
     } catch (const Error&) {
@@ -118,6 +132,11 @@ class ParquetRecords final : public RecordReader {
     record.value = json::object();
     const int64_t row = row_++;
     for (int i = 0; i < batch_->num_columns(); ++i) {
+      if (const auto text = string_at(*batch_->column(i), row); text && text->size() > limits_.max_record) {
+        fail_record(SkipReason::BadValue, "[{}] row {}: {} bytes in column {}, expected at most {}", path_,
+                    rows_read_, text->size(), printable(batch_->schema()->field(i)->name()),
+                    limits_.max_record);
+      }
       json value = value_at(*batch_->column(i), row);
       if (has_invalid_utf8(value)) {
         fail_record(SkipReason::InvalidUtf8, "[{}] row {}: invalid UTF-8 in column {}", path_, rows_read_,
@@ -153,11 +172,11 @@ class ParquetRecords final : public RecordReader {
         .enable_buffered_stream();  // else a whole column chunk, which may be the whole file, is read at once
     properties.set_buffer_size(kStreamBytes);
     parquet::ArrowReaderProperties arrow_properties = parquet::default_arrow_reader_properties();
-    arrow_properties.set_batch_size(kBatchRows);
     arrow_properties.set_pre_buffer(false);
     arrow_properties.set_use_threads(false);
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(*opened, properties));
+    arrow_properties.set_batch_size(batch_rows(*builder.raw_reader()->metadata()));
     builder.properties(arrow_properties);
     check(builder.Build(&file_));
     rows_ = file_->parquet_reader()->metadata()->num_rows();
@@ -174,6 +193,17 @@ class ParquetRecords final : public RecordReader {
     check(file_->GetRecordBatchReader(row_groups, leaves, &batches));
     batches_ = std::move(batches);
 #endif
+  }
+
+  // As many rows as make a batch of moderate size in the row group with the longest.
+  static int64_t batch_rows(const parquet::FileMetaData& metadata) {
+    int64_t rows = kBatchRows;
+    for (int i = 0; i < metadata.num_row_groups(); ++i) {
+      const auto group = metadata.RowGroup(i);
+      const int64_t mean = group->total_byte_size() / std::max<int64_t>(group->num_rows(), 1);
+      rows = std::min(rows, kBatchBytes / std::max<int64_t>(mean, 1));
+    }
+    return std::max<int64_t>(rows, 1);
   }
 
   // Parquet counts the leaves of nested columns; the chooser knows the columns themselves.
@@ -213,6 +243,7 @@ class ParquetRecords final : public RecordReader {
   }
 
   std::string path_;
+  RecordLimits limits_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
@@ -226,8 +257,9 @@ bool has_parquet() {
   return true;
 }
 
-std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser& choose) {
-  return std::make_unique<ParquetRecords>(path, choose);
+std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser& choose,
+                                              const RecordLimits& limits) {
+  return std::make_unique<ParquetRecords>(path, choose, limits);
 }
 
 }  // namespace octet
@@ -240,7 +272,8 @@ bool has_parquet() {
   return false;
 }
 
-std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser&) {
+std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser&,
+                                              const RecordLimits&) {
   fail(
       "[{}] octet was built without Parquet: install libparquet-dev, or the Python package pyarrow, and "
       "configure the build again",

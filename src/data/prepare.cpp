@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
-#include <thread>
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,21 +21,19 @@ using nlohmann::ordered_json;
 constexpr uint64_t kSplitStream = 0x7072657061726501;
 constexpr const char* kLockName = ".lock";
 constexpr const char* kTemporaryPrefix = ".tmp-";
+constexpr const char* kTrainName = "train";
+constexpr const char* kValidationName = "validation";
 
-FileLock lock_folder(Env& env, const PrepareOptions& options) {
+// Nothing when it was told to stop while it waited.
+std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, const PrepareHooks& hooks) {
   const std::string path = join_path(options.output, kLockName);
-  for (bool said = false;; said = true) {
-    try {
-      return env.lock(path, fmt::format("{}\n", getpid()));
-    } catch (const IoError& error) {
-      if (error.code() != EWOULDBLOCK) throw;
-      if (!options.wait_for_lock) {
-        fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
-      }
+  const auto on_wait = [&] {
+    if (!options.wait_for_lock) {
+      fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
     }
-    if (!said) log_info("data: another process is preparing {}; waiting for it", options.output);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
+    log_info("data: another process is preparing {}; waiting for it", options.output);
+  };
+  return wait_for_lock(env, path, fmt::format("{}\n", getpid()), on_wait, hooks.stop);
 }
 
 // Names what differs, so that the user sees which flag to change back.
@@ -57,26 +56,40 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
        there.options.dump());
 }
 
-// Removes what a crash has left, and refuses a folder with files of somebody else.
+// "train_00012.octet" or "validation_00000.octet".
+bool is_shard_name(std::string_view name) {
+  for (const std::string_view split : {kTrainName, kValidationName}) {
+    if (!name.starts_with(split)) continue;
+    std::string_view rest = name.substr(split.size());
+    if (!rest.starts_with('_') || !rest.ends_with(kShardExtension)) return false;
+    rest = rest.substr(1, rest.size() - 1 - std::string_view(kShardExtension).size());
+    return rest.size() >= 5 && rest.find_first_not_of("0123456789") == rest.npos;
+  }
+  return false;
+}
+
+// Removes what a crash has left, and refuses a folder with files of somebody else, as it is.
 void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
+  std::vector<std::string> left_over;
   for (const std::string& name : env.list(folder)) {
-    const std::string path = join_path(folder, name);
     const auto listed = [&](const SplitManifest& split) {
-      for (const ShardEntry& shard : split.shards) {
-        if (shard.name == name) return true;
-      }
-      return false;
+      return std::any_of(split.shards.begin(), split.shards.end(),
+                         [&](const ShardEntry& shard) { return shard.name == name; });
     };
     if (name == kLockName || name == kProgressName || listed(known.train) || listed(known.validation))
       continue;
+    std::string_view own = name;
+    const bool is_temporary = own.starts_with(kTemporaryPrefix);
+    if (is_temporary) own.remove_prefix(std::string_view(kTemporaryPrefix).size());
     // A shard that is whole but not in the progress file yet will be written again, with the same bytes.
-    if (name.starts_with(kTemporaryPrefix) || name.ends_with(kShardExtension)) {
-      env.remove_file(path);
+    if (is_shard_name(own) || (is_temporary && (own == kProgressName || own == kManifestName))) {
+      left_over.push_back(name);
       continue;
     }
     fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder,
          name);
   }
+  for (const std::string& name : left_over) env.remove_file(join_path(folder, name));
 }
 
 void check_listed(Env& env, const std::string& folder, const SplitManifest& split) {
@@ -97,8 +110,8 @@ class Preparation {
   // False when it was stopped.
   bool run(DatasetReader& reader) {
     const ShardKind kind{tokenizer_.vocab_size(), tokenizer_.fingerprint()};
-    SplitWriter train(env_, options_.output, "train", kind, options_.shard_tokens, manifest_.train);
-    SplitWriter validation(env_, options_.output, "validation", kind, options_.shard_tokens,
+    SplitWriter train(env_, options_.output, kTrainName, kind, options_.shard_tokens, manifest_.train);
+    SplitWriter validation(env_, options_.output, kValidationName, kind, options_.shard_tokens,
                            manifest_.validation);
     const auto writer_of = [&](int64_t example) -> SplitWriter& {
       return is_validation_example(example, options_.eval_split, options_.seed) ? validation : train;
@@ -117,15 +130,26 @@ class Preparation {
                              train.written().counts.tokens + validation.written().counts.tokens};
     std::vector<TokenizePipeline::Item> items;
     while (pipeline.next(items)) {
-      for (const TokenizePipeline::Item& item : items) {
+      for (TokenizePipeline::Item& item : items) {
         ++progress.documents;
         progress.tokens += static_cast<int64_t>(item.document.tokens.size());
-        if (writer_of(item.example).add(item.document, item.example)) save(train, validation);
+        SplitWriter& writer = writer_of(item.example);
+        // The last training document is held back, for it may be needed for validation.
+        if (&writer == &train && last_) {
+          if (train.add(last_->document, last_->example)) save(train, validation);
+          last_.reset();
+        }
+        if (&writer == &train) {
+          last_ = std::move(item);
+        } else if (validation.add(item.document, item.example)) {
+          save(train, validation);
+        }
       }
       if (hooks_.stop && hooks_.stop()) return false;
       progress.share = pipeline.progress();
       if (hooks_.progress) hooks_.progress(progress);
     }
+    if (last_) end_splits(train, validation);
     train.finish(pipeline.examples());
     validation.finish(pipeline.examples());
     manifest_.examples = pipeline.examples();
@@ -144,6 +168,36 @@ class Preparation {
   const DatasetManifest& manifest() const { return manifest_; }
 
  private:
+  // The document that was held back. Where none was drawn for validation it goes there, or the end of it where there
+  // is no other to train on: few documents are no reason to train without evaluation.
+  void end_splits(SplitWriter& train, SplitWriter& validation) {
+    const TokenizePipeline::Item last = *std::exchange(last_, std::nullopt);
+    const bool lacks_validation = options_.eval_split > 0 && !validation.has_documents();
+    if (lacks_validation && train.has_documents()) {
+      log_info("data: no document was drawn for validation; the last one is held out");
+      validation.add(last.document, last.example);
+      return;
+    }
+    const auto tokens = static_cast<int64_t>(last.document.tokens.size());
+    const int64_t tail =
+        std::max<int64_t>(2, std::llround(options_.eval_split * static_cast<double>(tokens)));
+    if (lacks_validation && tokens - tail >= 2) {
+      const auto part = [&](int64_t begin, int64_t end) {
+        const Document& whole = last.document;
+        return Document{{whole.tokens.begin() + begin, whole.tokens.begin() + end},
+                        {whole.is_target.begin() + begin, whole.is_target.begin() + end}};
+      };
+      const Document front = part(0, tokens - tail), end = part(tokens - tail, tokens);
+      if (SplitWriter::predicts(front) && SplitWriter::predicts(end)) {
+        log_info("data: there is one document; its last {} of {} tokens are held out", tail, tokens);
+        train.add(front, last.example);
+        validation.add(end, last.example);
+        return;
+      }
+    }
+    train.add(last.document, last.example);
+  }
+
   void save(const SplitWriter& train, const SplitWriter& validation) {
     manifest_.train = train.written();
     manifest_.validation = validation.written();
@@ -155,6 +209,7 @@ class Preparation {
   const Tokenizer& tokenizer_;
   DatasetManifest manifest_;
   const PrepareHooks& hooks_;
+  std::optional<TokenizePipeline::Item> last_;  // of the training split, not written yet
 };
 
 void check(const PrepareOptions& options) {
@@ -167,6 +222,7 @@ void check(const PrepareOptions& options) {
 }  // namespace
 
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
+  if (example == 0) return false;  // a dataset of one document is one to train on
   const double draw =
       static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
   return draw * 0x1p-53 < eval_split;
@@ -194,8 +250,9 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   require(!env.exists(options.output) || env.is_directory(options.output),
           "[prepare] {} is a file, expected a folder or a new name", options.output);
   env.make_directories(options.output);
-  const FileLock lock = lock_folder(env, options);
   PrepareResult result;
+  const std::optional<FileLock> lock = lock_folder(env, options, hooks);
+  if (!lock) return result;
   const auto path = [&](const char* name) { return join_path(options.output, name); };
   if (env.exists(path(kManifestName))) {
     result.manifest = read_dataset_manifest(env, path(kManifestName));

@@ -42,7 +42,8 @@ struct PrepareResult {
   std::string first_skip_error;  // of a bad record that was left out
 };
 
-// Whether example number `example` goes into the validation split.
+// Whether example number `example` is drawn for the validation split; the first never is. Where none was drawn the
+// last document is held out instead, or the end of the only one.
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed);
 
 // The options that a manifest keeps and compares.

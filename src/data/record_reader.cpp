@@ -44,7 +44,7 @@ std::unique_ptr<RecordReader> open_records(const std::string& path, const Column
     case FileKind::Tsv:
       return csv_records(open_byte_stream(path), '\t', limits);
     case FileKind::Parquet:
-      return parquet_records(path, choose);
+      return parquet_records(path, choose, limits);
   }
   fail("[{}] not a known kind of dataset file", path);
 }

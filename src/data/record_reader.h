@@ -50,6 +50,7 @@ class RecordReader {
 
 struct RecordLimits {
   size_t max_record = size_t{256} << 20;  // bytes; a longer one is an error, not a machine out of memory
+  int64_t max_values = int64_t{1} << 22;  // of a JSON record: lists, objects, texts, numbers
   size_t max_text = size_t{16} << 20;     // longer texts are given in parts, cut between lines
   size_t window = size_t{1} << 18;        // read at once; tests make it small
 };
@@ -59,6 +60,8 @@ enum class FileKind { Text, JsonLines, Json, Csv, Tsv, Parquet };
 std::optional<FileKind> file_kind(const std::string& path);
 inline constexpr std::string_view kFileKinds =
     ".txt, .jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst behind it) or .parquet";
+
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // Given a file's columns, the ones to read; only Parquet has them before its records. Empty: all.
 using ColumnChooser = std::function<std::vector<std::string>(const std::vector<std::string>&)>;
@@ -76,7 +79,8 @@ std::unique_ptr<RecordReader> json_records(std::unique_ptr<ByteStream> stream,
 // RFC 4180 with a header line; `separator` between the fields.
 std::unique_ptr<RecordReader> csv_records(std::unique_ptr<ByteStream> stream, char separator,
                                           const RecordLimits& limits = {});
-std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser& choose);
+std::unique_ptr<RecordReader> parquet_records(const std::string& path, const ColumnChooser& choose,
+                                              const RecordLimits& limits = {});
 bool has_parquet();  // built in
 
 // The first byte that is not part of a well-formed UTF-8 sequence, or npos.

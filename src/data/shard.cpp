@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/crc32c.h"
+#include "base/hash.h"
 #include "data/token_bytes.h"
 
 namespace octet {
@@ -274,6 +275,11 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
   shard.counts_ = {static_cast<int64_t>(trailer.documents), static_cast<int64_t>(trailer.tokens),
                    static_cast<int64_t>(trailer.targets)};
   shard.name_ = name;
+  shard.checksum_ = Hash64()
+                        .add(trailer.tokens_crc)
+                        .add(trailer.index_crc)
+                        .add(trailer.has_mask != 0 ? trailer.mask_crc : 0)
+                        .value();
   shard.tokens_ = tokens.data();
   shard.starts_ = reinterpret_cast<const uint64_t*>(index.data());
   check_index(shard.starts_, trailer, name, layout.index);

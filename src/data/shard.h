@@ -90,6 +90,10 @@ class Shard {
   const std::byte* token_bytes() const { return tokens_; }
   int64_t token_bytes_offset() const;
   const std::byte* mask_bytes() const { return mask_; }
+  std::span<const uint64_t> document_starts() const {
+    return {starts_, static_cast<size_t>(counts_.documents)};
+  }
+  uint64_t checksum() const { return checksum_; }  // of all sections
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
  private:
@@ -100,6 +104,7 @@ class Shard {
   const std::byte* tokens_ = nullptr;
   const uint64_t* starts_ = nullptr;  // (documents + 1)
   const std::byte* mask_ = nullptr;   // null: all are targets
+  uint64_t checksum_ = 0;
 };
 
 }  // namespace octet

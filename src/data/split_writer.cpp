@@ -34,11 +34,13 @@ void SplitWriter::begin_shard() {
   open_ = std::make_unique<Open>(env_.create(join_path(folder_, name)), kind_);
 }
 
+bool SplitWriter::predicts(const Document& document) {
+  return !document.is_target.empty() && std::any_of(document.is_target.begin() + 1, document.is_target.end(),
+                                                    [](uint8_t is) { return is != 0; });
+}
+
 bool SplitWriter::add(const Document& document, int64_t example) {
-  const bool predicts =
-      !document.is_target.empty() && std::any_of(document.is_target.begin() + 1, document.is_target.end(),
-                                                 [](uint8_t is) { return is != 0; });
-  if (!predicts) {
+  if (!predicts(document)) {
     ++dropped_;
     return false;
   }

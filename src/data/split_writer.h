@@ -16,10 +16,13 @@ class SplitWriter {
               SplitManifest written);
   ~SplitWriter();  // a shard that is not whole is removed
 
+  // Whether the document has a token to predict; add() leaves out others.
+  static bool predicts(const Document& document);
   // True where this document ended a shard.
   bool add(const Document& document, int64_t example);
   void finish(int64_t examples);  // ends the last shard
 
+  bool has_documents() const { return open_ || written_.counts.documents > 0; }
   const SplitManifest& written() const { return written_; }  // whole shards
   int64_t first_wanted() const { return written_.end_example(); }
 

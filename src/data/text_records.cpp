@@ -5,7 +5,6 @@
 namespace octet {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::string_view kMarker = "<|endoftext|>";
 
 // A document ends at the end of the file or at the marker; one newline behind the marker belongs to it.
@@ -78,12 +77,13 @@ class TextRecords final : public RecordReader {
       const size_t found = rest().find(kMarker, searched);
       has_marker_ = found != std::string_view::npos;
       if (has_marker_ && found <= limits_.max_text) return found;
-      if (rest().size() > limits_.max_text) {
+      // A marker may begin before the limit and end behind what is read.
+      if (rest().size() > limits_.max_text + kMarker.size() || (at_end_ && rest().size() > limits_.max_text)) {
         has_marker_ = false;
         return cut(rest());
       }
       searched = rest().size() - std::min(rest().size(), kMarker.size() - 1);
-      if (!read_more()) return rest().size();
+      if (!read_more() && rest().size() <= limits_.max_text) return rest().size();
     }
   }
 

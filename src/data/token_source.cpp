@@ -6,7 +6,11 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/record_reader.h"
 #include "data/token_bytes.h"
 #include "io/env.h"
 
@@ -75,11 +79,17 @@ Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
   return {0, 2, size / 2};
 }
 
+// Enough to tell one file from another without reading all of it.
+uint64_t checksum_of_ends(const std::byte* data, int64_t bytes) {
+  const auto part = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16));
+  return uint64_t{crc32c(data, part)} << 32 | crc32c(data + (static_cast<size_t>(bytes) - part), part);
+}
+
 }  // namespace
 
 void TokenSource::append(Piece piece) {
   if (piece.count == 0) return;
-  has_mask_ = has_mask_ || piece.mask;
+  has_mask_ = has_mask_ || piece.mask || !piece.document_starts.empty();
   starts_.push_back(size_);
   size_ += piece.count;
   pieces_.push_back(std::move(piece));
@@ -97,7 +107,9 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
               4,
               static_cast<int64_t>(owner->size()),
               std::move(name),
+              0,
               0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
   source.append(std::move(piece));
@@ -107,7 +119,9 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
 TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
-  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset};
+  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset,
+              0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
   source.append(std::move(piece));
@@ -121,8 +135,10 @@ TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
                       shard.name(), shard.token_bytes_offset());
   }
   Piece piece{shard.owner(),         shard.token_bytes(), kind.token_width(),
-              shard.counts().tokens, shard.name(),        shard.token_bytes_offset()};
+              shard.counts().tokens, shard.name(),        shard.token_bytes_offset(),
+              shard.checksum()};
   piece.mask = shard.mask_bytes();
+  if (!piece.mask) piece.document_starts = shard.document_starts();
   TokenSource source;
   source.append(std::move(piece));
   return source;
@@ -140,24 +156,30 @@ TokenSource TokenSource::from_documents(std::span<const std::string_view> docume
 }
 
 TokenSource TokenSource::from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
-                                         int64_t vocab_size) {
-  constexpr std::string_view kMarker = "<|endoftext|>";
-  std::vector<std::shared_ptr<const MappedFile>> files;
-  std::vector<std::string_view> documents;
+                                         int64_t vocab_size, bool skip_bad) {
+  std::vector<int32_t> ids;
+  int64_t skipped = 0;
+  std::string first_error;
   for (const std::string& path : paths) {
-    files.push_back(std::make_shared<const MappedFile>(posix_env().map(path)));
-    const auto bytes = files.back()->bytes();
-    std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    while (!rest.empty()) {
-      const size_t end = std::min(rest.find(kMarker), rest.size());
-      if (end > 0) documents.push_back(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + kMarker.size(), rest.size()));
-      if (rest.starts_with('\n')) rest.remove_prefix(1);
+    const std::unique_ptr<RecordReader> records = text_records(open_byte_stream(path));
+    Record record;
+    while (true) {
+      try {
+        if (!records->next(record)) break;
+      } catch (const RecordError& error) {
+        if (!skip_bad) throw;
+        if (skipped++ == 0) first_error = error.what();
+        continue;
+      }
+      const std::vector<int32_t> encoded = tokenizer.encode(record.value["text"].get_ref<const std::string&>());
+      ids.insert(ids.end(), encoded.begin(), encoded.end());
+      if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }
   }
+  if (skipped > 0) log_warning("data: {} texts were left out; the first: {}", skipped, first_error);
   std::string name = paths.empty() ? "no files" : paths[0];
   if (paths.size() > 1) name += fmt::format(" and {} more", paths.size() - 1);
-  return from_documents(documents, std::move(name), tokenizer, vocab_size);
+  return from_ids(std::move(ids), std::move(name), vocab_size);
 }
 
 template <class Out, class Function>
@@ -184,7 +206,13 @@ void TokenSource::read(int64_t first, std::span<int32_t> out) const {
 
 void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
   for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<uint8_t> bits) {
-    read_mask_bits(piece.mask, piece.mask_first + place, bits);
+    const int64_t begin = piece.first + place, end = begin + static_cast<int64_t>(bits.size());
+    read_mask_bits(piece.mask, begin, bits);
+    const auto starts = piece.document_starts;
+    for (auto at = std::lower_bound(starts.begin(), starts.end(), static_cast<uint64_t>(begin));
+         at != starts.end() && std::cmp_less(*at, end); ++at) {
+      bits[static_cast<size_t>(static_cast<int64_t>(*at) - begin)] = 0;
+    }
   });
 }
 
@@ -198,11 +226,17 @@ std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const 
     last.count = held_out;
     last.data += first.count * piece.width;
     last.data_offset += first.count * piece.width;
-    last.mask_first += first.count;
+    last.first += first.count;
     front.append(std::move(first));
     tail.append(std::move(last));
   }
   return {front, tail};
+}
+
+uint64_t TokenSource::hash() const {
+  Hash64 hash;
+  for (const Piece& piece : pieces_) hash.add(piece.first).add(piece.count).add(piece.checksum);
+  return hash.value();
 }
 
 std::string TokenSource::describe() const {

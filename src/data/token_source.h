@@ -26,17 +26,19 @@ class TokenSource {
   // docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
-  // A shard's documents one after another; its mask says which tokens are targets.
+  // A shard's documents one after another; its mask says which tokens are targets. A document's first never is one:
+  // what stands before it is another document.
   static TokenSource from_shard(const Shard& shard, int64_t vocab_size);
 
   // The documents one after another, each followed by the tokenizer's eos where it has one.
   static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
                                     const Tokenizer& tokenizer, int64_t vocab_size);
 
-  // Documents of text files, in order: a document ends at the end of its file or at the marker
-  // "<|endoftext|>" (one newline after the marker belongs to it). Empty documents are left out.
+  // Documents of text files, in order, read as data/record_reader.h reads them: a document ends at the end of its
+  // file or at the marker "<|endoftext|>". Empty documents are left out. Invalid UTF-8 is an Error, or, with
+  // `skip_bad`, that document is left out and a warning counts them.
   static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
-                                     int64_t vocab_size);
+                                     int64_t vocab_size, bool skip_bad = false);
 
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -54,6 +56,9 @@ class TokenSource {
   // data sets of several files hold out a part of each. The two never overlap and together are the whole.
   std::pair<TokenSource, TokenSource> split_tail(double share) const;
 
+  // Tells sources apart: lengths, and the content (of files without checksums its beginning and end).
+  uint64_t hash() const;
+
   // The pieces' names and lengths, for messages.
   std::string describe() const;
 
@@ -65,8 +70,11 @@ class TokenSource {
     int64_t count;
     std::string name;
     int64_t data_offset;  // of `data` in the file, for messages
-    const std::byte* mask = nullptr;  // a bit for each token; null: all are targets
-    int64_t mask_first = 0;           // the bit of the piece's first token
+    uint64_t checksum;    // of the content, or of parts of it
+    // Of a shard, whose token number `first` is the piece's first.
+    int64_t first = 0;
+    const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
+    std::span<const uint64_t> document_starts = {};  // whose tokens are no targets; empty where the mask says so
   };
 
   void append(Piece piece);

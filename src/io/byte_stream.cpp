@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <vector>
 
@@ -139,13 +140,15 @@ class GzipStream final : public CompressedStream {
 #endif
 #if OCTET_WITH_ZSTD
 
+constexpr int kMaxWindowLog = 30;
+
 class ZstdStream final : public CompressedStream {
  public:
   explicit ZstdStream(std::unique_ptr<ByteStream> file)
       : CompressedStream(std::move(file)), context_(ZSTD_createDCtx()) {
     require(context_ != nullptr, "[{}] no memory to decompress zstd", path());
-    // Files made with --long need windows above the library's default limit of 128 MiB.
-    ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, 31);
+    // --long makes windows of 128 MiB, --long=30 of 1 GiB; a damaged header must not take more.
+    ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMaxWindowLog);
   }
 
   size_t read(std::span<char> into) override {
@@ -190,6 +193,23 @@ constexpr std::array kOthers = {Magic{"BZh", "bzip2"},
                                       "xz"},
                                 Magic{"PK\x03\x04", "zip"}};
 
+// Of zstd: sixteen magic numbers, which may also stand before the first frame of data.
+bool is_skippable_frame(std::string_view head) {
+  return head.size() >= 4 && (static_cast<unsigned char>(head[0]) & 0xf0) == 0x50 &&
+         head.substr(1, 3) == "\x2a\x4d\x18";
+}
+
+// A file that was cut off in its first bytes must not pass for an empty or a plain one.
+void check_not_named_as_compressed(const std::string& path, int64_t bytes) {
+  const auto named = [&](std::string_view ending) {
+    return path.size() > ending.size() &&
+           std::equal(ending.rbegin(), ending.rend(), path.rbegin(),
+                      [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+  };
+  const char* kind = named(".gz") ? "gzip" : named(".zst") || named(".zstd") ? "zstd" : nullptr;
+  if (kind) fail("[{}] truncated or not {}: {} bytes without its first ones", path, kind, bytes);
+}
+
 }  // namespace
 
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path) {
@@ -204,7 +224,7 @@ std::unique_ptr<ByteStream> open_byte_stream(const std::string& path) {
     fail("[{}] compressed with gzip, and octet was built without zlib (Debian: zlib1g-dev)", path);
 #endif
   }
-  if (head.starts_with(kZstd.bytes)) {
+  if (head.starts_with(kZstd.bytes) || is_skippable_frame(head)) {
 #if OCTET_WITH_ZSTD
     return std::make_unique<ZstdStream>(std::move(file));
 #else
@@ -215,6 +235,7 @@ std::unique_ptr<ByteStream> open_byte_stream(const std::string& path) {
     require(!head.starts_with(other.bytes), "[{}] compressed with {}, expected gzip, zstd or none", path,
             other.name);
   }
+  check_not_named_as_compressed(path, file->file_size());
   return file;
 }
 

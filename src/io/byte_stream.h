@@ -20,7 +20,7 @@ class ByteStream {
 };
 
 // Decompresses gzip (all members) and Zstandard (all frames), known by their first bytes whatever the file is
-// called. Error for damaged or truncated data, for other compressions (bzip2, xz, zip), and where octet was
+// called. Error for one that is called .gz, .zst or .zstd and is neither, for damaged or truncated data, for other compressions (bzip2, xz, zip), and where octet was
 // built without the library.
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path);
 

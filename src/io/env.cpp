@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/checked.h"
@@ -283,6 +285,21 @@ FileLock Env::lock(const std::string& path, std::string_view contents) {
     contents.remove_prefix(static_cast<size_t>(written));
   }
   return FileLock(std::move(file));
+}
+
+std::optional<FileLock> wait_for_lock(Env& env, const std::string& path, std::string_view contents,
+                                      const std::function<void()>& on_wait,
+                                      const std::function<bool()>& stop) {
+  for (bool said = false;; said = true) {
+    try {
+      return env.lock(path, contents);
+    } catch (const IoError& error) {
+      if (error.code() != EWOULDBLOCK) throw;
+    }
+    if (!said && on_wait) on_wait();
+    if (stop && stop()) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
 }
 
 int Env::sys_open(const std::string& path, int flags, mode_t mode) {

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -158,6 +160,12 @@ class Env {
 };
 
 Env& posix_env();
+
+// As Env::lock, but waits for whoever holds it: on_wait is called once when there is somebody, and `stop` (may be
+// null) is asked several times a second. Nothing when stop said so.
+std::optional<FileLock> wait_for_lock(Env& env, const std::string& path, std::string_view contents,
+                                      const std::function<void()>& on_wait,
+                                      const std::function<bool()>& stop = {});
 
 // `directory/name`.
 std::string join_path(std::string_view directory, std::string_view name);

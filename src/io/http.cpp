@@ -79,11 +79,6 @@ size_t on_body(char* data, size_t, size_t size, void* user) {
   }
 }
 
-int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  const auto& transfer = *static_cast<Transfer*>(user);
-  return transfer.request->is_cancelled && transfer.request->is_cancelled() ? 1 : 0;
-}
-
 }  // namespace
 
 bool has_http() {
@@ -120,16 +115,15 @@ HttpResponse http_get(const HttpRequest& request) {
   curl_easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
   curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
   curl_easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
-  curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
-  curl_easy_setopt(handle, CURLOPT_XFERINFODATA, &transfer);
-  curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
 
   const CURLcode code = curl_easy_perform(handle);
   if (transfer.error) std::rethrow_exception(transfer.error);
   if (code == CURLE_OK) return std::move(transfer.response);
-  require(code != CURLE_ABORTED_BY_CALLBACK, "[{}] stopped", request.url);
+  curl_off_t connected_us = 0;
+  curl_easy_getinfo(handle, CURLINFO_CONNECT_TIME_T, &connected_us);
   const bool is_offline = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT ||
-                          code == CURLE_COULDNT_RESOLVE_PROXY;
+                          code == CURLE_COULDNT_RESOLVE_PROXY ||
+                          (code == CURLE_OPERATION_TIMEDOUT && connected_us == 0);
   throw NetworkError(fmt::format("[{}] {}", request.url, details[0] ? details : curl_easy_strerror(code)),
                      is_offline);
 }

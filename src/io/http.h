@@ -34,7 +34,6 @@ struct HttpRequest {
   // Takes the body of a success (200, 206) piece by piece; the response has status and headers then. What it
   // throws ends the transfer and comes out of http_get.
   std::function<void(const HttpResponse&, std::span<const std::byte>)> on_bytes = {};
-  std::function<bool()> is_cancelled = {};  // asked now and then
   int connect_timeout_s = 15;
   int stall_timeout_s = 60;  // without a byte
 };

@@ -1,13 +1,10 @@
 #include "io/hub.h"
 
-#include <fcntl.h>
 #include <fnmatch.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <thread>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -36,33 +33,49 @@ std::string wanted(const HubRequest& request) {
   return request.files.empty() ? "the repository's files" : fmt::format("{}", fmt::join(request.files, ", "));
 }
 
-// `why` ends a sentence: what kept the hub from being asked.
-HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const std::string& why) {
-  const std::optional<std::string> commit = cache.find_commit(request.revision);
-  const std::vector<std::string> files =
-      commit ? chosen_paths(request, cache.snapshot_files(*commit)) : std::vector<std::string>();
-  if (!files.empty()) return {cache.snapshot_folder(*commit), files};
-  fail(
-      "[hub {}] not in the cache ({}), and {}. Put {} into a folder and name that folder instead, or run on "
-      "a "
-      "machine with network: hf download {}{}{}, and copy {} here",
-      request.id, cache.folder(), why, wanted(request), request.id,
-      request.kind == HubKind::Dataset ? " --repo-type dataset" : "",
+std::string advice(const HubRequest& request, const HubCache& cache, const std::string& why) {
+  return fmt::format(
+      "{}. Put {} into a folder and name that folder instead, or run on a machine with network: "
+      "hf download {}{}{}, and copy {} here",
+      why, wanted(request), request.id, request.kind == HubKind::Dataset ? " --repo-type dataset" : "",
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());
 }
 
-// Waits for another process that downloads the same file.
-FileLock wait_for_lock(const std::string& path, const std::string& file) {
-  posix_env().make_directories(parent_path(path));
-  for (int tries = 0;; ++tries) {
-    try {
-      return posix_env().lock(path, "");
-    } catch (const IoError& error) {
-      if (error.code() != EWOULDBLOCK) throw;
-    }
-    if (tries == 0) log_info("hub: waiting for another process that downloads {}", file);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+// `why` ends a sentence: what kept the hub from being asked.
+HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const std::string& why) {
+  const std::optional<std::string> commit = cache.find_commit(request.revision);
+  if (!commit) {
+    fail("[hub {}] not in the cache ({}), and {}", request.id, cache.folder(), advice(request, cache, why));
   }
+  const std::vector<std::string> there = cache.snapshot_files(*commit);
+  // What the hub listed when it was last asked tells a part of the files from all of them.
+  const std::optional<std::vector<std::string>> listed = cache.listing(*commit);
+  std::vector<std::string> files, missing;
+  try {
+    files = chosen_paths(request, listed ? *listed : there);
+  } catch (const Error& error) {
+    fail("{}. That is of the cache ({}), as {}", error.what(), cache.folder(), advice(request, cache, why));
+  }
+  std::set_difference(files.begin(), files.end(), there.begin(), there.end(), std::back_inserter(missing));
+  if (files.empty() || missing.size() == files.size()) {
+    fail("[hub {}] not in the cache ({}), and {}", request.id, cache.folder(), advice(request, cache, why));
+  }
+  if (!missing.empty()) {
+    fail("[hub {}] {} of {} files are not in the cache ({}): {}{}; and {}", request.id, missing.size(),
+         files.size(), cache.folder(), printable(missing[0]), missing.size() > 1 ? ", ..." : "",
+         advice(request, cache, why));
+  }
+  const std::string taken =
+      fmt::format("hub: {}: {}; taking the {} file{} that the cache has of {}", request.id, why, files.size(),
+                  files.size() == 1 ? "" : "s", wanted(request));
+  if (listed && request.settings.offline) {
+    log_info("{}", taken);
+  } else if (listed) {
+    log_warning("{}", taken);
+  } else {
+    log_warning("{}, which may not be all there are: the hub's list of files was not kept with them", taken);
+  }
+  return {cache.snapshot_folder(*commit), files};
 }
 
 void check_space(const std::string& folder, int64_t bytes) {
@@ -112,11 +125,7 @@ HubSnapshot hub_fetch(const HubRequest& request) {
   try {
     listing = client.list();
   } catch (const NetworkError& error) {
-    const HubSnapshot snapshot =
-        from_cache(request, cache, fmt::format("the hub was not reached: {}", error.what()));
-    log_warning("hub: {}; taking the {} files that the cache has of {}", error.what(), snapshot.files.size(),
-                request.id);
-    return snapshot;
+    return from_cache(request, cache, fmt::format("the hub was not reached: {}", error.what()));
   }
 
   std::vector<std::string> all;
@@ -124,23 +133,31 @@ HubSnapshot hub_fetch(const HubRequest& request) {
   HubSnapshot snapshot{cache.snapshot_folder(listing.commit), chosen_paths(request, all)};
   require(!snapshot.files.empty(), "[hub {}] {} files at {}, but none matches {}", request.id, all.size(),
           request.revision, wanted(request));
+  std::sort(all.begin(), all.end());
+  cache.keep_listing(listing.commit, all);
   HubProgress progress;
   std::vector<const HubFile*> missing;
+  int64_t to_download = 0;
   for (const HubFile& file : listing.files) {
     if (!std::binary_search(snapshot.files.begin(), snapshot.files.end(), file.path)) continue;
     if (cache.has_file(listing.commit, file.path, file.size)) continue;
     missing.push_back(&file);
     progress.total_bytes += file.size;
+    to_download += file.size - cache.blob_bytes(file.hash, file.size);
   }
   if (!missing.empty()) {
     posix_env().make_directories(join_path(cache.folder(), "blobs"));
-    check_space(cache.folder(), progress.total_bytes);
+    check_space(cache.folder(), to_download);
     log_info("hub: {}: {} of {} files to download, {:.1f} MB, into {}", request.id, missing.size(),
-             snapshot.files.size(), static_cast<double>(progress.total_bytes) / 1e6, cache.folder());
+             snapshot.files.size(), static_cast<double>(to_download) / 1e6, cache.folder());
   }
   for (const HubFile* file : missing) {
     progress.file = file->path;
-    const FileLock lock = wait_for_lock(cache.lock_path(file->hash), file->path);
+    const std::string lock_path = cache.lock_path(file->hash);
+    posix_env().make_directories(parent_path(lock_path));
+    const auto lock = wait_for_lock(posix_env(), lock_path, "", [&] {
+      log_info("hub: waiting for another process that downloads {}", printable(file->path));
+    });
     client.download(*file, listing.commit, cache.blob_path(file->hash), progress);
     cache.link(listing.commit, file->path, file->hash);
   }

@@ -1,18 +1,25 @@
 #include "io/hub_cache.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "io/env.h"
+#include "io/sealed_json.h"
 
 namespace octet {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kListingCrc = "listing_crc32c";
 
 std::string env_value(const char* name) {
   const char* value = std::getenv(name);
@@ -31,6 +38,17 @@ std::string stripped(const std::string& text) {
 std::string first_line(const std::string& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored) ? stripped(posix_env().read_text(path, 1 << 16)) : "";
+}
+
+// Other processes see the old text or the new one.
+void replace_file(const std::string& path, std::string_view text) {
+  Env& env = posix_env();
+  env.make_directories(parent_path(path));
+  const std::string temporary = fmt::format("{}.new-{}", path, getpid());
+  WritableFile file = env.create(temporary);
+  file.append(text);
+  file.close();
+  env.rename(temporary, path);
 }
 
 }  // namespace
@@ -107,13 +125,29 @@ void HubCache::set_ref(const std::string& revision, const std::string& commit) c
   check_relative_path(revision);
   const std::string path = join_path(join_path(folder_, "refs"), revision);
   if (first_line(path) == commit) return;
-  Env& env = posix_env();
-  env.make_directories(parent_path(path));
-  const std::string temporary = path + ".new";
-  WritableFile file = env.create(temporary);
-  file.append(commit);
-  file.close();
-  env.rename(temporary, path);
+  replace_file(path, commit);
+}
+
+std::string HubCache::listing_path(const std::string& commit) const {
+  return join_path(join_path(folder_, "octet"), fmt::format("{}.json", commit));
+}
+
+void HubCache::keep_listing(const std::string& commit, const std::vector<std::string>& paths) const {
+  nlohmann::ordered_json listing = {{"commit", commit}, {"files", paths}};
+  replace_file(listing_path(commit), seal_json(listing, kListingCrc));
+}
+
+std::optional<std::vector<std::string>> HubCache::listing(const std::string& commit) const {
+  const std::string path = listing_path(commit);
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return std::nullopt;
+  try {
+    const nlohmann::json listing = parse_sealed_json(posix_env().read_text(path), path, kListingCrc);
+    return listing.at("files").get<std::vector<std::string>>();
+  } catch (const std::exception& error) {  // it is only a help: the next answer of the hub writes it anew
+    log_warning("hub: {}", error.what());
+    return std::nullopt;
+  }
 }
 
 std::vector<std::string> HubCache::snapshot_files(const std::string& commit) const {
@@ -129,6 +163,16 @@ std::vector<std::string> HubCache::snapshot_files(const std::string& commit) con
   return files;
 }
 
+int64_t HubCache::blob_bytes(const std::string& hash, int64_t size) const {
+  for (const std::string& path : {blob_path(hash), fmt::format("{}.incomplete", blob_path(hash))}) {
+    std::error_code error;
+    const uintmax_t found = fs::file_size(path, error);
+    // A longer part is of another file and will be dropped.
+    if (!error && std::cmp_less_equal(found, size)) return static_cast<int64_t>(found);
+  }
+  return 0;
+}
+
 bool HubCache::has_file(const std::string& commit, const std::string& path, int64_t size) const {
   const fs::path file = fs::path(snapshot_folder(commit)) / path;
   std::error_code error;
@@ -142,7 +186,7 @@ void HubCache::link(const std::string& commit, const std::string& path, const st
   posix_env().make_directories(file.parent_path().string());
   const fs::path target = fs::path(blob_path(hash)).lexically_relative(file.parent_path());
   // Made beside and moved over: another process never sees it missing.
-  const fs::path temporary = file.string() + ".new-link";
+  const fs::path temporary = fmt::format("{}.new-link-{}", file.string(), getpid());
   std::error_code error;
   fs::remove(temporary, error);
   fs::create_symlink(target, temporary, error);

@@ -12,6 +12,7 @@ namespace octet {
 //   models--org--name/refs/main              the commit that a branch was last seen at
 //   models--org--name/snapshots/COMMIT/PATH  links to
 //   models--org--name/blobs/HASH             the files themselves
+//   models--org--name/octet/COMMIT.json      the paths that the hub lists, octet's own
 //   .locks/models--org--name/HASH.lock       held while HASH is downloaded
 class HubCache {
  public:
@@ -26,10 +27,17 @@ class HubCache {
   std::optional<std::string> find_commit(const std::string& revision) const;
   void set_ref(const std::string& revision, const std::string& commit) const;
   std::vector<std::string> snapshot_files(const std::string& commit) const;  // whole ones, relative, sorted
+  // All paths that the hub has of a commit, whether they are here or not; nothing where it was not asked.
+  std::optional<std::vector<std::string>> listing(const std::string& commit) const;
+  void keep_listing(const std::string& commit, const std::vector<std::string>& paths) const;
+  // Of a file's bytes those that are here already, as a blob or as a part of it.
+  int64_t blob_bytes(const std::string& hash, int64_t size) const;
   bool has_file(const std::string& commit, const std::string& path, int64_t size) const;
   void link(const std::string& commit, const std::string& path, const std::string& hash) const;
 
  private:
+  std::string listing_path(const std::string& commit) const;
+
   std::string folder_, locks_;
 };
 

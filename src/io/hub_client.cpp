@@ -125,7 +125,11 @@ void HubClient::refuse(const std::string& url, const HttpResponse& response) con
   } else {
     advice = "the hub did not answer as expected; try again later, what was downloaded is kept";
   }
-  fail("[hub {}] {} gave status {}: {}. {}", request_->id, url, response.status, advice, printable(detail));
+  const std::string message = fmt::format("[hub {}] {} gave status {}: {}. {}", request_->id, printable(url),
+                                          response.status, advice, printable(detail));
+  // A hub that is down is as good as one that is not reached: the cache may do.
+  if (is_worth_retrying(response.status)) throw NetworkError(message, false);
+  throw Error(message);
 }
 
 void HubClient::wait_before_retry(int attempt, const HttpResponse* response, const std::string& why) const {

@@ -44,6 +44,7 @@ void resolve_defaults(TrainConfig& config) {
     }
   }
   if (demo) {  // what learns the stories in under two minutes on two cores
+    if (!config.is_set("data_order")) config.data_order = TrainConfig::DataOrder::Random;
     if (!config.is_set("sample_steps")) config.sample_steps = 200;
     if (!config.is_set("learning_rate")) config.learning_rate = 2e-3;
     if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio"))

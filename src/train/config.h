@@ -19,7 +19,7 @@ namespace octet {
 // Everything a training run is told. A member is named as its key; config_keys.cpp holds the table that gives
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
-  enum class DataOrder { Random, Sequential };
+  enum class DataOrder { Shuffled, Random, Sequential };
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
   enum class OptimizerState { Fp32, Bf16, Fp8 };
@@ -42,7 +42,7 @@ struct TrainConfig {
 
   // Data
   std::string dataset;  // "" is resolved to "demo", the built-in stories
-  std::string eval_dataset;
+  std::string eval_dataset, eval_dataset_split;
   std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
   ExampleFormat dataset_format = ExampleFormat::Auto;
   std::string text_column, prompt_column, completion_column, messages_column;
@@ -54,7 +54,7 @@ struct TrainConfig {
   std::string tokenizer = "bytes";
   int64_t max_seq_length = 0;  // 0 is resolved: 128 in the demo, else 1024
   Packing packing = Packing::Auto;
-  DataOrder data_order = DataOrder::Random;
+  DataOrder data_order = DataOrder::Shuffled;  // Random in the demo
   double eval_split = 0.05;
   int64_t shard_tokens = 100'000'000;
   std::string cache_dir;  // "": where other programs keep such things

@@ -24,6 +24,9 @@ void add_model_and_data(KeyTable<C>& keys) {
       .note("demo");
   keys.add("eval_dataset", &C::eval_dataset,
            "What to evaluate on, given as dataset is. Without it, eval_split of the data is held out.");
+  keys.add("eval_dataset_split", &C::eval_dataset_split,
+           "Files of this split of eval_dataset only, by their names.")
+      .note("all but validation and test; dataset_split where eval_dataset is dataset");
   keys.add("dataset_split", &C::dataset_split,
            "Files of this split only, by their names: train, test, train_1M.")
       .alias("split")
@@ -64,7 +67,7 @@ void add_model_and_data(KeyTable<C>& keys) {
       .bool_alias("completion_only_loss", "completion", "all");
   keys.add("on_error", &C::on_error, {"stop", "skip"},
            "At a bad record (broken JSON, invalid UTF-8, a missing column): stop, or count it and go on.");
-  keys.add("max_samples", &C::max_samples, "Examples to read of the dataset at most. 0: all.")
+  keys.add("max_samples", &C::max_samples, "Examples to train on at most; eval_dataset is read whole. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
@@ -85,10 +88,11 @@ void add_model_and_data(KeyTable<C>& keys) {
            ".bin and "
            ".txt files.")
       .bools("best_fit", "none");
-  keys.add("data_order", &C::data_order, {"random", "sequential"},
-           "random: a stream is cut at random places, packed sequences are shuffled anew in each epoch; "
-           "sequential: "
-           "as they stand in the files.");
+  keys.add("data_order", &C::data_order, {"shuffled", "random", "sequential"},
+           "shuffled: every sequence once in each epoch, in an order drawn for it; random: as shuffled, but a "
+           "stream is cut at places drawn anew each time, which may overlap; sequential: as they stand in the "
+           "files.")
+      .note("shuffled; random in the demo");
   keys.add("eval_split", &C::eval_split,
            "Share of the data held out for evaluation when there is no eval_dataset.")
       .at_least(0)

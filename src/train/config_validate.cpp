@@ -74,6 +74,11 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
         "one "
         "that is being replaced");
   }
+  if (!config.eval_dataset_split.empty() && config.eval_dataset.empty()) {
+    errors.push_back(fmt::format(
+        "eval_dataset_split is '{}' without an eval_dataset; expected both (which may be the dataset's name)",
+        config.eval_dataset_split));
+  }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }

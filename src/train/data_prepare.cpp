@@ -27,12 +27,16 @@ std::string absolute_if_there(const std::string& path) {
 }
 
 // What the shards follow from beside the tokenizer: the files as they are now and how they are read.
-ordered_json identity_of(const TrainConfig& config, const PrepareRequest& request,
+ordered_json identity_of(const TrainConfig& config, const ExampleOptions& examples,
                          const std::vector<std::string>& files) {
-  ordered_json identity = {{"dataset", absolute_if_there(request.dataset)}};
-  for (const char* key : {"dataset_split", "dataset_subset", "dataset_revision", "dataset_format",
-                          "text_column", "prompt_column", "completion_column", "messages_column",
-                          "chat_template", "default_system", "train_on", "on_error"}) {
+  ordered_json identity = {{"reader_version", kReaderVersion},
+                           {"dataset", absolute_if_there(examples.dataset)},
+                           {"dataset_split", examples.split},
+                           {"dataset_subset", examples.subset},
+                           {"dataset_revision", examples.revision}};
+  for (const char* key :
+       {"dataset_format", "text_column", "prompt_column", "completion_column", "messages_column",
+        "chat_template", "default_system", "train_on", "on_error"}) {
     identity[key] = config_text(config, key);
   }
   identity["files"] = ordered_json::array();
@@ -108,9 +112,9 @@ std::string tokenizer_name(const std::string& name) {
 
 }  // namespace
 
-ExampleOptions example_options(const TrainConfig& config, const std::string& dataset) {
+ExampleOptions train_examples(const TrainConfig& config) {
   ExampleOptions options;
-  options.dataset = dataset;
+  options.dataset = config.dataset;
   options.split = config.dataset_split;
   options.subset = config.dataset_subset;
   options.revision = config.dataset_revision;
@@ -127,19 +131,33 @@ ExampleOptions example_options(const TrainConfig& config, const std::string& dat
   return options;
 }
 
+ExampleOptions eval_examples(const TrainConfig& config) {
+  ExampleOptions options = train_examples(config);
+  options.dataset = config.eval_dataset;
+  if (config.eval_dataset != config.dataset) {
+    options.split.clear();
+    options.subset.clear();
+    options.revision.clear();
+    options.data_dir.clear();
+  }
+  if (!config.eval_dataset_split.empty()) options.split = config.eval_dataset_split;
+  return options;
+}
+
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer) {
-  std::unique_ptr<DatasetReader> reader = open_examples(example_options(config, request.dataset), tokenizer);
+  std::unique_ptr<DatasetReader> reader = open_examples(request.examples, tokenizer);
+  const std::string& dataset = request.examples.dataset;
   PrepareOptions options{.tokenizer_name = tokenizer_name(config.tokenizer),
                          .shard_tokens = config.shard_tokens,
                          .eval_split = request.eval_split,
                          .seed = request.seed,
-                         .max_examples = config.max_samples,
+                         .max_examples = request.max_samples,
                          .threads = static_cast<int>(config.num_threads),
-                         .identity = identity_of(config, request, reader->files())};
+                         .identity = identity_of(config, request.examples, reader->files())};
   options.wait_for_lock = request.output.empty();
   options.output = request.output.empty() ? join_path(join_path(cache_folder(config), "datasets"),
-                                                      cache_name(request.dataset, options, tokenizer))
+                                                      cache_name(dataset, options, tokenizer))
                                           : request.output;
 
   Console console(config.progress);
@@ -149,7 +167,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   prepared.result =
       prepare_dataset(posix_env(), options, tokenizer,
                       [&] {
-                        log_info("data: preparing {} into {}", request.dataset, options.output);
+                        log_info("data: preparing {} into {}", dataset, options.output);
                         display = std::make_unique<ProgressDisplay>(console);
                         return std::move(reader);
                       },
@@ -161,7 +179,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
     throw Interrupted(
         fmt::format("stopped while preparing {}: {} whole shards are in {}; the same command goes on "
                     "from there",
-                    request.dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
+                    dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
                     options.output),
         stop.number());
   }
@@ -170,7 +188,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   }
   if (prepared.result.was_there) {
     log_info(
-        "data: {} was prepared before: {} documents, {} tokens in {}", request.dataset,
+        "data: {} was prepared before: {} documents, {} tokens in {}", dataset,
         manifest.train.counts.documents + manifest.validation.counts.documents,
         human_count(static_cast<double>(manifest.train.counts.tokens + manifest.validation.counts.tokens)),
         options.output);

@@ -17,11 +17,15 @@ class Interrupted : public Error {
   int signal_;
 };
 
-// How the keys of a configuration say that `dataset` is read.
-ExampleOptions example_options(const TrainConfig& config, const std::string& dataset);
+// How the keys of a configuration say that its dataset is read, and its eval_dataset. What names files (split, subset,
+// revision, folder) is of the dataset alone: another eval_dataset has its own split (eval_dataset_split) and nothing
+// else of these, while columns, format and chat template serve both.
+ExampleOptions train_examples(const TrainConfig& config);
+ExampleOptions eval_examples(const TrainConfig& config);
 
 struct PrepareRequest {
-  std::string dataset;
+  ExampleOptions examples;
+  int64_t max_samples = 0;  // 0: all
   double eval_split = 0;
   uint64_t seed = 0;
   // The folder to write; "": one in the cache, named by the input and all options, so that the same call finds it again.
@@ -33,7 +37,7 @@ struct PreparedFolder {
   PrepareResult result;
 };
 
-// Reads, tokenizes and writes `request.dataset` with a progress bar and says what it does; throws Interrupted when a
+// Reads, tokenizes and writes `request.examples` with a progress bar and says what it does; throws Interrupted when a
 // signal stops it. A folder of the cache that is there already is only named.
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer);

@@ -4,6 +4,9 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/text.h"
+#include "data/dataset_files.h"
+#include "data/dataset_presets.h"
 #include "data/prefetcher.h"
 #include "report/text.h"
 #include "train/data_prepare.h"
@@ -85,10 +88,19 @@ class DataOpener {
     if (kind == DataKind::Stream) {
       open_streams(names_eval && kind_of(config_, config_.eval_dataset) == DataKind::Stream);
     } else {
-      const double split = names_eval ? 0 : config_.eval_split;
-      const auto [folder, manifest] = find_prepared(config_.dataset, kind, split);
+      const ExampleOptions examples = train_examples(config_);
+      const std::string validation = names_eval ? "" : own_validation_split(examples);
+      const bool holds_out = !names_eval && validation.empty() && config_.eval_split > 0;
+      const auto [folder, manifest] =
+          find_prepared(examples, kind, holds_out ? config_.eval_split : 0, config_.max_samples);
       set_train(open_prepared(folder, manifest, manifest.train));
-      if (!names_eval) set_eval(open_prepared(folder, manifest, manifest.validation));
+      if (!validation.empty()) {
+        ExampleOptions of_validation = examples;
+        of_validation.split = validation;
+        open_eval_examples(of_validation, kind);
+      } else if (!names_eval) {
+        set_eval(open_prepared(folder, manifest, manifest.validation));
+      }
     }
     if (names_eval && data_.eval.empty()) open_eval();
     return std::move(data_);
@@ -101,15 +113,44 @@ class DataOpener {
   }
 
  private:
-  std::pair<std::string, DatasetManifest> find_prepared(const std::string& dataset, DataKind kind,
-                                                        double split) {
+  std::pair<std::string, DatasetManifest> find_prepared(const ExampleOptions& examples, DataKind kind,
+                                                        double split, int64_t max_samples) {
+    const std::string& dataset = examples.dataset;
     if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, config_, tokenizer_)};
     const PreparedFolder prepared = prepare_with_progress(
-        config_, {.dataset = dataset, .eval_split = split, .seed = kSplitSeed}, tokenizer_);
+        config_,
+        {.examples = examples, .max_samples = max_samples, .eval_split = split, .seed = kSplitSeed},
+        tokenizer_);
     return {prepared.folder, prepared.result.manifest};
   }
 
+  // A preset's validation split, where it has one and its training split is trained on: better than a part of the
+  // latter, and the only way where that is a single document. Empty: none.
+  std::string own_validation_split(const ExampleOptions& examples) const {
+    constexpr const char* kValidation = "validation";
+    std::error_code error;
+    const DatasetPreset* preset = find_dataset_preset(examples.dataset);
+    if (!preset || fs::exists(examples.dataset, error) || config_.eval_split == 0) return "";
+    if (!examples.split.empty() && examples.split != preset->split) return "";
+    const std::vector<std::string> splits = split_list(preset->splits);
+    if (std::find(splits.begin(), splits.end(), kValidation) == splits.end()) return "";
+    if (examples.data_dir.empty()) return kValidation;
+    ExampleOptions of_validation = examples;  // a folder of the user's may have less than the hub
+    of_validation.split = kValidation;
+    try {
+      resolve_dataset(of_validation);
+      return kValidation;
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
   void open_streams(bool eval_too) {
+    if (config_.dataset == "demo" && config_.packing != TrainConfig::Packing::Auto &&
+        config_.packing != TrainConfig::Packing::Stream) {
+      log_warning("packing {} has no effect: the demo's stories are a stream that is cut into documents",
+                  config_text(config_, "packing"));
+    }
     if (asks_for_documents(config_) && config_.dataset != "demo") {
       fail_config(
           "dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
@@ -120,7 +161,8 @@ class DataOpener {
         open_dataset({.dataset = config_.dataset,
                       .eval_dataset = eval_too ? config_.eval_dataset : "",
                       .eval_split = eval_too || config_.eval_dataset.empty() ? config_.eval_split : 0,
-                      .seed = static_cast<uint64_t>(config_.seed)},
+                      .seed = static_cast<uint64_t>(config_.seed),
+                      .skip_bad_text = config_.on_error == OnError::Skip},
                      vocab_size_, &tokenizer_);
     data_.train = std::move(opened.train);
     if (eval_too || config_.eval_dataset.empty()) data_.eval = std::move(opened.eval);
@@ -128,15 +170,24 @@ class DataOpener {
 
   void open_eval() {
     const DataKind kind = kind_of(config_, config_.eval_dataset);
+    if (kind != DataKind::Examples && !config_.eval_dataset_split.empty()) {
+      fail_config("eval_dataset {} is tokens, of which no split '{}' can be told; name the files themselves",
+                  config_.eval_dataset, config_.eval_dataset_split);
+    }
     if (config_.eval_dataset == "demo") {
       data_.eval = open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval;
       return;
     }
     if (kind == DataKind::Stream) {
-      data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_);
+      data_.eval = open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_,
+                               config_.on_error == OnError::Skip);
       return;
     }
-    const auto [folder, manifest] = find_prepared(config_.eval_dataset, kind, 0);
+    open_eval_examples(eval_examples(config_), kind);
+  }
+
+  void open_eval_examples(const ExampleOptions& examples, DataKind kind) {
+    const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
     // A prepared folder's validation split is meant for this; one without it is taken whole.
     const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
     set_eval(open_prepared(folder, manifest, split));
@@ -175,6 +226,18 @@ PackedLoaderOptions packed_options(const TrainConfig& config, const Tokenizer& t
           .shuffle = false,
           .seed = static_cast<uint64_t>(config.seed),
           .padding_id = tokenizer.eos().value_or(0)};
+}
+
+SampleOrder sample_order(TrainConfig::DataOrder order) {
+  switch (order) {
+    case TrainConfig::DataOrder::Shuffled:
+      return SampleOrder::Shuffled;
+    case TrainConfig::DataOrder::Random:
+      return SampleOrder::RandomCrops;
+    case TrainConfig::DataOrder::Sequential:
+      break;
+  }
+  return SampleOrder::Sequential;
 }
 
 // The demo's stories are short and each stands on its own; other streams are one text.
@@ -249,17 +312,16 @@ TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, c
 
 std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
   const TrainConfig& config = setup.config;
-  const bool random = config.data_order == TrainConfig::DataOrder::Random;
   const int64_t rows = config.per_device_train_batch_size, length = config.max_seq_length;
   if (setup.data.train_plan) {
     PackedLoaderOptions options = packed_options(config, *setup.tokenizer, rows, length);
-    options.shuffle = random;
+    options.shuffle = config.data_order != TrainConfig::DataOrder::Sequential;
     return std::make_unique<Prefetcher>(
         std::make_unique<PackedLoader>(setup.data.train_documents, options, setup.data.train_plan));
   }
   LoaderOptions options{.rows = rows,
                         .length = length,
-                        .order = random ? SampleOrder::RandomCrops : SampleOrder::Sequential,
+                        .order = sample_order(config.data_order),
                         .seed = static_cast<uint64_t>(config.seed)};
   options.eos = document_end(setup);
   options.respect_documents = options.align_to_documents = options.eos.has_value();

@@ -122,6 +122,39 @@ TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {
   EXPECT_THAT(changed.err, Not(HasSubstr("was prepared before")));
 }
 
+TEST_F(PrepareCli, TheEvaluationSetHasItsOwnFiles) {
+  write_chats("chats.jsonl", 100);
+  fs::create_directories(folder.path() + "/data");
+  fs::create_directories(folder.path() + "/other");
+  for (const char* name : {"data/train.jsonl", "data/test.jsonl", "other/part.jsonl", "other/test.jsonl"}) {
+    write_chats(name, 100);
+  }
+  // No file of the evaluation set is of the training set's split, and max_samples is not for it.
+  const std::vector<std::string> common = {"--dataset",       "data",  "--dataset_split", "train",
+                                           "--chat_template", "plain", "--max_samples",   "50"};
+  const auto with = [&](const char* name, std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return run(train(name, more));
+  };
+  const ProcessResult all = with("a", {"--eval_dataset", "other"});
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_THAT(all.err, HasSubstr("left out: test.jsonl"));
+  const ProcessResult split = with("b", {"--eval_dataset", "other", "--eval_dataset_split", "test"});
+  ASSERT_EQ(split.exit_code, 0) << split.err;
+  const ProcessResult same = with("c", {"--eval_dataset", "data", "--eval_dataset_split", "test"});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  std::vector<int64_t> examples;
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/cache/octet/datasets")) {
+    examples.push_back(manifest(fs::relative(entry.path(), folder.path()).string())["examples"]);
+  }
+  EXPECT_THAT(examples, testing::UnorderedElementsAre(50, 100, 100, 100));
+  EXPECT_THAT(with("d", {"--eval_dataset_split", "test"}).err, HasSubstr("without an eval_dataset"));
+  const ProcessResult measured =
+      run({"eval", "runs/a", "--dataset", "other", "--dataset_split", "nothing", "--device", "cpu"});
+  EXPECT_NE(measured.exit_code, 0);
+  EXPECT_THAT(measured.err, testing::AnyOf(HasSubstr("no file of the split 'nothing'"), HasSubstr("runs/a")));
+}
+
 TEST_F(PrepareCli, PackingIsChosen) {
   write_chats("chats.jsonl", 100);
   const auto out = [&](const char* name, const char* packing) {

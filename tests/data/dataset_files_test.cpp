@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/dataset_presets.h"
+#include "data/manifest.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -150,6 +151,45 @@ TEST_F(DatasetFiles, WithoutNetworkTheErrorSaysWhereToPutTheFiles) {
   EXPECT_THAT(message, HasSubstr("sample/10BT/*.parquet"));
   EXPECT_THAT(error({.dataset = "no-such-name"}),
               HasSubstr("one of fineweb-edu, openwebtext, tinyshakespeare"));
+}
+
+TEST_F(DatasetFiles, PresetFromACopyOfTheRepository) {
+  for (const char* path : {"main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet",
+                           "socratic/train-00000-of-00001.parquet"}) {
+    put(fmt::format("gsm/{}", path));
+  }
+  EXPECT_THAT(resolve_dataset({.dataset = "gsm8k", .data_dir = folder_.file("gsm")}).files,
+              ElementsAre(folder_.file("gsm/main/train-00000-of-00001.parquet")));
+  for (const char* split : {"train_1M", "train_2M", "train_5M", "train"}) {
+    put(fmt::format("math/data/{}-00000-of-00001.parquet", split));
+  }
+  EXPECT_THAT(names({.dataset = "openmathinstruct-2", .data_dir = folder_.file("math")}),
+              ElementsAre("train_1M-00000-of-00001.parquet"));
+  EXPECT_THAT(names({.dataset = "openmathinstruct-2", .split = "train", .data_dir = folder_.file("math")}),
+              ElementsAre("train-00000-of-00001.parquet"));
+}
+
+TEST_F(DatasetFiles, WhatWasPreparedBelowTheInputIsNoInput) {
+  put("set/a.json");
+  fs::create_directories(folder_.file("set/out")), fs::create_directories(folder_.file("set/half"));
+  folder_.write("set/out/manifest.json", dataset_manifest_text({}));
+  folder_.write("set/half/progress.json", dataset_manifest_text({}));
+  EXPECT_THAT(names({.dataset = folder_.file("set")}), ElementsAre("a.json"));
+}
+
+TEST_F(DatasetFiles, FoldersOutsideTheGlobDoNotNameASplit) {
+  put("test/data/train.jsonl"), put("test/data/test.jsonl");
+  EXPECT_THAT(names({.dataset = folder_.file("test/data/*.jsonl"), .split = "test"}),
+              ElementsAre("test.jsonl"));
+  EXPECT_THAT(names({.dataset = folder_.file("test/d*/train.jsonl"), .split = "train"}),
+              ElementsAre("train.jsonl"));
+}
+
+TEST_F(DatasetFiles, AMissingSplitInTheCacheComesWithTheAdvice) {
+  put_cached("datasets--openai--gsm8k", "main", "main/train-00000-of-00001.parquet");
+  EXPECT_THAT(error({.dataset = "gsm8k", .split = "test"}),
+              ::testing::AllOf(HasSubstr("no file of the split 'test'"), HasSubstr("HF_HUB_OFFLINE"),
+                               HasSubstr("--repo-type dataset")));
 }
 
 }  // namespace

@@ -274,5 +274,58 @@ TEST(EncodeExample, TextIsEncodedInRunsAndSpecialTokensByName) {
   }
 }
 
+TEST_F(Examples, AFileWithoutAHeaderIsNoBadRecord) {
+  std::filesystem::create_directory(folder_.file("set"));
+  folder_.write("set/1.csv", "text\none\n");
+  folder_.write("set/2.csv", "\"text\"x\ntwo\n");
+  folder_.write("set/3.csv", "text\nthree\n");
+  for (const OnError on_error : {OnError::Stop, OnError::Skip}) {
+    try {
+      read({.dataset = folder_.file("set"), .on_error = on_error});
+      FAIL() << "the third file would be lost";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("2.csv] line 1: 'x' behind the closing quote"));
+    }
+  }
+}
+
+TEST_F(Examples, AlpacaAndPlainBeginAsATextDoes) {
+  tokenizer_ = chat_tokenizer();
+  const std::string record = R"({"prompt":"Q","completion":"A"})";
+  EXPECT_THAT(read("a.jsonl", record, {.chat_template = ChatTemplate::Plain}),
+              ElementsAre("{<|begin_of_text|>Q\n}A<|end_of_text|>"));
+  EXPECT_THAT(read("a.jsonl", record, {.chat_template = ChatTemplate::Plain, .loss_on = "all"}),
+              ElementsAre("{<|begin_of_text|>}Q\nA<|end_of_text|>"));
+  EXPECT_THAT(read("a.jsonl", record, {.chat_template = ChatTemplate::Alpaca}),
+              ElementsAre(::testing::StartsWith("{<|begin_of_text|>Below is an instruction")));
+  EXPECT_THAT(read("a.jsonl", record, {.chat_template = ChatTemplate::Plain, .add_bos = false}),
+              ElementsAre("{Q\n}A<|end_of_text|>"));
+}
+
+// Ids and mask of the default: the answer and what ends it are targets, bos and the markers are not.
+TEST_F(Examples, TheDefaultMaskInIds) {
+  tokenizer_ = chat_tokenizer();
+  reader_ = open_examples({.dataset = folder_.write("a.jsonl", R"({"prompt":"Q","completion":"abc"})")},
+                          *tokenizer_);
+  Example example;
+  ASSERT_TRUE(reader_->next(example));
+  const Document document = encode_example(example, *tokenizer_);
+  std::vector<int32_t> targets;
+  for (size_t i = 0; i < document.tokens.size(); ++i) {
+    if (document.is_target[i]) targets.push_back(document.tokens[i]);
+  }
+  EXPECT_THAT(targets, ElementsAre(256, 'c', 304));  // "ab" is one token; <|eot_id|>
+  EXPECT_EQ(document.tokens[0], 300);
+  EXPECT_EQ(document.is_target[0], 0);
+  EXPECT_EQ(document.is_target.back(), 1);
+}
+
+TEST_F(Examples, ANullFromIsNoShareGpt) {
+  EXPECT_THAT(read("a.jsonl",
+                   R"({"messages":[{"role":"user","content":"Q","from":null},{"role":"assistant","content":"A"}]})",
+                   {.chat_template = ChatTemplate::Plain}),
+              ElementsAre("{Q\n}A<|endoftext|>"));
+}
+
 }  // namespace
 }  // namespace octet

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "batch_hash.h"
 
 namespace octet {
@@ -119,7 +120,8 @@ TEST(Loader, RestoredStateGivesTheSameBatches) {
     Loader loader(counting(1000), options);
     for (int step = 0; step < 23; ++step) next(loader);  // into the second epoch
     const LoaderState saved = loader.state();
-    EXPECT_EQ(saved, (LoaderState{11, 92}));
+    EXPECT_EQ(saved, (LoaderState{11, 92, saved.data_hash}));
+    EXPECT_NE(saved.data_hash, 0u);
     std::vector<uint64_t> expected;
     for (int step = 0; step < 10; ++step) expected.push_back(hash_of(next(loader)));
 
@@ -226,6 +228,28 @@ TEST(Loader, RefusesShortDataAndBadOptions) {
               HasSubstr("2^31"));
   Loader loader(counting(9), {.length = 4});
   EXPECT_THAT(message([&] { loader.set_state({0, -1}); }), HasSubstr("-1"));
+}
+
+TEST(Loader, APlaceInOtherDataIsNoticed) {
+  std::string said;
+  const LogSink previous = set_log_sink([&](LogLevel, std::string_view line) { said += line; });
+  const LoaderOptions options = {.length = 8, .order = SampleOrder::Shuffled, .seed = 1};
+  Loader saved(counting(1000), options);
+  next(saved);
+  const auto warns = [&](TokenSource source, const LoaderOptions& other) {
+    said.clear();
+    Loader loader(std::move(source), other);
+    loader.set_state(saved.state());
+    EXPECT_EQ(loader.state().next_sample, 1);
+    return said.find("is of other data") != said.npos;
+  };
+  EXPECT_FALSE(warns(counting(1000), {.rows = 3, .length = 8, .order = SampleOrder::Shuffled, .ranks = 2}));
+  EXPECT_TRUE(warns(counting(1001), options));
+  std::vector<int32_t> same_length(1000, 5);
+  EXPECT_TRUE(warns(TokenSource::from_ids(same_length, "fives", 1000), options));
+  EXPECT_TRUE(warns(counting(1000), {.length = 9, .order = SampleOrder::Shuffled}));
+  EXPECT_TRUE(warns(counting(1000), {.length = 8, .order = SampleOrder::Sequential}));
+  set_log_sink(previous);
 }
 
 }  // namespace

@@ -232,6 +232,59 @@ TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
   EXPECT_THAT(error_of([&] { prepare(options(folder.file("file"))); }), HasSubstr("is a file"));
 }
 
+TEST(Prepare, ARefusedFolderStaysAsItIs) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("mine"));
+  for (const char* name : {"train_00000.octet", ".tmp-train_00001.octet", "zebra.txt"}) {
+    folder.write(fmt::format("mine/{}", name), "x");
+  }
+  EXPECT_THAT(error_of([&] { prepare(options(folder.file("mine"))); }), HasSubstr("holds 'zebra.txt'"));
+  EXPECT_TRUE(fs::exists(folder.file("mine/train_00000.octet")));
+  fs::remove(folder.file("mine/zebra.txt"));
+  for (const char* name : {"other.octet", "train_x.octet", ".tmp-letter", "validation_00000.octet.octet"}) {
+    folder.write(fmt::format("mine/{}", name), "x");
+    EXPECT_THAT(error_of([&] { prepare(options(folder.file("mine"))); }), HasSubstr(name));
+    EXPECT_TRUE(fs::exists(folder.file(fmt::format("mine/{}", name)))) << name;
+    fs::remove(folder.file(fmt::format("mine/{}", name)));
+  }
+  EXPECT_TRUE(prepare(options(folder.file("mine"))).whole);  // a crash's own leftovers are no hindrance
+}
+
+TEST(Prepare, FewDocumentsAreSplitToo) {
+  const TemporaryFolder folder;
+  const auto counts = [&](int64_t documents, double eval_split) {
+    PrepareOptions given = options(folder.file(fmt::format("{}-{}", documents, eval_split)));
+    given.eval_split = eval_split;
+    const DatasetManifest manifest = prepare(given, {}, posix_env(), documents).manifest;
+    return std::pair(manifest.train.counts, manifest.validation.counts);
+  };
+  const auto [whole, none] = counts(1, 0);
+  EXPECT_EQ(whole.documents, 1);
+  EXPECT_EQ(none.documents, 0);
+  const auto [front, tail] = counts(1, 0.1);  // the end of the only one
+  EXPECT_EQ(front.documents, 1);
+  EXPECT_EQ(tail.documents, 1);
+  EXPECT_EQ(front.tokens + tail.tokens, whole.tokens);
+  EXPECT_NEAR(static_cast<double>(tail.tokens), 0.1 * static_cast<double>(whole.tokens), 1.5);
+  const auto [two, last] = counts(3, 1e-9);  // the last of several
+  EXPECT_EQ(two.documents, 2);
+  EXPECT_EQ(last.documents, 1);
+  const auto [most, drawn] = counts(3, 0.999999);  // never all of them
+  EXPECT_EQ(most.documents, 1);
+  EXPECT_EQ(drawn.documents, 2);
+}
+
+TEST(Prepare, AStopWhileItWaitsForTheLockIsHeard) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("d"));
+  const FileLock lock = posix_env().lock(folder.file("d/.lock"), "1\n");
+  PrepareOptions given = options(folder.file("d"));
+  given.wait_for_lock = true;
+  int asked = 0;
+  EXPECT_FALSE(prepare(given, {.stop = [&] { return ++asked == 2; }}).whole);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(Prepare, OneProcessAtATime) {
   const TemporaryFolder folder;
   fs::create_directory(folder.file("d"));

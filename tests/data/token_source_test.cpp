@@ -7,7 +7,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/bytes_tokenizer.h"
+#include "document_support.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -165,6 +167,39 @@ TEST(TokenSource, TextDocumentsEndWithEos) {
   EXPECT_EQ(tokenizer.decode(all(source)), "one\n<|endoftext|>two<|endoftext|>\nthree<|endoftext|>");
   EXPECT_THAT(message([&] { TokenSource::from_text_files(paths, tokenizer, 256); }),
               AllOf(HasSubstr("1.txt and 2 more"), HasSubstr("id 256 at token 4")));
+}
+
+TEST(TokenSource, ADocumentsFirstTokenIsNoTarget) {
+  const std::vector<Document> documents = {counting_document(0, 3), counting_document(3, 2),
+                                           counting_document(5, 4)};
+  TokenSource source = TokenSource::from_shard(parse_shard(shard_bytes(documents, {100, 7})), 100);
+  ASSERT_TRUE(source.has_mask());
+  const auto targets = [](const TokenSource& of, int64_t first, size_t count) {
+    std::vector<uint8_t> bits(count);
+    of.read_targets(first, bits);
+    return bits;
+  };
+  EXPECT_THAT(targets(source, 0, 9), ElementsAre(0, 1, 1, 0, 1, 0, 1, 1, 1));
+  EXPECT_THAT(targets(source, 4, 3), ElementsAre(1, 0, 1));
+  source.append(TokenSource(source));
+  EXPECT_THAT(targets(source, 7, 4), ElementsAre(1, 1, 0, 1));
+  const auto [front, tail] = source.split_tail(0.5);  // 5 and 4 tokens of each piece
+  EXPECT_THAT(targets(tail, 0, 8), ElementsAre(0, 1, 1, 1, 0, 1, 1, 1));
+  EXPECT_THAT(targets(front, 0, 5), ElementsAre(0, 1, 1, 0, 1));
+}
+
+TEST(TokenSource, TextFilesAreReadAsTheReaderReadsThem) {
+  const TemporaryFolder folder;
+  const BytesTokenizer tokenizer;
+  const std::vector<std::string> marked = {folder.write("bom.txt", "\xef\xbb\xbfone")};
+  EXPECT_EQ(tokenizer.decode(all(TokenSource::from_text_files(marked, tokenizer, 257))), "one<|endoftext|>");
+  const std::vector<std::string> bad = {folder.write("bad.txt", "a\xff<|endoftext|>good")};
+  EXPECT_THAT(message([&] { TokenSource::from_text_files(bad, tokenizer, 257); }),
+              HasSubstr("bad.txt] invalid UTF-8 at byte 1"));
+  const LogSink previous = set_log_sink([](LogLevel, std::string_view) {});
+  EXPECT_EQ(tokenizer.decode(all(TokenSource::from_text_files(bad, tokenizer, 257, true))),
+            "good<|endoftext|>");
+  set_log_sink(previous);
 }
 
 }  // namespace

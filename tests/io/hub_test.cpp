@@ -304,7 +304,52 @@ TEST_F(HubTest, OfflineTakesTheCache) {
   HubRequest unreachable = first_part();
   unreachable.settings.endpoint = "http://127.0.0.1:1";
   EXPECT_EQ(read(hub_snapshot(unreachable), "data/train-00000-of-00002.parquet"), large_);
-  EXPECT_THAT(messages_, HasSubstr("taking the 1 files that the cache has"));
+  EXPECT_THAT(messages_, HasSubstr("taking the 1 file that the cache has of data/train-00000*\n"));
+}
+
+TEST_F(HubTest, APartOfTheFilesIsNotTakenForAll) {
+  hub_fetch(first_part());
+  HubRequest both = request();
+  both.files = {"data/*.parquet"};
+  both.settings.offline = true;
+  EXPECT_THAT(message_of([&] { hub_fetch(both); }),
+              ::testing::AllOf(HasSubstr("1 of 2 files are not in the cache"),
+                               HasSubstr("data/train-00001-of-00002.parquet"), HasSubstr("HF_HUB_OFFLINE")));
+  // Without the hub's list, as when another program has downloaded them, it can only be said.
+  fs::remove_all(fs::path(cache_) / "datasets--org--set/octet");
+  EXPECT_THAT(hub_fetch(both).files, ElementsAre("data/train-00000-of-00002.parquet"));
+  EXPECT_THAT(messages_, HasSubstr("taking the 1 file that the cache has of data/*.parquet, which may not be"));
+}
+
+TEST_F(HubTest, OfflineErrorsOfTheChoiceComeWithTheAdvice) {
+  hub_fetch(first_part());
+  HubRequest request = first_part();
+  request.settings.offline = true;
+  request.choose = [](const std::vector<std::string>&) -> std::vector<std::string> { fail("no split x"); };
+  EXPECT_THAT(message_of([&] { hub_fetch(request); }),
+              ::testing::AllOf(HasSubstr("no split x"), HasSubstr("HF_HUB_OFFLINE"),
+                               HasSubstr("--repo-type dataset")));
+}
+
+TEST_F(HubTest, AHubThatIsDownLeavesTheCache) {
+  hub_fetch(first_part());
+  server_->fault("api/revision", "status", 100, "503");
+  HubRequest request = first_part();
+  request.settings.retries = 1;
+  EXPECT_EQ(read(hub_snapshot(request), "data/train-00000-of-00002.parquet"), large_);
+  EXPECT_THAT(messages_, HasSubstr("gave status 503"));
+}
+
+TEST_F(HubTest, WhatIsThereIsNotCountedAsDownload) {
+  HubRequest stopped = first_part();
+  server_->fault("data/train-00000-of-00002.parquet", "cut", 100, "90000");
+  stopped.settings.retries = 0;
+  message_of([&] { hub_fetch(stopped); });
+  const auto have = fs::file_size(blob(large_) + ".incomplete");
+  ASSERT_EQ(have, 90000u);
+  messages_.clear();
+  message_of([&] { hub_fetch(stopped); });
+  EXPECT_THAT(messages_, HasSubstr("1 of 1 files to download, 0.0 MB"));  // 10,000 of 100,000 bytes
 }
 
 TEST_F(HubTest, OfflineWithoutTheFilesSaysWhereToPutThem) {

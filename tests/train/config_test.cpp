@@ -96,6 +96,8 @@ TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
     return config_text(config, key);
   };
   using C = TrainConfig;
+  EXPECT_EQ(text(&C::data_order, C::DataOrder::Shuffled, "data_order"), "shuffled");
+  EXPECT_EQ(text(&C::data_order, C::DataOrder::Random, "data_order"), "random");
   EXPECT_EQ(text(&C::data_order, C::DataOrder::Sequential, "data_order"), "sequential");
   EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Linear, "lr_scheduler_type"), "linear");
   EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Constant, "lr_scheduler_type"), "constant");
