@@ -155,7 +155,7 @@ void optimizer(Backend& backend, int64_t rows, int64_t cols) {
   backend.zero(p.v);
   const Tensor clip = bench.tensor(DType::F32, {2});
   const Tensor gradients[] = {p.gradient};
-  bench.bandwidth("grad_norm", 4 * rows * cols, [&] { backend.grad_norm(clip, gradients, 1.0f); });
+  bench.bandwidth("grad_norm", 4 * rows * cols, [&] { backend.grad_norm(clip, gradients, 1.0f, {}); });
   bench.bandwidth("adamw -> fp8, fp8T", (16 + 4 + 2) * rows * cols,
                   [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
 }

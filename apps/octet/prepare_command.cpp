@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "command.h"
 #include "train/data_prepare.h"
@@ -69,6 +70,9 @@ int prepare_command(std::span<const std::string> given) {
     fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
   if (output.empty()) fail_config("octet prepare needs --output DIR, the folder for shards and manifest");
 
+  if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
+    log_warning("no --tokenizer is given: text is read as bytes");
+  }
   const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(
       config, config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
   const PreparedFolder prepared = prepare_with_progress(config,

@@ -74,13 +74,6 @@ class ChecksumSink : public Sink {
   uint32_t crc_ = 0;
 };
 
-void write_synced(Env& env, const std::string& path, std::string_view text) {
-  WritableFile file = env.create(path);
-  file.append(text);
-  file.sync();
-  file.close();
-}
-
 // Everything about the checkpoint in `path`; broken says what is wrong, if anything is.
 CheckpointListing inspect(Env& env, const std::string& path, bool verify) {
   CheckpointListing listing;
@@ -155,7 +148,7 @@ Checkpoint CheckpointStore::save(int64_t step, const std::function<void(Checkpoi
     CheckpointWriter writer(env_, temporary);
     write(writer);
     checkpoint.files = std::move(writer.files_);
-    write_synced(env_, join_path(temporary, kManifestName), manifest_text(checkpoint));
+    env_.write_synced(join_path(temporary, kManifestName), manifest_text(checkpoint));
     env_.sync_directory(temporary);
     publish(temporary, name);
   } catch (const std::exception&) {
@@ -192,7 +185,7 @@ void CheckpointStore::publish(const std::string& temporary, const std::string& n
 
 void CheckpointStore::write_pointer(const char* name, const std::string& target) {
   const std::string temporary = path_of(working_name(kTemporary, name));
-  write_synced(env_, temporary, fmt::format("{} {:08x}\n", target, crc32c(target)));
+  env_.write_synced(temporary, fmt::format("{} {:08x}\n", target, crc32c(target)));
   env_.rename(temporary, path_of(name));
   env_.sync_directory(directory_);
 }
@@ -364,6 +357,15 @@ Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify) {
   CheckpointListing listing = inspect(env, path, verify);
   require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", path, listing.broken);
   return listing.checkpoint;
+}
+
+void verify_files(Env& env, const Checkpoint& checkpoint, std::span<const std::string_view> names) {
+  Checkpoint part = checkpoint;
+  std::erase_if(part.files, [&](const CheckpointFile& file) {
+    return std::find(names.begin(), names.end(), file.name) == names.end();
+  });
+  const std::string broken = check_files(env, part, true);
+  require(broken.empty(), "[{}] is not a whole checkpoint: {}", checkpoint.path, broken);
 }
 
 RunLock::RunLock(Env& env, const std::string& run_directory) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,13 +97,10 @@ class CheckpointStore {
   std::optional<Checkpoint> open_best() const;  // nullopt: none was marked. Error: it is not whole
 
  private:
-  struct Candidate;
-
   std::string path_of(std::string_view name) const { return join_path(directory_, name); }
   std::vector<CheckpointListing> scan(bool verify) const;  // by sequence, newest first
   std::optional<std::string> read_pointer(const char* name, std::string& fault) const;
   void write_pointer(const char* name, const std::string& target);
-  void write_manifest(const Checkpoint& checkpoint, const std::string& directory);
   void publish(const std::string& temporary, const std::string& name);
   void clean_leftovers();
   void remove_quietly(const std::string& path);  // a failure is a warning
@@ -114,6 +112,9 @@ class CheckpointStore {
 // An explicit choice: the checkpoint in the folder `path`, whatever its name, or an Error that says what is
 // wrong.
 Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify = true);
+
+// Error unless the checksums of these files of an opened checkpoint are right; names that it does not have are passed over.
+void verify_files(Env& env, const Checkpoint& checkpoint, std::span<const std::string_view> names);
 
 // Keeps a second process out of a run folder. The system releases it when the process ends, however it ends.
 class RunLock {

@@ -176,6 +176,25 @@ std::string Env::read_text(const std::string& path, int64_t limit) {
   return text;
 }
 
+void Env::write_synced(const std::string& path, std::string_view text) {
+  WritableFile file = create(path);
+  file.append(text);
+  file.sync();
+  file.close();
+}
+
+void Env::replace_file(const std::string& path, std::string_view text) {
+  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
+  try {
+    write_synced(temporary, text);
+    rename(temporary, path);
+  } catch (const IoError&) {
+    if (exists(temporary)) sys_unlink(temporary);
+    throw;
+  }
+  sync_directory(parent_path(path));
+}
+
 void Env::sync_directory(const std::string& path) {
   FileHandle directory = open_handle("open", path, O_RDONLY | O_DIRECTORY);
   const int result = retry([&] { return sys_fsync(directory.fd()); });

@@ -123,6 +123,9 @@ class Env {
   ReadableFile open_read(const std::string& path);
   MappedFile map(const std::string& path);  // regular files only
   std::string read_text(const std::string& path, int64_t limit = int64_t{64} << 20);
+  void write_synced(const std::string& path, std::string_view text);  // a whole file, synced; not its name
+  // The same so that a reader, a crash or a power failure finds the old file or the new one.
+  void replace_file(const std::string& path, std::string_view text);
   void sync_directory(const std::string& path);
   void rename(const std::string& from, const std::string& to);
   void remove_file(const std::string& path);

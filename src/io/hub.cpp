@@ -36,7 +36,7 @@ std::string wanted(const HubRequest& request) {
 std::string advice(const HubRequest& request, const HubCache& cache, const std::string& why) {
   return fmt::format(
       "{}. Put {} into a folder and name that folder instead, or run on a machine with network: "
-      "huggingface-cli download {}{}{}, and copy {} here",
+      "hf download {}{}{}, and copy {} here",
       why, wanted(request), request.id, request.kind == HubKind::Dataset ? " --repo-type dataset" : "",
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());
 }

@@ -14,8 +14,9 @@ class TableBuilder {
   explicit TableBuilder(const ModelConfig& config) : c_(config), gpt2_(config.family == Family::Gpt2) {}
 
   std::vector<ParameterSpec> build() {
-    summed_matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
-                  {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
+    matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
+           {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
+    table_.back().summed = c_.tied_head;
     if (c_.learned_positions) {
       summed_matrix("embedding.positions", c_.max_positions, c_.width, c_.init_std,
                     {{"transformer.wpe.weight", 0, c_.max_positions}});
@@ -68,7 +69,8 @@ class TableBuilder {
     }
   }
 
-  // The embedding is added to by token, the head chunk by chunk.
+  // The head is added to chunk by chunk, and an embedding that is the head too. An embedding of its own is added to once
+  // for each token that occurs, by the sum of all its places.
   void summed_matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
     matrix(std::move(name), rows, cols, std, std::move(hf));
     table_.back().summed = true;

@@ -123,8 +123,10 @@ ModelConfig model_preset(std::string_view name) {
   for (ModelConfig& preset : all_presets()) {
     if (preset.name == name) return preset;
   }
-  fail_config("[model] no preset is called '{}'; did you mean '{}'? There are: {}", name,
-              nearest_name(name, model_preset_names()), fmt::join(model_preset_names(), ", "));
+  const std::string near = nearest_name(name, model_preset_names());
+  fail_config("[model] no preset is called '{}'{}; there are: {}", name,
+              near.empty() ? "" : fmt::format("; did you mean '{}'?", near),
+              fmt::join(model_preset_names(), ", "));
 }
 
 std::vector<std::string> model_preset_names() {

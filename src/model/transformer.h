@@ -84,6 +84,7 @@ class Transformer {
   int64_t correct_targets() const;
   void clear_sums() { backend_.zero(sums_); }
   LossSums sums() const;  // waits for the device
+  Tensor loss_sums() const { return sums_; }  // the same where they are, (2) fp32
 
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
   std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);

@@ -101,6 +101,9 @@ struct DelayedScaling {
   int64_t count = 0;
   int margin = 0;
   bool most_recent = false;  // otherwise the maximum of the history
+  bool due = true;           // otherwise amax goes on being collected
+  Tensor norm;               // optional, (2) fp32 of grad_norm: where norm[0] is not finite, what was collected is dropped
+                             // and scales and histories stay as they are
 };
 
 // What the ops of a run need beyond their arguments, so that the plan can hold it.
@@ -244,7 +247,8 @@ class Backend {
   virtual void sum(Tensor total, Tensor x) = 0;
   // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when
   // max_norm is 0.
-  virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) = 0;
+  // guard (n) fp32, optional: the norm is NaN where one of its values is not finite.
+  virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) = 0;
   // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Every operation is rounded by
   // itself (nothing is contracted), so that the results have the same bits on every backend. Weights and moments stay as
   // they are when the norm clip[0] is not finite; FP8 copies are made anew all the same, since their scales may have

@@ -23,12 +23,12 @@ struct RoundingBits {
                                                      int64_t group) {
     return {Philox(seed, stream).words((static_cast<uint64_t>(step) << 40) + static_cast<uint64_t>(group))};
   }
-  // 16 bits for column `j` of the eight. The three numbers of an element each take another permutation of them.
+  // 16 bits for column `j` of the eight. The three numbers of an element take those of different columns.
   OCTET_HOST_DEVICE constexpr uint32_t weight(int j) const {
     return words[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
   }
-  OCTET_HOST_DEVICE constexpr uint32_t m(int j) const { return (weight(j) * 0x9E37u + 0x79B9u) & 0xFFFFu; }
-  OCTET_HOST_DEVICE constexpr uint32_t v(int j) const { return (weight(j) * 0x6255u + 0x3619u) & 0xFFFFu; }
+  OCTET_HOST_DEVICE constexpr uint32_t m(int j) const { return weight(j ^ 1); }
+  OCTET_HOST_DEVICE constexpr uint32_t v(int j) const { return weight(j ^ 2); }
 };
 
 // The bits of the bf16 on either side of a finite x.
@@ -36,19 +36,24 @@ OCTET_HOST_DEVICE constexpr uint16_t to_bf16_stochastic(float x, uint32_t random
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + random16) >> 16);
 }
 
+// A value between two e4m3 codes becomes one of them by adding random bits below the three bits of the mantissa that stay
+// and cutting the rest off. Below the smallest normal code, 2^-6, codes are 2^-9 apart as they are from 2^-6 to 2^-5:
+// such values are moved there first (which rounds to 2^-29) and back afterwards.
+constexpr float kSmallestNormalE4m3 = 0x1p-6f;
+OCTET_HOST_DEVICE constexpr uint32_t rounding_noise(uint32_t random16) { return random16 << 4 | 8u; }
+
 // The e4m3 code on either side of x, |x| <= 448 but for rounding; a value that has a code keeps it.
 OCTET_HOST_DEVICE constexpr uint8_t to_e4m3_stochastic(float x, uint32_t random16) {
   const auto bits = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = (bits >> 24) & 0x80u, magnitude = bits & 0x7FFFFFFFu;
-  constexpr uint32_t kSmallestNormal = (127u - 6u) << 23;
-  // 20 of the 23 mantissa bits go; the exponent's bias changes from 127 to 7.
-  const uint32_t normal = ((magnitude + (random16 << 4 | 8u)) >> 20) - ((127u - 7u) << 3);
-  // Below, codes are multiples of 2^-9. Every operation but the addition is exact.
-  const float units =
-      std::bit_cast<float>(magnitude) * 0x1p9f + (static_cast<float>(random16) * 0x1p-16f + 0x1p-17f);
-  uint32_t code = magnitude >= kSmallestNormal ? normal : static_cast<uint32_t>(units);
-  code = code < 0x7Eu ? code : 0x7Eu;
-  return static_cast<uint8_t>(sign | code);
+  const uint32_t sign = (bits >> 24) & 0x80u;
+  const float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
+  const bool small = magnitude < kSmallestNormalE4m3;
+  const float moved = small ? magnitude + kSmallestNormalE4m3 : magnitude;
+  // 20 of the 23 mantissa bits go; the exponent's bias changes from 127 to 7, and by one more where it was moved.
+  const uint32_t code = ((std::bit_cast<uint32_t>(moved) + rounding_noise(random16)) >> 20) -
+                        ((small ? 127u - 6u : 127u - 7u) << 3);
+  if (code == 0) return 0;  // of either sign
+  return static_cast<uint8_t>(sign | (code < 0x7Eu ? code : 0x7Eu));
 }
 
 // AdamW's moments in e4m3, for the matrices of a model: blocks of 128 columns of a row (the last of a row may be

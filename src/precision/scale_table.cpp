@@ -81,8 +81,12 @@ DelayedScaling ScaleTable::delayed() const {
   return {slots_, history_, formats_, count(), config_.margin, config_.most_recent};
 }
 
-void ScaleTable::end_step(Backend& backend, int64_t step) {
-  if (history_ && step % config_.interval == 0) backend.update_delayed_scales(delayed());
+void ScaleTable::end_step(Backend& backend, int64_t step, Tensor norm) {
+  if (!history_) return;
+  DelayedScaling state = delayed();
+  state.due = step % config_.interval == 0;
+  state.norm = norm;
+  backend.update_delayed_scales(state);
 }
 
 std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {

@@ -33,8 +33,9 @@ class ScaleTable {
   bool calibrating() const { return calibrating_; }
   void end_calibration() { calibrating_ = false; }
 
-  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so.
-  void end_step(Backend& backend, int64_t step);
+  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so. `norm` (2) fp32
+  // of grad_norm may be absent; a step whose norm is not finite leaves no trace in scales and histories.
+  void end_step(Backend& backend, int64_t step, Tensor norm = {});
 
   // Evaluation must leave no trace in the training state.
   void push_slots(Backend& backend) {

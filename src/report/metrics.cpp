@@ -189,25 +189,27 @@ std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records) {
   return kept;
 }
 
-void keep_metrics_until(const std::filesystem::path& path, int64_t step) {
+void keep_metrics_until(const std::filesystem::path& path, int64_t step,
+                        const std::function<void(const std::string&, std::string_view)>& replace) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) return;  // the run was stopped before its first record
   std::string kept, line;
-  bool dropped = false;
+  int64_t later = 0, unreadable = 0;
   while (std::getline(file, line)) {
     const Json object = Json::parse(line, nullptr, false);
-    const bool keep = !file.eof() && object.is_object() && object.contains("step") &&
-                      object["step"].is_number_integer() && object["step"].get<int64_t>() <= step;
-    if (keep) kept += fmt::format("{}\n", line);
-    dropped = dropped || !keep;
+    if (file.eof() || !object.is_object() || !object.contains("step") ||
+        !object["step"].is_number_integer()) {
+      unreadable += !line.empty();
+    } else if (object["step"].get<int64_t>() > step) {
+      ++later;
+    } else {
+      kept += fmt::format("{}\n", line);
+    }
   }
-  if (!dropped) return;
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  std::ofstream out(temporary, std::ios::binary);
-  out << kept;
-  out.close();
-  require(out.good(), "[metrics] {}: cannot be written", temporary.string());
-  std::filesystem::rename(temporary, path);
+  if (later == 0 && unreadable == 0) return;
+  if (unreadable > 0)
+    log_warning("[metrics] {}: {} lines are not records and are left out", path.string(), unreadable);
+  replace(path.string(), kept);
 }
 
 }  // namespace octet

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +39,9 @@ std::vector<StepRecord> read_metrics(const std::filesystem::path& path);
 // last, and so leaves steps in rising order.
 std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records);
 
-// Takes the records after `step` (and a torn last line) out of a file, as a run that goes on from `step` needs it. The
-// file is replaced in one go; lines that stay keep their bytes.
-void keep_metrics_until(const std::filesystem::path& path, int64_t step);
+// Takes the records after `step` (and a torn last line) out of a file, as a run that goes on from `step` needs it. Lines
+// that stay keep their bytes. `replace` puts a file's new content in place of the old in one go.
+void keep_metrics_until(const std::filesystem::path& path, int64_t step,
+                        const std::function<void(const std::string& path, std::string_view text)>& replace);
 
 }  // namespace octet

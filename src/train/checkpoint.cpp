@@ -1,6 +1,8 @@
 #include "train/checkpoint.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -70,7 +72,8 @@ std::string to_json(const TrainerState& state) {
                {"last_loss", number_json(state.last_loss)}};
   if (state.first_eval) json["first_eval"] = number_json(*state.first_eval);
   if (state.best_eval) json["best_eval"] = number_json(*state.best_eval);
-  json["loss_window"] = state.loss_window;
+  json["loss_window"] = Json::array();
+  for (const double loss : state.loss_window) json["loss_window"].push_back(number_json(loss));
   json["spikes_in_a_row"] = state.spikes_in_a_row;
   return json.dump(1) + "\n";
 }
@@ -91,7 +94,7 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
     state.last_loss = number_from(json.at("last_loss"));
     if (json.contains("first_eval")) state.first_eval = number_from(json["first_eval"]);
     if (json.contains("best_eval")) state.best_eval = number_from(json["best_eval"]);
-    state.loss_window = json.at("loss_window").get<std::vector<double>>();
+    for (const nlohmann::json& loss : json.at("loss_window")) state.loss_window.push_back(number_from(loss));
     state.spikes_in_a_row = json.at("spikes_in_a_row").get<int>();
     return state;
   } catch (const nlohmann::json::exception& e) {
@@ -101,31 +104,40 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
   }
 }
 
-void Snapshot::copy(HostTensor& to, Backend& backend, const std::string& name, Tensor from) {
-  to.name = name;
-  to.dtype = from.dtype;
-  to.shape = from.shape;
-  const auto size = static_cast<size_t>(from.bytes());
-  // Not zeroed: gigabytes of fresh memory are touched once, by the copy.
-  if (size != to.size) to.data = std::make_unique_for_overwrite<std::byte[]>(size);
-  to.size = size;
-  backend.copy_to_host(to.data.get(), from);
+int64_t state_bytes(const ParameterSet& parameters) {
+  int64_t total = 0;
+  for (const Parameter& parameter : parameters.all()) {
+    for (const NamedTensor& named : parameter.state()) total += named.tensor.bytes();
+  }
+  return total;
 }
 
-void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, std::string train_config) {
+void Snapshot::add(std::vector<StateTensor>& tensors, size_t index, const std::string& name, Tensor device,
+                   bool in_place) {
+  if (index == tensors.size()) tensors.emplace_back();
+  StateTensor& to = tensors[index];
+  const size_t size = static_cast<size_t>(device.bytes());
+  if (in_place || !to.copy || size != to.size()) to.copy.reset();
+  to.name = name;
+  to.device = device;
+  if (in_place) return;
+  // Not zeroed: gigabytes of fresh memory are touched once, by the copy.
+  if (!to.copy) to.copy = std::make_unique_for_overwrite<std::byte[]>(size);
+  backend_->copy_to_host(to.copy.get(), device);
+}
+
+void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+                    bool in_place) {
+  backend_ = &backend;
   parameters_ = &model.parameters();
   const std::vector<Parameter>& all = parameters_->all();
-  weights_.resize(all.size());
   size_t states = 0;
   for (size_t i = 0; i < all.size(); ++i) {
-    copy(weights_[i], backend, all[i].spec.name, all[i].weight);
+    add(weights_, i, all[i].spec.name, all[i].weight, in_place);
     for (const auto& [name, tensor] : all[i].state()) {
-      if (tensor.data == all[i].weight.data) continue;
-      if (states == optimizer_.size()) optimizer_.emplace_back();
-      copy(optimizer_[states++], backend, name, tensor);
+      if (tensor.data != all[i].weight.data) add(optimizer_, states++, name, tensor, in_place);
     }
   }
-  optimizer_.resize(states);
   fp8_.clear();
   if (model.numerics().precision == Precision::Fp8 && model.scales().count() > 0)
     fp8_ = model.scales().save(backend);
@@ -135,18 +147,46 @@ void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, st
 }
 
 int64_t Snapshot::bytes() const {
-  size_t total = fp8_.size();
-  for (const HostTensor& tensor : weights_) total += tensor.size;
-  for (const HostTensor& tensor : optimizer_) total += tensor.size;
-  return static_cast<int64_t>(total);
+  return state_bytes(*parameters_) + static_cast<int64_t>(fp8_.size());
+}
+
+std::vector<std::byte> Snapshot::rows_of(const StateTensor& tensor, int64_t begin, int64_t rows) const {
+  const int64_t height = tensor.device.shape[0];
+  const size_t row = tensor.size() / static_cast<size_t>(height);
+  std::vector<std::byte> bytes(row * static_cast<size_t>(rows));
+  if (tensor.copy) {
+    std::memcpy(bytes.data(), tensor.copy.get() + row * static_cast<size_t>(begin), bytes.size());
+  } else {
+    const Tensor matrix = tensor.device.reshaped({height, tensor.device.numel() / height});
+    backend_->copy_to_host(bytes.data(), matrix.row_range(begin, rows));
+  }
+  return bytes;
+}
+
+template <class Use>
+void Snapshot::for_pieces(const StateTensor& tensor, Use&& use) const {
+  if (tensor.copy) {
+    use(std::span<const std::byte>(tensor.copy.get(), tensor.size()));
+    return;
+  }
+  constexpr size_t kPiece = size_t{64} << 20;
+  const int64_t height = tensor.device.shape[0];
+  const int64_t rows =
+      std::max<int64_t>(1, static_cast<int64_t>(kPiece / (tensor.size() / static_cast<size_t>(height) + 1)));
+  for (int64_t begin = 0; begin < height; begin += rows) {
+    const std::vector<std::byte> piece = rows_of(tensor, begin, std::min(rows, height - begin));
+    use(std::span<const std::byte>(piece));
+  }
 }
 
 void Snapshot::check() const {
   for (const auto* tensors : {&weights_, &optimizer_}) {
-    for (const HostTensor& tensor : *tensors) {
-      require(all_finite(tensor.bytes(), tensor.dtype),
-              "[checkpoint] {} holds values that are not finite at step {}; the state is not saved",
-              tensor.name, state_.step);
+    for (const StateTensor& tensor : *tensors) {
+      for_pieces(tensor, [&](std::span<const std::byte> bytes) {
+        require(all_finite(bytes, tensor.device.dtype),
+                "[checkpoint] {} holds values that are not finite at step {}; the state is not saved",
+                tensor.name, state_.step);
+      });
     }
   }
 }
@@ -155,25 +195,22 @@ void Snapshot::write(CheckpointWriter& writer) const {
   using namespace checkpoint_file;
   writer.file(kModelConfig, [&](Sink& sink) { sink.append(model_config_); });
   writer.file(kWeights, [&](Sink& sink) {
-    const auto rows_of = [&](size_t index, int64_t begin, int64_t rows) {
-      const HostTensor& tensor = weights_[index];
-      const size_t row = tensor.size / static_cast<size_t>(tensor.shape[0]);
-      const auto part =
-          tensor.bytes().subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(rows) * row);
-      return std::vector<std::byte>(part.begin(), part.end());
-    };
-    save_hf_weights(sink, *parameters_, safe_dtype(weights_.front().dtype), rows_of);
+    save_hf_weights(
+        sink, *parameters_, safe_dtype(weights_.front().device.dtype),
+        [&](size_t index, int64_t begin, int64_t rows) { return rows_of(weights_[index], begin, rows); });
   });
   writer.file(kOptimizer, [&](Sink& sink) {
-    std::map<std::string_view, const HostTensor*> by_name;
+    std::map<std::string_view, const StateTensor*> by_name;
     std::vector<SafeTensorSpec> specs;
-    for (const HostTensor& tensor : optimizer_) {
+    for (const StateTensor& tensor : optimizer_) {
       by_name[tensor.name] = &tensor;
-      specs.push_back({tensor.name, safe_dtype(tensor.dtype), dimensions(tensor.shape)});
+      specs.push_back({tensor.name, safe_dtype(tensor.device.dtype), dimensions(tensor.device.shape)});
     }
     SafetensorsWriter tensors(sink, std::move(specs));
-    for (const SafeTensorSpec& spec : tensors.specs())
-      tensors.append(spec.name, by_name.at(spec.name)->bytes());
+    for (const SafeTensorSpec& spec : tensors.specs()) {
+      for_pieces(*by_name.at(spec.name),
+                 [&](std::span<const std::byte> bytes) { tensors.append(spec.name, bytes); });
+    }
     tensors.finish();
   });
   if (!fp8_.empty()) writer.file(kFp8, [&](Sink& sink) { sink.append(fp8_); });

@@ -42,12 +42,17 @@ constexpr const char* kState = "state.json";
 constexpr const char* kTrainConfig = "train_config.yaml";
 }  // namespace checkpoint_file
 
+// Bytes of the tensors that a checkpoint of this model holds.
+int64_t state_bytes(const ParameterSet& parameters);
+
 // A run's whole state at one moment between two steps, copied to the host so that training can go on while it is
 // written. The memory is kept for the next time.
 class Snapshot {
  public:
-  // Waits for the device.
-  void take(Backend& backend, Transformer& model, TrainerState state, std::string train_config);
+  // Waits for the device. With `in_place` nothing is copied: the state is read from the device while it is written, and
+  // must not change until then.
+  void take(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+            bool in_place = false);
 
   int64_t step() const { return state_.step; }
   int64_t bytes() const;
@@ -56,19 +61,24 @@ class Snapshot {
   void write(CheckpointWriter& writer) const;
 
  private:
-  struct HostTensor {
+  struct StateTensor {
     std::string name;
-    DType dtype = DType::F32;
-    Shape shape;
-    std::unique_ptr<std::byte[]> data;
-    size_t size = 0;
-    std::span<const std::byte> bytes() const { return {data.get(), size}; }
+    Tensor device;
+    std::unique_ptr<std::byte[]> copy;  // as large as `device`; null: read from there
+    size_t size() const { return static_cast<size_t>(device.bytes()); }
   };
-  void copy(HostTensor& to, Backend& backend, const std::string& name, Tensor from);
+  void add(std::vector<StateTensor>& tensors, size_t index, const std::string& name, Tensor device,
+           bool in_place);
+  // Calls `use` with the bytes of some rows; a vector counts as rows of one element.
+  std::vector<std::byte> rows_of(const StateTensor& tensor, int64_t begin, int64_t rows) const;
+  // The same piece by piece over the whole tensor.
+  template <class Use>
+  void for_pieces(const StateTensor& tensor, Use&& use) const;
 
+  Backend* backend_ = nullptr;
   const ParameterSet* parameters_ = nullptr;
-  std::vector<HostTensor> weights_;    // in the order of the parameters
-  std::vector<HostTensor> optimizer_;  // by name
+  std::vector<StateTensor> weights_;    // in the order of the parameters
+  std::vector<StateTensor> optimizer_;  // by name
   std::vector<std::byte> fp8_;
   TrainerState state_;
   std::string model_config_, train_config_;

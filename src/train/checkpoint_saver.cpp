@@ -1,6 +1,9 @@
 #include "train/checkpoint_saver.h"
 
 #include <chrono>
+#include <cmath>
+#include <limits>
+#include <new>
 
 #include "base/log.h"
 #include "train/guards.h"
@@ -17,7 +20,8 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOptions& options)
-    : store_(env, std::move(directory)), options_(options) {
+    : store_(env, std::move(directory)), options_(options), best_(options.best) {
+  if (options_.in_place) options_.in_background = false;
   if (options_.in_background) thread_ = std::thread([this] { run(); });
 }
 
@@ -32,24 +36,40 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 void CheckpointSaver::save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
-                           const CheckpointSummary& summary, bool best) {
+                           const CheckpointSummary& summary) {
   const auto start = Clock::now();
   wait();
-  snapshot_.take(backend, model, std::move(state), std::move(train_config));
+  summary_ = summary;
+  is_best_ =
+      std::isfinite(summary.loss) && summary.loss < best_.value_or(std::numeric_limits<double>::infinity());
+  state.best_eval = is_best_ ? std::optional(summary.loss) : best_;
+  pending_cost_ = {.step = state.step};
+  try {
+    snapshot_.take(backend, model, std::move(state), std::move(train_config), options_.in_place);
+  } catch (const std::bad_alloc&) {
+    finish("there is not enough host memory for a copy of the state", nullptr, 0);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
-    summary_ = summary;
-    best_ = best;
-    pending_cost_ = {
-        .step = snapshot_.step(), .bytes = snapshot_.bytes(), .wait_ms = 1e3 * seconds_since(start)};
+    pending_cost_.bytes = snapshot_.bytes();
+    pending_cost_.wait_ms = 1e3 * seconds_since(start);
     busy_ = true;
   }
   if (options_.in_background) {
     changed_.notify_all();
   } else {
-    write(summary, best);
+    write();
+    pending_cost_.wait_ms = 1e3 * seconds_since(start);
+    if (last_cost_) last_cost_->wait_ms = pending_cost_.wait_ms;
+    if (cost_) cost_->wait_ms = pending_cost_.wait_ms;
     wait();
   }
+}
+
+bool CheckpointSaver::is_writing() {
+  const std::lock_guard lock(mutex_);
+  return busy_;
 }
 
 void CheckpointSaver::wait() {
@@ -74,33 +94,49 @@ void CheckpointSaver::run() {
   while (true) {
     changed_.wait(lock, [this] { return busy_ || stopping_; });
     if (!busy_) return;
-    const CheckpointSummary summary = summary_;
-    const bool best = best_;
     lock.unlock();
-    write(summary, best);
+    write();
     lock.lock();
   }
 }
 
-void CheckpointSaver::write(const CheckpointSummary& summary, bool best) {
+void CheckpointSaver::write() {
   const auto start = Clock::now();
   std::optional<std::string> failure;
   std::exception_ptr unexpected;
   try {
     snapshot_.check();
     store_.save(
-        snapshot_.step(), [this](CheckpointWriter& writer) { snapshot_.write(writer); }, summary, best);
-    store_.prune(options_.total_limit);
+        snapshot_.step(), [this](CheckpointWriter& writer) { snapshot_.write(writer); }, summary_, is_best_);
   } catch (const Error& error) {
     failure = error.what();
+  } catch (const std::bad_alloc&) {
+    failure = "there is not enough host memory";
   } catch (...) {
     unexpected = std::current_exception();
   }
+  if (!failure && !unexpected) {
+    try {
+      store_.prune(options_.total_limit);
+    } catch (const Error& error) {  // the checkpoint itself is safe
+      log_warning("older checkpoints could not be removed: {}", error.what());
+    } catch (...) {
+      unexpected = std::current_exception();
+    }
+  }
+  finish(std::move(failure), unexpected, seconds_since(start));
+}
+
+void CheckpointSaver::finish(std::optional<std::string> failure, std::exception_ptr unexpected,
+                             double seconds) {
   {
     const std::lock_guard lock(mutex_);
-    pending_cost_.write_seconds = seconds_since(start);
+    pending_cost_.write_seconds = seconds;
     failures_in_a_row_ = failure ? failures_in_a_row_ + 1 : 0;
-    if (!failure && !unexpected) cost_ = pending_cost_;
+    if (!failure && !unexpected) {
+      cost_ = last_cost_ = pending_cost_;
+      if (is_best_) best_ = summary_.loss;
+    }
     unexpected_ = unexpected;
     busy_ = false;
     if (failure) {
@@ -108,7 +144,7 @@ void CheckpointSaver::write(const CheckpointSummary& summary, bool best) {
                fmt::format(
                    "the checkpoint of step {} was not saved ({} in a row, {} end the run); the ones before "
                    "it are untouched: {}",
-                   snapshot_.step(), failures_in_a_row_, kMaxFailuresInARow, *failure));
+                   pending_cost_.step, failures_in_a_row_, kMaxFailuresInARow, *failure));
     }
   }
   changed_.notify_all();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace octet {
@@ -45,7 +47,8 @@ void resolve_defaults(TrainConfig& config) {
     if (!config.is_set("data_order")) config.data_order = TrainConfig::DataOrder::Random;
     if (!config.is_set("sample_steps")) config.sample_steps = 200;
     if (!config.is_set("learning_rate")) config.learning_rate = 2e-3;
-    if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio")) config.warmup_steps = 50;
+    if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio"))
+      config.warmup_steps = config.max_steps > 0 ? std::min<int64_t>(50, config.max_steps / 4) : 50;
     if (!config.is_set("logging_steps")) config.logging_steps = 20;
     if (!config.is_set("sample_prompt")) config.sample_prompt = "Mia has";
   }

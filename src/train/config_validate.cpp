@@ -126,11 +126,6 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
   }
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
-  if (config.max_steps > 0 && config.warmup_steps > config.max_steps) {
-    idle.push_back(
-        fmt::format("the learning rate does not reach its peak: warmup_steps {} is beyond max_steps {}",
-                    config.warmup_steps, config.max_steps));
-  }
   return idle;
 }
 

@@ -275,6 +275,15 @@ std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::stri
       log_info("data: the tokenizer is the model's own, {}", config.tokenizer);
     }
   }
+  if (!config.is_set("tokenizer") && config.tokenizer == "bytes" && of_model.empty() &&
+      !config.model_name_or_path.empty()) {
+    log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
+                config.model_name_or_path);
+  }
+  // The run may be looked at from another folder.
+  std::error_code error;
+  if (config.tokenizer != "bytes" && fs::exists(config.tokenizer, error))
+    config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
   return make_tokenizer(config.tokenizer);
 }
 

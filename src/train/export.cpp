@@ -149,7 +149,7 @@ void write_weights(Env& env, const std::string& folder, const std::vector<HfTens
   }
   if (shards.size() == 1) return;
   const Json index = {{"metadata", {{"total_size", exported.bytes}}}, {"weight_map", map}};
-  write_synced(env, join_path(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
+  env.write_synced(join_path(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
 // What the folder itself says of generation, or else the ids that begin and end a text.
@@ -188,9 +188,9 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   std::string target = output;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   TemporaryOutput folder(env, target);
-  write_synced(env, join_path(folder.path(), "config.json"),
-               to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
-  write_synced(env, join_path(folder.path(), kGenerationName), generation_config(env, model, config));
+  env.write_synced(join_path(folder.path(), "config.json"),
+                   to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
+  env.write_synced(join_path(folder.path(), kGenerationName), generation_config(env, model, config));
   if (!tokenizer_name.empty())
     exported.tokenizer = export_tokenizer(env, tokenizer_name, folder.path(), config.max_positions);
   write_weights(env, folder.path(), tensors, exported.dtype, source.reader(exported.dtype),

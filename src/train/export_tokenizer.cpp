@@ -85,17 +85,10 @@ Json tokenizer_config(const std::string& bos, const std::string& eos, int64_t ma
 }
 
 void write_json(Env& env, const std::string& folder, const char* name, const Json& json) {
-  write_synced(env, join_path(folder, name), json.dump(2) + "\n");
+  env.write_synced(join_path(folder, name), json.dump(2) + "\n");
 }
 
 }  // namespace
-
-void write_synced(Env& env, const std::string& path, std::string_view text) {
-  WritableFile file = env.create(path);
-  file.append(text);
-  file.sync();
-  file.close();
-}
 
 std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
                              int64_t max_positions) {
@@ -109,7 +102,7 @@ std::string export_tokenizer(Env& env, const std::string& name, const std::strin
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   std::vector<std::string> written;
   const auto copy = [&](const std::string& from, const char* to) {
-    write_synced(env, join_path(folder, to), env.read_text(from, kLargestFile));
+    env.write_synced(join_path(folder, to), env.read_text(from, kLargestFile));
     written.emplace_back(to);
   };
   if (env.is_directory(name)) {

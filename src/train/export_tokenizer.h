@@ -11,7 +11,4 @@ namespace octet {
 std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
                              int64_t max_positions);
 
-// Writes a file and makes it durable.
-void write_synced(Env& env, const std::string& path, std::string_view text);
-
 }  // namespace octet

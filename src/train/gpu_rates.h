@@ -13,7 +13,7 @@ struct GpuRates {
   std::string_view gpu;
   double bf16[3];  // indexed by Product
   double fp8[3];
-  int64_t memory;       // bytes that a program finds free
+  int64_t memory;  // bytes that a program finds free
   int multiprocessors;
 };
 

@@ -5,6 +5,8 @@
 #include <set>
 #include <sstream>
 
+#include "train/guards.h"
+
 namespace octet {
 namespace {
 
@@ -121,8 +123,7 @@ const SafeTensor* HfWeights::find(const ParameterSpec& spec, const HfPart& part,
   return tensor;
 }
 
-void HfWeights::check(std::span<const ParameterSpec> table) const {
-  std::vector<std::string> faults;
+void HfWeights::check(std::span<const ParameterSpec> table, std::vector<std::string> faults) const {
   for (const ParameterSpec& spec : table) {
     for (const HfPart& part : spec.hf) find(spec, part, faults);
   }
@@ -150,11 +151,38 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, i
   return values;
 }
 
-void HfWeights::load(Backend& backend, ParameterSet& parameters) const {
+void HfWeights::load(Backend& backend, ParameterSet& parameters, std::vector<std::string> faults) const {
   // All faults are found before anything is written.
-  check(specs_of(parameters));
-  for (Parameter& parameter : parameters.all())
-    ParameterSet::set_weight(backend, parameter, values(parameter.spec));
+  check(specs_of(parameters), std::move(faults));
+  for (Parameter& parameter : parameters.all()) {
+    if (load_as_it_is(backend, parameter)) continue;
+    const std::vector<float> read = values(parameter.spec);
+    require(all_finite(std::as_bytes(std::span(read)), DType::F32),
+            "[{}] {} holds values that are not finite", place_, parameter.spec.hf.front().name);
+    ParameterSet::set_weight(backend, parameter, read);
+  }
+}
+
+// bf16 into bf16, rows in the same order: straight from the file to where it belongs.
+bool HfWeights::load_as_it_is(Backend& backend, Parameter& parameter) const {
+  const ParameterSpec& spec = parameter.spec;
+  if (parameter.weight.dtype != DType::BF16) return false;
+  std::vector<std::string> faults;
+  int64_t rows = 0;
+  for (const HfPart& part : spec.hf) {
+    if (part.transposed || find(spec, part, faults)->dtype != SafeDType::BF16) return false;
+    rows += part.rows;
+  }
+  if (rows != spec.shape[0]) backend.zero(parameter.weight);  // padding
+  if (parameter.remainder) backend.zero(parameter.remainder);
+  const Tensor matrix = parameter.weight.reshaped({spec.shape[0], row_width(spec)});
+  for (const HfPart& part : spec.hf) {
+    const SafeTensor* tensor = find(spec, part, faults);
+    require(all_finite(tensor->bytes, DType::BF16), "[{}] {} holds values that are not finite", place_,
+            part.name);
+    backend.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
+  }
+  return true;
 }
 
 HfFiles::HfFiles(const std::string& folder)
@@ -187,10 +215,11 @@ std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) 
 
 void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
   const HfFiles files(folder);
-  const std::vector<std::string> surplus = files.surplus(specs_of(parameters));
-  require(surplus.empty(), "[{}] holds tensors that the model does not have:\n  {}", folder,
-          fmt::join(surplus, "\n  "));
-  files.weights().load(backend, parameters);
+  std::vector<std::string> faults;
+  for (const std::string& name : files.surplus(specs_of(parameters))) {
+    faults.push_back(fmt::format("{} is not a tensor of the model", name));
+  }
+  files.weights().load(backend, parameters, std::move(faults));
 }
 
 ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype) {

@@ -20,14 +20,16 @@ class HfWeights {
       : find_(std::move(find)), place_(std::move(place)), prefix_(std::move(prefix)) {}
 
   // Finds every tensor of the table and looks at its shape and type.
-  void check(std::span<const ParameterSpec> table) const;
+  void check(std::span<const ParameterSpec> table, std::vector<std::string> faults = {}) const;
   // The parameter's values in octet's layout; throws as above for this one parameter.
   std::vector<float> values(const ParameterSpec& spec) const { return values(spec, 0, spec.shape[0]); }
   // The same of rows [begin, begin + rows) alone.
   std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
-  void load(Backend& backend, ParameterSet& parameters) const;
+  // `faults` are listed with what is found here.
+  void load(Backend& backend, ParameterSet& parameters, std::vector<std::string> faults = {}) const;
 
  private:
+  bool load_as_it_is(Backend& backend, Parameter& parameter) const;
   const SafeTensor* find(const ParameterSpec& spec, const HfPart& part,
                          std::vector<std::string>& faults) const;
 

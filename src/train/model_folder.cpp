@@ -1,6 +1,7 @@
 #include "train/model_folder.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/log.h"
 #include "data/tokenizer.h"
@@ -30,19 +31,34 @@ bool holds_tokenizer(Env& env, const std::string& folder) {
   return false;
 }
 
-// The newest of all that the run's folders hold; a run that was switched to FP8 has two.
+// What a model is read from: the optimizer's state, several times as large, need not be looked at.
+constexpr std::string_view kModelFiles[] = {checkpoint_file::kModelConfig, checkpoint_file::kWeights,
+                                            checkpoint_file::kTrainConfig};
+
+// The newest whole one of all that the run's folders hold (a run that was switched to FP8 has two), or the best.
 Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::string& path, bool best) {
-  std::optional<Checkpoint> chosen;
+  std::vector<CheckpointListing> found;
   for (const std::string& folder : folders) {
-    const CheckpointStore store(env, folder);
-    std::optional<Checkpoint> candidate = best ? store.open_best() : store.open_latest();
-    if (!candidate) continue;
-    const bool better = !chosen || (best ? candidate->summary.loss < chosen->summary.loss
-                                         : candidate->saved_at > chosen->saved_at);
-    if (better) chosen = std::move(candidate);
+    for (CheckpointListing& listing : CheckpointStore(env, folder).list()) {
+      if (!best || listing.is_best) found.push_back(std::move(listing));
+    }
   }
-  require(chosen.has_value(), "[{}] holds no {}checkpoint", path, best ? "best " : "");
-  return *chosen;
+  std::stable_sort(found.begin(), found.end(), [&](const CheckpointListing& a, const CheckpointListing& b) {
+    if (best) return a.checkpoint.summary.loss < b.checkpoint.summary.loss;
+    return std::tuple(a.checkpoint.saved_at, a.checkpoint.sequence) >
+           std::tuple(b.checkpoint.saved_at, b.checkpoint.sequence);
+  });
+  for (const CheckpointListing& listing : found) {
+    try {
+      require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", listing.checkpoint.path,
+              listing.broken);
+      verify_files(env, listing.checkpoint, kModelFiles);
+      return listing.checkpoint;
+    } catch (const Error& error) {
+      log_warning("{}; it is passed over", error.what());
+    }
+  }
+  fail("[{}] holds no {}checkpoint{}", path, best ? "best " : "", found.empty() ? "" : " that is whole");
 }
 
 ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
@@ -59,12 +75,12 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
 
 }  // namespace
 
+std::string tokenizer_of(const Checkpoint& checkpoint) {
+  return model_of_checkpoint(checkpoint).tokenizer;
+}
+
 bool holds_checkpoints(Env& env, const std::string& directory) {
-  if (!env.is_directory(directory)) return false;
-  for (const std::string& name : env.list(directory)) {
-    if (name.starts_with("step_")) return true;
-  }
-  return false;
+  return !CheckpointStore(env, directory).list().empty();
 }
 
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
@@ -84,6 +100,8 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
 
 std::string local_model_folder(const std::string& name) {
   if (posix_env().exists(name) || !is_hub_id(name)) return name;
+  // What begins with a folder that is here is a path with a mistake in it.
+  if (posix_env().is_directory(name.substr(0, name.find('/')))) return name;
   // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
   if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
   HubRequest request{.kind = HubKind::Model, .id = name, .files = hub_model_files()};
@@ -98,7 +116,11 @@ std::string local_model_folder(const std::string& name) {
     }
     return true;
   };
-  return hub_snapshot(request);
+  try {
+    return hub_snapshot(request);
+  } catch (const Error& error) {
+    fail("there is no folder {}, and as a hub id: {}", name, error.what());
+  }
 }
 
 ModelFolder find_model(const std::string& name, bool best) {
@@ -109,7 +131,9 @@ ModelFolder find_model(const std::string& name, bool best) {
   ModelFolder model;
   if (env.exists(join_path(path, kManifestName))) {
     require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
-    model = model_of_checkpoint(open_checkpoint(env, path));
+    Checkpoint checkpoint = open_checkpoint(env, path, false);
+    verify_files(env, checkpoint, kModelFiles);
+    model = model_of_checkpoint(std::move(checkpoint));
   } else if (env.exists(join_path(path, "config.json"))) {
     require(!best, "[{}] is a Hugging Face folder, --best is for the folder of a run", path);
     model.folder = path;

@@ -24,9 +24,12 @@ struct ModelFolder {
 std::string local_model_folder(const std::string& name);
 
 // `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
-// checkpoints the latest is taken, or the best with `best`. Checksums of a checkpoint are verified. Error that says
+// checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. Error that says
 // what was looked for otherwise.
 ModelFolder find_model(const std::string& name, bool best = false);
+
+// The tokenizer that the run of a checkpoint used; empty: not known.
+std::string tokenizer_of(const Checkpoint& checkpoint);
 
 // The folders of a run that hold its checkpoints, [whether they are of FP8 training].
 constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};

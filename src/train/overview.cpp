@@ -100,7 +100,8 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
   if (outcome.seconds > 0) {
-    table.add_row({"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
+    table.add_row(
+        {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
   if (const std::string use = utilisation_text(setup); !use.empty()) table.add_row({"packing", use});
@@ -108,6 +109,12 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
   table.add_row({"precision", setup.precision_label});
   table.add_row({"files", outcome.run_folder});
   if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
+  if (outcome.save) {
+    table.add_row({"last checkpoint",
+                   fmt::format("step {}, {}; training waited {:.0f} ms, written in {:.1f} s",
+                               outcome.save->step, human_bytes(static_cast<double>(outcome.save->bytes)),
+                               outcome.save->wait_ms, outcome.save->write_seconds)});
+  }
   return table.str();
 }
 

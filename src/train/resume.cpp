@@ -15,9 +15,7 @@ namespace fs = std::filesystem;
 constexpr const char* kLatest = "latest";
 
 bool is_run_with_checkpoints(const fs::path& folder) {
-  return std::any_of(std::begin(kCheckpointFolders), std::end(kCheckpointFolders), [&](const char* name) {
-    return holds_checkpoints(posix_env(), (folder / name).string());
-  });
+  return !checkpoint_folders(posix_env(), folder.string()).empty();
 }
 
 // The run below output_dir that was written to last.
@@ -65,15 +63,18 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
 
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
   TrainConfig config = load_train_config(path, flags);
-  if (config.resume.empty() || (config.resume == kLatest && !config.checkpoint_dir.empty())) return config;
+  if (config.resume.empty()) return config;
   const bool named = config.is_set("run_name");
   fs::path run;
   if (config.resume != kLatest) {
     run = run_of(config.resume);
-  } else if (!named) {
-    run = newest_run(config.output_dir);
-  } else {
+  } else if (named) {
     run = run_folder(config);
+  } else if (!path.empty() || !config.checkpoint_dir.empty()) {
+    fail_config("resume is latest, and nothing says of which run: give run_name{}",
+                path.empty() ? "" : fmt::format(", in {} or as --run_name", path));
+  } else {
+    run = newest_run(config.output_dir);
   }
   if (run.empty()) return config;
   const fs::path file = run / "config.yaml";
@@ -85,36 +86,36 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
   return config;
 }
 
-std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, bool fp8) {
-  if (config.resume != kLatest) {
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
+  const bool latest = config.resume == kLatest;
+  std::vector<std::string> folders;
+  if (!latest) {
     const fs::path path = config.resume;
-    if (!fs::is_directory(path))
+    if (!fs::is_directory(path)) {
       fail_config("resume is {}, which is not a folder; expected latest or a checkpoint's folder",
                   path.string());
+    }
     if (fs::exists(path / "manifest.json") || path.filename().string().starts_with("step_")) {
       return open_checkpoint(env, path.string());
     }
-    for (const fs::path& folder : {path, path / kCheckpointFolders[fp8], path / kCheckpointFolders[!fp8]}) {
-      if (holds_checkpoints(env, folder.string())) return CheckpointStore(env, folder.string()).open_latest();
+    folders = checkpoint_folders(env, path.string());
+  } else if (!config.checkpoint_dir.empty()) {
+    if (holds_checkpoints(env, config.checkpoint_dir)) folders = {config.checkpoint_dir};
+  } else {
+    folders = checkpoint_folders(env, run_folder(config));
+  }
+  // A run that changed its precision has two folders; the newest state is where it stands.
+  std::optional<std::pair<int64_t, std::string>> newest;
+  for (const std::string& folder : folders) {
+    for (const CheckpointListing& listing : CheckpointStore(env, folder).list()) {
+      const int64_t saved_at = listing.checkpoint.saved_at;
+      if (!newest || saved_at > newest->first) newest = {saved_at, folder};
     }
-    fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
-                path.string());
   }
-  if (!config.checkpoint_dir.empty()) {
-    if (!fs::exists(config.checkpoint_dir)) return std::nullopt;
-    return CheckpointStore(env, config.checkpoint_dir).open_latest();
-  }
-  const fs::path own = fs::path(run_folder(config)) / kCheckpointFolders[fp8];
-  const fs::path other = fs::path(run_folder(config)) / kCheckpointFolders[!fp8];
-  if (holds_checkpoints(env, own.string())) {
-    if (holds_checkpoints(env, other.string())) {
-      log_info("resume: {} is taken; this run has checkpoints of another precision too, in {}", own.string(),
-               other.string());
-    }
-    return CheckpointStore(env, own.string()).open_latest();
-  }
-  if (holds_checkpoints(env, other.string())) return CheckpointStore(env, other.string()).open_latest();
-  return std::nullopt;
+  if (newest) return CheckpointStore(env, newest->second).open_latest();
+  if (latest) return std::nullopt;
+  fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
+              config.resume);
 }
 
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {

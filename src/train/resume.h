@@ -16,13 +16,14 @@ std::string run_folder(const TrainConfig& config);
 std::string checkpoint_directory(const TrainConfig& config, bool fp8);
 
 // As load_train_config. With `resume` and without a file, the configuration is the one that the resumed run wrote, and
-// the flags are laid over it; unless run_name is given, the run goes on in its own folder.
+// the flags are laid over it; unless run_name is given, the run goes on in its own folder. With a file, `latest` needs
+// run_name: somebody else's run is not taken over.
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags);
 
-// The checkpoint that `resume` names. latest: the newest whole one of this run, first among those of its own
-// precision; none is no error, the run starts from the beginning. A path: a checkpoint, or a folder of checkpoints
-// or of a run, whose latest is taken; Error when there is none or it is not whole.
-std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, bool fp8);
+// The checkpoint that `resume` names. latest: the newest whole one of this run, whatever its precision; none is no
+// error, the run starts from the beginning. A path: a checkpoint, or a folder of checkpoints or of a run, whose latest
+// is taken; Error when there is none or it is not whole.
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config);
 
 // Settings of the run that differ from those the checkpoint was made with and bear on the result, one per line:
 // "learning_rate 0.0006 -> 0.0003".

@@ -294,17 +294,36 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
 
 namespace {
 
-Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend) {
+// A preset beside a checkpoint must be the checkpoint's model: whoever changed it does not expect the old one.
+void refuse_other_preset(const std::string& name, const ModelConfig& model, const std::string& path) {
+  const auto shapes = [](const ModelConfig& config) {
+    std::vector<std::pair<std::string, Shape>> result;
+    for (const ParameterSpec& spec : parameter_table(config)) result.emplace_back(spec.name, spec.shape);
+    return result;
+  };
+  const ModelConfig preset = model_preset(name);
+  if (shapes(preset) == shapes(model)) return;
+  fail_config("model_preset {} ({} layers of width {}) is not the model of {} ({} layers of width {})", name,
+              preset.layers, preset.width, path, model.layers, model.width);
+}
+
+Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend, const Checkpoint* resumed = nullptr) {
   Setup setup;
   setup.config = std::move(config);
   setup.backend = backend ? std::move(backend) : make_backend(setup.config);
+  if (resumed) {
+    setup.model = read_hf_config(resumed->path);
+    if (!setup.config.model_preset.empty())
+      refuse_other_preset(setup.config.model_preset, setup.model, resumed->path);
+    return setup;
+  }
   if (!setup.config.model_name_or_path.empty()) setup.start = find_model(setup.config.model_name_or_path);
   setup.model = setup.start ? setup.start->config : model_preset(setup.config.model_preset);
   return setup;
 }
 
-void open_data(Setup& setup) {
-  setup.tokenizer = choose_tokenizer(setup.config, setup.start ? setup.start->tokenizer : "");
+void open_data(Setup& setup, const std::string& tokenizer_of_model) {
+  setup.tokenizer = choose_tokenizer(setup.config, tokenizer_of_model);
   const TrainConfig& config = setup.config;
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
@@ -353,9 +372,12 @@ Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend) {
   return setup;
 }
 
-Setup make_setup(TrainConfig given) {
-  Setup setup = begin_setup(std::move(given), nullptr);
-  open_data(setup);
+Setup make_setup(TrainConfig given, const Checkpoint* resumed) {
+  Setup setup = begin_setup(std::move(given), nullptr, resumed);
+  std::string tokenizer_of_model;
+  if (resumed) tokenizer_of_model = tokenizer_of(*resumed);
+  if (setup.start) tokenizer_of_model = setup.start->tokenizer;
+  open_data(setup, tokenizer_of_model);
   plan_run(setup, true);
   setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
   check_memory(setup);

@@ -32,7 +32,8 @@ struct Setup {
 
 // Throws ConfigError or Error naming what is wrong; no large memory is taken, and nothing is written
 // but a dataset that has to be prepared, into the cache.
-Setup make_setup(TrainConfig config);
+// With `resumed`, the model is that of the checkpoint, and what model_name_or_path names is not needed any more.
+Setup make_setup(TrainConfig config, const Checkpoint* resumed = nullptr);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
 // On `backend` where one is given, else on the one that the configuration asks for.
 Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr);

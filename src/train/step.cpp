@@ -43,9 +43,9 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);
   backend_.begin_phase(Phase::Optimizer);
-  backend_.grad_norm(norm_, gradients_, optimizer_.max_grad_norm);
-  model_.scales().end_step(backend_,
-                           step + 1);  // before AdamW, which quantises the new weights with the new scales
+  backend_.grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
+  // Before AdamW, which quantises the new weights with the new scales.
+  model_.scales().end_step(backend_, step + 1, norm_);
   backend_.adamw(parameters_, norm_,
                  {.learning_rate = static_cast<float>(result.learning_rate),
                   .beta1 = optimizer_.beta1,

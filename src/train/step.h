@@ -22,7 +22,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   int64_t tokens = 0;
-  bool skipped = false;  // the norm was not finite: weights and moments are as before
+  bool skipped = false;  // loss or norm was not finite: weights, moments and FP8 scales are as before
 };
 
 // What a step needs; made once.

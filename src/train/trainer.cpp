@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -44,27 +45,15 @@ std::string default_run_name(const ModelConfig& model) {
   return fmt::format("{}-{}", text, model.name);
 }
 
-// Makes the run's folder. A folder with a run in it is refused unless that run goes on: its metrics would be mixed with
-// this run's.
-fs::path make_run_folder(const TrainConfig& config, bool goes_on) {
-  const fs::path folder = run_folder(config);
-  if (!goes_on && fs::exists(folder / "metrics.jsonl")) {
-    fail_config(
-        "{} already holds a run; go on with it (resume: latest), choose another run_name or remove the "
-        "folder",
-        folder.string());
+// The state's size against the memory that is free for a copy of it: true when it fits.
+bool has_host_memory_for(int64_t bytes) {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kilobytes = 0;
+  for (std::string rest; file >> name >> kilobytes; std::getline(file, rest)) {
+    if (name == "MemAvailable:") return bytes < kilobytes * 1024 / 10 * 9;
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  require(!error, "[{}] cannot be made: {}", folder.string(), error.message());
-  return folder;
-}
-
-void write_config(const TrainConfig& config, const fs::path& folder) {
-  std::ofstream file(folder / "config.yaml");
-  file << to_yaml(config);
-  file.close();
-  require(file.good(), "[{}] cannot be written", (folder / "config.yaml").string());
+  return true;  // not known
 }
 
 // The resolved settings for TensorBoard's table of hyper-parameters.
@@ -101,30 +90,32 @@ OptimizerOptions optimizer_options(const Setup& setup) {
 
 class Run {
  public:
-  Run(Setup setup, Env& env)
+  // `lock` is held already where the run's folder was there before.
+  Run(Setup setup, Env& env, std::optional<RunLock> lock, std::optional<Checkpoint> checkpoint)
       : setup_(std::move(setup)),
         env_(env),
         config_(setup_.config),
         model_(*setup_.transformer),
+        checkpoint_(std::move(checkpoint)),
         console_(config_.progress),
-        evaluator_(make_eval_loader_factory(setup_), config_.eval_batches) {
-    if (config_.run_name.empty()) config_.run_name = default_run_name(setup_.model);
+        evaluator_(make_eval_loader_factory(setup_), config_.eval_batches),
+        lock_(std::move(lock)) {
+    names_itself_ = config_.run_name.empty();
+    if (names_itself_) config_.run_name = default_run_name(setup_.model);
   }
 
   int train() {
     console_.print(overview_text(setup_));
-    const bool resuming = !config_.resume.empty();
-    // A path may lead to another run's checkpoint; `latest` always means this run, which may have none yet.
-    const std::optional<Checkpoint> checkpoint =
-        resuming ? find_checkpoint(env_, config_, is_fp8()) : std::nullopt;
-    const std::unique_ptr<BatchSource> loader = make_train_loader(setup_);
-    loader_ = loader.get();
-    prepare_weights(checkpoint);
-    if (outcome_.steps >= config_.max_steps) {
-      console_.print(
-          fmt::format("step {} of {} is done: nothing is left to train", outcome_.steps, config_.max_steps));
+    if (checkpoint_ && checkpoint_->step >= config_.max_steps) {
+      console_.print(fmt::format("step {} of {} is done: nothing is left to train", checkpoint_->step,
+                                 config_.max_steps));
       return kExitDone;
     }
+    const StopSignal stop;
+    stop_ = &stop;
+    const std::unique_ptr<BatchSource> loader = make_train_loader(setup_);
+    loader_ = loader.get();
+    prepare_weights();
     StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps,
                       optimizer_options(setup_),
                       {config_.penalty_type, static_cast<float>(config_.penalty_weight)});
@@ -132,17 +123,8 @@ class Run {
       log_warning("no evaluation: {}", reason);
     }
     // Whatever can fail at the start has passed: only now is there a folder.
-    const fs::path folder = make_run_folder(config_, goes_on_here(checkpoint));
-    const RunLock lock(env_, folder.string());
-    write_config(config_, folder);
-    outcome_.run_folder = folder.string();
-    open_reports(folder);
-    if (config_.save_strategy == TrainConfig::SaveStrategy::Steps) {
-      saver_ = std::make_unique<CheckpointSaver>(env_, checkpoint_directory(config_, is_fp8()),
-                                                 SaveOptions{config_.save_total_limit, config_.save_async});
-    }
-    StopSignal stop;
-    if (!checkpoint) first_look();
+    open_run_folder();
+    if (!checkpoint_) first_look();
 
     console_.begin(outcome_.steps, config_.max_steps);
     for (int64_t step = outcome_.steps; step < config_.max_steps && !stop.requested() && !verdict_; ++step) {
@@ -154,15 +136,12 @@ class Run {
       stop_if_hopeless();
     }
     outcome_.stopped = stop.requested();
-    // A run that lost its numbers keeps its last good checkpoint as the latest.
-    if (saver_ && !verdict_ && saved_step_ != outcome_.steps) save();
-    if (saver_) saver_->wait();
-    stop_if_hopeless();
+    last_save();
     console_.finish();
     last_look();
     if (verdict_) return *verdict_;
     if (!outcome_.stopped) return kExitDone;
-    return saver_ && saver_->failures_in_a_row() == 0 ? kExitRequeue : 128 + stop.number();
+    return saver_ ? kExitRequeue : 128 + stop.number();
   }
 
  private:
@@ -173,19 +152,90 @@ class Run {
   bool is_save_due(int64_t step) const { return saver_ && is_due(config_.save_steps, step); }
 
   // Whether this run's own folder is the one that the checkpoint came from, or may hold a run that had none yet.
-  bool goes_on_here(const std::optional<Checkpoint>& checkpoint) const {
+  bool goes_on_here() const {
     if (config_.resume.empty()) return false;
-    if (!checkpoint || config_.resume == "latest") return true;
+    if (!checkpoint_ || config_.resume == "latest") return true;
     const fs::path own = fs::weakly_canonical(run_folder(config_));
-    const auto relative = fs::weakly_canonical(checkpoint->path).lexically_relative(own);
+    const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(own);
     return !relative.empty() && *relative.begin() != "..";
   }
 
-  void prepare_weights(const std::optional<Checkpoint>& checkpoint) {
+  // The run's folder with all that is written into it. What holds a run or its checkpoints is refused unless that run
+  // goes on: two runs would be mixed, and old checkpoints pruned.
+  void open_run_folder() {
+    if (names_itself_) take_free_name();
+    const std::string folder = run_folder(config_);
+    const bool saves = config_.save_strategy == TrainConfig::SaveStrategy::Steps;
+    const std::string checkpoints = checkpoint_directory(config_, is_fp8());
+    const auto refuse_if_taken = [&] {
+      if (goes_on_here()) return;
+      if (env_.exists(join_path(folder, "metrics.jsonl"))) {
+        fail_config(
+            "{} already holds a run; go on with it (resume: latest), choose another run_name or remove the "
+            "folder",
+            folder);
+      }
+      if (saves && holds_checkpoints(env_, checkpoints)) {
+        fail_config("checkpoint_dir {} already holds checkpoints, of another run; choose another folder",
+                    checkpoints);
+      }
+    };
+    refuse_if_taken();
+    env_.make_directories(folder);
+    if (!lock_) lock_.emplace(env_, folder);
+    refuse_if_taken();  // nobody can have come in between from here on
+    if (saves && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
+    env_.replace_file(join_path(folder, "config.yaml"), to_yaml(config_));
+    outcome_.run_folder = folder;
+    open_reports(folder);
+    if (saves) open_saver(checkpoints);
+  }
+
+  // Runs that are started within one second without a name must not meet.
+  void take_free_name() {
+    const std::string base = config_.run_name;
+    env_.make_directories(config_.output_dir);
+    for (int i = 2;; ++i) {
+      try {
+        env_.make_directory(run_folder(config_));
+        return;
+      } catch (const IoError& error) {
+        if (error.code() != EEXIST) throw;
+        config_.run_name = fmt::format("{}-{}", base, i);
+      }
+    }
+  }
+
+  void open_saver(const std::string& directory) {
+    const int64_t bytes = state_bytes(model_.parameters());
+    SaveOptions options{.total_limit = config_.save_total_limit, .in_background = config_.save_async};
+    CheckpointStore store(env_, directory);
+    for (const CheckpointListing& listing : store.list()) {
+      const double loss = listing.checkpoint.summary.loss;
+      if (listing.is_best && listing.is_whole() && std::isfinite(loss)) options.best = loss;
+    }
+    // A kill between the two pointers leaves the older one.
+    if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
+        checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {
+      store.mark_best(checkpoint_->step);
+      options.best = checkpoint_->summary.loss;
+    }
+    if (setup_.backend->name() != "cpu" && !has_host_memory_for(bytes)) {
+      options.in_place = true;
+      log_warning(
+          "a checkpoint's {} are more than the host memory that is free: each will be written from the "
+          "device, "
+          "and training waits for it",
+          human_bytes(static_cast<double>(bytes)));
+    }
+    saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);
+  }
+
+  void prepare_weights() {
     model_.allocate();
     outcome_.allocated_bytes = model_.allocated_bytes();
-    if (checkpoint) {
-      resume_from(*checkpoint);
+    if (checkpoint_) {
+      resume_from(*checkpoint_);
       return;
     }
     if (!config_.resume.empty())
@@ -211,7 +261,7 @@ class Run {
     outcome_.first_loss = state.first_loss;
     outcome_.last_loss = state.last_loss;
     outcome_.first_eval = state.first_eval;
-    outcome_.best_eval = best_saved_ = state.best_eval;
+    outcome_.best_eval = state.best_eval;
     skipped_in_a_row_ = state.skipped_in_a_row;
     spikes_.restore(state.loss_window, state.spikes_in_a_row);
     saved_step_ = state.step;
@@ -233,28 +283,59 @@ class Run {
             .first_loss = outcome_.first_loss,
             .last_loss = outcome_.last_loss,
             .first_eval = outcome_.first_eval,
-            .best_eval = best_saved_,
+            .best_eval = {},  // the saver knows
             .loss_window = spikes_.window(),
             .spikes_in_a_row = spikes_.spikes_in_a_row()};
   }
 
   void save() {
-    const std::optional<double> loss = eval_step_ == outcome_.steps ? outcome_.last_eval : std::nullopt;
-    const bool best = loss && *loss < best_saved_.value_or(std::numeric_limits<double>::infinity());
-    if (best) best_saved_ = loss;
+    if (eval_step_ == outcome_.steps && outcome_.last_eval && !std::isfinite(*outcome_.last_eval)) {
+      log_warning("step {}: the evaluation is not finite; this state is not saved", outcome_.steps);
+      return;
+    }
     CheckpointSummary summary{.precision = setup_.precision_label};
-    if (loss) summary.loss = *loss;
-    saver_->save(*setup_.backend, model_, state(), to_yaml(config_), summary, best);
+    if (eval_step_ == outcome_.steps && outcome_.last_eval) summary.loss = *outcome_.last_eval;
+    saver_->save(*setup_.backend, model_, state(), to_yaml(config_), summary);
     saved_step_ = outcome_.steps;
+  }
+
+  // The state at the end. A run that lost its numbers keeps its last good checkpoint as the latest.
+  void last_save() {
+    if (!saver_) return;
+    if (verdict_) {
+      saver_->wait();
+      return;
+    }
+    // A scheduler gives some 90 seconds. Where a large state is just being written, that one must do.
+    constexpr double kSlowSave = 20;
+    const bool slow =
+        saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
+    if (saved_step_ != outcome_.steps && !(outcome_.stopped && slow)) save();
+    saver_->wait();
+    if (saver_->failures_in_a_row() > 0 && saver_->failures_in_a_row() < kMaxFailuresInARow) {
+      log_warning("the last checkpoint is tried once more");
+      save();
+      saver_->wait();
+    }
+    if (saver_->failures_in_a_row() > 0) {
+      verdict_ = kExitSaveFailed;
+      log_line(LogLevel::Error, fmt::format("the state of step {} is not saved", outcome_.steps));
+    } else if (saved_step_ != outcome_.steps) {
+      log_warning("{} steps since the checkpoint of step {} are not saved", outcome_.steps - saved_step_,
+                  saved_step_);
+    }
+    outcome_.save = saver_->last_cost();
   }
 
   // metrics.jsonl and TensorBoard of a run that goes on hold nothing of the steps that will be taken again.
   void open_reports(const fs::path& folder) {
-    keep_metrics_until(folder / "metrics.jsonl", outcome_.steps);
+    keep_metrics_until(
+        folder / "metrics.jsonl", outcome_.steps,
+        [this](const std::string& path, std::string_view text) { env_.replace_file(path, text); });
     metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
     if (!config_.use_tensorboard) return;
     tensorboard_ = std::make_unique<TensorBoardWriter>(
-        folder, outcome_.steps > 0 ? std::optional<int64_t>(outcome_.steps + 1) : std::nullopt);
+        folder, goes_on_here() ? std::optional<int64_t>(outcome_.steps + 1) : std::nullopt);
     tensorboard_->hparams(hparams_of(config_));
   }
 
@@ -264,9 +345,15 @@ class Run {
     StepRecord record = make_record(result, step, seconds);
     if (stats) add_stats(record);
     // Every checkpoint carries its evaluation loss, which decides the best.
-    if (is_due(config_.eval_steps, step) || is_save_due(step) || last) record.eval_loss = evaluate();
-    if (is_due(config_.sample_steps, step) && !last) record.samples = {sample()};
+    // Somebody who asked for an end does not wait for either.
+    const bool stopping = stop_->requested();
+    if (!stopping && (is_due(config_.eval_steps, step) || is_save_due(step) || last))
+      record.eval_loss = evaluate();
+    if (!stopping && is_due(config_.sample_steps, step) && !last) record.samples = {sample()};
     if (saver_) record.checkpoint = saver_->take_cost();
+    if (record.checkpoint) {
+      slowest_save_ = std::max(slowest_save_.value_or(0), record.checkpoint->write_seconds);
+    }
     const bool logged = is_due(config_.logging_steps, step) || last || record.eval_loss ||
                         !record.samples.empty() || record.loss_spike || result.skipped;
     if (logged || record.fp8_json || record.checkpoint) {
@@ -291,7 +378,7 @@ class Run {
     record.tokens = outcome_.tokens;
     record.precision = setup_.precision_label;
     record.skipped_steps = outcome_.skipped_steps;
-    if (!result.skipped) {
+    if (!result.skipped && std::isfinite(result.loss)) {
       if (const auto spike = spikes_.look(result.loss)) {
         record.loss_spike = spike->deviations;
         log_warning(
@@ -326,7 +413,8 @@ class Run {
           LogLevel::Error,
           fmt::format(
               "{} steps in a row up to step {} had no finite gradient; {}. Lower learning_rate (now {}){}",
-              skipped_in_a_row_, outcome_.steps, where, config_.learning_rate,
+              skipped_in_a_row_, outcome_.steps, where.empty() ? "" : fmt::format("; {}", where),
+              config_.learning_rate,
               is_fp8() ? fmt::format(", raise fp8_margin (now {}), try fp8_recipe current, or add that "
                                      "layer to fp8_skip_layers",
                                      config_.fp8_margin)
@@ -397,7 +485,7 @@ class Run {
       console_.print(exam_.after(generator()));
       outcome_.demo_score = exam_.score();
     }
-    if (saver_ && saved_step_ > outcome_.first_step) outcome_.checkpoints = saver_->directory();
+    if (saver_ && outcome_.save) outcome_.checkpoints = saver_->directory();
     console_.print(fmt::format("\n{}", summary_text(setup_, outcome_)));
     if (config_.is_demo() && show) console_.print(kWhatNext);
   }
@@ -413,9 +501,13 @@ class Run {
   Env& env_;
   TrainConfig& config_;
   Transformer& model_;
+  std::optional<Checkpoint> checkpoint_;  // that the run goes on from
   Console console_;
   Evaluator evaluator_;
+  const StopSignal* stop_ = nullptr;
   BatchSource* loader_ = nullptr;
+  // Released last: the saver may still be writing when an exception ends the run.
+  std::optional<RunLock> lock_, checkpoint_lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   std::unique_ptr<CheckpointSaver> saver_;
@@ -425,11 +517,12 @@ class Run {
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;
   std::string sample_before_;
+  bool names_itself_ = false;  // the run_name is made here
   int skipped_in_a_row_ = 0;
-  int64_t saved_step_ = 0;            // the last step whose state is on disk or on its way
-  int64_t eval_step_ = -1;            // the step of outcome_.last_eval
-  std::optional<double> best_saved_;  // lowest evaluation loss of a saved state
-  std::optional<int> verdict_;        // the exit code of a run that must not go on
+  int64_t saved_step_ = 0;              // the last step whose state is on disk or on its way
+  int64_t eval_step_ = -1;              // the step of outcome_.last_eval
+  std::optional<double> slowest_save_;  // seconds
+  std::optional<int> verdict_;          // the exit code of a run that must not go on
 };
 
 std::string as_comments(const std::string& text) {
@@ -444,7 +537,15 @@ std::string as_comments(const std::string& text) {
 
 int train(TrainConfig config, Env& env) {
   for (const std::string& remark : idle_settings(config)) log_warning("{}", remark);
-  Setup setup = make_setup(std::move(config));
+  std::optional<RunLock> lock;
+  std::optional<Checkpoint> checkpoint;
+  if (!config.resume.empty()) {
+    // Before the checkpoint is chosen: whoever holds the run may be about to save a newer one.
+    const std::string folder = run_folder(config);
+    if (!config.dry_run && !config.run_name.empty() && env.is_directory(folder)) lock.emplace(env, folder);
+    checkpoint = find_checkpoint(env, config);
+  }
+  Setup setup = make_setup(std::move(config), checkpoint ? &*checkpoint : nullptr);
   if (const auto remark = setup.schedule.remark()) log_warning("{}", *remark);
   if (setup.config.dry_run) {
     // The plan stands there as comments, so that the output is a configuration file.
@@ -453,7 +554,7 @@ int train(TrainConfig config, Env& env) {
     fmt::print("{}\n{}", to_yaml(setup.config), as_comments(plan));
     return 0;
   }
-  return Run(std::move(setup), env).train();
+  return Run(std::move(setup), env, std::move(lock), std::move(checkpoint)).train();
 }
 
 }  // namespace octet

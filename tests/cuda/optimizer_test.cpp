@@ -42,10 +42,15 @@ std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t ro
   p.stream = 77;
   const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
   for (int64_t step = 1; step <= 4; ++step) {
-    // Gradients over many powers of two, and a stretch of exact zeros.
+    // Gradients over many powers of two (some so small that their squares are denormal or nothing, some large), and a
+    // stretch of exact zeros.
     std::vector<float> gradient = normal_values(count, 10 + static_cast<uint64_t>(step));
     for (size_t i = 0; i < gradient.size(); ++i) {
-      gradient[i] = i % 300 < 140 && i >= 600 ? 0.0f : std::ldexp(gradient[i], -static_cast<int>(i % 23));
+      const int exponent = i % 577 == 5  ? 75
+                           : i % 41 == 7 ? 60 + static_cast<int>(i % 53)
+                                         : static_cast<int>(i % 23);
+      gradient[i] = i % 300 < 140 && i >= 600 ? 0.0f : std::ldexp(gradient[i], -exponent);
+      if (i % 4099 == 3) gradient[i] = std::ldexp(1.5f, 62);
     }
     p.gradient = side.upload(kind.gradient, shape, gradient);
     side->adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
@@ -84,9 +89,18 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
 // The FP8 copies that the kernel writes beside stochastic weights and e4m3 moments are those of the separate op.
 TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
   const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{256, 384}, {48, 200}, {33, 77}}) {
-    Quantized fused = make_quantized(*cuda, rows, cols, rule, kUsedSlot);
-    Quantized separate = make_quantized(*cuda, rows, cols, rule, kUsedSlot);
+  ScaleSlot equal = kUsedSlot;  // as in training, where both copies have one format
+  equal.scale_colwise = equal.scale_rowwise;
+  equal.inverse_colwise = equal.inverse_rowwise;
+  struct Case {
+    int64_t rows, cols;
+    ScaleSlot slot;
+  };
+  for (const auto& [rows, cols, slot] :
+       {Case{256, 384, kUsedSlot}, Case{256, 384, equal}, Case{48, 200, equal}, Case{200, 136, kUsedSlot},
+        Case{44, 136, equal}, Case{33, 77, equal}}) {
+    Quantized fused = make_quantized(*cuda, rows, cols, rule, slot);
+    Quantized separate = make_quantized(*cuda, rows, cols, rule, slot);
     const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
     AdamWParameter p;
     p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));

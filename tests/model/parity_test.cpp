@@ -74,7 +74,7 @@ TEST_P(Parity, FiveAdamWSteps) {
     EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
                 kTolerance * expected)
         << "before step " << step;
-    backend->grad_norm(norm, gradients, 1.0f);
+    backend->grad_norm(norm, gradients, 1.0f, {});
     backend->adamw(parameters, norm,
                    {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .step = step});
   }

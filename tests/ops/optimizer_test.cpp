@@ -113,7 +113,7 @@ TEST(StochasticRounding, E4m3GoesToANeighbourAndIsRightInTheMean) {
     const float below = values[code], above = values[code + 1];
     EXPECT_EQ(to_e4m3_stochastic(below, 0), code);
     EXPECT_EQ(to_e4m3_stochastic(below, 0xFFFF), code);
-    EXPECT_EQ(to_e4m3_stochastic(-below, 0x1234), 0x80 | code);
+    EXPECT_EQ(to_e4m3_stochastic(-below, 0x1234), code == 0 ? 0 : 0x80 | code);
     for (const float share : {0.125f, 0.5f, 0.8125f}) {
       const float x = below + share * (above - below);
       int64_t up = 0;
@@ -260,7 +260,7 @@ TEST(GradNorm, NeitherHugeNorTinyGradientsAreLost) {
   float result[2];
   const auto norm_of = [&](std::vector<float>& x, float max_norm) {
     const Tensor gradient{x.data(), DType::F32, {2}};
-    backend->grad_norm({result, DType::F32, {2}}, {&gradient, 1}, max_norm);
+    backend->grad_norm({result, DType::F32, {2}}, {&gradient, 1}, max_norm, {});
   };
   norm_of(huge, 1.0f);
   EXPECT_FLOAT_EQ(result[0], 5e30f);

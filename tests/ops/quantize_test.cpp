@@ -394,6 +394,20 @@ TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {
   state.margin = 2;
   backend->update_delayed_scales(state);
   EXPECT_EQ(slots[0].scale_rowwise, 56.0f);  // 448 / 4 / 2
+
+  // Between two updates amax goes on being collected; a step without a finite norm is dropped.
+  slots[0].amax = 100.0f;
+  state.due = false;
+  backend->update_delayed_scales(state);
+  EXPECT_EQ(slots[0].amax, 100.0f);
+  float norm[2] = {kInf, 1};
+  state.due = true;
+  state.norm = {norm, DType::F32, {2}};
+  const std::vector<float> before = history;
+  backend->update_delayed_scales(state);
+  EXPECT_EQ(slots[0].amax, 0.0f);
+  EXPECT_EQ(slots[0].scale_rowwise, 56.0f);
+  EXPECT_EQ(history, before);
 }
 
 }  // namespace

@@ -235,7 +235,7 @@ OpCase sums_case(DType dtype, int64_t rows, int64_t width) {
     backend.add_column_sum(args.out[0], args.in[0]);
     backend.sum(args.out[1], args.in[0]);
     const Tensor gradients[] = {args.in[0], args.in[2]};
-    backend.grad_norm(args.out[2], gradients, 0.5f);
+    backend.grad_norm(args.out[2], gradients, 0.5f, {});
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> columns = in[1];

@@ -34,12 +34,17 @@ ModelConfig two_layers(const char* preset) {
   return config;
 }
 
-TinyRun::TinyRun(const TinyRunOptions& o) : backend(make_cpu_backend(o.threads)) {
+TinyRun::TinyRun(const TinyRunOptions& o)
+    : backend(o.cuda ? make_cuda_backend({.deterministic = true}) : make_cpu_backend(o.threads)) {
   const RunShape shape{.rows = o.rows,
                        .length = o.length,
                        .checkpointing = o.checkpointing,
-                       .head_chunk_bytes = 32 * 1024};  // several chunks
-  const Numerics numerics{.precision = o.precision, .fp8 = o.fp8, .moments = o.moments};
+                       .head_chunk_bytes = 32 * 1024,  // several chunks
+                       .graphs = o.graphs};
+  const Numerics numerics{.precision = o.precision,
+                          .fp8 = o.fp8,
+                          .moments = o.moments,
+                          .stochastic_weights = o.stochastic_weights};
   model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *backend);
   model->allocate();
   model->parameters().initialise(*backend, 7);

@@ -35,6 +35,9 @@ struct TinyRunOptions {
   int64_t masked_every = 0;
   PenaltyOptions penalty = {};
   DType moments = DType::F32;
+  bool stochastic_weights = false;
+  bool cuda = false;  // on the GPU, with deterministic kernels
+  bool graphs = false;
 };
 
 class TinyRun {

@@ -96,24 +96,48 @@ TEST(NonFiniteGradients, TheUppermostLayerIsNamed) {
   EXPECT_NE(text.find("layers.1.attention.out.weight"), std::string::npos) << text;
 }
 
-// FAULTS 16: a gradient that is not finite leaves weights and moments as they are.
-TEST(SkippedStep, ChangesNoWeightAndNoMoment) {
-  TinyRun run({.precision = Precision::Bf16});
-  run.step();
-  Parameter& gain = run.model->parameters()["final_norm.gain"];
-  const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
-  std::vector<float> huge(good.size(), 3e38f);
-  ParameterSet::set_weight(*run.backend, gain, huge);
-  const std::vector<float> before = run.weights();
-  std::vector<float> moment(static_cast<size_t>(gain.m.numel())), after_moment(moment.size());
-  run.backend->copy_to_host(moment.data(), gain.m);
-  const StepResult bad = run.step();
-  EXPECT_TRUE(bad.skipped) << bad.loss << " " << bad.grad_norm;
-  run.backend->copy_to_host(after_moment.data(), gain.m);
-  EXPECT_EQ(run.weights(), before);
-  EXPECT_EQ(after_moment, moment);
-  ParameterSet::set_weight(*run.backend, gain, good);
-  EXPECT_FALSE(run.step().skipped);
+// FAULTS 16: a gradient or loss that is not finite leaves weights, moments and FP8 scales as they are.
+TEST(SkippedStep, ChangesNothing) {
+  for (const Precision precision : {Precision::Bf16, Precision::Fp8}) {
+    TinyRun run({.precision = precision});
+    run.steps(2);
+    Parameter& gain = run.model->parameters()["final_norm.gain"];
+    const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
+    ParameterSet::set_weight(*run.backend, gain, std::vector<float>(good.size(), 3e38f));
+    const auto state = [&] {
+      std::vector<std::vector<float>> values = {run.weights()};
+      for (const Parameter& parameter : run.model->parameters().all()) {
+        for (const Tensor& moment : {parameter.m, parameter.v}) {
+          values.emplace_back(static_cast<size_t>(moment.numel()));
+          run.backend->copy_to_host(values.back().data(), moment);
+        }
+      }
+      values.emplace_back();
+      for (const auto& report : run.model->scales().reports(*run.backend)) {
+        values.back().push_back(static_cast<float>(report.scale));
+      }
+      return values;
+    };
+    const auto before = state();
+    const StepResult bad = run.step();
+    EXPECT_TRUE(bad.skipped) << bad.loss << " " << bad.grad_norm;
+    EXPECT_EQ(state(), before);
+    ParameterSet::set_weight(*run.backend, gain, good);
+    EXPECT_FALSE(run.step().skipped);
+  }
+}
+
+TEST(GradNorm, IsNotFiniteWhereTheLossIsNot) {
+  const auto backend = make_cpu_backend(1);
+  float gradient[3] = {1, 2, 2}, result[2], sums[2] = {5, 0};
+  const Tensor tensor{gradient, DType::F32, {3}};
+  const auto memory = backend->allocate(1 << 20);
+  backend->set_workspace({memory.get(), DType::U8, {1 << 20}});
+  backend->grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
+  EXPECT_EQ(result[0], 3.0f);
+  sums[0] = std::numeric_limits<float>::infinity();
+  backend->grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
+  EXPECT_TRUE(std::isnan(result[0]));
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "io/fault_env.h"
 #include "report/metrics.h"
@@ -154,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
                   false,
                   {{"mixed_precision", "bf16"},
                    {"data_order", "sequential"},
-                   {"per_device_train_batch_size", "30"}}}),
+                   {"per_device_train_batch_size", "60"}}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(Resume, MetricsHoldEveryStepOnce) {
@@ -250,7 +252,9 @@ TEST_F(Resume, MomentsAreConverted) {
       // e4m3 has 3 bits of mantissa: 1/16 of the value, twice that for the square of a root; below its normal range
       // 2^-10 / 448 of the largest of the block.
       ASSERT_NEAR(small[i], exact[i], std::fabs(exact[i]) * (squares ? 0.13 : 0.0625) + largest * 4e-6) << i;
-      ASSERT_EQ(small[i] > 0, exact[i] > 0 || (!squares && small[i] > 0)) << i;
+      if (squares) {
+        ASSERT_EQ(small[i] > 0, exact[i] > 0) << i;
+      }
     }
   }
   // fp8 to bf16 too, and a form that is not changed keeps its bytes.
@@ -259,7 +263,7 @@ TEST_F(Resume, MomentsAreConverted) {
   moments(DType::BF16, fp8);
 }
 
-TEST_F(Resume, AModelOfAnotherShapeIsRefusedAndAllThatDoesNotFitIsListed) {
+TEST_F(Resume, AModelOfAnotherShapeIsRefused) {
   ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
   TrainConfig other = config("other", {{"mixed_precision", "bf16"}, {"resume", checkpoint("run", 6, false)}});
   other.model_name_or_path = "";
@@ -267,12 +271,28 @@ TEST_F(Resume, AModelOfAnotherShapeIsRefusedAndAllThatDoesNotFitIsListed) {
   try {
     train(other);
     FAIL() << "expected an error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("model_preset llama-tiny (4 layers of width 128) is not the model of"));
+  }
+  EXPECT_FALSE(fs::exists(folder.path() + "/runs/other"));
+}
+
+TEST_F(Resume, AllThatDoesNotFitIsListed) {
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const auto backend = make_cpu_backend(1);
+  Transformer model(model_preset("llama-tiny"), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                    *backend);
+  model.allocate();
+  try {
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), checkpoint("run", 6, false)), *backend,
+                       model);
+    FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("does not fit the model"));
     EXPECT_THAT(error.what(), HasSubstr("layers.3.mlp.down.weight.m is missing"));
     EXPECT_THAT(error.what(), HasSubstr("layers.0.attention.qkv.weight.m has shape"));
   }
-  EXPECT_FALSE(fs::exists(folder.path() + "/runs/other"));
 }
 
 // FAULTS 6 and 7: latest passes over what is broken, a path that was asked for does not.
@@ -375,6 +395,69 @@ TEST_F(Resume, AFullDiskIsSaidAndSurvived) {
   EXPECT_EQ(latest->step, 3);
 }
 
+// The same when only the last save fails: the run must not end as if all were well.
+TEST_F(Resume, ALastSaveThatFailsIsTriedAgainAndThenSaid) {
+  fs::create_directories(folder.path() + "/runs");
+  const Settings changes = {{"save_steps", "0"}, {"max_steps", "3"}, {"save_async", "false"}};
+  FaultEnv env(folder.path() + "/runs");
+  ASSERT_EQ(train(config("probe", changes), env), kExitDone);
+  const int64_t calls = env.calls();
+  // One failure, at a write of the weights: the second attempt passes.
+  env.arm(calls / 2, IoFault::Enospc);
+  Stderr once;
+  EXPECT_EQ(train(config("once", changes), env), kExitDone);
+  EXPECT_THAT(once.text(), HasSubstr("tried once more"));
+  ASSERT_TRUE(env.struck());
+  env.disarm();
+  EXPECT_EQ(CheckpointStore(env, folder.path() + "/runs/once/checkpoints_fp8").open_latest()->step, 3);
+
+  env.arm(calls / 2, IoFault::Enospc, true);
+  Stderr always;
+  EXPECT_EQ(train(config("always", changes), env), kExitSaveFailed);
+  EXPECT_THAT(always.text(), HasSubstr("the state of step 3 is not saved"));
+}
+
+TEST_F(Resume, ACheckpointFolderBelongsToOneRun) {
+  const Settings shared = {{"checkpoint_dir", folder.path() + "/shared"}, {"max_steps", "2"}};
+  ASSERT_EQ(train(config("first", shared)), kExitDone);
+  try {
+    train(config("second", shared));
+    FAIL() << "expected an error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("already holds checkpoints, of another run"));
+  }
+  // The run itself goes on, found through its configuration.
+  ASSERT_EQ(train(config(
+                "first",
+                {{"checkpoint_dir", folder.path() + "/shared"}, {"max_steps", "4"}, {"resume", "latest"}})),
+            kExitDone);
+  EXPECT_EQ(CheckpointStore(posix_env(), folder.path() + "/shared").open_latest()->step, 4);
+}
+
+TEST_F(Resume, TheNewestStateCountsWhateverItsPrecision) {
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"max_steps", "4"}})), kExitDone);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // checkpoints tell their age in seconds
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "fp8"}, {"max_steps", "8"}, {"resume", "latest"}})),
+            kExitDone);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"max_steps", "10"}, {"resume", "latest"}})),
+            kExitDone);
+  const auto records = read_metrics(folder.path() + "/runs/run/metrics.jsonl");
+  ASSERT_EQ(records.size(), 10u);
+  EXPECT_EQ(records[7].precision, "FP8 (emulated)");
+  EXPECT_EQ(records[9].precision, "BF16");
+}
+
+// A run that is resumed does not need what it was started from.
+TEST_F(Resume, TheStartModelMayBeGone) {
+  ASSERT_EQ(train(config("run", {{"max_steps", "2"}})), kExitDone);
+  const std::string path = model_folder();
+  fs::rename(path, path + "-elsewhere");
+  TrainConfig again = config("run", {{"max_steps", "4"}, {"resume", "latest"}});
+  fs::remove_all(path);  // config() has made it anew
+  EXPECT_EQ(train(again), kExitDone);
+}
+
 // FAULTS 9: what is not finite is neither published nor loaded.
 TEST_F(Resume, WeightsThatAreNotFiniteAreNeitherSavedNorLoaded) {
   const auto backend = make_cpu_backend(1);
@@ -433,6 +516,25 @@ TEST_F(Resume, ThreeStepsWithoutAFiniteGradientEndTheRun) {
   EXPECT_EQ(records.size(), 3u);
 }
 
+// Where host memory is short the state is written from where it is: the same bytes.
+TEST_F(Resume, ASnapshotInPlaceWritesTheSameBytes) {
+  const auto backend = make_cpu_backend(1);
+  Transformer model(read_hf_config(model_folder()), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                    *backend);
+  model.allocate();
+  model.parameters().initialise(*backend, 1);
+  std::vector<std::string> paths;
+  for (const bool in_place : {false, true}) {
+    CheckpointStore store(posix_env(), folder.path() + (in_place ? "/in_place" : "/copied"));
+    Snapshot snapshot;
+    snapshot.take(*backend, model, {.step = 1}, "", in_place);
+    snapshot.check();
+    paths.push_back(
+        store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path);
+  }
+  expect_equal_states(paths[0], paths[1]);
+}
+
 TEST(TrainerState, SurvivesItsFile) {
   const TrainerState state{.step = 7,
                            .tokens = int64_t{1} << 50,
@@ -443,7 +545,7 @@ TEST(TrainerState, SurvivesItsFile) {
                            .last_loss = INFINITY,
                            .first_eval = 1.0 / 3,
                            .best_eval = {},
-                           .loss_window = {1.0 / 7, 2.5},
+                           .loss_window = {1.0 / 7, INFINITY, 2.5},
                            .spikes_in_a_row = 2};
   EXPECT_EQ(trainer_state_from_json(to_json(state), "state.json"), state);
   EXPECT_THROW(trainer_state_from_json("{}", "state.json"), Error);

@@ -286,7 +286,7 @@ void CpuBackend::sum(Tensor total, Tensor x) {
   *total.as<float>() = static_cast<float>(result);
 }
 
-void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
+void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
   Scratch space = scratch();
   const auto tensor = [&](int64_t i) -> const Tensor& { return gradients[static_cast<size_t>(i)]; };
   for (const Tensor& gradient : gradients) cpu::require_real("grad_norm", "a gradient", gradient);
@@ -302,7 +302,11 @@ void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, flo
   });
   double squares = 0;
   for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) squares += partials[chunk];
-  const auto norm = static_cast<float>(std::sqrt(squares));
+  auto norm = static_cast<float>(std::sqrt(squares));
+  for (int64_t i = 0; guard && i < guard.numel(); ++i) {
+    if (!(std::fabs(guard.as<float>()[i]) <= std::numeric_limits<float>::max()))
+      norm = std::numeric_limits<float>::quiet_NaN();
+  }
   float* out = result.as<float>();
   out[0] = norm;
   out[1] = max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;

@@ -268,8 +268,11 @@ void CpuBackend::update_delayed_scales(const DelayedScaling& state) {
           state.formats.numel());
   auto* slots = reinterpret_cast<ScaleSlot*>(state.slots.as<uint8_t>());
   const uint8_t* formats = state.formats.as<uint8_t>();
+  const bool dropped = state.norm && !(state.norm.as<float>()[0] <= std::numeric_limits<float>::max());
   for (int64_t i = 0; i < state.count; ++i) {
     ScaleSlot& slot = slots[i];
+    if (dropped) slot.amax = 0.0f;
+    if (dropped || !state.due) continue;
     float* history = state.history.as<float>() + i * length;
     if (slot.amax > 0.0f && slot.amax <= std::numeric_limits<float>::max()) {
       std::copy_backward(history, history + length - 1, history + length);

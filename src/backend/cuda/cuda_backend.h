@@ -97,7 +97,7 @@ class CudaBackend final : public Backend {
 
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;
-  void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) override;
+  void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
 
   // ---- for the ops ----

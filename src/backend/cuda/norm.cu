@@ -47,21 +47,34 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
     for (int r = warp; r < group_rows && row0 + r < args.rows; r += kNormWarps) {
       const int64_t line = (row0 + r) * width;
       float sum = 0.0f;  // of the values for LayerNorm, of their squares for RmsNorm
-#pragma unroll 2
-      for (int64_t c = 8 * lane; c < width; c += 256) {
-        Pack8<T> pack = load8<vector>(args.x + line + c, width - c);
-        float v[8];
-        pack.unpack(v);
-        if (args.delta) {
-          const Pack8<T> added = load8<vector>(args.delta + line + c, width - c);
+      // Several loads are under way before the first store: the compiler may not move loads over it, since the residual
+      // may be x itself.
+      constexpr int kBatch = 2;
+      for (int64_t begin = 8 * lane; begin < width; begin += kBatch * 256) {
+        Pack8<T> packs[kBatch], added[kBatch];
 #pragma unroll
-          for (int j = 0; j < 8; ++j) v[j] += added.at(j);
-          pack = Pack8<T>::pack(v);
-          store8<vector>(args.residual + line + c, pack, width - c);
-          pack.unpack(v);
+        for (int b = 0; b < kBatch; ++b) {
+          const int64_t c = begin + 256 * b;
+          if (c >= width) continue;
+          packs[b] = load8<vector>(args.x + line + c, width - c);
+          if (args.delta) added[b] = load8<vector>(args.delta + line + c, width - c);
         }
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum += layer_norm ? v[j] : v[j] * v[j];
+        for (int b = 0; b < kBatch; ++b) {
+          const int64_t c = begin + 256 * b;
+          if (c >= width) continue;
+          float v[8];
+          packs[b].unpack(v);
+          if (args.delta) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) v[j] += added[b].at(j);
+            packs[b] = Pack8<T>::pack(v);
+            store8<vector>(args.residual + line + c, packs[b], width - c);
+            packs[b].unpack(v);
+          }
+#pragma unroll
+          for (int j = 0; j < 8; ++j) sum += layer_norm ? v[j] : v[j] * v[j];
+        }
       }
       sum = warp_sum(sum) / static_cast<float>(width);
       float variance = sum;

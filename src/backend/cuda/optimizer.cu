@@ -1,40 +1,12 @@
 #include <cmath>
 #include <memory>
+#include <vector>
 
-#include "backend/cuda/device/tile_kernel.cuh"
-#include "ops/stochastic.h"
+#include "backend/cuda/optimizer.cuh"
 
 namespace octet {
 namespace device {
 namespace {
-
-constexpr int kParametersPerLaunch = 192;
-
-// A parameter as a matrix (a vector has one row).
-struct AdamEntry {
-  void* weight;
-  uint16_t* remainder;  // absent: an fp32 weight, or a bf16 one that is rounded stochastically
-  const void* gradient;
-  void* m;
-  void* v;
-  float* m_scales;  // of e4m3 moments
-  float* v_scales;
-  int64_t rows, cols;
-  int64_t first_tile;
-  uint64_t stream;
-  float keep;  // 1 - learning rate * decay
-  bool gradient_bf16, moments_bf16, vector;
-  CastTarget cast;
-};
-
-struct AdamTable {
-  AdamEntry entries[kParametersPerLaunch];
-  int parameters;
-  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon;
-  uint64_t seed;
-  int64_t step;
-};
-static_assert(sizeof(AdamTable) <= 32764, "the table travels as a kernel argument");
 
 __device__ __forceinline__ void load_any(float (&x)[8], const void* data, bool bf16, bool vector,
                                          int64_t place, int64_t count) {
@@ -152,16 +124,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
   __shared__ alignas(16) uint32_t words[ElementTile::kWords];
   const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
-  int low = 0, high = table.parameters - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (table.entries[middle].first_tile <= static_cast<int64_t>(blockIdx.x)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const AdamEntry& entry = table.entries[low];
+  const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const CastTarget& cast = entry.cast;
   if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t tile = blockIdx.x - entry.first_tile;
@@ -362,6 +325,15 @@ bool casts_itself(const AdamWParameter& p) {
   return p.fp8 && p.fp8->rule.granularity == Granularity::Tensor && p.fp8->rule.delayed;
 }
 
+device::AdamKind kind_of(const AdamWParameter& p) {
+  using device::AdamMoments;
+  return {.gradient_bf16 = p.gradient.dtype == DType::BF16,
+          .moments = has_small_moments(p)       ? AdamMoments::E4M3
+                     : p.m.dtype == DType::BF16 ? AdamMoments::Bf16
+                                                : AdamMoments::F32,
+          .split = static_cast<bool>(p.remainder)};
+}
+
 device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
   constexpr const char* op = "adamw";
   device::AdamEntry entry{};
@@ -420,36 +392,66 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
   table->seed = options.seed;
   table->step = options.step;
 
-  // Parameters of one kind share launches.
-  const auto update_all = [&]<class W, bool small_moments>() {
+  // Parameters of one kind share launches. Matrices of bf16 in whole vectors have kernels of their own, the general ones
+  // are for all others.
+  static_assert(ElementTile::kRows == kAdamTile);
+  const bool epsilon_in_range = options.epsilon >= 0x1p-30f && options.epsilon <= 1.0f;
+  struct Prepared {
+    AdamEntry entry;
+    AdamKind kind;
+    bool bf16, tiles;
+  };
+  std::vector<Prepared> prepared;
+  for (const AdamWParameter& p : parameters) {
+    if (p.weight.numel() == 0) continue;
+    const AdamEntry entry = make_entry(p, options.learning_rate);
+    const bool bf16 = p.weight.dtype == DType::BF16;
+    prepared.push_back({entry, kind_of(p), bf16, epsilon_in_range && entry.vector && bf16});
+  }
+  const auto launch_all = [&](const auto& belongs, int64_t tile_cols, const auto& launch) {
     int64_t tiles = 0;
     table->parameters = 0;
     const auto flush = [&] {
-      if (table->parameters == 0) return;
-      adamw_kernel<W, small_moments><<<narrow<unsigned>(tiles), ElementTile::kThreads, 0, stream()>>>(
-          *table, static_cast<const float*>(clip.data));
-      check_launch(op);
+      if (table->parameters > 0) launch(tiles);
       table->parameters = 0;
       tiles = 0;
     };
-    for (const AdamWParameter& p : parameters) {
-      if (p.weight.numel() == 0 || (p.weight.dtype == DType::BF16) != (sizeof(W) == 2) ||
-          has_small_moments(p) != small_moments) {
-        continue;
-      }
-      AdamEntry entry = make_entry(p, options.learning_rate);
+    for (const Prepared& p : prepared) {
+      if (!belongs(p)) continue;
+      AdamEntry& entry = table->entries[table->parameters++] = p.entry;
       entry.first_tile = tiles;
-      table->entries[table->parameters++] = entry;
-      tiles += div_up(entry.rows, ElementTile::kRows) *
-               div_up(entry.cols, (small_moments ? 2 : 1) * ElementTile::kCols);
+      tiles += div_up(entry.rows, kAdamTile) * div_up(entry.cols, tile_cols);
       if (table->parameters == kParametersPerLaunch) flush();
     }
     flush();
   };
-  update_all.template operator()<device::Bf16, false>();
-  update_all.template operator()<device::Bf16, true>();
-  update_all.template operator()<float, false>();
-  update_all.template operator()<float, true>();
+  const auto* clip_data = static_cast<const float*>(clip.data);
+  for (const bool gradient_bf16 : {false, true}) {
+    for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::E4M3}) {
+      for (const bool split : {false, true}) {
+        const AdamKind kind{gradient_bf16, moments, split};
+        launch_all([&](const Prepared& p) { return p.tiles && p.kind == kind; }, kAdamTile,
+                   [&](int64_t tiles) { launch_adamw_tiles(*this, *table, kind, tiles, clip_data); });
+      }
+    }
+  }
+  const auto update_others = [&]<class W, bool small_moments>() {
+    launch_all(
+        [&](const Prepared& p) {
+          return !p.tiles && p.bf16 == (sizeof(W) == 2) &&
+                 (p.kind.moments == AdamMoments::E4M3) == small_moments;
+        },
+        (small_moments ? 2 : 1) * ElementTile::kCols,
+        [&](int64_t tiles) {
+          adamw_kernel<W, small_moments>
+              <<<narrow<unsigned>(tiles), ElementTile::kThreads, 0, stream()>>>(*table, clip_data);
+          check_launch(op);
+        });
+  };
+  update_others.template operator()<device::Bf16, false>();
+  update_others.template operator()<device::Bf16, true>();
+  update_others.template operator()<float, false>();
+  update_others.template operator()<float, true>();
 
   for (const AdamWParameter& p : parameters) {
     if (!p.fp8) continue;

@@ -40,11 +40,17 @@ __global__ void add_partials_kernel(G* sum, const float* partials, int64_t count
 
 // One warp for each slot.
 __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
-                                     int64_t count, int64_t length, int margin, bool most_recent) {
+                                     int64_t count, int64_t length, int margin, bool most_recent,
+                                     bool due, const float* norm) {
   const int64_t index = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (index >= count) return;
   ScaleSlot* slot = slots + index;
+  if (norm && !isfinite(*norm)) {
+    if (lane == 0) slot->amax = 0.0f;
+    return;
+  }
+  if (!due) return;
   float* history = histories + index * length;
   const float seen = slot->amax;
   __syncwarp();
@@ -163,7 +169,8 @@ void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
           state.history.shape.to_string(), state.formats.numel());
   device::update_scales_kernel<<<narrow<unsigned>(div_up(state.count, 4)), 128, 0, stream()>>>(
       static_cast<ScaleSlot*>(state.slots.data), static_cast<float*>(state.history.data),
-      static_cast<const uint8_t*>(state.formats.data), state.count, length, state.margin, state.most_recent);
+      static_cast<const uint8_t*>(state.formats.data), state.count, length, state.margin, state.most_recent,
+      state.due, static_cast<const float*>(state.norm.data));
   check_launch("update_delayed_scales");
 }
 

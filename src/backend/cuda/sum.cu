@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kSumThreads)
 enum class Finish { Sum, Norm };
 
 __global__ void __launch_bounds__(kSumThreads)
-    finish_sum_kernel(float* result, const double* partials, int64_t count, Finish finish, float max_norm) {
+    finish_sum_kernel(float* result, const double* partials, int64_t count, Finish finish, float max_norm,
+                      const float* guard, int64_t guards) {
   double total = 0.0;
   for (int64_t i = threadIdx.x; i < count; i += kSumThreads) total += partials[i];
   total = block_sum(total);
@@ -78,7 +79,10 @@ __global__ void __launch_bounds__(kSumThreads)
     result[0] = static_cast<float>(total);
     return;
   }
-  const float norm = static_cast<float>(sqrt(total));
+  float norm = static_cast<float>(sqrt(total));
+  for (int64_t i = 0; i < guards; ++i) {
+    if (!isfinite(guard[i])) norm = nanf("");
+  }
   result[0] = norm;
   result[1] = max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;
 }
@@ -120,7 +124,7 @@ int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor
 
 template <bool squares>
 void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<const Tensor> tensors,
-             float max_norm) {
+             float max_norm, Tensor guard) {
   for (const Tensor& tensor : tensors) {
     require(tensor.dtype == DType::F32 || tensor.dtype == DType::BF16,
             "[cuda] {}: a tensor is {}, expected fp32 or bf16", op, name_of(tensor.dtype));
@@ -132,7 +136,7 @@ void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<cons
   count += launch_sums<squares>(backend, op, tensors, DType::BF16, partials + count);
   device::finish_sum_kernel<<<1, device::kSumThreads, 0, backend.stream()>>>(
       static_cast<float*>(result.data), partials, count, squares ? device::Finish::Norm : device::Finish::Sum,
-      max_norm);
+      max_norm, static_cast<const float*>(guard.data), guard ? guard.numel() : 0);
   check_launch(op);
 }
 
@@ -140,14 +144,14 @@ void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<cons
 
 void CudaBackend::sum(Tensor total, Tensor x) {
   const OpScope scope(profiler_, OpKind::Other, "sum", bytes_of(x));
-  sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f);
+  sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f, {});
 }
 
-void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm) {
+void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
   double bytes = 0;
   for (const Tensor& gradient : gradients) bytes += bytes_of(gradient);
   const OpScope scope(profiler_, OpKind::GradNorm, "grad_norm", bytes);
-  sum_all<true>(*this, "grad_norm", result, gradients, max_norm);
+  sum_all<true>(*this, "grad_norm", result, gradients, max_norm, guard);
 }
 
 }  // namespace octet

@@ -26,6 +26,14 @@ __device__ __forceinline__ Bf16 from_float<Bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+// 16 bytes in one store. Written as an assignment, the compiler takes the vector apart where it was made of single words,
+// and leaves four stores of four bytes, each to a part of every sector.
+__device__ __forceinline__ void store16(void* to, uint4 value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 // Eight neighbouring elements, as they lie in memory: 16 bytes of bf16 or 32 of fp32.
 template <class T>
 struct Pack8;
@@ -37,7 +45,7 @@ struct Pack8<Bf16> {
   __device__ __forceinline__ static Pack8 load(const Bf16* from) {
     return {*reinterpret_cast<const uint4*>(from)};
   }
-  __device__ __forceinline__ void store(Bf16* to) const { *reinterpret_cast<uint4*>(to) = raw; }
+  __device__ __forceinline__ void store(Bf16* to) const { store16(to, raw); }
   // The upper and the lower half of a word, widened.
   __device__ __forceinline__ void unpack(float (&x)[8]) const {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};

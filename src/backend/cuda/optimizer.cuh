@@ -1,0 +1,65 @@
+#pragma once
+
+#include "backend/cuda/device/tile_kernel.cuh"
+#include "ops/stochastic.h"
+
+// What the kernels of AdamW share.
+
+namespace octet::device {
+
+constexpr int kParametersPerLaunch = 192;
+
+// A parameter as a matrix (a vector has one row).
+struct AdamEntry {
+  void* weight;
+  uint16_t* remainder;  // absent: an fp32 weight, or a bf16 one that is rounded stochastically
+  const void* gradient;
+  void* m;
+  void* v;
+  float* m_scales;  // of e4m3 moments
+  float* v_scales;
+  int64_t rows, cols;
+  int64_t first_tile;
+  uint64_t stream;
+  float keep;  // 1 - learning rate * decay
+  bool gradient_bf16, moments_bf16, vector;
+  CastTarget cast;
+};
+
+struct AdamTable {
+  AdamEntry entries[kParametersPerLaunch];
+  int parameters;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon;
+  uint64_t seed;
+  int64_t step;
+};
+static_assert(sizeof(AdamTable) <= 32764, "the table travels as a kernel argument");
+
+// The parameter that tile `tile` of the launch belongs to.
+__device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table, int64_t tile) {
+  int low = 0, high = table.parameters - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (table.entries[middle].first_tile <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return table.entries[low];
+}
+
+// Updates the parameters of the table, whose rows are whole vectors (AdamEntry::vector) and whose weights are bf16. All of
+// them have gradients and moments of the types given, and remainders or not. Tiles are kAdamTile in both directions.
+constexpr int64_t kAdamTile = 128;
+enum class AdamMoments : uint8_t { F32, Bf16, E4M3 };
+struct AdamKind {
+  bool gradient_bf16 = false;
+  AdamMoments moments = AdamMoments::F32;
+  bool split = false;
+  bool operator==(const AdamKind&) const = default;
+};
+void launch_adamw_tiles(CudaBackend& backend, const AdamTable& table, AdamKind kind, int64_t tiles,
+                        const float* clip);
+
+}  // namespace octet::device
