@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -79,6 +81,21 @@ TEST_F(ToolsCli, GreedyIdsAgreeWithWholePasses) {
     const auto best = std::max_element(rows[i - 1].begin(), rows[i - 1].end()) - rows[i - 1].begin();
     EXPECT_EQ(ids[i], best) << "token " << i;
   }
+}
+
+// A trained model from elsewhere and what another implementation makes of it, where the data is at hand.
+TEST_F(ToolsCli, Stories260KGivesItsKnownIds) {
+  const char* named = std::getenv("OCTET_SHARED_DATA");
+  const std::string data = named ? named : OCTET_SOURCE_DIR "/../shared/data";
+  const std::string model = data + "/models/stories260K";
+  if (!fs::exists(model)) GTEST_SKIP() << model << " is not there (OCTET_SHARED_DATA names the folder)";
+  std::string expected = read_text(model + "/greedy_ids.txt");
+  while (!expected.empty() && std::isspace(static_cast<unsigned char>(expected.back()))) expected.pop_back();
+  const auto count = std::count(expected.begin(), expected.end(), ' ');
+  const ProcessResult result = run_cpu({"generate", model, "--prompt_ids", "1", "--temperature", "0",
+                                        "--print_ids", "--max_new_tokens", std::to_string(count)});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, expected + "\n");
 }
 
 TEST_F(ToolsCli, SeedsReproduceAndStreamingIsTheSameText) {
