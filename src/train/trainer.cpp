@@ -1,19 +1,12 @@
 #include "train/trainer.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "base/log.h"
 #include "report/console.h"
-#include "report/metrics.h"
-#include "report/tensorboard.h"
 #include "report/text.h"
-#include "train/checkpoint_saver.h"
 #include "train/demo_exam.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
@@ -23,58 +16,17 @@
 #include "train/hf_folder.h"
 #include "train/overview.h"
 #include "train/resume.h"
+#include "train/run_files.h"
 #include "train/signals.h"
 #include "train/step.h"
 
 namespace octet {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string default_run_name(const ModelConfig& model) {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
-  return fmt::format("{}-{}", text, model.name);
-}
-
-// The state's size against the memory that is free for a copy of it: true when it fits.
-bool has_host_memory_for(int64_t bytes) {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kilobytes = 0;
-  for (std::string rest; file >> name >> kilobytes; std::getline(file, rest)) {
-    if (name == "MemAvailable:") return bytes < kilobytes * 1024 / 10 * 9;
-  }
-  return true;  // not known
-}
-
-// The resolved settings for TensorBoard's table of hyper-parameters.
-HParams hparams_of(const TrainConfig& config) {
-  HParams values;
-  const KeyTable<TrainConfig>& table = train_keys();
-  for (size_t i = 0; i < table.keys().size(); ++i) {
-    const Key& key = table.keys()[i];
-    if (key.transient) continue;
-    const KeyValue value = table.get(config, i);
-    if (const bool* flag = std::get_if<bool>(&value)) {
-      values.emplace_back(key.name, *flag);
-    } else if (const int64_t* integer = std::get_if<int64_t>(&value)) {
-      values.emplace_back(key.name, *integer);
-    } else if (const double* number = std::get_if<double>(&value)) {
-      values.emplace_back(key.name, *number);
-    } else {
-      values.emplace_back(key.name, value_text(value));
-    }
-  }
-  return values;
 }
 
 OptimizerOptions optimizer_options(const Setup& setup) {
@@ -99,10 +51,7 @@ class Run {
         checkpoint_(std::move(checkpoint)),
         console_(config_.progress),
         evaluator_(make_eval_loader_factory(setup_), config_.eval_batches),
-        lock_(std::move(lock)) {
-    names_itself_ = config_.run_name.empty();
-    if (names_itself_) config_.run_name = default_run_name(setup_.model);
-  }
+        files_(env, config_, std::move(lock), checkpoint_) {}
 
   int train() {
     console_.print(overview_text(setup_));
@@ -123,7 +72,13 @@ class Run {
       log_warning("no evaluation: {}", reason);
     }
     // Whatever can fail at the start has passed: only now is there a folder.
-    open_run_folder();
+    files_.open({.model = setup_.model.name,
+                 .steps_done = outcome_.steps,
+                 .fp8 = is_fp8(),
+                 .state_bytes = state_bytes(model_.parameters()),
+                 .on_device = setup_.backend->name() != "cpu"});
+    saver_ = files_.saver();
+    outcome_.run_folder = files_.folder();
     if (!checkpoint_) first_look();
 
     console_.begin(outcome_.steps, config_.max_steps);
@@ -150,86 +105,6 @@ class Run {
   bool is_fp8() const { return setup_.numerics.precision == Precision::Fp8; }
   bool wants_stats(int64_t step) const { return is_fp8() && is_due(config_.fp8_stats_steps, step); }
   bool is_save_due(int64_t step) const { return saver_ && is_due(config_.save_steps, step); }
-
-  // Whether this run's own folder is the one that the checkpoint came from, or may hold a run that had none yet.
-  bool goes_on_here() const {
-    if (config_.resume.empty()) return false;
-    if (!checkpoint_ || config_.resume == "latest") return true;
-    const fs::path own = fs::weakly_canonical(run_folder(config_));
-    const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(own);
-    return !relative.empty() && *relative.begin() != "..";
-  }
-
-  // The run's folder with all that is written into it. What holds a run or its checkpoints is refused unless that run
-  // goes on: two runs would be mixed, and old checkpoints pruned.
-  void open_run_folder() {
-    if (names_itself_) take_free_name();
-    const std::string folder = run_folder(config_);
-    const bool saves = config_.save_strategy == TrainConfig::SaveStrategy::Steps;
-    const std::string checkpoints = checkpoint_directory(config_, is_fp8());
-    const auto refuse_if_taken = [&] {
-      if (goes_on_here()) return;
-      if (env_.exists(join_path(folder, "metrics.jsonl"))) {
-        fail_config(
-            "{} already holds a run; go on with it (resume: latest), choose another run_name or remove the "
-            "folder",
-            folder);
-      }
-      if (saves && holds_checkpoints(env_, checkpoints)) {
-        fail_config("checkpoint_dir {} already holds checkpoints, of another run; choose another folder",
-                    checkpoints);
-      }
-    };
-    refuse_if_taken();
-    env_.make_directories(folder);
-    if (!lock_) lock_.emplace(env_, folder);
-    refuse_if_taken();  // nobody can have come in between from here on
-    if (saves && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
-    env_.replace_file(join_path(folder, "config.yaml"), to_yaml(config_));
-    outcome_.run_folder = folder;
-    open_reports(folder);
-    if (saves) open_saver(checkpoints);
-  }
-
-  // Runs that are started within one second without a name must not meet.
-  void take_free_name() {
-    const std::string base = config_.run_name;
-    env_.make_directories(config_.output_dir);
-    for (int i = 2;; ++i) {
-      try {
-        env_.make_directory(run_folder(config_));
-        return;
-      } catch (const IoError& error) {
-        if (error.code() != EEXIST) throw;
-        config_.run_name = fmt::format("{}-{}", base, i);
-      }
-    }
-  }
-
-  void open_saver(const std::string& directory) {
-    const int64_t bytes = state_bytes(model_.parameters());
-    SaveOptions options{.total_limit = config_.save_total_limit, .in_background = config_.save_async};
-    CheckpointStore store(env_, directory);
-    for (const CheckpointListing& listing : store.list()) {
-      const double loss = listing.checkpoint.summary.loss;
-      if (listing.is_best && listing.is_whole() && std::isfinite(loss)) options.best = loss;
-    }
-    // A kill between the two pointers leaves the older one.
-    if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
-        checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {
-      store.mark_best(checkpoint_->step);
-      options.best = checkpoint_->summary.loss;
-    }
-    if (setup_.backend->name() != "cpu" && !has_host_memory_for(bytes)) {
-      options.in_place = true;
-      log_warning(
-          "a checkpoint's {} are more than the host memory that is free: each will be written from the "
-          "device, "
-          "and training waits for it",
-          human_bytes(static_cast<double>(bytes)));
-    }
-    saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);
-  }
 
   void prepare_weights() {
     model_.allocate();
@@ -327,18 +202,6 @@ class Run {
     outcome_.save = saver_->last_cost();
   }
 
-  // metrics.jsonl and TensorBoard of a run that goes on hold nothing of the steps that will be taken again.
-  void open_reports(const fs::path& folder) {
-    keep_metrics_until(
-        folder / "metrics.jsonl", outcome_.steps,
-        [this](const std::string& path, std::string_view text) { env_.replace_file(path, text); });
-    metrics_ = std::make_unique<MetricsWriter>(folder / "metrics.jsonl");
-    if (!config_.use_tensorboard) return;
-    tensorboard_ = std::make_unique<TensorBoardWriter>(
-        folder, goes_on_here() ? std::optional<int64_t>(outcome_.steps + 1) : std::nullopt);
-    tensorboard_->hparams(hparams_of(config_));
-  }
-
   void report(const StepResult& result, int64_t step, double seconds, bool stats) {
     const bool last = step + 1 == config_.max_steps;
     note(result, step, seconds);
@@ -357,8 +220,8 @@ class Run {
     const bool logged = is_due(config_.logging_steps, step) || last || record.eval_loss ||
                         !record.samples.empty() || record.loss_spike || result.skipped;
     if (logged || record.fp8_json || record.checkpoint) {
-      metrics_->write(record);
-      if (tensorboard_) tensorboard_->step(record);
+      files_.metrics().write(record);
+      if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
     }
     if (logged) console_.step(record);
     console_.advance(step + 1);
@@ -431,14 +294,15 @@ class Run {
     const std::vector<ScaleTable::Report> reports = model_.scales().reports(*setup_.backend);
     record.fp8_json = fp8_stats_json(reports);
     saturation_.look(reports, setup_.numerics.fp8);
-    if (!tensorboard_) return;
+    TensorBoardWriter* board = files_.tensorboard();
+    if (!board) return;
     std::vector<float> amax, scale;
     for (const ScaleTable::Report& tensor : reports) {
       amax.push_back(static_cast<float>(tensor.amax));
       scale.push_back(static_cast<float>(tensor.scale));
     }
-    tensorboard_->histogram("fp8/all_amax", record.step, make_histogram(amax));
-    tensorboard_->histogram("fp8/all_scales", record.step, make_histogram(scale));
+    board->histogram("fp8/all_amax", record.step, make_histogram(amax));
+    board->histogram("fp8/all_scales", record.step, make_histogram(scale));
   }
 
   std::optional<double> evaluate() {
@@ -506,18 +370,14 @@ class Run {
   Evaluator evaluator_;
   const StopSignal* stop_ = nullptr;
   BatchSource* loader_ = nullptr;
-  // Released last: the saver may still be writing when an exception ends the run.
-  std::optional<RunLock> lock_, checkpoint_lock_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<TensorBoardWriter> tensorboard_;
-  std::unique_ptr<CheckpointSaver> saver_;
+  RunFiles files_;
+  CheckpointSaver* saver_ = nullptr;  // of files_; null: nothing is saved
   Outcome outcome_;
   SaturationWatch saturation_;
   SpikeDetector spikes_;
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;
   std::string sample_before_;
-  bool names_itself_ = false;  // the run_name is made here
   int skipped_in_a_row_ = 0;
   int64_t saved_step_ = 0;              // the last step whose state is on disk or on its way
   int64_t eval_step_ = -1;              // the step of outcome_.last_eval

@@ -1,0 +1,154 @@
+#include "train/run_files.h"
+
+#include <cerrno>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/log.h"
+#include "report/text.h"
+#include "train/model_folder.h"
+#include "train/resume.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string default_run_name(const std::string& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  return fmt::format("{}-{}", text, model);
+}
+
+// The state's size against the memory that is free for a copy of it: true when it fits.
+bool has_host_memory_for(int64_t bytes) {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kilobytes = 0;
+  for (std::string rest; file >> name >> kilobytes; std::getline(file, rest)) {
+    if (name == "MemAvailable:") return bytes < kilobytes * 1024 / 10 * 9;
+  }
+  return true;  // not known
+}
+
+// The resolved settings for TensorBoard's table of hyper-parameters.
+HParams hparams_of(const TrainConfig& config) {
+  HParams values;
+  const KeyTable<TrainConfig>& table = train_keys();
+  for (size_t i = 0; i < table.keys().size(); ++i) {
+    const Key& key = table.keys()[i];
+    if (key.transient) continue;
+    const KeyValue value = table.get(config, i);
+    if (const bool* flag = std::get_if<bool>(&value)) {
+      values.emplace_back(key.name, *flag);
+    } else if (const int64_t* integer = std::get_if<int64_t>(&value)) {
+      values.emplace_back(key.name, *integer);
+    } else if (const double* number = std::get_if<double>(&value)) {
+      values.emplace_back(key.name, *number);
+    } else {
+      values.emplace_back(key.name, value_text(value));
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+// Whether this run's own folder is the one that the checkpoint came from, or may hold a run that had none yet.
+bool RunFiles::goes_on_here() const {
+  if (config_.resume.empty()) return false;
+  if (!checkpoint_ || config_.resume == "latest") return true;
+  const fs::path own = fs::weakly_canonical(run_folder(config_));
+  const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(own);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// Runs that are started within one second without a name must not meet.
+void RunFiles::take_free_name(const std::string& model) {
+  const std::string base = default_run_name(model);
+  config_.run_name = base;
+  env_.make_directories(config_.output_dir);
+  for (int i = 2;; ++i) {
+    try {
+      env_.make_directory(run_folder(config_));
+      return;
+    } catch (const IoError& error) {
+      if (error.code() != EEXIST) throw;
+      config_.run_name = fmt::format("{}-{}", base, i);
+    }
+  }
+}
+
+void RunFiles::refuse_if_taken(const std::string& checkpoints) const {
+  if (goes_on_here()) return;
+  if (env_.exists(join_path(folder_, "metrics.jsonl"))) {
+    fail_config(
+        "{} already holds a run; go on with it (resume: latest), choose another run_name or remove the "
+        "folder",
+        folder_);
+  }
+  if (!checkpoints.empty() && holds_checkpoints(env_, checkpoints)) {
+    fail_config("checkpoint_dir {} already holds checkpoints, of another run; choose another folder",
+                checkpoints);
+  }
+}
+
+void RunFiles::open(const About& about) {
+  if (config_.run_name.empty()) take_free_name(about.model);
+  folder_ = run_folder(config_);
+  const bool saves = config_.save_strategy == TrainConfig::SaveStrategy::Steps;
+  const std::string checkpoints = saves ? checkpoint_directory(config_, about.fp8) : "";
+  refuse_if_taken(checkpoints);
+  env_.make_directories(folder_);
+  if (!lock_) lock_.emplace(env_, folder_);
+  if (saves && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
+  refuse_if_taken(checkpoints);  // again: from here on nobody can come in between
+  env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
+  open_reports(about.steps_done);
+  if (saves) open_saver(checkpoints, about);
+}
+
+// metrics.jsonl and TensorBoard of a run that goes on hold nothing of the steps that will be taken again.
+void RunFiles::open_reports(int64_t steps_done) {
+  const fs::path metrics = fs::path(folder_) / "metrics.jsonl";
+  keep_metrics_until(metrics, steps_done, [this](const std::string& path, std::string_view text) {
+    env_.replace_file(path, text);
+  });
+  metrics_ = std::make_unique<MetricsWriter>(metrics);
+  if (!config_.use_tensorboard) return;
+  tensorboard_ = std::make_unique<TensorBoardWriter>(
+      folder_, goes_on_here() ? std::optional<int64_t>(steps_done + 1) : std::nullopt);
+  tensorboard_->hparams(hparams_of(config_));
+}
+
+void RunFiles::open_saver(const std::string& directory, const About& about) {
+  SaveOptions options{.total_limit = config_.save_total_limit, .in_background = config_.save_async};
+  CheckpointStore store(env_, directory);
+  for (const CheckpointListing& listing : store.list()) {
+    const double loss = listing.checkpoint.summary.loss;
+    if (listing.is_best && listing.is_whole() && std::isfinite(loss)) options.best = loss;
+  }
+  // A kill between the two pointers leaves the older one.
+  if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
+      checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {
+    store.mark_best(checkpoint_->step);
+    options.best = checkpoint_->summary.loss;
+  }
+  if (about.on_device && !has_host_memory_for(about.state_bytes)) {
+    options.in_place = true;
+    log_warning(
+        "a checkpoint's {} are more than the host memory that is free: each will be written from the "
+        "device, "
+        "and training waits for it",
+        human_bytes(static_cast<double>(about.state_bytes)));
+  }
+  saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);
+}
+
+}  // namespace octet

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "report/metrics.h"
+#include "report/tensorboard.h"
+#include "train/checkpoint_saver.h"
+#include "train/config.h"
+
+namespace octet {
+
+// What a run writes: its folder with lock, config.yaml, metrics, TensorBoard files and checkpoints. Nothing is there
+// before open().
+class RunFiles {
+ public:
+  // `lock` is held already where the run's folder was there before. `checkpoint` is what the run goes on from; both it
+  // and `config` outlive this.
+  RunFiles(Env& env, TrainConfig& config, std::optional<RunLock> lock,
+           const std::optional<Checkpoint>& checkpoint)
+      : env_(env), config_(config), checkpoint_(checkpoint), lock_(std::move(lock)) {}
+
+  struct About {
+    std::string model;
+    int64_t steps_done = 0;
+    bool fp8 = false;
+    int64_t state_bytes = 0;  // of a checkpoint's tensors
+    bool on_device = false;   // which are not in host memory already
+  };
+  // A run without a name gets one. What holds another run or its checkpoints is refused (ConfigError): two runs would be
+  // mixed, and old checkpoints pruned.
+  void open(const About& about);
+
+  const std::string& folder() const { return folder_; }
+  MetricsWriter& metrics() { return *metrics_; }
+  TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
+  CheckpointSaver* saver() { return saver_.get(); }                // likewise
+
+ private:
+  bool goes_on_here() const;
+  void take_free_name(const std::string& model);
+  void refuse_if_taken(const std::string& checkpoints) const;
+  void open_reports(int64_t steps_done);
+  void open_saver(const std::string& directory, const About& about);
+
+  Env& env_;
+  TrainConfig& config_;
+  const std::optional<Checkpoint>& checkpoint_;
+  std::string folder_;
+  // Released last: the saver may still be writing when an exception ends the run.
+  std::optional<RunLock> lock_, checkpoint_lock_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<CheckpointSaver> saver_;
+};
+
+}  // namespace octet
