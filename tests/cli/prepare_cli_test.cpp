@@ -1,11 +1,9 @@
 // octet prepare, and octet train on what it wrote and on records directly.
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -206,26 +204,10 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
     return result;
   };
   ASSERT_EQ(run(with("whole")).exit_code, 0);
-  std::vector<std::string> stopped = with("stopped");
-  stopped.insert(stopped.begin(), OCTET_PROGRAM);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (chdir(folder.path().c_str()) != 0) _exit(99);
-    const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
-    dup2(out, 1);
-    dup2(out, 2);
-    std::vector<char*> argv;
-    for (std::string& argument : stopped) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    execv(OCTET_PROGRAM, argv.data());
-    _exit(98);
-  }
+  const pid_t child = start_process(OCTET_PROGRAM, with("stopped"), folder.path());
   for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/progress.json"); ++i) usleep(1000);
   kill(child, SIGTERM);
-  int status = 0;
-  waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 143);
+  EXPECT_EQ(wait_for_process(child), 143);
   EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("the same command goes on from there"));
   EXPECT_FALSE(fs::exists(folder.path() + "/stopped/manifest.json"));
   const ProcessResult unfinished = run(train("x", {"--dataset", "stopped"}));

@@ -1,10 +1,8 @@
 // Runs that are killed, stopped and resumed, as processes.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -45,27 +43,8 @@ struct ResumeCli : testing::Test {
     return run_process(OCTET_PROGRAM, flags, folder.path());
   }
 
-  pid_t start(std::vector<std::string> flags) {
-    flags.insert(flags.begin(), OCTET_PROGRAM);
-    const pid_t child = fork();
-    if (child == 0) {
-      if (chdir(folder.path().c_str()) != 0) _exit(99);
-      const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
-      dup2(out, 1);
-      dup2(out, 2);
-      std::vector<char*> argv;
-      for (std::string& flag : flags) argv.push_back(flag.data());
-      argv.push_back(nullptr);
-      execv(OCTET_PROGRAM, argv.data());
-      _exit(98);
-    }
-    return child;
-  }
-
-  static int wait_for(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  pid_t start(const std::vector<std::string>& flags) {
+    return start_process(OCTET_PROGRAM, flags, folder.path());
   }
 
   std::vector<nlohmann::json> metrics(const std::string& name) {
@@ -117,7 +96,7 @@ TEST_F(ResumeCli, KilledTwentyTimesItEndsWithTheSameBits) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     std::this_thread::sleep_for(whole * (0.05 + 0.3 * (static_cast<double>(state >> 40) * 0x1p-24)));
     kill(child, SIGKILL);
-    if (wait_for(child) == 128 + SIGKILL) {
+    if (wait_for_process(child) == 128 + SIGKILL) {
       ++kills;
       saved += fs::exists(folder.path() + "/runs/killed/checkpoints_fp8/latest");
     } else {
@@ -141,7 +120,7 @@ TEST_F(ResumeCli, ASignalSavesAndAsksToBeQueuedAgain) {
     wait_for_steps("stopped", before + 2);
     const auto asked = std::chrono::steady_clock::now();
     kill(child, number);
-    EXPECT_EQ(wait_for(child), 75) << read_text(folder.path() + "/out.txt");
+    EXPECT_EQ(wait_for_process(child), 75) << read_text(folder.path() + "/out.txt");
     EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(90));
     EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("stopped on request"));
     EXPECT_TRUE(fs::exists(step_folder("stopped", static_cast<int>(metrics("stopped").size())))) << number;
@@ -165,7 +144,7 @@ TEST_F(ResumeCli, ASecondSignalEndsAtOnce) {
   kill(child, SIGTERM);
   usleep(70'000);  // more than one request's echo
   kill(child, SIGTERM);
-  const int code = wait_for(child);
+  const int code = wait_for_process(child);
   EXPECT_TRUE(code == 143 || code == 75) << code;  // 75: it was quicker than the second signal
   const ProcessResult list = run({"checkpoints", "runs/run", "--verify"});
   EXPECT_EQ(list.exit_code, 0) << list.out << list.err;
@@ -176,7 +155,7 @@ TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   wait_for_steps("one", 4);
   const ProcessResult second = run(arguments("one", {{"max_steps", "100000"}, {"resume", "latest"}}));
   kill(child, SIGKILL);
-  wait_for(child);
+  wait_for_process(child);
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, HasSubstr(std::to_string(child))) << "the other process is named";
 }

@@ -1,10 +1,8 @@
 // octet train from the command line: what a run prints, writes and leaves behind.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -137,27 +135,12 @@ TEST_F(TrainCli, ARunByEpochsReadsBackFromItsConfiguration) {
 }
 
 TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {
-  std::vector<std::string> arguments =
-      small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}});
-  arguments.insert(arguments.begin(), OCTET_PROGRAM);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (chdir(folder.path().c_str()) != 0) _exit(99);
-    const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
-    dup2(out, 1);
-    dup2(out, 2);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    execv(OCTET_PROGRAM, argv.data());
-    _exit(98);
-  }
+  const pid_t child =
+      start_process(OCTET_PROGRAM, small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}}),
+                    folder.path());
   for (int i = 0; i < 600 && metrics("stopped").size() < 3; ++i) usleep(50'000);
   kill(child, SIGINT);
-  int status = 0;
-  waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 75);
+  EXPECT_EQ(wait_for_process(child), 75);
   EXPECT_GE(metrics("stopped").size(), 3u);  // each line parsed
   EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("stopped on request"));
 }

@@ -47,6 +47,28 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
   return {exit_code, read_text(out), read_text(err)};
 }
 
+pid_t start_process(const std::string& program, std::vector<std::string> arguments,
+                    const std::string& folder) {
+  arguments.insert(arguments.begin(), program);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  if (chdir(folder.c_str()) != 0) _exit(99);
+  const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+  dup2(out, 1);
+  dup2(out, 2);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  _exit(98);
+}
+
+int wait_for_process(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 TemporaryFolder::TemporaryFolder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "octet-test-XXXXXX").string();
   require(mkdtemp(pattern.data()) != nullptr, "[process] {} cannot be made", pattern);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -15,6 +17,12 @@ struct ProcessResult {
 // directory; returns when it has ended.
 ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
                           const std::string& folder = "");
+
+// Starts the program in `folder`, its output in `folder`/out.txt, and returns at once.
+pid_t start_process(const std::string& program, std::vector<std::string> arguments,
+                    const std::string& folder);
+// Its exit code when it has ended, 128 + the signal's number where a signal ended it.
+int wait_for_process(pid_t child);
 
 // An empty folder that is removed, with what is in it, at the end of the scope.
 class TemporaryFolder {
