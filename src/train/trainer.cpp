@@ -1,5 +1,7 @@
 #include "train/trainer.h"
 
+#include <errno.h>
+
 #include <chrono>
 #include <cmath>
 #include <sstream>
@@ -351,15 +353,22 @@ class Run {
     }
     if (saver_ && outcome_.save) outcome_.checkpoints = saver_->directory();
     console_.print(fmt::format("\n{}", summary_text(setup_, outcome_)));
-    if (config_.is_demo() && show) console_.print(kWhatNext);
+    if (config_.is_demo() && show) console_.print(what_next());
   }
 
-  static constexpr const char* kWhatNext =
-      "\nwhat to try next:\n"
-      "  octet train --mixed_precision bf16                the same in BF16\n"
-      "  octet train --fp8_recipe block                    another FP8 recipe\n"
-      "  octet train --dataset my.txt --max_steps 500      your own text\n"
-      "  octet train --help                                every key\n";
+  // For somebody who has just seen the demo; with the program's name as it was called.
+  std::string what_next() const {
+    const char* octet = program_invocation_name;
+    return fmt::format(
+        "\nwhat to try next:\n"
+        "  {0} generate {1} --prompt 'Leo has 3 red balls. Mia gives him 2 more. Now Leo has' --temperature "
+        "0\n"
+        "  {0} train --mixed_precision bf16                the same in BF16\n"
+        "  {0} plot runs/*                                 runs side by side\n"
+        "  {0} train --dataset my.txt --max_steps 500      your own text\n"
+        "  {0} train --help                                every key\n",
+        octet, outcome_.run_folder);
+  }
 
   Setup setup_;
   Env& env_;
