@@ -17,6 +17,8 @@ namespace {
 
 class Bench {
  public:
+  // once: every op is run a single time and nothing is printed, for a profiler of kernels.
+  static inline bool once = false;
   explicit Bench(Backend& backend) : backend_(backend) {}
 
   Tensor tensor(DType dtype, Shape shape, float scale = 1.0f) {
@@ -42,6 +44,11 @@ class Bench {
   void clear() { memory_.clear(); }
 
   double seconds(const std::function<void()>& run) {
+    if (once) {
+      run();
+      backend_.synchronize();
+      return 1.0;
+    }
     for (int i = 0; i < 3; ++i) run();
     backend_.synchronize();
     double best = 1e30;
@@ -57,10 +64,12 @@ class Bench {
   }
   void bandwidth(const std::string& name, int64_t bytes, const std::function<void()>& run) {
     const double time = seconds(run);
+    if (once) return;
     fmt::print("{:34} {:8.1f} us {:7.2f} TB/s\n", name, time * 1e6, static_cast<double>(bytes) / time / 1e12);
   }
   void rate(const std::string& name, double flops, const std::function<void()>& run) {
     const double time = seconds(run);
+    if (once) return;
     fmt::print("{:34} {:8.1f} us {:7.0f} TFLOP/s\n", name, time * 1e6, flops / time / 1e12);
   }
 
@@ -140,6 +149,68 @@ void loss(Backend& backend, int64_t rows, int64_t vocab) {
   });
 }
 
+void attention(Backend& backend, int64_t count, int64_t length, const AttentionShape& shape, bool equal) {
+  Bench bench(backend);
+  const int64_t tokens = count * length;
+  // Documents of all lengths from a quarter to seven quarters of the mean, or of one length.
+  std::vector<int32_t> starts{0};
+  const Philox random(7);
+  int64_t longest = 0;
+  double pairs = 0.0;
+  while (starts.back() < tokens) {
+    const double part = equal ? 1.0 : 0.25 + 1.5 * random.uniform(starts.size());
+    const auto wanted = static_cast<int64_t>(part * static_cast<double>(length));
+    const int64_t taken = std::min(std::max<int64_t>(wanted, 1), tokens - starts.back());
+    longest = std::max(longest, taken);
+    pairs += static_cast<double>(taken * taken) / 2.0;
+    starts.push_back(static_cast<int32_t>(starts.back() + taken));
+  }
+  const Tensor places = bench.tensor(DType::I32, {std::ssize(starts)});
+  backend.copy_to_device(places, starts.data());
+  const Documents documents{.starts = places, .count = std::ssize(starts) - 1, .max_length = longest};
+  const Tensor qkv = bench.tensor(DType::BF16, {tokens, shape.qkv_width()});
+  const Tensor dqkv = bench.tensor(DType::BF16, {tokens, shape.qkv_width()});
+  const Tensor out = bench.tensor(DType::BF16, {tokens, shape.out_width()});
+  const Tensor dout = bench.tensor(DType::BF16, {tokens, shape.out_width()});
+  const Tensor lse = bench.tensor(DType::F32, {shape.heads, tokens});
+  const double product = 2.0 * pairs * static_cast<double>(shape.out_width());
+  const std::string size = fmt::format("attention {} {} x {}, {} of {}", equal ? "equal" : "mixed", count, length,
+                                       shape.heads, shape.head_dim);
+  bench.rate(size, 2 * product, [&] { backend.attention_forward({.dense = out}, lse, qkv, documents, shape); });
+  bench.rate(size + " backward", 5 * product,
+             [&] { backend.attention_backward(dqkv, dout, qkv, out, lse, documents, shape); });
+
+  const Tensor positions = bench.tensor(DType::I32, {tokens}), table = bench.tensor(DType::F32, {length, shape.head_dim});
+  backend.zero(positions);
+  Quantized dqkv8 = bench.quantized(tokens, shape.qkv_width(), DType::E5M2);
+  const int64_t rotated = tokens * (shape.heads + shape.kv_heads) * shape.head_dim;
+  bench.bandwidth("rope", 4 * rotated, [&] { backend.rope_forward(qkv, positions, table, shape); });
+  bench.bandwidth("rope backward -> fp8, fp8T", 4 * tokens * shape.qkv_width(), [&] {
+    backend.rope_backward({.dense = dqkv, .fp8 = &dqkv8, .keep_dense = false}, positions, table, shape);
+  });
+}
+
+void small_optimizer(Backend& backend, int64_t rows, int64_t cols) {
+  Bench bench(backend);
+  const Shape shape{rows, cols}, scales{rows, (cols + 127) / 128};
+  Quantized w8 = bench.quantized(rows, cols, DType::E4M3);
+  AdamWParameter p{.weight = bench.tensor(DType::BF16, shape, 0.02f),
+                   .gradient = bench.tensor(DType::BF16, shape, 1e-3f),
+                   .m = bench.tensor(DType::E4M3, shape),
+                   .v = bench.tensor(DType::E4M3, shape),
+                   .m_scales = bench.tensor(DType::F32, scales, 1e-6f),
+                   .v_scales = bench.tensor(DType::F32, scales, 1e-6f),
+                   .weight_decay = 0.1f,
+                   .fp8 = &w8};
+  backend.zero(p.m);
+  backend.zero(p.v);
+  const Tensor clip = bench.tensor(DType::F32, {2});
+  const Tensor gradients[] = {p.gradient};
+  backend.grad_norm(clip, gradients, 1.0f, {});
+  bench.bandwidth("adamw fp8 moments -> fp8, fp8T", (6 + 4 + 2) * rows * cols,
+                  [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
+}
+
 void optimizer(Backend& backend, int64_t rows, int64_t cols) {
   Bench bench(backend);
   const Shape shape{rows, cols};
@@ -181,7 +252,9 @@ void gemms(Backend& backend, int64_t tokens, int64_t out, int64_t in) {
 
 }  // namespace
 
-int main() {
+// With any argument each op runs once, for a profiler.
+int main(int argc, char**) {
+  Bench::once = argc > 1;
   const auto backend = make_cuda_backend({});
   Tensor workspace{nullptr, DType::U8, {int64_t{512} << 20}};
   const auto memory = backend->allocate(workspace.bytes());
@@ -189,11 +262,16 @@ int main() {
   backend->set_workspace(workspace);
   elementwise(*backend, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
   elementwise(*backend, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
-  elementwise(*backend, 16384, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*backend, 8192, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, true);
+  attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
+  attention(*backend, 2, 4096, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
+  attention(*backend, 64, 1024, {.heads = 12, .kv_heads = 12, .head_dim = 64, .scale = 0.125f}, true);
   loss(*backend, 16384, 50304);
   loss(*backend, 8192, 128256);
   loss(*backend, 8192, 152064);
   optimizer(*backend, 14336, 4096);
+  small_optimizer(*backend, 13824, 5120);
   gemms(*backend, 65536, 3072, 768);
   gemms(*backend, 8192, 28672, 4096);
   return 0;

@@ -150,7 +150,7 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
         // Key 0 is seen by every query, so `largest` is finite from the first step on.
-        const float shrink = fast_exp2(highest[i][half] - largest);
+        const float shrink = exp2_approx(highest[i][half] - largest);
         highest[i][half] = largest;
         float sum = 0.0f;
 #pragma unroll
@@ -158,7 +158,7 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[i][j][2 * half + e];
-            x = fast_exp2(x - largest);
+            x = exp2_approx(x - largest);
             sum += x;
           }
         }

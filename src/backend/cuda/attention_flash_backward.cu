@@ -85,7 +85,7 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[0][j][e] = fast_exp2(s[0][j][e] * scale - row_lse[e / 2]);
+        s[0][j][e] = exp2_approx(s[0][j][e] * scale - row_lse[e / 2]);
       }
     }
     if (diagonal) {
@@ -198,7 +198,7 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
       const float2 columns = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        p[0][j][e] = fast_exp2(p[0][j][e] * scale - (e % 2 ? columns.y : columns.x));
+        p[0][j][e] = exp2_approx(p[0][j][e] * scale - (e % 2 ? columns.y : columns.x));
       }
     }
     if (diagonal) {

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include <cstdint>
+#include "backend/cuda/device/vec.cuh"
 
 // Warp-level building blocks of the attention kernels: bf16 tiles in shared memory, tensor-core products.
 //
@@ -14,10 +12,7 @@
 
 namespace octet::device {
 
-using Bf16 = __nv_bfloat16;
-
 constexpr int kAttentionThreads = 128;
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
 // One tile of a document, tokens [start, start + length). Tiles are handed out by falling rank: the work of
@@ -123,13 +118,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
       "{%0, %1, %2, %3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// 2^x to two units in the last place; results below the smallest normal number are 0.
-__device__ __forceinline__ float fast_exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
-  return result;
 }
 
 __device__ __forceinline__ uint32_t pack(float low, float high) {

@@ -20,11 +20,6 @@ __device__ __forceinline__ float root_approx(float x) {
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float inverse_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // __fsqrt_rn for 0 and for finite x of at least kSmallestSquare: an approximation and one Newton step.
 constexpr float kSmallestSquare = 0x1p-101f;
@@ -170,18 +165,6 @@ __device__ __forceinline__ RowScales row_scales(float m_largest, float v_largest
   return {odd ? other : own.inverse, odd ? own.inverse : other, own.factor};
 }
 
-// Codes of eight values in two words.
-__device__ __forceinline__ uint2 encode8(const Pack8<Bf16>& values, float scale, bool e5m2) {
-  uint2 codes;
-  with_format(e5m2, [&]<bool as_e5m2>() {
-    codes.x = encode4<as_e5m2>(values.at(0) * scale, values.at(1) * scale, values.at(2) * scale,
-                               values.at(3) * scale);
-    codes.y = encode4<as_e5m2>(values.at(4) * scale, values.at(5) * scale, values.at(6) * scale,
-                               values.at(7) * scale);
-  });
-  return codes;
-}
-
 // ---- the transposed codes ----
 
 // Codes lie in shared memory as in the matrix: rows of 32 words of 4 columns, scattered so that no access meets itself in
@@ -200,17 +183,12 @@ __device__ __forceinline__ void write_transposed_tile(const uint32_t* words, uin
   uint32_t turned[4][4];  // [column][four rows]
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    uint32_t line[4];
+    uint32_t block[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) line[r] = words[code_word(first_row + 4 * i + r, word)];
-    const uint32_t low01 = __byte_perm(line[0], line[1], 0x5140),
-                   low23 = __byte_perm(line[2], line[3], 0x5140);
-    const uint32_t high01 = __byte_perm(line[0], line[1], 0x7362),
-                   high23 = __byte_perm(line[2], line[3], 0x7362);
-    turned[0][i] = __byte_perm(low01, low23, 0x5410);
-    turned[1][i] = __byte_perm(low01, low23, 0x7632);
-    turned[2][i] = __byte_perm(high01, high23, 0x5410);
-    turned[3][i] = __byte_perm(high01, high23, 0x7632);
+    for (int r = 0; r < 4; ++r) block[r] = words[code_word(first_row + 4 * i + r, word)];
+    transpose_bytes(block);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
   }
 #pragma unroll
   for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there

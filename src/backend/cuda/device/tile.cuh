@@ -4,6 +4,44 @@
 
 namespace octet::device {
 
+// Codes of eight values in two words, the first in the lowest byte.
+template <class T>
+__device__ __forceinline__ uint2 encode8(const Pack8<T>& values, float scale, bool e5m2) {
+  uint2 codes;
+  with_format(e5m2, [&]<bool as_e5m2>() {
+    codes.x = encode4<as_e5m2>(values.at(0) * scale, values.at(1) * scale, values.at(2) * scale,
+                               values.at(3) * scale);
+    codes.y = encode4<as_e5m2>(values.at(4) * scale, values.at(5) * scale, values.at(6) * scale,
+                               values.at(7) * scale);
+  });
+  return codes;
+}
+
+// Eight codes of one row, or the first `count` of them.
+template <bool vector>
+__device__ __forceinline__ void store_codes(uint8_t* to, uint2 codes, int64_t count) {
+  if constexpr (vector) {
+    *reinterpret_cast<uint2*>(to) = codes;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) to[j] = static_cast<uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+    }
+  }
+}
+
+// Four words of four bytes each as a matrix: becomes its transpose.
+__device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
+  const uint32_t low01 = __byte_perm(words[0], words[1], 0x5140);
+  const uint32_t low23 = __byte_perm(words[2], words[3], 0x5140);
+  const uint32_t high01 = __byte_perm(words[0], words[1], 0x7362);
+  const uint32_t high23 = __byte_perm(words[2], words[3], 0x7362);
+  words[0] = __byte_perm(low01, low23, 0x5410);
+  words[1] = __byte_perm(low01, low23, 0x7632);
+  words[2] = __byte_perm(high01, high23, 0x5410);
+  words[3] = __byte_perm(high01, high23, 0x7632);
+}
+
 // A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read
 // and written along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16
 // after a trip through shared memory, in words of 4 rows of one column.
@@ -68,25 +106,9 @@ struct Tile {
   }
 };
 
-// Eight codes of one row.
 template <bool vector, class T>
 __device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, int64_t count) {
-  uint32_t codes[2];
-  with_format(e5m2, [&]<bool as_e5m2>() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      codes[i] = encode4<as_e5m2>(values.at(4 * i) * scale, values.at(4 * i + 1) * scale,
-                                  values.at(4 * i + 2) * scale, values.at(4 * i + 3) * scale);
-    }
-  });
-  if constexpr (vector) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(codes[0], codes[1]);
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j < count) to[j] = static_cast<uint8_t>(codes[j / 4] >> (8 * (j % 4)));
-    }
-  }
+  store_codes<vector>(to, encode8(values, scale, e5m2), count);
 }
 
 __device__ __forceinline__ uint32_t magnitude_bits(const Pack8<float>& values) {
