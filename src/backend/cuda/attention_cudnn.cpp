@@ -13,8 +13,10 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend&, std::string&
 
 #else
 
+#include <algorithm>
 #include <bit>
 #include <map>
+#include <vector>
 
 #include "backend/cuda/attention_cudnn_plan.h"
 #include "backend/cuda/attention_ragged.h"
@@ -33,7 +35,11 @@ using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, HandleDelet
 
 constexpr size_t kFixedGraphReplay = 91501;  // see dense()
 constexpr size_t kPackedVersion = 91002;     // earlier ones have known errors with packed documents
+constexpr int64_t kLeastPacked = 1024;       // tokens, below which the seconds for a plan are never won back
 constexpr int64_t kTailRows = 128;           // see own()
+// cuDNN starts blocks for all documents as long as the longest. Where tokens are this rare among them, starting the
+// blocks takes longer than what the own kernels lose.
+constexpr int64_t kMostPadding = 16;
 
 struct PlanPair {
   PlanPair(const CudnnShape& shape, bool deterministic)
@@ -65,12 +71,19 @@ class CudnnAttention final : public AttentionEngine {
       if (cudnn_version() < kPackedVersion) {
         return fmt::format("packed documents need cuDNN {}, this is {}", kPackedVersion, cudnn_version());
       }
+      if (attention.tokens < kLeastPacked) {
+        return fmt::format("{} tokens of packed documents are not worth a plan", attention.tokens);
+      }
       if (attention.shape.head_dim % 16 != 0) {
         return fmt::format("heads of width {} are not a multiple of 16, which packed documents need",
                            attention.shape.head_dim);
       }
     }
     const CudnnShape shape = shape_of(attention);
+    if (shape.packed && shape.documents * shape.length > kMostPadding * shape.tokens) {
+      return fmt::format("{} documents of up to {} tokens are too uneven", attention.documents.count,
+                         attention.documents.max_length);
+    }
     if (!plans_.contains(shape) && plans_.size() >= kMostPlans)
       return "too many different shapes have been seen";
     return plans(shape).reason;
@@ -84,7 +97,7 @@ class CudnnAttention final : public AttentionEngine {
     add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
                CudnnTensor::V);
     if (shape.packed) add_documents(tensors, scratch, attention, call.out, attention.shape.out_width());
-    run(plan, tensors, workspace(plan, scratch));
+    run(plan, tensors, scratch);
   }
 
   void backward(const AttentionCase& attention, const AttentionBackward& call) override {
@@ -97,17 +110,19 @@ class CudnnAttention final : public AttentionEngine {
     add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
                CudnnTensor::V);
     add_packed(tensors, attention, call.dqkv, CudnnTensor::DQ, CudnnTensor::DK, CudnnTensor::DV);
-    if (!shape.packed) return run(plan, tensors, workspace(plan, scratch));
+    if (!shape.packed) return run(plan, tensors, scratch);
 
     add_documents(tensors, scratch, attention, call.dqkv, attention.shape.qkv_width());
-    std::byte* memory = own(packed_backward_bytes(shape, plan));
-    if (!shape.kv_gradients_apart()) return run(plan, tensors, memory);
-    std::byte* dk = memory + round_up(plan.workspace_bytes(), 256);
+    std::byte* dk = own(packed_backward_bytes(shape, plan));
     std::byte* dv = dk + kv_gradient_bytes(shape);
-    tensors[CudnnTensor::DK] = dk;
-    tensors[CudnnTensor::DV] = dv;
-    run(plan, tensors, memory);
-    insert_kv_gradients(backend_, attention, call.dqkv, dk, dv);
+    std::byte* memory = dv + kv_gradient_bytes(shape);
+    if (shape.kv_gradients_apart()) {
+      tensors[CudnnTensor::DK] = dk;
+      tensors[CudnnTensor::DV] = dv;
+    }
+    if (undecided(plan)) decide(plan, tensors, memory, plan.deciding_bytes());
+    plan.run(handle_.get(), tensors, memory);
+    if (shape.kv_gradients_apart()) insert_kv_gradients(backend_, attention, call.dqkv, dk, dv);
   }
 
  private:
@@ -216,18 +231,38 @@ class CudnnAttention final : public AttentionEngine {
     }
   }
 
-  void run(CudnnPlan& plan, const CudnnTensors& tensors, void* memory) {
-    if (!plan.decided() && !is_capturing(backend_.stream())) {
-      plan.decide(handle_.get(), backend_.stream(), tensors, memory);
-      cache_.add(plan.tuning_key(), plan.name(), plan.ms());
-      log_info("[cuda] {}: cuDNN's plan {} takes {:.3f} ms; kept in {}", plan.tuning_key(), plan.name(),
-               plan.ms(), cache_.place());
+  void run(CudnnPlan& plan, const CudnnTensors& tensors, const Scratch& scratch) {
+    if (undecided(plan)) {
+      DeviceMemory more;
+      int64_t bytes = plan.deciding_bytes();
+      std::byte* memory = nullptr;
+      if (bytes <= scratch.left()) {
+        memory = Scratch(scratch).take<std::byte>(bytes);
+      } else if (void* allocated = nullptr;
+                 cudaMalloc(&allocated, static_cast<size_t>(bytes)) == cudaSuccess) {
+        more.reset(allocated);
+        memory = static_cast<std::byte*>(allocated);
+      } else {
+        cudaGetLastError();  // only plans that need no more than the first are timed then
+        bytes = plan.workspace_bytes();
+        memory = workspace(plan, scratch);
+      }
+      decide(plan, tensors, memory, bytes);
     }
-    plan.run(handle_.get(), tensors, memory);
+    plan.run(handle_.get(), tensors, workspace(plan, scratch));
+  }
+
+  bool undecided(const CudnnPlan& plan) const { return !plan.decided() && !is_capturing(backend_.stream()); }
+
+  void decide(CudnnPlan& plan, const CudnnTensors& tensors, void* memory, int64_t bytes) {
+    plan.decide(handle_.get(), backend_.stream(), tensors, memory, bytes);
+    cache_.add(plan.tuning_key(), plan.name(), plan.ms());
+    log_info("[cuda] {}: cuDNN's plan {} takes {:.3f} ms; kept in {}", plan.tuning_key(), plan.name(),
+             plan.ms(), cache_.place());
   }
 
   // From the backend's workspace or, where that is too small, memory of the engine's own.
-  void* workspace(const CudnnPlan& plan, Scratch scratch) {
+  std::byte* workspace(const CudnnPlan& plan, Scratch scratch) {
     const int64_t bytes = plan.workspace_bytes();
     return bytes <= scratch.left() ? scratch.take<std::byte>(bytes) : own(bytes);
   }
@@ -236,7 +271,7 @@ class CudnnAttention final : public AttentionEngine {
     return shape.kv_gradients_apart() ? round_up(shape.tokens * shape.kv_heads * shape.depth * 2, 256) : 0;
   }
   static int64_t packed_backward_bytes(const CudnnShape& shape, const CudnnPlan& plan) {
-    return round_up(plan.workspace_bytes(), 256) + 2 * kv_gradient_bytes(shape);
+    return 2 * kv_gradient_bytes(shape) + plan.deciding_bytes();
   }
 
   // Cleared when it is made: before 9.18 cuDNN does not initialise all of the workspace that backward of packed

@@ -16,8 +16,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-constexpr double kBuildSeconds = 4;           // after which no further proposal is built
-constexpr int64_t kMoreWorkspace = 64 << 20;  // that another plan may take beyond the first one's
+constexpr double kBuildSeconds = 4;  // after which no further proposal is built
 constexpr int kSamples = 3;
 constexpr float kSampleMs = 1.0f;  // launches are repeated until a sample takes about this long
 constexpr int kMaxRepetitions = 16;
@@ -199,9 +198,6 @@ std::string CudnnPlan::add_candidate(int64_t index) {
   if (status.is_good()) status = graph.get_workspace_size_plan_at_index(index, candidate.workspace);
   if (status.is_bad()) return status.get_message();
   candidate.workspace = round_up(candidate.workspace, 256);
-  if (!candidates_.empty() && candidate.workspace > candidates_.front().workspace + kMoreWorkspace) {
-    return "too much workspace";
-  }
   candidates_.push_back(candidate);
   return "";
 }
@@ -220,7 +216,7 @@ std::string CudnnPlan::build(cudnnHandle_t handle, const std::string& wanted, in
   std::string first_reason;
   for (int64_t i = 0; i < proposals && static_cast<int>(candidates_.size()) < most; ++i) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    if (!candidates_.empty() && spent.count() > kBuildSeconds) break;
+    if (!candidates_.empty() && (i >= likely_ || spent.count() > kBuildSeconds)) break;
     const std::string reason = add_candidate(i);
     if (first_reason.empty()) first_reason = reason;
   }
@@ -228,14 +224,14 @@ std::string CudnnPlan::build(cudnnHandle_t handle, const std::string& wanted, in
   return fmt::format("none of {} proposals can be built: {}", proposals, first_reason);
 }
 
-int64_t CudnnPlan::workspace_bytes() const {
+int64_t CudnnPlan::deciding_bytes() const {
   int64_t bytes = 0;
   for (const Candidate& candidate : candidates_) bytes = std::max(bytes, candidate.workspace);
   return bytes;
 }
 
 void CudnnPlan::decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTensors& tensors,
-                       void* workspace) {
+                       void* workspace, int64_t workspace_bytes) {
   CudaEvent begin, end;
   const auto sample = [&](const Candidate& candidate, int repetitions) {
     cuda_check(cudaEventRecord(begin.get(), stream), "attention timing");
@@ -249,6 +245,7 @@ void CudnnPlan::decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTen
   std::string reason;
   std::vector<Candidate> timed;
   for (Candidate& candidate : candidates_) {
+    if (candidate.workspace > workspace_bytes) continue;
     // The first run also loads the kernels.
     const std::string failure = execute(handle, candidate, tensors, workspace);
     if (!failure.empty()) {

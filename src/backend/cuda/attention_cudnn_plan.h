@@ -63,10 +63,13 @@ class CudnnPlan {
   // Builds the plan named `wanted` where cuDNN proposes it, otherwise the first `most` proposals. Empty, or why there
   // is none.
   std::string build(cudnnHandle_t handle, const std::string& wanted, int most);
-  int64_t workspace_bytes() const;  // for any of the plans built
   bool decided() const { return candidates_.size() == 1; }
-  // Keeps the fastest of the plans built. They run on `stream`, the handle's, and write what run() would.
-  void decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTensors& tensors, void* workspace);
+  int64_t workspace_bytes() const { return candidates_.front().workspace; }  // of run()
+  int64_t deciding_bytes() const;                                            // of any of the plans built
+  // Keeps the fastest of the plans built that `workspace` has room for. They run on `stream`, the handle's, and write
+  // what run() would.
+  void decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTensors& tensors, void* workspace,
+              int64_t workspace_bytes);
   void run(cudnnHandle_t handle, const CudnnTensors& tensors, void* workspace);
 
   const std::string& name() const { return candidates_.front().name; }
@@ -89,6 +92,7 @@ class CudnnPlan {
   CudnnPass pass_;
   bool deterministic_;
   std::unique_ptr<Graph> graph_;
+  int64_t likely_ = 0;                 // proposals before those that cuDNN has for want of better ones
   std::vector<Candidate> candidates_;  // the one in use first
 };
 
