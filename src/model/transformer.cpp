@@ -22,12 +22,13 @@ void Transformer::load(const HostBatch& batch) {
   require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
           n);
   backend_.set_workspace(workspace_);  // several Transformers may take turns on one backend
-  backend_.copy_to_device(tokens_, batch.tokens.data());
-  backend_.copy_to_device(targets_, batch.targets.data());
-  backend_.copy_to_device(positions_, batch.positions.data());
   Tensor starts = document_starts_;
   starts.shape = {static_cast<int64_t>(batch.document_starts.size())};
-  backend_.copy_to_device(starts, batch.document_starts.data());
+  const InputCopy inputs[] = {{tokens_, batch.tokens.data()},
+                              {targets_, batch.targets.data()},
+                              {positions_, batch.positions.data()},
+                              {starts, batch.document_starts.data()}};
+  backend_.feed(inputs);
 
   documents_ = {document_starts_, static_cast<int64_t>(documents), 0};
   for (size_t i = 0; i < documents; ++i) {

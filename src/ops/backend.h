@@ -135,6 +135,12 @@ struct OpTime {
   double flops = 0;  // likewise
 };
 
+// An input of a micro-batch on its way to the device.
+struct InputCopy {
+  Tensor to;
+  const void* from = nullptr;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -146,6 +152,11 @@ class Backend {
   // ---- memory ----
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;  // 256-byte aligned, content unspecified
   virtual void copy_to_device(Tensor to, const void* from) = 0;
+  // copy_to_device for all inputs of a micro-batch at once, without waiting for the ops queued before; those queued
+  // after it see them. The sources may be changed when it returns.
+  virtual void feed(std::span<const InputCopy> inputs) {
+    for (const InputCopy& input : inputs) copy_to_device(input.to, input.from);
+  }
   virtual void copy_to_host(void* to, Tensor from) = 0;       // waits
   virtual void copy(Tensor to, Tensor from) = 0;              // same bytes
   virtual void zero(Tensor) = 0;
