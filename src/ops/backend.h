@@ -70,7 +70,6 @@ struct LossOptions {
   float gradient_scale = 0; // multiplies the gradients, usually 1 / (targets of the whole step)
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
-  bool backward = true;     // replace the logits by their gradient
 };
 
 struct AdamWOptions {
@@ -247,9 +246,10 @@ class Backend {
   //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
   // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
   // A row without a target has no penalty and no gradient either.
-  // With backward, logits are replaced in place by gradient_scale * d(loss + penalty) / d logits.
-  virtual void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                             const LossOptions&) = 0;
+  // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
+  // Without it no gradient is computed.
+  virtual void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
+                             Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----
   // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.
