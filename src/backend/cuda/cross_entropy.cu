@@ -234,6 +234,7 @@ template <class T, bool penalised>
 struct CrossEntropyGradient {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = false;  // a head has no bias
   struct Raw {
@@ -242,18 +243,26 @@ struct CrossEntropyGradient {
   };
   const T* logits;
   const RowGradient* rows;
-  int64_t width;
+  int width;
   int vocab;
+  int first;  // column where the op stands
   float scale;
   float weight;
   bool entropy;
 
+  __device__ CrossEntropyGradient at(int64_t row, int64_t col) const {
+    CrossEntropyGradient here = *this;
+    here.logits += row * width + col;
+    here.rows += row;
+    here.first = static_cast<int>(col);
+    return here;
+  }
   template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    return {load8<vector>(logits + row * width + col, count), rows[row]};
+  __device__ Raw load(int line, int64_t count) const {
+    return {load8<vector>(logits + line * width, count), rows[line]};
   }
   // Fused operations are spelt out, so that the bits are the same in whatever kernel this becomes part of.
-  __device__ void compute(const Raw& raw, int64_t, int64_t col, float (&out)[1][8]) const {
+  __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
     const RowGradient& row = raw.row;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -268,7 +277,6 @@ struct CrossEntropyGradient {
         }
       }
     }
-    const int first = static_cast<int>(col);
     const int live = row.target < 0 ? 0 : vocab - first, hit = row.target - first;
     if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
 #pragma unroll
@@ -332,8 +340,9 @@ void CudaBackend::cross_entropy(const Operand& gradient, Tensor loss, Tensor pen
     const device::CrossEntropyGradient<T, penalised> tiles{
         .logits = in,
         .rows = row_gradients,
-        .width = width,
+        .width = narrow<int>(width),
         .vocab = narrow<int>(options.vocab),
+        .first = 0,
         .scale = options.gradient_scale,
         .weight = options.penalty_weight,
         .entropy = options.penalty == PenaltyKind::Entropy};
