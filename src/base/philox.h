@@ -29,7 +29,8 @@ OCTET_HOST_DEVICE inline double log_of_fraction(double x) {
 
 // cos(2 pi x / 2^32).
 OCTET_HOST_DEVICE inline double cos_turns(uint32_t x) {
-  const uint32_t quarter = (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
+  const uint32_t quarter =
+      (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
   const auto rest = static_cast<int32_t>(x - (quarter << 30));
   const double angle = static_cast<double>(rest) * (2.0 * std::numbers::pi * 0x1p-32), z = angle * angle;
   // Taylor series: 1 - z / 2! + z^2 / 4! - ..., or angle * (1 - z / 3! + ...)
@@ -89,7 +90,9 @@ class Philox {
   }
 
   // Uniform in [0, 1) with 24 bits.
-  constexpr float uniform(uint64_t index) const { return static_cast<float>(words(index)[0] >> 8) * 0x1p-24f; }
+  constexpr float uniform(uint64_t index) const {
+    return static_cast<float>(words(index)[0] >> 8) * 0x1p-24f;
+  }
 
   // Uniform in {0, ..., bound - 1}; the bias of at most bound / 2^64 is of no account here.
   constexpr uint64_t below(uint64_t index, uint64_t bound) const {

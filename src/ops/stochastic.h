@@ -21,11 +21,12 @@ constexpr int kRoundingRounds = 7;
 struct RoundingBits {
   std::array<uint32_t, 2> words;
 
-  OCTET_HOST_DEVICE static constexpr uint64_t index(int64_t step, int64_t row, int64_t groups, int64_t group) {
+  OCTET_HOST_DEVICE static constexpr uint64_t index(int64_t step, int64_t row, int64_t groups,
+                                                    int64_t group) {
     return (static_cast<uint64_t>(step) << 40) + static_cast<uint64_t>(row / 2 * groups + group);
   }
-  OCTET_HOST_DEVICE static constexpr RoundingBits of(uint64_t seed, uint64_t stream, int64_t step, int64_t row,
-                                                     int64_t groups, int64_t group) {
+  OCTET_HOST_DEVICE static constexpr RoundingBits of(uint64_t seed, uint64_t stream, int64_t step,
+                                                     int64_t row, int64_t groups, int64_t group) {
     const auto words = Philox(seed, stream).words<kRoundingRounds>(index(step, row, groups, group));
     return row % 2 == 0 ? RoundingBits{{words[0], words[1]}} : RoundingBits{{words[2], words[3]}};
   }

@@ -337,18 +337,18 @@ void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, 
   const auto steps = static_cast<double>(options.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
   const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);
-  Update shared{.beta1 = options.beta1,
-                .beta2 = options.beta2,
-                .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
-                .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
-                .root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2))),
-                .root_one_minus_beta2 =
-                    static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2))),
-                .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
-                .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
-                .epsilon = options.epsilon,
-                .keep = 1.0f,
-                .clip = clip.as<float>()[1]};
+  Update shared{
+      .beta1 = options.beta1,
+      .beta2 = options.beta2,
+      .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
+      .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
+      .root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2))),
+      .root_one_minus_beta2 = static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2))),
+      .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
+      .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
+      .epsilon = options.epsilon,
+      .keep = 1.0f,
+      .clip = clip.as<float>()[1]};
 
   Scratch space = scratch();
   const auto parameter = [&](int64_t i) -> const AdamWParameter& {

@@ -16,18 +16,21 @@ static_assert(kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
 
 // ---- arithmetic ----
 
-__device__ __forceinline__ float root_approx(float x) {
+__device__ __forceinline__ float root_approx(float x) {  // of 1 / sqrt(x)
   float y;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// __fsqrt_rn for 0 and for finite x of at least kSmallestSquare: an approximation and one Newton step.
+// __fsqrt_rn for finite x of at least kSmallestSquare, by one Newton step from an approximation of 1 / sqrt(x).
 constexpr float kSmallestSquare = 0x1p-101f;
-__device__ __forceinline__ float sqrt_in_range(float x) {
-  const float inverse = root_approx(fmaxf(x, kSmallestSquare));  // for 0 everything below is 0
+__device__ __forceinline__ float sqrt_in_range(float x, float inverse) {
   const float root = __fmul_rn(x, inverse), half = __fmul_rn(inverse, 0.5f);
   return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
+}
+// The same for 0, too.
+__device__ __forceinline__ float sqrt_or_zero(float x) {
+  return sqrt_in_range(x, root_approx(fmaxf(x, kSmallestSquare)));
 }
 
 // __frcp_rn for normal numbers below 2^126.
@@ -46,14 +49,11 @@ constexpr float kLargestDivisor = 0x1p30f;     // the smallest is epsilon, which
 constexpr float kSmallestDividend = 0x1p-90f;  // or 0
 constexpr float kLargestDividend = 0x1p60f;
 
-// For SmallMomentStep: its squares are in the range of sqrt_in_range, and its divisors are at least epsilon, which the
-// host checks, and at most 2^64 / sqrt(1 - beta2).
+// For SmallMomentStep: its squares are in the range of sqrt_in_range until they overflow, and its divisors lie between
+// epsilon, which the host checks, and 2^64 / sqrt(1 - beta2).
 struct QuickMath {
-  __device__ __forceinline__ static float root(float x) {
-    const float inverse = root_approx(x);
-    const float root = __fmul_rn(x, inverse), half = __fmul_rn(inverse, 0.5f);
-    return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
-  }
+  static_assert(SmallMomentStep::kSmallestSquare >= kSmallestSquare);
+  __device__ __forceinline__ static float root(float x) { return sqrt_in_range(x, root_approx(x)); }
   __device__ __forceinline__ static float inverse(float x) { return inverse_in_range(x); }
 };
 
@@ -108,8 +108,8 @@ struct MomentPacks<AdamMoments::E4M3> {
   using Element = uint8_t;
 };
 
-// Where a thread's eight columns of its first row lie, and the factor of m (in even lanes) or of v (in odd ones). Only
-// e4m3 moments leave registers for an address of each.
+// Where a thread's eight columns of its first row lie, and the factors of m (in even lanes) or of v (in odd ones). There
+// are too few registers to keep the address of each.
 template <class G, AdamMoments moments>
 struct AdamPlaces {
   using M = typename MomentPacks<moments>::Element;
@@ -117,11 +117,21 @@ struct AdamPlaces {
   int64_t place;
   float* factors;
 
-  __device__ __forceinline__ Bf16* weight(uint32_t offset) const { return static_cast<Bf16*>(entry.weight) + (place + offset); }
-  __device__ __forceinline__ const G* gradient(uint32_t offset) const { return static_cast<const G*>(entry.gradient) + (place + offset); }
-  __device__ __forceinline__ M* m(uint32_t offset) const { return static_cast<M*>(entry.m) + (place + offset); }
-  __device__ __forceinline__ M* v(uint32_t offset) const { return static_cast<M*>(entry.v) + (place + offset); }
-  __device__ __forceinline__ uint16_t* remainder(uint32_t offset) const { return entry.remainder + (place + offset); }
+  __device__ __forceinline__ Bf16* weight(uint32_t offset) const {
+    return static_cast<Bf16*>(entry.weight) + (place + offset);
+  }
+  __device__ __forceinline__ const G* gradient(uint32_t offset) const {
+    return static_cast<const G*>(entry.gradient) + (place + offset);
+  }
+  __device__ __forceinline__ M* m(uint32_t offset) const {
+    return static_cast<M*>(entry.m) + (place + offset);
+  }
+  __device__ __forceinline__ M* v(uint32_t offset) const {
+    return static_cast<M*>(entry.v) + (place + offset);
+  }
+  __device__ __forceinline__ uint16_t* remainder(uint32_t offset) const {
+    return entry.remainder + (place + offset);
+  }
 };
 
 // What is loaded for eight columns of a row.
@@ -162,7 +172,7 @@ __device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, fl
     w[j] = __fmul_rn(w[j], keep);
     m[j] = __fadd_rn(m[j], __fmul_rn(t.one_minus_beta1, __fsub_rn(g, m[j])));
     v[j] = __fadd_rn(__fmul_rn(v[j], t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
-    denominator[j] = __fadd_rn(__fmul_rn(sqrt_in_range(v[j]), t.inverse_root), t.epsilon);
+    denominator[j] = __fadd_rn(__fmul_rn(sqrt_or_zero(v[j]), t.inverse_root), t.epsilon);
     ratio[j] = divide_in_range(m[j], denominator[j]);
     // Between 0 and the smallest, both excluded: 0 wraps around.
     rare |= __float_as_uint(v[j]) - 1u < kSquareBits - 1u;
@@ -228,7 +238,7 @@ __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], 
 // ---- the transposed codes ----
 
 // Codes lie in shared memory as in the matrix: rows of 32 words of 4 columns, scattered so that no access meets itself in
-// a bank. The rows of a warp are scattered alike.
+// a bank, and alike in the rows of a warp.
 __device__ __forceinline__ int code_word(int row, int word) {
   return 32 * row + (word ^ (row / 16 * 4));
 }
@@ -295,14 +305,16 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const bool column_inside = tile_col + 4 * word < cols;
   const int64_t col = tile_col + (column_inside ? 4 * word : 0);
   const int lines = column_inside ? rows_here : 0;
-  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // the second lane's too when only the first has columns
+  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // of the second lane even where it has no columns
   const int64_t place = row * cols + col;
   const int64_t block = row * across + tile % across;
-  const AdamPlaces<G, moments> places{entry, place, (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
+  const AdamPlaces<G, moments> places{entry, place,
+                                      (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
   const auto width = static_cast<uint32_t>(cols), blocks = static_cast<uint32_t>(across);
   const bool odd = lane % 2 == 1;
   const float beta = odd ? table.root_beta2 : table.beta1;
   const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
+  uint32_t* const staged = words + code_word(first_line, word);
   uint32_t amax = 0;
 
   // Codes of a row of new weights. `plain`: as in most training, in both directions the same and e4m3.
@@ -311,11 +323,12 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     uint2 codes{};
     if (plain || cast.rowwise) {
       codes = encode8(kept, row_scale, !plain && cast.row_e5m2);
-      if (i < lines) *reinterpret_cast<uint2*>(cast.rowwise + place + static_cast<uint32_t>(i) * width) = codes;
+      if (i < lines)
+        *reinterpret_cast<uint2*>(cast.rowwise + place + static_cast<uint32_t>(i) * width) = codes;
     }
     if (plain || cast.colwise) {
       if (!plain && !same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
-      *reinterpret_cast<uint2*>(words + code_word(first_line + i, word)) = codes;
+      *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
   };
   AdamRaw<G, moments, split> next;
@@ -336,7 +349,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     if ((small || !split) && parity == 0) {
       random = Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (width / 8));
     }
-    const RoundingBits bits{{random[2 * parity], random[2 * parity + 1]}};
+    const RoundingBits bits = parity == 0 ? RoundingBits{{random[0], random[1]}}  // no run-time index
+                                          : RoundingBits{{random[2], random[3]}};
     float w[8], g[8], m[8], v[8];  // v: its root where moments are small
     raw.weight.unpack(w);
     raw.gradient.unpack(g);
