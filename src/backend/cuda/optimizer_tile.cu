@@ -260,16 +260,21 @@ __device__ __forceinline__ void write_transposed_tile(const uint32_t* words, uin
 #pragma unroll
     for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
   }
+  uint8_t* to = colwise + col * rows + row;
+  if (rows % 16 == 0) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there
-    uint8_t* to = colwise + (col + c) * rows + row;
-    if (rows % 16 == 0) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
-    } else {
+    for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there
+      *reinterpret_cast<uint4*>(to + c * rows) =
+          make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
+    }
+    return;
+  }
+  const int count = static_cast<int>(min(rows - row, int64_t{16}));
 #pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        if (row + j < rows) to[j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
-      }
+  for (int c = 0; c < 4; ++c) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      if (j < count) to[c * rows + j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
     }
   }
 }
