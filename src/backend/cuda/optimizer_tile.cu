@@ -8,11 +8,11 @@
 namespace octet::device {
 namespace {
 
-constexpr int kTileThreads = 256;
+constexpr int kTileThreads = CodeTile::kThreads;
 constexpr int kTileWarps = kTileThreads / 32;
 constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;
 constexpr int kRowsPerThread = kRowsPerWarp / 2;  // neighbours; 16 lanes hold a row
-static_assert(kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
+static_assert(kAdamTile == CodeTile::kSize && kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
 
 // ---- arithmetic ----
 
@@ -235,50 +235,6 @@ __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], 
   return factor;
 }
 
-// ---- the transposed codes ----
-
-// Codes lie in shared memory as in the matrix: rows of 32 words of 4 columns, scattered so that no access meets itself in
-// a bank, and alike in the rows of a warp.
-__device__ __forceinline__ int code_word(int row, int word) {
-  return 32 * row + (word ^ (row / 16 * 4));
-}
-
-// Each thread turns 16 rows of 4 columns; eight neighbours write 128 rows of a column.
-__device__ __forceinline__ void write_transposed_tile(const uint32_t* words, uint8_t* colwise, int64_t rows,
-                                                      int64_t cols, int64_t tile_row, int64_t tile_col) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int first_row = thread % 8 * 16, word = thread / 8;
-  const int64_t row = tile_row + first_row, col = tile_col + 4 * word;
-  if (row >= rows || col >= cols) return;
-  uint32_t turned[4][4];  // [column][four rows]
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    uint32_t block[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) block[r] = words[code_word(first_row + 4 * i + r, word)];
-    transpose_bytes(block);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
-  }
-  uint8_t* to = colwise + col * rows + row;
-  if (rows % 16 == 0) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there
-      *reinterpret_cast<uint4*>(to + c * rows) =
-          make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
-    }
-    return;
-  }
-  const int count = static_cast<int>(min(rows - row, int64_t{16}));
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      if (j < count) to[c * rows + j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
-    }
-  }
-}
-
 // ---- the kernel ----
 
 // One block for each tile of each parameter.
@@ -287,7 +243,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   constexpr bool small = moments == AdamMoments::E4M3;
   using M = typename MomentPacks<moments>::Element;
-  __shared__ alignas(16) uint32_t words[kAdamTile * kAdamTile / 4];
+  __shared__ alignas(16) uint32_t words[CodeTile::kWords];
   const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
@@ -320,7 +276,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const bool odd = lane % 2 == 1;
   const float beta = odd ? table.root_beta2 : table.beta1;
   const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
-  uint32_t* const staged = words + code_word(first_line, word);
+  uint32_t* const staged = words + CodeTile::place(warp, first_line, word);
   uint32_t amax = 0;
 
   // Codes of a row of new weights. `plain`: as in most training, in both directions the same and e4m3.
@@ -439,7 +395,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   if (!cast.record) return;
   if (cast.colwise) {
     __syncthreads();
-    write_transposed_tile(words, cast.colwise, rows, cols, tile_row, tile_col);
+    CodeTile::write_transposed(words, cast.colwise, rows, tile_row,
+                               [&](int c) { return tile_col + c < cols ? tile_col + c : -1; });
   }
   const int64_t tiles = across * ((rows + kAdamTile - 1) / kAdamTile);
   record_amax(amax, cast, static_cast<unsigned int>(tiles));

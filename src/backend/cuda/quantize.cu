@@ -9,15 +9,17 @@ template <class T>
 struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = true;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
-  int64_t width;
+  int width;
 
+  __device__ CastOp at(int64_t row, int64_t col) const { return {x + row * width + col, width}; }
   template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    return load8<vector>(x + row * width + col, count);
+  __device__ Raw load(int line, int64_t count) const {
+    return load8<vector>(x + line * width, count);
   }
   __device__ int64_t column(int64_t col, int) const { return col; }
 };
@@ -123,7 +125,7 @@ void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastT
                Tensor column_sum) {
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
-    const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), cols};
+    const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), narrow<int>(cols)};
     device::TileOutput<T> out{.rows = rows, .cols = cols, .width = cols, .cast = cast};
     launch_tiles(backend, "quantize", op, out, cols % 8 == 0 && aligned16(operand.dense.data), column_sum);
   });
@@ -177,7 +179,7 @@ void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
 void CudaBackend::add_column_sum(Tensor column_sum, Tensor x) {
   const OpScope scope(profiler_, OpKind::Other, "add_column_sum", bytes_of(x));
   dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
-    const device::CastOp<T> op{static_cast<const T*>(x.data), x.cols()};
+    const device::CastOp<T> op{static_cast<const T*>(x.data), narrow<int>(x.cols())};
     device::TileOutput<T> out{.rows = x.rows(), .cols = x.cols(), .width = x.cols()};
     launch_tiles(*this, "add_column_sum", op, out, x.cols() % 8 == 0 && aligned16(x.data), column_sum);
   });
