@@ -250,7 +250,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const CastTarget& cast = entry.cast;
   if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t rows = entry.rows, cols = entry.cols;
-  const int64_t across = (cols + kAdamTile - 1) / kAdamTile, tile = blockIdx.x - entry.first_tile;
+  const auto across = static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile);
+  const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
   const int64_t tile_row = tile / across * kAdamTile, tile_col = tile % across * kAdamTile;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int64_t block = row * across + tile % across;
   const AdamPlaces<G, moments> places{entry, place,
                                       (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
-  const auto width = static_cast<uint32_t>(cols), blocks = static_cast<uint32_t>(across);
+  const auto width = static_cast<uint32_t>(cols);
   const bool odd = lane % 2 == 1;
   const float beta = odd ? table.root_beta2 : table.beta1;
   const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
@@ -295,7 +296,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   AdamRaw<G, moments, split> next;
   const auto load = [&](int i) {
     const auto line = static_cast<uint32_t>(min(i, last_line));
-    next.load(places, line * width, line * blocks);
+    next.load(places, line * width, line * across);
   };
   std::array<uint32_t, 4> random{};  // for two rows
   const auto update_row = [&]<bool plain>(int i, int parity) {
@@ -358,7 +359,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
     if constexpr (small) {
       const float factor = shift_moments(m, v, odd);
-      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * blocks] = factor;
+      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * across] = factor;
       uint32_t m_codes[8], v_codes[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
