@@ -42,6 +42,15 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
+// The first `count` of 16 codes of a column, in any place.
+__device__ __forceinline__ void store_some_codes(uint8_t* to, uint4 codes, int64_t count) {
+  const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    if (j < count) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
+  }
+}
+
 // A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read
 // and written along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16
 // after a trip through shared memory, in words of 4 rows of one column.
@@ -96,11 +105,7 @@ struct Tile {
       if (whole) {
         *reinterpret_cast<uint4*>(to) = codes;
       } else {
-        const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          if (row + j < rows) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
-        }
+        store_some_codes(to, codes, rows - row);
       }
     }
   }
@@ -117,13 +122,18 @@ __device__ __forceinline__ uint32_t magnitude_bits(const Pack8<float>& values) {
   for (int j = 0; j < 8; ++j) bits = max(bits, magnitude_bits(values.at(j)));
   return bits;
 }
-// Two elements at a time: the bits of bf16 are the upper half of those of fp32.
-__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
+// Two elements at a time: the bits of bf16 are the upper half of those of fp32. The largest magnitudes of the elements in
+// lower and in upper halves of words, as they lie there.
+__device__ __forceinline__ uint32_t magnitude_pair(const Pack8<Bf16>& values) {
   constexpr uint32_t kMask = 0x7FFF7FFFu;
   const uint4 raw = values.raw;
-  const uint32_t pair =
-      __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
+  return __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
+}
+__device__ __forceinline__ uint32_t magnitude_bits_of_pair(uint32_t pair) {
   return max(pair << 16, pair & 0xFFFF0000u);
+}
+__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
+  return magnitude_bits_of_pair(magnitude_pair(values));
 }
 
 }  // namespace octet::device
