@@ -421,9 +421,9 @@ void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor 
       general();
     }
     check_launch(op);
-    if (dgain) add_partials(*this, dgain, args.gain_sums, blocks, width, op);
-    if (args.bias_sums) add_partials(*this, dbias, args.bias_sums, blocks, width, op);
-    if (dresidual.column_sum) add_partials(*this, dresidual.column_sum, args.column_sums, blocks, width, op);
+    add_partials(*this,
+                 {{dgain, args.gain_sums}, {dbias, args.bias_sums}, {dresidual.column_sum, args.column_sums}},
+                 blocks, width, op);
     finish_operand(dresidual, plan);
   });
 }

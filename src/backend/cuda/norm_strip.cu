@@ -144,7 +144,7 @@ class StripOutput {
   __device__ __forceinline__ void write(const Pack8<Bf16> (&values)[step_rows], const Step& step) {
 #pragma unroll
     for (int r = 0; r < step_rows; ++r) {
-      amax_pair_ = __vmaxu2(amax_pair_, r < step.valid ? magnitude_pair(values[r]) : 0u);
+      if (r < step.valid) amax_.add(values[r]);
     }
     if (dense_) {
 #pragma unroll
@@ -178,7 +178,7 @@ class StripOutput {
   }
 
   __device__ uint32_t amax() const {
-    return magnitude_bits_of_pair(amax_pair_);
+    return amax_.bits();
   }
 
  private:
@@ -237,7 +237,7 @@ class StripOutput {
   float row_scale_ = 1.0f, col_scale_ = 1.0f;
   bool same_codes_;
   uint2 waiting_[2];  // of a step of two rows, for the next
-  uint32_t amax_pair_ = 0;
+  MagnitudeMax<Bf16> amax_;
 };
 
 // ---- forward ----
@@ -510,7 +510,12 @@ std::optional<StripLaunch> plan_strips(const CudaBackend& backend, const char* o
   cuda_check(cudaGetDevice(&device), op);
   cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op);
   if (shared + kFixedShared > limit) return {};
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), op);
+  // Always the same: a recorded graph may hold launches that need more than this one.
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - kFixedShared),
+             op);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             op);
   int resident = 0;
   cuda_check(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, static_cast<size_t>(shared)),

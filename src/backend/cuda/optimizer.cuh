@@ -30,10 +30,25 @@ struct AdamTable {
   AdamEntry entries[kParametersPerLaunch];
   int parameters;
   float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon;
+  float root_beta2, root_one_minus_beta2;
   uint64_t seed;
+  Philox::Keys<kRoundingRounds> keys;  // of the seed
   int64_t step;
 };
 static_assert(sizeof(AdamTable) <= 32764, "the table travels as a kernel argument");
+
+// `m_kept` and `root_kept` are the factors of a block times beta1 and sqrt(beta2).
+__device__ __forceinline__ SmallMomentStep small_step(const AdamTable& t, float keep, float clip,
+                                                      float m_kept, float root_kept) {
+  return {.m_gain = __fmul_rn(clip, t.one_minus_beta1),
+          .root_gain = __fmul_rn(clip, t.root_one_minus_beta2),
+          .m_kept = m_kept,
+          .root_kept = root_kept,
+          .inverse_root = t.inverse_root,
+          .epsilon = t.epsilon,
+          .step_size = t.step_size,
+          .keep = keep};
+}
 
 // The parameter that tile `tile` of the launch belongs to.
 __device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table, int64_t tile) {
