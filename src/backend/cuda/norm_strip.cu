@@ -296,35 +296,31 @@ __global__ void __launch_bounds__(kMaxThreads<step_rows>, 1)
       }
     }
 
+    float v[step_rows][8];
     float sums[step_rows] = {};  // of the values for LayerNorm, of their squares for RmsNorm
 #pragma unroll
     for (int r = 0; r < step_rows; ++r) {
+      values[r].unpack(v[r]);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float v = values[r].at(j);
-        sums[r] += layer_norm ? v : v * v;
-      }
+      for (int j = 0; j < 8; ++j) sums[r] += layer_norm ? v[r][j] : v[r][j] * v[r][j];
     }
     // Each lane has the statistics of one row.
     float variance = strip.block_sum(sums) / width;
     const int stat_row = step.row + strip.lane / (32 / step_rows);
     const bool stores_stats = strip.warp == 0 && strip.lane % (32 / step_rows) == 0 && stat_row < strip.rows;
-    float means[step_rows] = {};
     if constexpr (layer_norm) {
       const float mean = variance;
       if (stores_stats) args.mean[stat_row] = mean;
-#pragma unroll
-      for (int r = 0; r < step_rows; ++r) means[r] = strip.template value_of<step_rows>(mean, r);
       float squares[step_rows] = {};
-      if (strip.column_inside) {
 #pragma unroll
-        for (int r = 0; r < step_rows; ++r) {
+      for (int r = 0; r < step_rows; ++r) {
+        const float row_mean = strip.template value_of<step_rows>(mean, r);
 #pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const float centred = values[r].at(j) - means[r];
-            squares[r] += centred * centred;
-          }
+        for (int j = 0; j < 8; ++j) {
+          v[r][j] -= row_mean;
+          squares[r] += v[r][j] * v[r][j];
         }
+        if (!strip.column_inside) squares[r] = 0.0f;
       }
       variance = strip.block_sum(squares) / width;
     }
@@ -334,14 +330,12 @@ __global__ void __launch_bounds__(kMaxThreads<step_rows>, 1)
 #pragma unroll
     for (int r = 0; r < step_rows; ++r) {
       const float row_inv = strip.template value_of<step_rows>(inv, r);
-      float v[8];
-      values[r].unpack(v);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        v[j] = (layer_norm ? v[j] - means[r] : v[j]) * row_inv * gain[j];
-        if (layer_norm) v[j] += bias[j];
+        v[r][j] = v[r][j] * row_inv * gain[j];
+        if (layer_norm) v[r][j] += bias[j];
       }
-      values[r] = Pack8<Bf16>::pack(v);
+      values[r] = Pack8<Bf16>::pack(v[r]);
     }
     output.write(values, step);
   }
