@@ -271,6 +271,7 @@ int main(int argc, char**) {
   elementwise(*backend, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
   elementwise(*backend, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
   elementwise(*backend, 8192, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*backend, 4096, 5120, 13824, NormKind::RmsNorm, Activation::SwiGlu);
   attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, true);
   attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
   attention(*backend, 2, 4096, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);

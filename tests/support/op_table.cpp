@@ -279,6 +279,7 @@ std::vector<OpCase> op_table() {
         table.push_back(norm_case(dtype, kind, 17, 100, has_delta));
       }
       table.push_back(large(norm_case(dtype, kind, 300, 384, true)));
+      table.push_back(large(norm_case(dtype, kind, 75, 1600, false)));
     }
     for (const Activation activation : {Activation::Gelu, Activation::SwiGlu}) {
       table.push_back(activation_case(dtype, activation, 3, 24));

@@ -42,6 +42,15 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
+// The first `count` of 16 codes of a column, in any place.
+__device__ __forceinline__ void store_some_codes(uint8_t* to, uint4 codes, int64_t count) {
+  const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    if (j < count) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
+  }
+}
+
 // The codes of a tile of 128 x 128 in shared memory, as they lie in the matrix: rows of 32 words of 4 columns, scattered
 // so that no access of a warp meets itself in a bank. For blocks of 256 threads.
 struct CodeTile {
@@ -81,13 +90,11 @@ struct CodeTile {
       const int64_t column = column_of(4 * word + c);
       if (column < 0) continue;
       uint8_t* to = colwise + column * rows + row;
+      const uint4 codes = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
       if (rows % 16 == 0) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
+        *reinterpret_cast<uint4*>(to) = codes;
       } else {
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          if (row + j < rows) to[j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
-        }
+        store_some_codes(to, codes, rows - row);
       }
     }
   }
@@ -147,11 +154,7 @@ struct Tile {
       if (whole) {
         *reinterpret_cast<uint4*>(to) = codes;
       } else {
-        const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          if (row + j < rows) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
-        }
+        store_some_codes(to, codes, rows - row);
       }
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device/tile.cuh"
@@ -149,9 +150,13 @@ __global__ void __launch_bounds__(CodeTile::kThreads, sizeof(typename Op::Type) 
 
 namespace octet {
 
-// column_sum[c] += sum of the partials (count, width), in their order.
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
-                  int64_t width, const char* op);
+// sum[c] += the sum of the partials (count, width), in their order; nothing where they are absent. At most three at once.
+struct PartialSum {
+  Tensor sum;
+  const float* partials;
+};
+void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
+                  const char* op);
 
 // What the kernel that computes an operand writes itself, and what is left for afterwards.
 template <class T>
@@ -238,7 +243,7 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
   };
   vector ? launch_with.template operator()<true>() : launch_with.template operator()<false>();
   check_launch(name);
-  if (column_sum) add_partials(backend, column_sum, out.column_sums, grid.y, out.width, name);
+  add_partials(backend, {{column_sum, out.column_sums}}, grid.y, out.width, name);
 }
 
 // Calls fn(T{}) with the device type of a real dtype.
