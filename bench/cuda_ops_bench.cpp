@@ -1,6 +1,6 @@
 // Bandwidth of the elementwise ops of the CUDA backend with fused FP8 output, and rates of the tuned GEMMs,
 // at the shapes of real models. Bytes are the fewest an op must move: each input read once, each output
-// written once.
+// written once; the loss reads its logits twice, since a row must be known before its gradient.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -144,9 +144,17 @@ void loss(Backend& backend, int64_t rows, int64_t vocab) {
   const Tensor logits = bench.tensor(DType::BF16, {rows, vocab});
   const Tensor losses = bench.tensor(DType::F32, {rows}), targets = bench.tensor(DType::I32, {rows});
   backend.zero(targets);
-  bench.bandwidth(fmt::format("cross-entropy {} x {}", rows, vocab), 4 * rows * vocab, [&] {
-    backend.cross_entropy(logits, losses, {}, {}, targets, {.vocab = vocab, .gradient_scale = 1e-3f});
-  });
+  Quantized dlogits8 = bench.quantized(rows, vocab, DType::E5M2);
+  fmt::print("-- loss of {} x {}\n", rows, vocab);
+  const auto run = [&](const std::string& name, int64_t bytes, const Operand& gradient) {
+    bench.bandwidth(name, bytes * rows * vocab, [&] {
+      backend.cross_entropy(gradient, losses, {}, {}, logits, targets,
+                            {.vocab = vocab, .gradient_scale = 1e-3f});
+    });
+  };
+  run("cross-entropy, no gradient", 2, {});
+  run("cross-entropy -> fp8, fp8T", 6, {.dense = logits, .fp8 = &dlogits8, .keep_dense = false});
+  run("cross-entropy -> bf16 in place", 6, {.dense = logits});
 }
 
 void attention(Backend& backend, int64_t count, int64_t length, const AttentionShape& shape, bool equal) {
@@ -263,6 +271,7 @@ int main(int argc, char**) {
   elementwise(*backend, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
   elementwise(*backend, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
   elementwise(*backend, 8192, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*backend, 4096, 5120, 13824, NormKind::RmsNorm, Activation::SwiGlu);
   attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, true);
   attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
   attention(*backend, 2, 4096, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);

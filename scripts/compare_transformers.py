@@ -3,7 +3,8 @@
 
     scripts/compare_transformers.py [--octet build/release/octet] [--device cuda|cpu] [--size small|medium]
                                     [--models llama gpt2] [--precisions fp32 bf16 delayed current]
-                                    [--reference bf16|fp32] [--text FILE] [--steps 100] [--seed 0] [--json FILE]
+                                    [--reference bf16|fp32] [--text FILE] [--steps 100] [--seeds 0] [--json FILE]
+                                    [--learning_rate 3e-4] [--warmup_steps 20] [--rows 8]
 
 A 4-layer Llama (grouped KV heads, own head) and a 4-layer GPT-2 (tied head) are made by Transformers from a seed and
 saved as a Hugging Face folder, which octet reads. Both train on the same windows of the same tokens, in order, with the
@@ -18,6 +19,7 @@ Without --text the text is octet's own documentation and sources.
 """
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -176,11 +178,16 @@ def parse_arguments():
     parser.add_argument("--reference", choices=("bf16", "fp32"), default="bf16", help="of octet's BF16 and FP8")
     parser.add_argument("--text", help="file whose bytes are the tokens")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the weights; the text is the same for all")
+    parser.add_argument("--learning_rate", type=float, default=OPTIMIZER["learning_rate"])
+    parser.add_argument("--warmup_steps", type=int, default=OPTIMIZER["warmup_steps"])
+    parser.add_argument("--rows", type=int, help="sequences a step; default: by size")
     parser.add_argument("--json", help="also write all losses there")
     args = parser.parse_args()
-    if args.steps < max(LAST, OPTIMIZER["warmup_steps"] + 2):
-        parser.error(f"--steps {args.steps}, expected at least {LAST}")
+    OPTIMIZER["learning_rate"], OPTIMIZER["warmup_steps"] = args.learning_rate, args.warmup_steps
+    least = max(LAST, args.warmup_steps + 2)
+    if args.steps < least:
+        parser.error(f"--steps {args.steps}, expected at least {least}")
     args.size = args.size or ("medium" if args.device == "cuda" else "small")
     return args
 
@@ -190,38 +197,42 @@ def main():
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     size = SIZES[args.size]
+    if args.rows:
+        size["rows"] = args.rows
     tokens = make_tokens(read_text(args.text), size)
     passes = args.steps * size["rows"] * size["length"] / len(tokens)
     print(f"{args.device}, torch {torch.__version__}; {args.size}: width {size['width']}, 4 layers, "
-          f"{size['rows']} x {size['length']} tokens a step, {args.steps} steps, {passes:.2f} passes over the text")
-    print("| model | octet | PyTorch | first loss | last loss, octet / PyTorch | largest (step) | limit | "
+          f"{size['rows']} x {size['length']} tokens a step, {args.steps} steps, {passes:.2f} passes over the text; "
+          f"learning rate {args.learning_rate:g} after {args.warmup_steps} steps")
+    print("| model | seed | octet | PyTorch | first loss | last loss, octet / PyTorch | largest (step) | limit | "
           f"mean of last {LAST} | limit | |")
-    print("|" + " --- |" * 10, flush=True)
+    print("|" + " --- |" * 11, flush=True)
 
     results, missed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         tokens.tofile(work / "tokens.bin")
-        for family in args.models:
-            torch.manual_seed(args.seed)
-            make_model(family, size).save_pretrained(str(work / family))
+        for family, seed in itertools.product(args.models, args.seeds):
+            torch.manual_seed(seed)
+            model = work / f"{family}-{seed}"
+            make_model(family, size).save_pretrained(str(model))
             references = {}
             for precision in args.precisions:
                 flags, step_limit, mean_limit = PRECISIONS[precision]
                 kind = "fp32" if precision == "fp32" else args.reference
                 if kind not in references:
-                    references[kind] = train_torch(args, work / family, tokens, size, kind == "bf16")
+                    references[kind] = train_torch(args, model, tokens, size, kind == "bf16")
                 losses, norms = references[kind]
                 started = time.monotonic()
-                ours, our_norms = train_octet(args, work / family, work / "tokens.bin", size, flags, work,
-                                              f"{family}-{precision}")
+                ours, our_norms = train_octet(args, model, work / "tokens.bin", size, flags, work,
+                                              f"{family}-{seed}-{precision}")
                 row = compare(ours, losses, step_limit, mean_limit)
                 missed += not row["passed"]
-                results.append(row | {"model": family, "precision": precision, "reference": kind, "octet": ours,
-                                      "torch": losses, "octet_grad_norm": our_norms, "torch_grad_norm": norms,
-                                      "octet_seconds": time.monotonic() - started})
+                results.append(row | {"model": family, "seed": seed, "precision": precision, "reference": kind,
+                                      "octet": ours, "torch": losses, "octet_grad_norm": our_norms,
+                                      "torch_grad_norm": norms, "octet_seconds": time.monotonic() - started})
                 name = precision if precision in ("fp32", "bf16") else f"fp8 {precision}"
-                print(f"| {family} | {name} | {'bf16 autocast' if kind == 'bf16' else kind} | {losses[0]:.4f} | "
+                print(f"| {family} | {seed} | {name} | {'bf16 autocast' if kind == 'bf16' else kind} | {losses[0]:.4f} | "
                       f"{ours[-1]:.4f} / {losses[-1]:.4f} | {row['largest']:.5f} % ({row['largest_at_step']}) | "
                       f"{step_limit} % | {row['mean_of_last']:+.5f} % | {f'{mean_limit} %' if mean_limit else ''} | "
                       f"{'ok' if row['passed'] else 'MISSED'} |", flush=True)

@@ -78,8 +78,9 @@ int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
   }
   // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
   constexpr int64_t kWidestNorm = 16384;
-  scratch = std::max(
-      scratch, 3 * 2 * multiprocessors * std::min(round_up(needs.width, 64), kWidestNorm) * 4 + kTileSums);
+  const int64_t norm_columns =
+      std::max(2 * std::min(round_up(needs.width, 64), kWidestNorm), kNormStripColumns);
+  scratch = std::max(scratch, 3 * multiprocessors * norm_columns * 4 + kTileSums);
   // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
   scratch = std::max(scratch, needs.decode ? cuda_decode_workspace(needs) : cuda_attention_workspace(needs));

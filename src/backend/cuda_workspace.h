@@ -11,6 +11,8 @@ constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scra
 constexpr int64_t kCudaEmulationScratch = 256ll << 20;  // larger FP8 operands are dequantised piece by piece
 constexpr int64_t kCudaMemoryReserve = 1ll << 30;  // GEMM tuning, cuDNN, modules that the driver loads late
 constexpr int64_t kAttentionTileBytes = 16;
+// Blocks of norm_backward that a multiprocessor holds have together at most so many columns, or there is one.
+constexpr int64_t kNormStripColumns = 8192;
 // Attention over cached keys: query heads to a block at most (larger groups take several), and blocks that keep the GPU
 // busy.
 constexpr int kDecodeGroup = 8;

@@ -29,7 +29,8 @@ OCTET_HOST_DEVICE inline double log_of_fraction(double x) {
 
 // cos(2 pi x / 2^32).
 OCTET_HOST_DEVICE inline double cos_turns(uint32_t x) {
-  const uint32_t quarter = (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
+  const uint32_t quarter =
+      (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
   const auto rest = static_cast<int32_t>(x - (quarter << 30));
   const double angle = static_cast<double>(rest) * (2.0 * std::numbers::pi * 0x1p-32), z = angle * angle;
   // Taylor series: 1 - z / 2! + z^2 / 4! - ..., or angle * (1 - z / 3! + ...)
@@ -49,19 +50,38 @@ class Philox {
  public:
   explicit constexpr Philox(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
 
-  // Four independent 32-bit words for each index.
-  constexpr std::array<uint32_t, 4> words(uint64_t index) const {
-    std::array<uint32_t, 4> counter = {low(index), high(index), low(stream_), high(stream_)};
-    uint32_t key0 = low(seed_), key1 = high(seed_);
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
-      const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-      counter = {high(product1) ^ counter[1] ^ key0, low(product1), high(product0) ^ counter[3] ^ key1,
-                 low(product0)};
-      key0 += 0x9E3779B9;
-      key1 += 0xBB67AE85;
+  // What the rounds take from the seed.
+  template <int rounds>
+  struct Keys {
+    uint32_t of_round[rounds][2];
+  };
+  template <int rounds>
+  constexpr Keys<rounds> keys() const {
+    Keys<rounds> keys{};
+    for (uint32_t round = 0; round < rounds; ++round) {
+      keys.of_round[round][0] = low(seed_) + round * 0x9E3779B9u;
+      keys.of_round[round][1] = high(seed_) + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+
+  // Four independent 32-bit words for each index. Fewer rounds give other words; the paper finds seven enough for all of
+  // its test batteries, which serves where the time of a kernel counts.
+  template <int rounds>
+  static constexpr std::array<uint32_t, 4> words(const Keys<rounds>& keys, uint64_t stream, uint64_t index) {
+    static_assert(rounds >= 7);
+    std::array<uint32_t, 4> counter = {low(index), high(index), low(stream), high(stream)};
+    for (int round = 0; round < rounds; ++round) {
+      const uint64_t product0 = product(0xD2511F53, counter[0]);
+      const uint64_t product1 = product(0xCD9E8D57, counter[2]);
+      counter = {high(product1) ^ counter[1] ^ keys.of_round[round][0], low(product1),
+                 high(product0) ^ counter[3] ^ keys.of_round[round][1], low(product0)};
     }
     return counter;
+  }
+  template <int rounds = 10>
+  constexpr std::array<uint32_t, 4> words(uint64_t index) const {
+    return words<rounds>(keys<rounds>(), stream_, index);
   }
 
   constexpr uint64_t bits(uint64_t index) const {
@@ -70,7 +90,9 @@ class Philox {
   }
 
   // Uniform in [0, 1) with 24 bits.
-  constexpr float uniform(uint64_t index) const { return static_cast<float>(words(index)[0] >> 8) * 0x1p-24f; }
+  constexpr float uniform(uint64_t index) const {
+    return static_cast<float>(words(index)[0] >> 8) * 0x1p-24f;
+  }
 
   // Uniform in {0, ..., bound - 1}; the bias of at most bound / 2^64 is of no account here.
   constexpr uint64_t below(uint64_t index, uint64_t bound) const {
@@ -87,6 +109,15 @@ class Philox {
  private:
   static constexpr uint32_t low(uint64_t x) { return static_cast<uint32_t>(x); }
   static constexpr uint32_t high(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
+  static constexpr uint64_t product(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+    uint64_t both;  // from a 64-bit product the compiler makes two instructions
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(both) : "r"(a), "r"(b));
+    return both;
+#else
+    return uint64_t{a} * b;
+#endif
+  }
 
   uint64_t seed_;
   uint64_t stream_;

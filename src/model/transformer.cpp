@@ -22,12 +22,13 @@ void Transformer::load(const HostBatch& batch) {
   require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
           n);
   backend_.set_workspace(workspace_);  // several Transformers may take turns on one backend
-  backend_.copy_to_device(tokens_, batch.tokens.data());
-  backend_.copy_to_device(targets_, batch.targets.data());
-  backend_.copy_to_device(positions_, batch.positions.data());
   Tensor starts = document_starts_;
   starts.shape = {static_cast<int64_t>(batch.document_starts.size())};
-  backend_.copy_to_device(starts, batch.document_starts.data());
+  const InputCopy inputs[] = {{tokens_, batch.tokens.data()},
+                              {targets_, batch.targets.data()},
+                              {positions_, batch.positions.data()},
+                              {starts, batch.document_starts.data()}};
+  backend_.feed(inputs);
 
   documents_ = {document_starts_, static_cast<int64_t>(documents), 0};
   for (size_t i = 0; i < documents; ++i) {
@@ -98,7 +99,7 @@ void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOp
                             Pass pass) {
   backend_.begin_phase(Phase::Head);
   const int64_t n = shape_.tokens();
-  const LossOptions options{config_.vocab, gradient_scale, penalty.kind, penalty.weight, backward};
+  const LossOptions options{config_.vocab, gradient_scale, penalty.kind, penalty.weight};
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     const auto part = [&](Tensor t) {
@@ -110,18 +111,20 @@ void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOp
       if (operand.fp8) {
         view = with_rows(*operand.fp8, rows);
         operand.fp8 = &view;
-        backend_.quantize(operand);
       }
       return operand;
     };
     const Operand x = chunk_operand(head_.input(final_normed_.row_range(begin, rows), pass.fp8), input8);
+    if (x.fp8) backend_.quantize(x);
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(backend_, logits, x);
-    backend_.cross_entropy(logits, part(loss_), part(penalty_), backward ? Tensor{} : part(correct_),
-                           part(targets_), options);
     if (backward) {
-      const Operand dy = chunk_operand(head_.gradient(logits, true), gradient8);
-      head_.backward(backend_, dfinal_normed_.row_range(begin, rows), x, dy, first && begin == 0);
+      const Operand dlogits = chunk_operand(head_.gradient(logits, false), gradient8);
+      backend_.cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets_), options);
+      head_.backward(backend_, dfinal_normed_.row_range(begin, rows), x, dlogits, first && begin == 0);
+    } else {
+      backend_.cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets_),
+                             options);
     }
   }
   const auto add_to_sum = [&](int64_t index, Tensor values) {

@@ -94,7 +94,8 @@ void Transformer::plan_parameters() {
   // As few chunks as the memory allows, all of about one size: a short last one would run its products badly.
   const int64_t most_rows = std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16);
   const int64_t chunks = div_up(shape_.tokens(), most_rows);
-  head_rows_ = std::min(round_up(div_up(shape_.tokens(), chunks), 16), shape_.tokens());
+  const int64_t even_rows = div_up(shape_.tokens(), chunks);
+  head_rows_ = std::min(round_up(even_rows, even_rows >= 1024 ? 128 : 16), shape_.tokens());  // 128: whole GEMM tiles
   // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");

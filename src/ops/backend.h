@@ -70,7 +70,6 @@ struct LossOptions {
   float gradient_scale = 0; // multiplies the gradients, usually 1 / (targets of the whole step)
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
-  bool backward = true;     // replace the logits by their gradient
 };
 
 struct AdamWOptions {
@@ -135,6 +134,12 @@ struct OpTime {
   double flops = 0;  // likewise
 };
 
+// An input of a micro-batch on its way to the device.
+struct InputCopy {
+  Tensor to;
+  const void* from = nullptr;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -146,6 +151,11 @@ class Backend {
   // ---- memory ----
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;  // 256-byte aligned, content unspecified
   virtual void copy_to_device(Tensor to, const void* from) = 0;
+  // copy_to_device for all inputs of a micro-batch at once, without waiting for the ops queued before; those queued
+  // after it see them. The sources may be changed when it returns.
+  virtual void feed(std::span<const InputCopy> inputs) {
+    for (const InputCopy& input : inputs) copy_to_device(input.to, input.from);
+  }
   virtual void copy_to_host(void* to, Tensor from) = 0;       // waits
   virtual void copy(Tensor to, Tensor from) = 0;              // same bytes
   virtual void zero(Tensor) = 0;
@@ -236,9 +246,10 @@ class Backend {
   //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
   // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
   // A row without a target has no penalty and no gradient either.
-  // With backward, logits are replaced in place by gradient_scale * d(loss + penalty) / d logits.
-  virtual void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                             const LossOptions&) = 0;
+  // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
+  // Without it no gradient is computed.
+  virtual void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
+                             Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----
   // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.

@@ -83,13 +83,11 @@ void set_moment(Backend& backend, Tensor to, Tensor to_scales, const std::vector
     };
     float largest = 0;
     for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::fabs(stored(i)));
-    const MomentScale scale = moment_scale(largest);
-    factors[static_cast<size_t>(block)] = scale.factor;
+    const float factor = moment_factor(largest);
+    factors[static_cast<size_t>(block)] = factor;
     for (int64_t i = first; i < last; ++i) {
-      const float scaled = stored(i) * scale.inverse;
-      const uint8_t code = to_e4m3(scaled);
-      codes[static_cast<size_t>(i)] =
-          moment == Moment::Square && scaled > 0 ? std::max<uint8_t>(code, 1) : code;
+      const uint8_t code = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
+      codes[static_cast<size_t>(i)] = moment == Moment::Square ? std::max<uint8_t>(code, 1) : code;
     }
   }
   backend.copy_to_device(to, codes.data());

@@ -10,6 +10,9 @@ TEST(Philox, MatchesPublishedVectors) {
   EXPECT_EQ(Philox(0, 0).words(0), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(Philox(~uint64_t{0}, ~uint64_t{0}).words(~uint64_t{0}),
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  // And for philox4x32-7.
+  EXPECT_EQ(Philox(0, 0).words<7>(0),
+            (std::array<uint32_t, 4>{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
 }
 
 TEST(Philox, BelowStaysInRangeAndReachesTheEnds) {

@@ -44,5 +44,40 @@ TEST(CudaBackendTest, LargeCopiesComeBackWhole) {
   }
 }
 
+// Inputs travel ahead of the work that reads them, through two buffers: each piece of work must see its own, also when
+// sizes grow on the way and the sources are changed at once.
+TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {
+  if (!probe_cuda().usable) GTEST_SKIP() << probe_cuda().reason;
+  const auto backend = make_cuda_backend({});
+  constexpr int64_t kMost = 300'000;
+  constexpr int kRounds = 40;
+  const auto memory_a = backend->allocate(kMost * 4), memory_b = backend->allocate(kMost * 4);
+  const auto seen_memory = backend->allocate(kRounds * kMost * 4);
+  std::vector<int32_t> a(kMost), b(7);
+  std::vector<int64_t> sizes;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t size = round % 3 == 2 ? 1 : std::min<int64_t>(kMost, 1000 + 20'000 * round);
+    sizes.push_back(size);
+    for (int64_t i = 0; i < size; ++i) a[static_cast<size_t>(i)] = static_cast<int32_t>(1000 * round + i % 991);
+    b.assign(7, -round);
+    const Tensor to_a{memory_a.get(), DType::I32, {size}}, to_b{memory_b.get(), DType::I32, {7}};
+    const InputCopy inputs[] = {{to_a, a.data()}, {to_b, b.data()}};
+    backend->feed(inputs);
+    auto* seen = static_cast<int32_t*>(seen_memory.get()) + round * kMost;
+    backend->copy({seen, DType::I32, {size}}, to_a);
+    backend->copy({seen + kMost - 7, DType::I32, {7}}, to_b);
+  }
+  std::vector<int32_t> received(kRounds * kMost);
+  backend->copy_to_host(received.data(), {seen_memory.get(), DType::I32, {kRounds * kMost}});
+  for (int round = 0; round < kRounds; ++round) {
+    const int32_t* seen = received.data() + round * kMost;
+    const int64_t size = std::min(sizes[static_cast<size_t>(round)], kMost - 7);
+    for (int64_t i = 0; i < size; ++i) {
+      ASSERT_EQ(seen[i], static_cast<int32_t>(1000 * round + i % 991)) << "round " << round << ", place " << i;
+    }
+    for (int64_t i = 0; i < 7; ++i) ASSERT_EQ(seen[kMost - 7 + i], -round) << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

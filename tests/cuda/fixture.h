@@ -152,6 +152,14 @@ inline const ScaleSlot kUsedSlot = {.scale_rowwise = 37.5f,
                                     .inverse_rowwise = 1.0f / 37.5f,
                                     .inverse_colwise = 1.0f / 12.25f};
 
+// With equal scales, so that codes of one format need to be made only once.
+inline const ScaleSlot kEqualSlot = {.scale_rowwise = 37.5f,
+                                     .scale_colwise = 37.5f,
+                                     .amax = 0.5f,
+                                     .amax_last = 9.0f,
+                                     .inverse_rowwise = 1.0f / 37.5f,
+                                     .inverse_colwise = 1.0f / 37.5f};
+
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -61,6 +61,20 @@ std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t ro
   return result;
 }
 
+// Where the first of the bytes that differ stands, and how many do.
+std::string difference(const std::vector<uint8_t>& got, const std::vector<uint8_t>& expected) {
+  if (got.size() != expected.size()) return fmt::format("{} bytes, expected {}", got.size(), expected.size());
+  int64_t count = 0, first = -1;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == expected[i]) continue;
+    if (count++ == 0) first = static_cast<int64_t>(i);
+  }
+  if (count == 0) return "";
+  const auto at = static_cast<size_t>(first);
+  return fmt::format("{} of {} bytes differ, first byte {}: {:#x}, expected {:#x}", count, got.size(), first,
+                     got[at], expected[at]);
+}
+
 // Every kind of state has the CPU's bits, in rows that are whole vectors, whole blocks, and neither.
 TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
   constexpr Kind kKinds[] = {
@@ -68,16 +82,17 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
       {DType::BF16, true, DType::F32, DType::F32},   {DType::BF16, true, DType::BF16, DType::BF16},
       {DType::BF16, true, DType::BF16, DType::E4M3}, {DType::BF16, false, DType::BF16, DType::F32},
       {DType::BF16, false, DType::F32, DType::BF16}, {DType::BF16, false, DType::BF16, DType::E4M3},
+      {DType::BF16, true, DType::F32, DType::BF16},  {DType::BF16, false, DType::F32, DType::E4M3},
   };
-  constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},    {3, 200},   {130, 136},
-                                                    {129, 77}, {256, 384}, {17, 1000}};
+  constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},     {3, 200},   {130, 136}, {129, 77},
+                                                    {256, 384}, {17, 1000}, {141, 640}};
   const char* names[] = {"weight", "remainder", "m", "v", "m scales", "v scales"};
   for (const Kind& kind : kKinds) {
     for (const auto& [rows, cols] : kSizes) {
       const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
       const auto got = train(*cuda, kind, rows, cols), expected = train(*cpu, kind, rows, cols);
       for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_TRUE(got[i] == expected[i])
+        EXPECT_EQ(difference(got[i], expected[i]), "")
             << describe(kind) << " (" << rows << ", " << cols << "): " << names[i];
       }
       cuda->release(cuda_mark);
@@ -113,6 +128,15 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
     (*cuda)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
     (*cuda)->quantize({.dense = p.weight, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {})", rows, cols));
+    // A skipped step changes nothing but the copies, which are made of weights that something else has changed.
+    const std::vector<uint8_t> m = cuda->bytes(p.m), scales_before = cuda->bytes(p.v_scales);
+    const Tensor infinite = cuda->upload(DType::F32, {2}, {HUGE_VALF, 1.0f});
+    p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 3));
+    (*cuda)->adamw(std::span(&p, 1), infinite, {.learning_rate = 1e-2f, .step = 2, .seed = 9});
+    (*cuda)->quantize({.dense = p.weight, .fp8 = &separate});
+    expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {}) skipped", rows, cols));
+    EXPECT_EQ(difference(cuda->bytes(p.m), m), "") << "m of a skipped step";
+    EXPECT_EQ(difference(cuda->bytes(p.v_scales), scales_before), "") << "scales of a skipped step";
   }
 }
 

@@ -109,24 +109,86 @@ TEST_F(AdamW, NothingChangesWhenTheNormIsNotFinite) {
 
 TEST(StochasticRounding, E4m3GoesToANeighbourAndIsRightInTheMean) {
   const float* values = fp8_values(DType::E4M3);
+  constexpr uint32_t kAllNoise = 0xFFFFFF;
   for (int code = 0; code < 0x7E; ++code) {
-    const float below = values[code], above = values[code + 1];
+    const float below = values[code] * kE4m3AsFp32, above = values[code + 1] * kE4m3AsFp32;
     EXPECT_EQ(to_e4m3_stochastic(below, 0), code);
-    EXPECT_EQ(to_e4m3_stochastic(below, 0xFFFF), code);
-    EXPECT_EQ(to_e4m3_stochastic(-below, 0x1234), code == 0 ? 0 : 0x80 | code);
-    for (const float share : {0.125f, 0.5f, 0.8125f}) {
+    EXPECT_EQ(to_e4m3_stochastic(below, kAllNoise), code);
+    EXPECT_EQ(to_e4m3_stochastic(-below, 0x123456), 0x80 | code);
+    EXPECT_EQ(root_to_e4m3_stochastic(below, 0), std::max(code, 1));
+    for (const float share : {0.125f, 0.5f, 0.8125f, 1.0f - 0x1p-20f}) {
       const float x = below + share * (above - below);
-      int64_t up = 0;
-      for (uint32_t random = 0; random < 0x10000; ++random) {
-        const uint8_t got = to_e4m3_stochastic(x, random);
-        ASSERT_TRUE(got == code || got == code + 1) << x;
-        up += got == code + 1;
-      }
-      EXPECT_NEAR(static_cast<double>(up) / 0x10000, static_cast<double>(share), 2e-5) << x;
+      // As many of all noises as the share says lead to the code above.
+      const auto first_up = static_cast<uint32_t>((1.0f - share) * 0x1p24f);
+      EXPECT_EQ(to_e4m3_stochastic(x, 0), code) << code << " " << share;
+      EXPECT_EQ(to_e4m3_stochastic(x, first_up - 1), code) << code << " " << share;
+      EXPECT_EQ(to_e4m3_stochastic(x, first_up), code + 1) << code << " " << share;
+      EXPECT_EQ(to_e4m3_stochastic(x, kAllNoise), code + 1) << code << " " << share;
+      EXPECT_EQ(to_e4m3_stochastic(-x, first_up), 0x80 | (code + 1)) << code << " " << share;
     }
   }
-  EXPECT_EQ(to_e4m3_stochastic(448.0f, 0xFFFF), 0x7E);
-  EXPECT_EQ(to_e4m3_stochastic(448.0001f, 0xFFFF), 0x7E);
+}
+
+// The largest of a block never gets past 448, the largest code, and everything is within a rounding of value / factor.
+TEST(StochasticRounding, FactorsFitTheLargestOfABlock) {
+  for (const float exponent : {-48.0f, -20.0f, 0.0f, 13.0f, 14.0f, 15.0f, 60.0f, 126.0f}) {
+    for (uint64_t i = 0; i < 10000; ++i) {
+      const float largest = std::ldexp(1.0f + Philox(4).uniform(i), static_cast<int>(exponent));
+      const float factor = moment_factor(largest);
+      const MomentShift shift = MomentShift::of(largest);
+      ASSERT_EQ(to_e4m3_stochastic(shift(-largest), 0xFFFFFF), 0xFE) << largest;
+      const float x = largest * Philox(5).uniform(i);
+      ASSERT_NEAR(static_cast<double>(shift(x)) * 0x1p120,
+                  static_cast<double>(x) / static_cast<double>(factor),
+                  1e-6 * static_cast<double>(x) / static_cast<double>(factor) + 0x1p-29)
+          << largest;
+    }
+  }
+  EXPECT_EQ(moment_factor(0x1p-50f), 0.0f);
+  EXPECT_EQ(MomentShift::of(0x1p-50f)(0x1p-50f), 0.0f);
+}
+
+// All of the noise is uniform, and what an element rounds its three numbers with is independent, as are neighbours and
+// rows that share words, to what the number of samples tells.
+TEST(StochasticRounding, NoiseIsUniformAndIndependentWhereItMatters) {
+  constexpr int kGroups = 1 << 15, kStreams = 2 * 24;
+  const auto all = [](int64_t group) {
+    std::array<double, kStreams> x{};
+    for (int row = 0; row < 2; ++row) {
+      const RoundingBits bits = RoundingBits::of(9, 3, 17, 6 + row, kGroups, group);
+      for (int j = 0; j < 8; ++j) {
+        double* element = x.data() + 24 * row + 3 * j;
+        element[0] = bits.weight(j) * 0x1p-16 + 0x1p-17 - 0.5;
+        element[1] = bits.m(j) * 0x1p-24 + 0x1p-25 - 0.5;
+        element[2] = bits.root(j) * 0x1p-24 + 0x1p-25 - 0.5;
+      }
+    }
+    return x;
+  };
+  std::array<double, kStreams> sum{};
+  std::array<std::array<double, kStreams>, kStreams> products{};
+  for (int64_t group = 0; group < kGroups; ++group) {
+    const auto x = all(group);
+    for (size_t i = 0; i < kStreams; ++i) {
+      ASSERT_LT(std::fabs(x[i]), 0.5);
+      sum[i] += x[i];
+      for (size_t j = i; j < kStreams; ++j) products[i][j] += 12 * x[i] * x[j];
+    }
+  }
+  const double sigma = 1 / std::sqrt(static_cast<double>(kGroups));  // of a correlation
+  for (size_t i = 0; i < kStreams; ++i) {
+    EXPECT_LT(std::fabs(sum[i] / kGroups), 5 * sigma / std::sqrt(12.0)) << i;
+    EXPECT_NEAR(products[i][i] / kGroups, 1, 5 * sigma) << i;
+    for (size_t j = i + 1; j < kStreams; ++j) {
+      const double correlation = products[i][j] / kGroups;
+      const bool same_element = i / 3 == j / 3, same_row = i / 24 == j / 24, same_role = i % 3 == j % 3;
+      // Columns of a row have the same bytes in another order: other roles may have the same noise, the same role has a
+      // byte of a neighbour's second place first.
+      if (!same_element && same_row && !same_role) continue;
+      EXPECT_LT(std::fabs(correlation), 5 * sigma + (same_element || !same_row ? 0 : 0x1p-7))
+          << i << " " << j;
+    }
+  }
 }
 
 struct Matrix {

@@ -314,6 +314,48 @@ TEST(Quantize, FusedOutputsEqualASeparateQuantize) {
   }
 }
 
+TEST(Quantize, TheGradientOfTheLossEqualsASeparateQuantize) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const QuantizeRule& rule :
+         {QuantizeRule{.delayed = true}, QuantizeRule{.format_rowwise = DType::E5M2},
+          QuantizeRule{.granularity = Granularity::Row128}}) {
+      Fixture fused(17, 104, rule, dtype), apart(17, 104, rule, dtype);
+      const int64_t rows = 17, vocab = 100;
+      std::vector<int32_t> ids(17);
+      for (int32_t r = 0; r < 17; ++r) ids[static_cast<size_t>(r)] = r % 5 == 3 ? -1 : 5 * r;
+      std::vector<float> losses(17);
+      const Tensor targets{ids.data(), DType::I32, {rows}}, loss{losses.data(), DType::F32, {rows}};
+      const LossOptions options{.vocab = vocab, .gradient_scale = 0.25f};
+      for (Fixture* f : {&fused, &apart}) {
+        for (size_t i = 0; i < f->values.size(); ++i) {
+          f->values[i] = round_to_bf16(3.0f * Philox(4).normal(i));
+          f->rounded[i] = to_bf16(f->values[i]);
+        }
+      }
+      // The fused gradient beside the logits, the other in their place.
+      std::vector<float> gradient(fused.values.size());
+      std::vector<Bf16> gradient_rounded(fused.values.size());
+      Operand beside = fused.operand;
+      beside.dense.data = dtype == DType::F32 ? static_cast<void*>(gradient.data()) : gradient_rounded.data();
+      fused.backend->cross_entropy(beside, loss, {}, {}, fused.operand.dense, targets, options);
+      const Tensor in_place = apart.operand.dense;
+      apart.backend->cross_entropy({.dense = in_place}, loss, {}, {}, in_place, targets, options);
+      apart.backend->quantize(apart.operand);
+      EXPECT_EQ(std::memcmp(beside.dense.data, in_place.data, static_cast<size_t>(in_place.bytes())), 0);
+      EXPECT_EQ(fused.codes_row, apart.codes_row);
+      EXPECT_EQ(fused.codes_col, apart.codes_col);
+      EXPECT_EQ(fused.slot.amax, apart.slot.amax);
+      EXPECT_EQ(fused.slot.scale_rowwise, apart.slot.scale_rowwise);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < 104; ++c) {
+          if (ids[static_cast<size_t>(r)] >= 0 && c < vocab) continue;
+          EXPECT_EQ(fused.codes_row[static_cast<size_t>(r * 104 + c)], 0) << r << ", " << c;
+        }
+      }
+    }
+  }
+}
+
 TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
   for (const Granularity granularity :
        {Granularity::Tensor, Granularity::Row128, Granularity::Block128, Granularity::Row32}) {

@@ -185,14 +185,12 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   op.add_output("loss", DType::F32, {rows});
   op.add_output("penalty", DType::F32, {rows});
   op.add_output("correct", DType::I32, {rows}, false);
-  const auto run = [=](Backend& backend, Args& args, const Tensor& logits, bool backward) {
-    LossOptions used = options;
-    used.backward = backward;
-    backend.copy(logits, args.in[0]);
-    backend.cross_entropy(logits, args.out[0], args.out[1], args.out[2], args.in[1], used);
+  const auto run = [=](Backend& backend, Args& args, const Tensor& gradient) {
+    backend.cross_entropy(operand(gradient), args.out[0], args.out[1], args.out[2], args.in[0], args.in[1],
+                          options);
   };
-  op.forward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0], false); };
-  op.backward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0], true); };
+  op.forward = [=](Backend& backend, Args& args) { run(backend, args, {}); };
+  op.backward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0]); };
   op.reference = [=](const Arrays& in) {
     std::vector<double> loss(at(rows)), extra(at(rows)), correct(at(rows));
     const double weight = static_cast<double>(options.penalty_weight), n = static_cast<double>(vocab);
@@ -281,6 +279,7 @@ std::vector<OpCase> op_table() {
         table.push_back(norm_case(dtype, kind, 17, 100, has_delta));
       }
       table.push_back(large(norm_case(dtype, kind, 300, 384, true)));
+      table.push_back(large(norm_case(dtype, kind, 75, 1600, false)));
     }
     for (const Activation activation : {Activation::Gelu, Activation::SwiGlu}) {
       table.push_back(activation_case(dtype, activation, 3, 24));
@@ -306,6 +305,9 @@ std::vector<OpCase> op_table() {
     table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::Entropy, "entropy"));
     table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::LogitL2, "l2"));
     table.push_back(large(cross_entropy_case(dtype, 300, 1000, 1024, PenaltyKind::None, "plain")));
+    table.push_back(large(cross_entropy_case(dtype, 5, 20001, 20008, PenaltyKind::None, "long")));
+    table.push_back(large(cross_entropy_case(dtype, 5, 16384, 16384, PenaltyKind::Entropy, "entropy_long")));
+    table.push_back(large(cross_entropy_case(dtype, 5, 8195, 8195, PenaltyKind::LogitL2, "l2_long")));
     table.push_back(sums_case(dtype, 17, 100));
     table.push_back(large(sums_case(dtype, 1030, 384)));
   }

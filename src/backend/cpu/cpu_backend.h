@@ -60,8 +60,8 @@ class CpuBackend : public Backend {
   void activation_forward(Activation activation, const Operand& h, Tensor x) override;
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
 
-  void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                     const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
+                     Tensor targets, const LossOptions& options) override;
 
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;

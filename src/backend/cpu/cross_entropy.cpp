@@ -17,8 +17,10 @@ struct RowResult {
   bool correct = false;
 };
 
+// `gradient`, where there is one, holds the logits and gets their gradient. It may be `logits`.
 template <class T>
-RowResult cross_entropy_row(T* logits, int64_t padded_vocab, int32_t target, const LossOptions& options) {
+RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, int32_t target,
+                            const LossOptions& options) {
   const int64_t vocab = options.vocab;
   const float largest = cpu::lane_max(vocab, [=](int64_t i) { return load(logits[i]); });
   const float total =
@@ -49,37 +51,39 @@ RowResult cross_entropy_row(T* logits, int64_t padded_vocab, int32_t target, con
     const float squares = cpu::lane_sum(vocab, [=](int64_t i) { return load(logits[i]) * load(logits[i]); });
     result.penalty = weight * squares / static_cast<float>(vocab);
   }
-  if (!options.backward) return result;
+  if (!gradient) return result;
 
   const float scale = options.gradient_scale;
   if (options.penalty == PenaltyKind::Entropy) {
     for (int64_t i = 0; i < vocab; ++i) {
-      const float shifted = load(logits[i]) - largest;
+      const float shifted = load(gradient[i]) - largest;
       const float p = cpu::fast_exp(shifted) * inverse;
       const float slope = p > 0.0f ? weight * p * (shifted - log_total + entropy) : 0.0f;
-      logits[i] = store<T>(scale * (p - (i == target ? 1.0f : 0.0f) + slope));
+      gradient[i] = store<T>(scale * (p - (i == target ? 1.0f : 0.0f) + slope));
     }
-  } else {
-    // The gradient of the others is linear in the probability and the logit.
-    const float per_probability = options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
-    const float per_logit =
-        options.penalty == PenaltyKind::LogitL2 ? 2.0f * weight / static_cast<float>(vocab) : 0.0f;
-    const float factor = per_probability * inverse;
+  } else if (options.penalty == PenaltyKind::LogitL2) {
+    const float per_logit = 2.0f * weight / static_cast<float>(vocab);
     for (int64_t i = 0; i < vocab; ++i) {
-      const float logit = load(logits[i]);
-      logits[i] = store<T>(scale * (cpu::fast_exp(logit - largest) * factor + per_logit * logit));
+      const float logit = load(gradient[i]);
+      gradient[i] = store<T>(scale * (cpu::fast_exp(logit - largest) * inverse + per_logit * logit));
     }
-    const float own = cpu::fast_exp(target_logit - largest) * factor - 1.0f + per_logit * target_logit;
-    logits[target] = store<T>(scale * own);
+    const float own = cpu::fast_exp(target_logit - largest) * inverse - 1.0f + per_logit * target_logit;
+    gradient[target] = store<T>(scale * own);
+  } else {
+    const float per_probability = options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
+    const float factor = per_probability * inverse;
+    for (int64_t i = 0; i < vocab; ++i)
+      gradient[i] = store<T>(scale * (cpu::fast_exp(load(gradient[i]) - largest) * factor));
+    gradient[target] = store<T>(scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f));
   }
-  std::fill(logits + vocab, logits + padded_vocab, store<T>(0.0f));
+  std::fill(gradient + vocab, gradient + padded_vocab, store<T>(0.0f));
   return result;
 }
 
 }  // namespace
 
-void CpuBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                               const LossOptions& options) {
+void CpuBackend::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
+                               Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr std::string_view op = "cross_entropy";
   const int64_t rows = logits.rows(), width = logits.cols();
   require(options.vocab > 0 && options.vocab <= width, "[{}] the vocabulary is {}, expected 1 to {}", op,
@@ -89,6 +93,12 @@ void CpuBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tenso
           "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
   require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty and nowhere to write it",
           op);
+  const Tensor& dlogits = gradient.dense;
+  if (dlogits) {
+    require(dlogits.rows() == rows && dlogits.cols() == width, "[{}] the gradient is {}, expected {}", op,
+            dlogits.shape.to_string(), logits.shape.to_string());
+    cpu::require_dtype(op, "gradient", dlogits, logits.dtype);
+  }
   const int32_t* target = targets.as<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
     require(target[r] >= -1 && target[r] < options.vocab, "[{}] target {} is {}, expected -1 to {}", op, r,
@@ -98,12 +108,14 @@ void CpuBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tenso
     const int64_t grain = std::max<int64_t>(1, (1 << 13) / width);
     parallel_.for_range(rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        T* row = logits.as<T>() + r * width;
+        const T* row = logits.as<T>() + r * width;
+        T* row_gradient = dlogits ? dlogits.as<T>() + r * width : nullptr;
         RowResult result;
         if (target[r] >= 0) {
-          result = cross_entropy_row(row, width, target[r], options);
-        } else if (options.backward) {
-          std::fill_n(row, width, store<T>(0.0f));
+          if (row_gradient && row_gradient != row) std::copy_n(row, width, row_gradient);
+          result = cross_entropy_row(row, row_gradient, width, target[r], options);
+        } else if (row_gradient) {
+          std::fill_n(row_gradient, width, store<T>(0.0f));
         }
         loss.as<float>()[r] = result.loss;
         if (penalty) penalty.as<float>()[r] = result.penalty;
@@ -111,6 +123,7 @@ void CpuBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tenso
       }
     });
   });
+  if (dlogits) finish(gradient);
 }
 
 }  // namespace octet

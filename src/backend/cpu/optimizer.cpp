@@ -62,7 +62,8 @@ double double_sum(const T* x, int64_t count, const Function& f) {
 }
 
 struct Update {
-  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon, keep, clip;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, root_beta2, root_one_minus_beta2;
+  float step_size, inverse_root, epsilon, keep, clip;
 
   // PyTorch's order of operations. m and v take part before they are rounded. This file is compiled without
   // contraction to fused multiply-adds: the GPU gives the same bits.
@@ -122,6 +123,48 @@ void store_row(const Tensor& x, const float* values, int64_t place, int64_t coun
   });
 }
 
+// The step of every element; `root` takes the part of v.
+void update_small(const MatrixBlock& block, const Update& update, float* w, const float* g, float* m,
+                  float* root) {
+  const AdamWParameter& p = block.p;
+  const uint8_t* m_codes = p.m.as<uint8_t>() + block.place();
+  const uint8_t* root_codes = p.v.as<uint8_t>() + block.place();
+  const float* e4m3 = fp8_values(DType::E4M3);
+  const SmallMomentStep step{
+      .m_gain = update.clip * update.one_minus_beta1,
+      .root_gain = update.clip * update.root_one_minus_beta2,
+      .m_kept = p.m_scales.as<float>()[block.index()] * update.beta1,
+      .root_kept = p.v_scales.as<float>()[block.index()] * update.root_beta2,
+      .inverse_root = update.inverse_root,
+      .epsilon = update.epsilon,
+      .step_size = update.step_size,
+      .keep = update.keep,
+  };
+  for (int64_t i = 0; i < block.count; ++i) {
+    m[i] = e4m3[m_codes[i]], root[i] = e4m3[root_codes[i]];
+    w[i] = step(w[i], g[i], m[i], root[i]);
+  }
+}
+
+void store_small(const MatrixBlock& block, const float* m, const float* root, const RoundingBits* random) {
+  const AdamWParameter& p = block.p;
+  uint8_t* m_codes = p.m.as<uint8_t>() + block.place();
+  uint8_t* root_codes = p.v.as<uint8_t>() + block.place();
+  float m_largest = 0, root_largest = 0;
+  for (int64_t i = 0; i < block.count; ++i) {
+    m_largest = std::max(m_largest, std::fabs(m[i]));
+    root_largest = std::max(root_largest, root[i]);
+  }
+  p.m_scales.as<float>()[block.index()] = moment_factor(m_largest);
+  p.v_scales.as<float>()[block.index()] = moment_factor(root_largest);
+  const MomentShift m_shift = MomentShift::of(m_largest), root_shift = MomentShift::of(root_largest);
+  for (int64_t i = 0; i < block.count; ++i) {
+    const int j = static_cast<int>(i % 8);
+    m_codes[i] = to_e4m3_stochastic(m_shift(m[i]), random[i / 8].m(j));
+    root_codes[i] = root_to_e4m3_stochastic(root_shift(root[i]), random[i / 8].root(j));
+  }
+}
+
 void update_block(const MatrixBlock& block, const AdamWOptions& options, const Update& update) {
   const AdamWParameter& p = block.p;
   const int64_t place = block.place(), count = block.count;
@@ -136,44 +179,18 @@ void update_block(const MatrixBlock& block, const AdamWOptions& options, const U
       w[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(w[i]) + low);
     }
   }
+  RoundingBits random[kMomentBlock / 8];
+  for (int64_t i = 0; i < div_up(count, int64_t{8}); ++i) {
+    random[i] = RoundingBits::of(options.seed, p.stream, options.step, block.row,
+                                 div_up(p.weight.cols(), int64_t{8}), block.col / 8 + i);
+  }
   if (small) {
-    const float* e4m3 = fp8_values(DType::E4M3);
-    const float m_factor = p.m_scales.as<float>()[block.index()],
-                v_factor = p.v_scales.as<float>()[block.index()];
-    for (int64_t i = 0; i < count; ++i) {
-      m[i] = e4m3[p.m.as<uint8_t>()[place + i]] * m_factor;
-      const float root = e4m3[p.v.as<uint8_t>()[place + i]] * v_factor;
-      v[i] = root * root;
-    }
+    update_small(block, update, w, g, m, v);
+    store_small(block, m, v, random);
   } else {
     load_row(m, p.m, place, count);
     load_row(v, p.v, place, count);
-  }
-  for (int64_t i = 0; i < count; ++i) w[i] = update(w[i], g[i], m[i], v[i]);
-  RoundingBits random[kMomentBlock / 8];
-  const int64_t first_group = block.row * div_up(p.weight.cols(), int64_t{8}) + block.col / 8;
-  for (int64_t i = 0; i < div_up(count, int64_t{8}); ++i) {
-    random[i] = RoundingBits::of(options.seed, p.stream, options.step, first_group + i);
-  }
-
-  if (small) {
-    float m_largest = 0, v_largest = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      v[i] = std::sqrt(v[i]);
-      m_largest = std::max(m_largest, std::fabs(m[i]));
-      v_largest = std::max(v_largest, v[i]);
-    }
-    const MomentScale m_scale = moment_scale(m_largest), v_scale = moment_scale(v_largest);
-    p.m_scales.as<float>()[block.index()] = m_scale.factor;
-    p.v_scales.as<float>()[block.index()] = v_scale.factor;
-    for (int64_t i = 0; i < count; ++i) {
-      const int j = static_cast<int>(i % 8);
-      const float root = v[i] * v_scale.inverse;
-      p.m.as<uint8_t>()[place + i] = to_e4m3_stochastic(m[i] * m_scale.inverse, random[i / 8].m(j));
-      p.v.as<uint8_t>()[place + i] =
-          std::max<uint8_t>(to_e4m3_stochastic(root, random[i / 8].v(j)), root > 0.0f ? 1 : 0);
-    }
-  } else {
+    for (int64_t i = 0; i < count; ++i) w[i] = update(w[i], g[i], m[i], v[i]);
     store_row(p.m, m, place, count);
     store_row(p.v, v, place, count);
   }
@@ -320,15 +337,18 @@ void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, 
   const auto steps = static_cast<double>(options.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
   const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);
-  Update shared{.beta1 = options.beta1,
-                .beta2 = options.beta2,
-                .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
-                .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
-                .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
-                .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
-                .epsilon = options.epsilon,
-                .keep = 1.0f,
-                .clip = clip.as<float>()[1]};
+  Update shared{
+      .beta1 = options.beta1,
+      .beta2 = options.beta2,
+      .one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1)),
+      .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
+      .root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2))),
+      .root_one_minus_beta2 = static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2))),
+      .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
+      .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
+      .epsilon = options.epsilon,
+      .keep = 1.0f,
+      .clip = clip.as<float>()[1]};
 
   Scratch space = scratch();
   const auto parameter = [&](int64_t i) -> const AdamWParameter& {

@@ -4,22 +4,18 @@ namespace octet {
 namespace device {
 namespace {
 
-// In bf16 the fast exponential and division are exact enough by far, and the kernels stay bound by memory.
+// 1 / (1 + e^-x). In bf16 the fast exponential and inverse are exact enough by far, and the kernels stay bound by memory.
 template <class T>
-__device__ __forceinline__ float exp_of(float x) {
-  if constexpr (sizeof(T) == 2) return __expf(x);
-  return expf(x);
-}
-template <class T>
-__device__ __forceinline__ float inverse_of(float x) {
-  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, x);
-  return 1.0f / x;
+__device__ __forceinline__ float sigmoid_of(float x) {
+  if constexpr (sizeof(T) == 2) return inverse_approx(1.0f + exp2_approx(-kLog2E * x));
+  return 1.0f / (1.0f + expf(-x));
 }
 
-// e^-x, kept finite so that e^-x / (1 + e^-x) is 1 and not NaN for very negative x.
+// 1 - sigmoid, which is sigmoid(-x) and in fp32 must not lose its digits where the sigmoid is nearly 1.
 template <class T>
-__device__ __forceinline__ float exp_of_negative(float x) {
-  return exp_of<T>(x < -88.0f ? 88.0f : -x);
+__device__ __forceinline__ float complement_of(float x, float sigmoid) {
+  if constexpr (sizeof(T) == 2) return 1.0f - sigmoid;
+  return sigmoid_of<T>(-x);
 }
 
 // gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3): the tanh form without a tanh.
@@ -30,22 +26,26 @@ template <class T>
 struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
-  int64_t width;
+  int width;
 
-  template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    return load8<vector>(x + row * width + col, count);
+  __device__ GeluForward at(int64_t row, int64_t col) const {
+    return {x + row * width + col, width};
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+  template <bool vector>
+  __device__ Raw load(int line, int64_t count) const {
+    return load8<vector>(x + line * width, count);
+  }
+  __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float v = raw.at(j);
       const float u2 = kTwoRootTwoOverPi * v * (1.0f + kCubic * v * v);
-      out[0][j] = v * inverse_of<T>(1.0f + exp_of_negative<T>(u2));
+      out[0][j] = v * sigmoid_of<T>(u2);
     }
   }
   __device__ int64_t column(int64_t col, int) const {
@@ -57,6 +57,7 @@ template <class T>
 struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
@@ -64,21 +65,23 @@ struct GeluBackward {
   };
   const T* dh;
   const T* x;
-  int64_t width;
+  int width;
 
-  template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    const int64_t place = row * width + col;
-    return {load8<vector>(dh + place, count), load8<vector>(x + place, count)};
+  __device__ GeluBackward at(int64_t row, int64_t col) const {
+    return {dh + row * width + col, x + row * width + col, width};
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+  template <bool vector>
+  __device__ Raw load(int line, int64_t count) const {
+    return {load8<vector>(dh + line * width, count), load8<vector>(x + line * width, count)};
+  }
+  __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float v = raw.x.at(j), square = v * v;
-      const float e = exp_of_negative<T>(kTwoRootTwoOverPi * v * (1.0f + kCubic * square));
-      const float sigmoid = inverse_of<T>(1.0f + e);
+      const float u2 = kTwoRootTwoOverPi * v * (1.0f + kCubic * square);
+      const float sigmoid = sigmoid_of<T>(u2);
       const float u2_slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * square);
-      out[0][j] = raw.dh.at(j) * (sigmoid + v * sigmoid * (e * sigmoid) * u2_slope);
+      out[0][j] = raw.dh.at(j) * sigmoid * (1.0f + v * u2_slope * complement_of<T>(u2, sigmoid));
     }
   }
   __device__ int64_t column(int64_t col, int) const {
@@ -90,24 +93,28 @@ template <class T>
 struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> gate, up;
   };
   const T* x;  // (rows, 2 * width)
-  int64_t width;
+  int width;
 
+  __device__ SwiGluForward at(int64_t row, int64_t col) const {
+    return {x + row * 2 * width + col, width};
+  }
   template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    const T* gate = x + row * 2 * width + col;
+  __device__ Raw load(int line, int64_t count) const {
+    const T* gate = x + 2 * line * width;
     return {load8<vector>(gate, count), load8<vector>(gate + width, count)};
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[1][8]) const {
+  __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float g = raw.gate.at(j);
-      out[0][j] = g * inverse_of<T>(1.0f + exp_of_negative<T>(g)) * raw.up.at(j);
+      out[0][j] = g * sigmoid_of<T>(g) * raw.up.at(j);
     }
   }
   __device__ int64_t column(int64_t col, int) const {
@@ -120,6 +127,7 @@ template <class T>
 struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = false;  // the registers are needed, and gated layers have no bias
   struct Raw {
@@ -127,22 +135,24 @@ struct SwiGluBackward {
   };
   const T* dh;  // (rows, width)
   const T* x;   // (rows, 2 * width)
-  int64_t width;
+  int width;
 
+  __device__ SwiGluBackward at(int64_t row, int64_t col) const {
+    return {dh + row * width + col, x + row * 2 * width + col, width};
+  }
   template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    const T* gate = x + row * 2 * width + col;
-    return {load8<vector>(dh + row * width + col, count), load8<vector>(gate, count),
+  __device__ Raw load(int line, int64_t count) const {
+    const T* gate = x + 2 * line * width;
+    return {load8<vector>(dh + line * width, count), load8<vector>(gate, count),
             load8<vector>(gate + width, count)};
   }
-  __device__ void compute(const Raw& raw, int64_t, int64_t, float (&out)[2][8]) const {
+  __device__ void compute(const Raw& raw, float (&out)[2][8]) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float g = raw.gate.at(j), d = raw.dh.at(j);
-      const float e = exp_of_negative<T>(g);
-      const float sigmoid = inverse_of<T>(1.0f + e);
-      out[0][j] = d * raw.up.at(j) * sigmoid * (1.0f + g * (e * sigmoid));
-      out[1][j] = d * g * sigmoid;
+      const float sigmoid = sigmoid_of<T>(g), scaled = d * sigmoid;
+      out[0][j] = scaled * raw.up.at(j) * (1.0f + g * complement_of<T>(g, sigmoid));
+      out[1][j] = scaled * g;
     }
   }
   __device__ int64_t column(int64_t col, int output) const {
@@ -176,9 +186,9 @@ void CudaBackend::activation_forward(Activation activation, const Operand& h, Te
     const bool vector = width % 8 == 0 && aligned16(x.data);
     const T* in = static_cast<const T*>(x.data);
     if (activation == Activation::Gelu) {
-      launch_tiles(*this, op, device::GeluForward<T>{in, width}, out, vector, h.column_sum);
+      launch_tiles(*this, op, device::GeluForward<T>{in, narrow<int>(width)}, out, vector, h.column_sum);
     } else {
-      launch_tiles(*this, op, device::SwiGluForward<T>{in, width}, out, vector, h.column_sum);
+      launch_tiles(*this, op, device::SwiGluForward<T>{in, narrow<int>(width)}, out, vector, h.column_sum);
     }
     finish_operand(h, plan);
   });
@@ -201,9 +211,9 @@ void CudaBackend::activation_backward(Activation activation, const Operand& dx, 
     const T* dout = static_cast<const T*>(dh.data);
     const T* in = static_cast<const T*>(x.data);
     if (activation == Activation::Gelu) {
-      launch_tiles(*this, op, device::GeluBackward<T>{dout, in, width}, out, vector, dx.column_sum);
+      launch_tiles(*this, op, device::GeluBackward<T>{dout, in, narrow<int>(width)}, out, vector, dx.column_sum);
     } else {
-      launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, width}, out, vector);
+      launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, narrow<int>(width)}, out, vector);
       if (sum_after) add_column_sum(dx.column_sum, dx.dense);
     }
     finish_operand(dx, plan);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/device/copy_async.cuh"
 #include "backend/cuda/device/vec.cuh"
 
 // Warp-level building blocks of the attention kernels: bf16 tiles in shared memory, tensor-core products.
@@ -31,25 +32,6 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
   static_assert(Width == 32 || Width == 64 || Width == 128);
   const int mask = Width == 32 ? (row >> 1) & 3 : row & 7;
   return row * Width + ((chunk ^ mask) << 3);
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// 16 bytes to shared memory, asynchronously; zeros when not `valid`.
-__device__ __forceinline__ void copy_async16(void* to, const void* from, bool valid) {
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-               "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async_commit() {
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-}
-template <int pending>
-__device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
 // Queues the copy of rows [0, valid_rows) x [0, depth) of a matrix into a tile; the rest of the tile becomes

@@ -1,198 +1,301 @@
+#include <cfloat>
+
 #include "backend/cuda/device/tile_kernel.cuh"
+
+// Two passes over the logits: one for what the softmax of each row needs, one for the gradient, which is written as
+// tiles in the form that the head's products read.
 
 namespace octet {
 namespace device {
 namespace {
 
-constexpr int kLossThreads = 512;
+constexpr int kLossThreads = 256;
 constexpr int kLossWarps = kLossThreads / 32;
 
-// What is known of some of the logits of a row; two of them can be joined.
-struct Softmax {
-  float largest = -INFINITY;
-  int first = 0x7FFFFFFF;  // lowest index of the largest
-  float sum = 0.0f;        // of e^(x - largest)
-  float shifted = 0.0f;    // of e^(x - largest) * (x - largest), for the entropy
-  float squares = 0.0f;
+template <class T>
+__device__ __forceinline__ float exp_of(float x) {
+  if constexpr (sizeof(T) == 2) return exp2_approx(kLog2E * x);
+  return expf(x);
+}
 
-  // Measures sum and shifted from another reference, which is not below the largest.
-  __device__ void move_to(float reference) {
-    if (largest == reference || sum == 0.0f) return;
-    const float down = largest - reference, factor = __expf(down);
-    shifted = factor > 0.0f ? factor * (shifted + sum * down) : 0.0f;
-    sum *= factor;
-  }
-  __device__ void join(const Softmax& other_part) {
-    Softmax other = other_part;
-    const float reference = fmaxf(largest, other.largest);
-    first = other.largest > largest ? other.first : other.largest < largest ? first : min(first, other.first);
-    move_to(reference);
-    other.move_to(reference);
-    largest = reference;
-    sum += other.sum;
-    shifted += other.shifted;
-    squares += other.squares;
-  }
-  __device__ Softmax from_lane(int mask) const {
-    Softmax other;
-    other.largest = __shfl_xor_sync(0xFFFFFFFFu, largest, mask);
-    other.first = __shfl_xor_sync(0xFFFFFFFFu, first, mask);
-    other.sum = __shfl_xor_sync(0xFFFFFFFFu, sum, mask);
-    other.shifted = __shfl_xor_sync(0xFFFFFFFFu, shifted, mask);
-    other.squares = __shfl_xor_sync(0xFFFFFFFFu, squares, mask);
-    return other;
-  }
+// What the gradient of a row's logits is made of.
+struct alignas(16) RowGradient {
+  float largest;
+  float factor;         // of e^(x - largest)
+  float penalty_share;  // Entropy: see CrossEntropyGradient. LogitL2: factor of the logit
+  int32_t target;       // negative: there is no gradient
 };
 
-template <class T>
 struct LossArgs {
-  T* logits;
   float* loss;
   float* penalty;    // may be absent
   int32_t* correct;  // may be absent
   const int32_t* targets;
+  RowGradient* gradients;  // may be absent
   int64_t width;
   LossOptions options;
-  int cached;  // packs of 8 logits that fit in shared memory
 };
 
-template <class T>
-__device__ __forceinline__ float exp_of(float x) {
-  if constexpr (sizeof(T) == 2) return __expf(x);
-  return expf(x);
+// The largest element of some packs; NaN counts only where there is nothing else.
+template <int packs>
+__device__ __forceinline__ float largest_of(const Pack8<Bf16> (&batch)[packs]) {
+  // Two at a time: even and odd places.
+  const auto larger = [](uint32_t a, uint32_t b) {
+    const __nv_bfloat162 most =
+        __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+    return *reinterpret_cast<const uint32_t*>(&most);
+  };
+  uint32_t pair = batch[0].raw.x;
+#pragma unroll
+  for (int b = 0; b < packs; ++b) {
+    const uint4 raw = batch[b].raw;
+    pair = larger(larger(pair, larger(raw.x, raw.y)), larger(raw.z, raw.w));
+  }
+  return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+}
+template <int packs>
+__device__ __forceinline__ float largest_of(const Pack8<float> (&batch)[packs]) {
+  float most = batch[0].at(0);
+#pragma unroll
+  for (int b = 0; b < packs; ++b) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) most = fmaxf(most, batch[b].at(j));
+  }
+  return most;
 }
 
-// One block for each row. The row is read once into shared memory (what does not fit is read again, mostly
-// from L2) and its gradient written once.
+// The softmax of some of a row's logits. Penalties need sums of their own.
+template <class T, bool penalised>
+struct SoftmaxPart {
+  float largest;  // at least -FLT_MAX, so that differences to it are numbers
+  float sum;      // of e^(x - largest)
+  float shifted;  // of e^(x - largest) * (x - largest), for the entropy
+  float squares;
+
+  __device__ static SoftmaxPart empty() { return {-FLT_MAX, 0.0f, 0.0f, 0.0f}; }
+
+  // Measures the sums from another reference, which is not below the largest.
+  __device__ __forceinline__ void move_to(float reference) {
+    const float down = largest - reference, factor = exp_of<T>(down);
+    if constexpr (penalised) shifted = factor > 0.0f ? factor * (shifted + sum * down) : 0.0f;
+    sum *= factor;
+    largest = reference;
+  }
+
+  template <int packs>
+  __device__ __forceinline__ void add(const Pack8<T> (&batch)[packs]) {
+    move_to(fmaxf(largest, largest_of(batch)));
+#pragma unroll
+    for (int b = 0; b < packs; ++b) {
+      float e[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float down = batch[b].at(j) - largest;
+        e[j] = exp_of<T>(down);
+        if constexpr (penalised) shifted += e[j] > 0.0f ? e[j] * down : 0.0f;
+      }
+      sum += ((e[0] + e[1]) + (e[2] + e[3])) + ((e[4] + e[5]) + (e[6] + e[7]));
+    }
+  }
+
+  __device__ void add_squares(const Pack8<T>& pack, int count) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) squares += pack.at(j) * pack.at(j);
+    }
+  }
+
+  // All parts of a warp, in every lane.
+  __device__ void join_warp() {
+    float reference = largest;
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2)
+      reference = fmaxf(reference, __shfl_xor_sync(0xFFFFFFFFu, reference, mask));
+    move_to(reference);
+    sum = warp_sum(sum);
+    if constexpr (penalised) {
+      shifted = warp_sum(shifted);
+      squares = warp_sum(squares);
+    }
+  }
+};
+
+// Elements from `count` on become -Inf, which has no part in a softmax.
+template <class T>
+__device__ __forceinline__ Pack8<T> without_padding(const Pack8<T>& pack, int count) {
+  T elements[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) elements[j] = j < count ? pack.element(j) : from_float<T>(-INFINITY);
+  return Pack8<T>::of(elements);
+}
+
+// Whether one of the first `count` logits is `value`; for the whole block.
 template <class T, bool vector>
-__global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(const LossArgs<T> args) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto* cache = reinterpret_cast<Pack8<T>*>(memory);
-  __shared__ __align__(16) unsigned char parts_memory[kLossWarps * sizeof(Softmax)];
-  auto* parts = reinterpret_cast<Softmax*>(parts_memory);
-  __shared__ float target_logit_shared;
+__device__ bool any_is(const T* logits, int count, int width, float value) {
+  bool found = false;
+  for (int i = 8 * static_cast<int>(threadIdx.x); i < count; i += 8 * kLossThreads) {
+    const Pack8<T> pack = load8<vector>(logits + i, width - i);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) found = found || (i + j < count && pack.at(j) == value);
+  }
+  return __syncthreads_or(found);
+}
+
+// One block for each row, which is read once. Six blocks beside each other have enough loads under way.
+template <class T, bool penalised, bool vector>
+__global__ void __launch_bounds__(kLossThreads, 6)
+    cross_entropy_kernel(const T* all_logits, const LossArgs args) {
   const int64_t row = blockIdx.x;
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int width = static_cast<int>(args.width), vocab = static_cast<int>(args.options.vocab);
-  const int packs = (width + 7) / 8, live_packs = (vocab + 7) / 8;
-  T* logits = args.logits + row * args.width;
+  const T* logits = all_logits + row * args.width;
   const int32_t target = args.targets[row];
   if (target < 0) {
-    if (args.options.backward) {
-      for (int i = thread; i < packs; i += kLossThreads)
-        store8<vector>(logits + 8 * i, Pack8<T>::zero(), width - 8 * i);
-    }
-    if (thread == 0) {
-      args.loss[row] = 0.0f;
-      if (args.penalty) args.penalty[row] = 0.0f;
-      if (args.correct) args.correct[row] = 0;
-    }
+    if (thread != 0) return;
+    args.loss[row] = 0.0f;
+    if (args.penalty) args.penalty[row] = 0.0f;
+    if (args.correct) args.correct[row] = 0;
+    if (args.gradients) args.gradients[row] = {0.0f, 0.0f, 0.0f, -1};
     return;
   }
 
-  const bool wants_entropy = args.options.penalty == PenaltyKind::Entropy;
-  Softmax seen;
-  // Several loads are under way before the first is used.
-  constexpr int kBatch = 4;
-  for (int begin = thread; begin < live_packs; begin += kBatch * kLossThreads) {
+  const float target_logit = to_float(logits[target]);
+  using Part = SoftmaxPart<T, penalised>;
+  Part part = Part::empty();
+  constexpr int kBatch = sizeof(T) == 2 ? 4 : 2;
+  constexpr int kStep = 8 * kLossThreads * kBatch;  // logits that the block reads at once
+  int first = 8 * thread;
+  for (int begin = 0; begin + kStep <= vocab; begin += kStep, first += kStep) {
+    Pack8<T> batch[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) batch[b] = load8<vector>(logits + first + 8 * b * kLossThreads, 8);
+    part.add(batch);
+    if constexpr (penalised) {
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) part.add_squares(batch[b], 8);
+    }
+  }
+  if (vocab % kStep != 0) {
     Pack8<T> batch[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int i = begin + b * kLossThreads;
-      if (i < live_packs) batch[b] = load8<vector>(logits + 8 * i, width - 8 * i);
+      const int i = first + 8 * b * kLossThreads;
+      if (i < vocab) batch[b] = load8<vector>(logits + i, width - i);
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int i = begin + b * kLossThreads;
-      if (i >= live_packs) continue;
-      if (i < args.cached) cache[i] = batch[b];
-      const int count = vocab - 8 * i;
-      float v[8];
-      batch[b].unpack(v);
-      float largest = seen.largest;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (j < count && v[j] > largest) {
-          largest = v[j];
-          seen.first = 8 * i + j;
-        }
-      }
-      seen.move_to(largest);
-      seen.largest = largest;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (j >= count) continue;
-        const float down = v[j] - largest;
-        const float e = v[j] == -INFINITY ? 0.0f : exp_of<T>(down);
-        seen.sum += e;
-        if (wants_entropy && e > 0.0f) seen.shifted += e * down;
-        seen.squares += v[j] * v[j];
-        if (8 * i + j == target) target_logit_shared = v[j];
-      }
+      const int count = vocab - (first + 8 * b * kLossThreads);
+      if (count <= 0) break;
+      if constexpr (penalised) part.add_squares(batch[b], count);
+      const Pack8<T> one[1] = {count < 8 ? without_padding(batch[b], count) : batch[b]};
+      part.add(one);
     }
   }
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) seen.join(seen.from_lane(mask));
-  if (thread % 32 == 0) parts[thread / 32] = seen;
+
+  __shared__ Part parts[kLossWarps];
+  part.join_warp();
+  if (lane == 0) parts[thread / 32] = part;
   __syncthreads();
-  seen = parts[0];
-  for (int w = 1; w < kLossWarps; ++w) seen.join(parts[w]);
+  if (thread >= 32 && !args.correct) return;
+  part = lane < kLossWarps ? parts[lane] : Part::empty();
+  part.join_warp();
 
-  const float target_logit = target_logit_shared;
-  const float log_total = logf(seen.sum), lse = seen.largest + log_total, inverse = 1.0f / seen.sum;
-  const float weight = args.options.penalty_weight;
-  const float entropy = log_total - inverse * seen.shifted;
-  if (thread == 0) {
-    args.loss[row] = log_total - (target_logit - seen.largest);
-    if (args.correct) args.correct[row] = seen.first == target ? 1 : 0;
-    if (args.penalty) {
-      float penalty = 0.0f;
-      if (args.options.penalty == PenaltyKind::ZLoss) penalty = weight * lse * lse;
-      if (args.options.penalty == PenaltyKind::Entropy) penalty = -weight * entropy;
-      if (args.options.penalty == PenaltyKind::LogitL2)
-        penalty = weight * seen.squares / static_cast<float>(vocab);
-      args.penalty[row] = penalty;
-    }
+  if (args.correct) {
+    const bool largest = target_logit == part.largest;
+    const bool correct = largest && !any_is<T, vector>(logits, target, width, target_logit);
+    if (thread == 0) args.correct[row] = correct ? 1 : 0;
   }
-  if (!args.options.backward) return;
+  if (thread != 0) return;
+  const float log_total = logf(part.sum), lse = part.largest + log_total, inverse = 1.0f / part.sum;
+  const float scale = args.options.gradient_scale, weight = args.options.penalty_weight;
+  args.loss[row] = log_total - (target_logit - part.largest);
+  RowGradient gradient{part.largest, scale * inverse, 0.0f, target};
+  float penalty = 0.0f;
+  if constexpr (penalised) {
+    if (args.options.penalty == PenaltyKind::Entropy) {
+      const float entropy = log_total - inverse * part.shifted;
+      penalty = -weight * entropy;
+      gradient.penalty_share = 1.0f + weight * (entropy - log_total);
+    } else {
+      penalty = weight * part.squares / static_cast<float>(vocab);
+      gradient.penalty_share = scale * (2.0f * weight / static_cast<float>(vocab));
+    }
+  } else if (args.options.penalty == PenaltyKind::ZLoss) {
+    penalty = weight * lse * lse;
+    gradient.factor *= 1.0f + 2.0f * weight * lse;
+  }
+  if (args.penalty) args.penalty[row] = penalty;
+  if (args.gradients) args.gradients[row] = gradient;
+}
 
-  const float scale = args.options.gradient_scale;
-  const float per_probability =
-      args.options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
-  const float per_logit =
-      args.options.penalty == PenaltyKind::LogitL2 ? 2.0f * weight / static_cast<float>(vocab) : 0.0f;
-  const float factor = per_probability * inverse;
-#pragma unroll 4
-  for (int i = thread; i < packs; i += kLossThreads) {
-    Pack8<T> pack = Pack8<T>::zero();
-    if (i < live_packs) pack = i < args.cached ? cache[i] : load8<vector>(logits + 8 * i, width - 8 * i);
-    float v[8];
-    pack.unpack(v);
+// Without a penalty and with ZLoss, d loss / d x = factor * e^(x - largest) - scale where x is the target's.
+// Entropy multiplies the first term by penalty_share + weight * (x - largest); LogitL2 adds penalty_share * x.
+template <class T, bool penalised>
+struct CrossEntropyGradient {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
+  static constexpr bool kCopies = false;
+  static constexpr bool kSums = false;  // a head has no bias; partial sums would lie in the scratch of the rows
+  struct Raw {
+    Pack8<T> logits;
+    RowGradient row;
+  };
+  const T* logits;
+  const RowGradient* rows;
+  int width;
+  int vocab;
+  int first;  // column where the op stands
+  float scale;
+  float weight;
+  bool entropy;
+
+  __device__ CrossEntropyGradient at(int64_t row, int64_t col) const {
+    CrossEntropyGradient here = *this;
+    here.logits += row * width + col;
+    here.rows += row;
+    here.first = static_cast<int>(col);
+    return here;
+  }
+  template <bool vector>
+  __device__ Raw load(int line, int64_t count) const {
+    return {load8<vector>(logits + line * width, count), rows[line]};
+  }
+  // Fused operations are spelt out, so that the bits are the same in whatever kernel this becomes part of.
+  __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
+    const RowGradient& row = raw.row;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int index = 8 * i + j;
-      const float down = v[j] - seen.largest, e = exp_of<T>(down);
-      const float one = index == target ? 1.0f : 0.0f;
-      float gradient;
-      if (wants_entropy) {
-        const float p = e * inverse;
-        gradient = p - one + (p > 0.0f ? weight * p * (down - log_total + entropy) : 0.0f);
-      } else {
-        gradient = e * factor - one + per_logit * v[j];
+      const float x = raw.logits.at(j), down = x - row.largest;
+      const float e = exp_of<T>(down), share = __fmul_rn(e, row.factor);
+      out[0][j] = share;
+      if constexpr (penalised) {
+        if (entropy) {
+          out[0][j] = e > 0.0f ? __fmul_rn(share, fmaf(weight, down, row.penalty_share)) : 0.0f;
+        } else {
+          out[0][j] = fmaf(row.penalty_share, x, share);
+        }
       }
-      v[j] = index < vocab ? scale * gradient : 0.0f;
     }
-    store8<vector>(logits + 8 * i, Pack8<T>::pack(v), width - 8 * i);
+    const int live = row.target < 0 ? 0 : vocab - first, hit = row.target - first;
+    if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j == hit) out[0][j] = __fsub_rn(out[0][j], scale);
+      if (j >= live) out[0][j] = 0.0f;
+    }
   }
-}
+  __device__ int64_t column(int64_t col, int) const {
+    return col;
+  }
+};
 
 }  // namespace
 }  // namespace device
 
-void CudaBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                                const LossOptions& options) {
+void CudaBackend::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
+                                Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
-  const OpScope scope(profiler_, OpKind::Loss, op, (options.backward ? 2 : 1) * bytes_of(logits));
   const int64_t rows = logits.rows(), width = logits.cols();
   require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}",
           op, options.vocab, width);
@@ -204,33 +307,54 @@ void CudaBackend::cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tens
   require(
       loss.dtype == DType::F32 && targets.dtype == DType::I32 && (!correct || correct.dtype == DType::I32),
       "[cuda] {}: losses are fp32, targets and correct int32", op);
-  narrow<int>(width + 8);
+  const Tensor& dlogits = gradient.dense;
+  require(!dlogits || (dlogits.rows() == rows && dlogits.cols() == width && dlogits.dtype == logits.dtype),
+          "[cuda] {}: the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype),
+          dlogits.shape.to_string(), name_of(logits.dtype), logits.shape.to_string());
+  narrow<int>(width + 8 * 4 * device::kLossThreads);  // columns are counted in int
   if (rows == 0) return;
-  dispatch_real(op, logits.dtype, [&]<class T>(T) {
-    using Pack = device::Pack8<T>;
-    // Up to half of a multiprocessor's memory, so that two blocks run beside each other; all of it for longer
-    // rows.
-    constexpr int64_t kHalf = 108 << 10, kAll = 220 << 10;
-    const int64_t needed = div_up(options.vocab, 8) * static_cast<int64_t>(sizeof(Pack));
-    const int64_t bytes = needed <= kHalf ? needed : std::min(needed, kAll);
-    device::LossArgs<T> args{
-        .logits = static_cast<T*>(logits.data),
-        .loss = static_cast<float*>(loss.data),
-        .penalty = static_cast<float*>(penalty.data),
-        .correct = static_cast<int32_t*>(correct.data),
-        .targets = static_cast<const int32_t*>(targets.data),
-        .width = width,
-        .options = options,
-        .cached = options.backward ? narrow<int>(bytes / static_cast<int64_t>(sizeof(Pack))) : 0};
-    const auto shared = static_cast<size_t>(options.backward ? bytes : 0);
+
+  Scratch scratch = this->scratch(op);
+  auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
+  const device::LossArgs args{.loss = static_cast<float*>(loss.data),
+                              .penalty = static_cast<float*>(penalty.data),
+                              .correct = static_cast<int32_t*>(correct.data),
+                              .targets = static_cast<const int32_t*>(targets.data),
+                              .gradients = row_gradients,
+                              .width = width,
+                              .options = options};
+  const auto run = [&]<class T, bool penalised>() {
+    const T* in = static_cast<const T*>(logits.data);
     const bool vector = width % 8 == 0 && aligned16(logits.data);
-    const auto kernel =
-        vector ? device::cross_entropy_kernel<T, true> : device::cross_entropy_kernel<T, false>;
-    cuda_check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-        op);
-    kernel<<<narrow<unsigned>(rows), device::kLossThreads, shared, stream()>>>(args);
-    check_launch(op);
+    {
+      const OpScope scope(profiler_, OpKind::Loss, op, bytes_of(logits));
+      const auto kernel = vector ? device::cross_entropy_kernel<T, penalised, true>
+                                 : device::cross_entropy_kernel<T, penalised, false>;
+      kernel<<<narrow<unsigned>(rows), device::kLossThreads, 0, stream()>>>(in, args);
+      check_launch(op);
+    }
+    if (!dlogits) return;
+    const OpScope scope(profiler_, OpKind::Loss, "cross_entropy_gradient", bytes_of(gradient, logits));
+    auto plan = plan_operand<T>(gradient, op);
+    if (gradient.column_sum) plan.dense = static_cast<T*>(dlogits.data);
+    const device::CrossEntropyGradient<T, penalised> tiles{
+        .logits = in,
+        .rows = row_gradients,
+        .width = narrow<int>(width),
+        .vocab = narrow<int>(options.vocab),
+        .first = 0,
+        .scale = options.gradient_scale,
+        .weight = options.penalty_weight,
+        .entropy = options.penalty == PenaltyKind::Entropy};
+    launch_tiles(*this, op, tiles,
+                 {.rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast},
+                 vector);
+    if (gradient.column_sum) add_column_sum(gradient.column_sum, dlogits);
+    finish_operand(gradient, plan);
+  };
+  const bool penalised = options.penalty == PenaltyKind::Entropy || options.penalty == PenaltyKind::LogitL2;
+  dispatch_real(op, logits.dtype, [&]<class T>(T) {
+    penalised ? run.template operator()<T, true>() : run.template operator()<T, false>();
   });
 }
 

@@ -118,6 +118,11 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
   }
 }
 
+void CudaBackend::feed(std::span<const InputCopy> inputs) {
+  const OpScope scope(profiler_, OpKind::Copy, "feed");
+  input_feed_.send(inputs, stream());
+}
+
 void CudaBackend::copy_to_host(void* to, Tensor from) {
   const auto bytes = static_cast<size_t>(from.bytes());
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_host(to, from.data, bytes, stream());

@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_plan.h"
 #include "backend/cuda/graph_cache.h"
+#include "backend/cuda/input_feed.h"
 #include "backend/cuda/profiler.h"
 #include "backend/cuda/staged_copy.h"
 #include "backend/cuda_workspace.h"
@@ -52,6 +53,7 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<void> allocate(int64_t bytes) override;
   void copy_to_device(Tensor to, const void* from) override;
+  void feed(std::span<const InputCopy> inputs) override;
   void copy_to_host(void* to, Tensor from) override;
   void copy(Tensor to, Tensor from) override;
   void zero(Tensor tensor) override;
@@ -92,8 +94,8 @@ class CudaBackend final : public Backend {
   void activation_forward(Activation kind, const Operand& h, Tensor x) override;
   void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
 
-  void cross_entropy(Tensor logits, Tensor loss, Tensor penalty, Tensor correct, Tensor targets,
-                     const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
+                     Tensor targets, const LossOptions& options) override;
 
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;
@@ -137,6 +139,7 @@ class CudaBackend final : public Backend {
   CudaOptions options_;
   CudaStream stream_;
   StagedCopy staged_copy_;
+  InputFeed input_feed_;
   Profiler profiler_{stream_.get()};
   GraphCache graphs_{stream_.get()};
   int sm_count_ = 0;

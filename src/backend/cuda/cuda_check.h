@@ -75,4 +75,15 @@ inline DeviceMemory allocate_device(size_t bytes, const char* op) {
   return DeviceMemory(memory);
 }
 
+struct HostFree {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+using PinnedMemory = std::unique_ptr<void, HostFree>;
+
+inline PinnedMemory allocate_pinned(size_t bytes, const char* op) {
+  void* memory = nullptr;
+  cuda_check(cudaMallocHost(&memory, bytes), op);
+  return PinnedMemory(memory);
+}
+
 }  // namespace octet

@@ -1,50 +1,36 @@
-#include "backend/cuda/device/tile_kernel.cuh"
+#include "backend/cuda/norm.cuh"
 
 namespace octet {
 namespace device {
 namespace {
 
-// A block takes a group of whole rows. First each warp takes rows and finds their statistics; then the block
-// goes over the group again tile by tile, now from L2, and writes the result in all its forms. So few rows
-// are in flight at a time that the second reading rarely reaches DRAM. Blocks walk over groups, so that they
-// can keep sums over rows.
+// Norms of any type and width (norm_strip.cu has bf16 rows of usual widths). A block takes a group of whole rows. First
+// each warp takes rows and finds their statistics; then the block goes over the group again tile by tile, now from L2,
+// and writes the result in all its forms. So few rows are in flight at a time that the second reading rarely reaches
+// DRAM. Blocks walk over groups, so that they can keep sums over rows.
 constexpr int kNormThreads = 512;
 constexpr int kNormWarps = kNormThreads / 32;
-constexpr int64_t kGroupElements = 65536;
+constexpr int kNormRows = 16;  // of a group
+using NormTile = Tile<kNormRows, kNormThreads>;
+static_assert(NormTile::kWarpRows == 1);  // each thread has columns of its own
 
-template <class T>
-struct NormForwardArgs {
-  int64_t rows, width;
-  const T* x;
-  const T* delta;  // absent: the residual is x
-  T* residual;
-  const T* gain;
-  const T* bias;  // may be absent
-  float* mean;
-  float* inv;
-  float epsilon;
-  T* y;  // absent: not stored
-  CastTarget cast;
-};
-
-template <class T, int group_rows, bool layer_norm, bool vector>
+template <class T, bool layer_norm, bool vector>
 __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const NormForwardArgs<T> args) {
-  using NormTile = Tile<group_rows, kNormThreads>;
   __shared__ alignas(16) uint32_t words[NormTile::kWords];
-  __shared__ float means[group_rows], invs[group_rows];
+  __shared__ float means[kNormRows], invs[kNormRows];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t width = args.width;
   const CastTarget& cast = args.cast;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const int64_t groups = (args.rows + group_rows - 1) / group_rows;
+  const int64_t groups = (args.rows + kNormRows - 1) / kNormRows;
   // Not __restrict__ and not const: it may be x itself, and it is read back by other threads of the block.
   T* source = args.delta ? args.residual : const_cast<T*>(args.x);
   uint32_t amax = 0;
 
   for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
-    const int64_t row0 = group * group_rows;
-    for (int r = warp; r < group_rows && row0 + r < args.rows; r += kNormWarps) {
+    const int64_t row0 = group * kNormRows;
+    for (int r = warp; r < kNormRows && row0 + r < args.rows; r += kNormWarps) {
       const int64_t line = (row0 + r) * width;
       float sum = 0.0f;  // of the values for LayerNorm, of their squares for RmsNorm
       // Several loads are under way before the first store: the compiler may not move loads over it, since the residual
@@ -153,50 +139,31 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
   if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
 }
 
-template <class T>
-struct NormBackwardArgs {
-  int64_t rows, width;
-  T* dresidual;  // in place
-  bool store;
-  const T* dy;
-  const T* residual;
-  const T* gain;
-  const float* mean;
-  const float* inv;
-  float* gain_sums;  // (blocks, width) partial sums, each when wanted
-  float* bias_sums;
-  float* column_sums;  // of the new dresidual
-  CastTarget cast;
-};
-
-template <class T, int group_rows, bool layer_norm, bool vector>
+template <class T, bool layer_norm, bool vector>
 __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const NormBackwardArgs<T> args) {
-  using NormTile = Tile<group_rows, kNormThreads>;
   __shared__ alignas(16) uint32_t words[NormTile::kWords];
-  __shared__ float means[group_rows], invs[group_rows], mean_g[group_rows], mean_gx[group_rows];
-  // (sums wanted, warps along the rows, padded width): each place has one owner, so the order of additions is
-  // fixed.
+  __shared__ float means[kNormRows], invs[kNormRows], mean_g[kNormRows], mean_gx[kNormRows];
+  // (sums wanted, padded width): each place has one owner, so the order of additions is fixed.
   extern __shared__ __align__(16) float accumulators[];
   const int64_t width = args.width;
   const int padded = static_cast<int>((width + 7) / 8 * 8);
-  const int plane = NormTile::kWarpRows * padded;
   const int gain_plane = 0;
   const int bias_plane = args.gain_sums ? 1 : 0;
   const int column_plane = bias_plane + (args.bias_sums ? 1 : 0);
   const int planes = column_plane + (args.column_sums ? 1 : 0);
-  for (int i = static_cast<int>(threadIdx.x); i < planes * plane; i += kNormThreads) accumulators[i] = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x); i < planes * padded; i += kNormThreads) accumulators[i] = 0.0f;
 
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const CastTarget& cast = args.cast;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const int64_t groups = (args.rows + group_rows - 1) / group_rows;
+  const int64_t groups = (args.rows + kNormRows - 1) / kNormRows;
   uint32_t amax = 0;
   __syncthreads();
 
   for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
-    const int64_t row0 = group * group_rows;
-    for (int r = warp; r < group_rows && row0 + r < args.rows; r += kNormWarps) {
+    const int64_t row0 = group * kNormRows;
+    for (int r = warp; r < kNormRows && row0 + r < args.rows; r += kNormWarps) {
       const int64_t line = (row0 + r) * width;
       const float inv = args.inv[row0 + r], mean = layer_norm ? args.mean[row0 + r] : 0.0f;
       float sum_g = 0.0f, sum_gx = 0.0f;
@@ -270,7 +237,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
           x[j] += __shfl_xor_sync(0xFFFFFFFFu, x[j], 16);
         }
         if (lane >= 8 || count <= 0) return;
-        float* place = accumulators + index * plane + NormTile::warp_row() * padded + static_cast<int>(col);
+        float* place = accumulators + index * padded + static_cast<int>(col);
 #pragma unroll
         for (int j = 0; j < 8; ++j) place[j] += x[j];
       };
@@ -295,9 +262,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
   }
   const auto write = [&](float* output, int index) {
     for (int c = static_cast<int>(threadIdx.x); c < width; c += kNormThreads) {
-      float total = 0.0f;
-      for (int w = 0; w < NormTile::kWarpRows; ++w) total += accumulators[index * plane + w * padded + c];
-      output[blockIdx.x * width + c] = total;
+      output[blockIdx.x * width + c] = accumulators[index * padded + c];
     }
   };
   if (args.gain_sums) write(args.gain_sums, gain_plane);
@@ -311,23 +276,14 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
 
 namespace {
 
-// Calls fn<rows of a group, layer_norm, vector>(). A group has at most 65536 elements, or 16 rows; fp32 and
-// rows that are no whole vectors always have 16, which keeps the number of kernels down.
-template <class T, class Function>
-void dispatch_norm(NormKind kind, int64_t width, bool vector, const Function& fn) {
-  const auto with_kind = [&]<int rows, bool with_vectors>() {
-    if (kind == NormKind::LayerNorm) {
-      fn.template operator()<rows, true, with_vectors>();
-    } else {
-      fn.template operator()<rows, false, with_vectors>();
-    }
-  };
-  if (!vector) return with_kind.template operator()<16, false>();
-  if constexpr (sizeof(T) == 2) {
-    if (width * 64 <= device::kGroupElements) return with_kind.template operator()<64, true>();
-    if (width * 32 <= device::kGroupElements) return with_kind.template operator()<32, true>();
+// Calls fn<layer_norm, vector>().
+template <class Function>
+void dispatch_norm(NormKind kind, bool vector, const Function& fn) {
+  if (kind == NormKind::LayerNorm) {
+    vector ? fn.template operator()<true, true>() : fn.template operator()<true, false>();
+  } else {
+    vector ? fn.template operator()<false, true>() : fn.template operator()<false, false>();
   }
-  with_kind.template operator()<16, true>();
 }
 
 void check_norm(const char* op, NormKind kind, const Tensor& x, const Tensor& y, const Tensor& gain,
@@ -345,6 +301,10 @@ bool vectors_fit(int64_t width, std::initializer_list<const void*> pointers, con
   bool fit = width % 8 == 0 && reinterpret_cast<uintptr_t>(cast.rowwise) % 8 == 0;
   for (const void* pointer : pointers) fit = fit && aligned16(pointer);
   return fit;
+}
+
+unsigned general_blocks(int64_t rows, int multiprocessors) {
+  return narrow<unsigned>(std::min<int64_t>(div_up(rows, device::kNormRows), 2 * multiprocessors));
 }
 
 void check_colwise(const char* op, const device::CastTarget& cast, int64_t rows) {
@@ -388,11 +348,18 @@ void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual,
     const bool vector = vectors_fit(
         args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, plan.dense},
         plan.cast);
-    dispatch_norm<T>(kind, args.width, vector, [&]<int rows, bool layer_norm, bool with_vectors>() {
-      const int64_t blocks = std::min<int64_t>(div_up(args.rows, rows), 2 * sm_count());
-      device::norm_forward_kernel<T, rows, layer_norm, with_vectors>
-          <<<narrow<unsigned>(blocks), device::kNormThreads, 0, stream()>>>(args);
-    });
+    const auto general = [&] {
+      dispatch_norm(kind, vector, [&]<bool layer_norm, bool with_vectors>() {
+        device::norm_forward_kernel<T, layer_norm, with_vectors>
+            <<<general_blocks(args.rows, sm_count()), device::kNormThreads, 0, stream()>>>(args);
+      });
+    };
+    if constexpr (sizeof(T) == 2) {
+      const auto strips = vector ? device::plan_forward_strips(*this, kind, args) : std::nullopt;
+      strips ? device::launch_forward_strips(*this, kind, args, *strips) : general();
+    } else {
+      general();
+    }
     check_launch(op);
     if (y.column_sum) add_column_sum(y.column_sum, y.dense);
     finish_operand(y, plan);
@@ -417,37 +384,46 @@ void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor 
     check_colwise(op, plan.cast, rows);
     const bool vector =
         vectors_fit(width, {dresidual.dense.data, dy.data, residual.data, gain.data}, plan.cast);
-    dispatch_norm<T>(kind, width, vector, [&]<int group_rows, bool is_layer_norm, bool with_vectors>() {
-      const int64_t blocks = std::min<int64_t>(div_up(rows, group_rows), 2 * sm_count());
-      Scratch space = scratch(op);
-      const auto sums = [&](bool wanted) { return wanted ? space.take<float>(blocks * width) : nullptr; };
-      const device::NormBackwardArgs<T> args{.rows = rows,
-                                             .width = width,
-                                             .dresidual = static_cast<T*>(dresidual.dense.data),
-                                             .store = plan.dense != nullptr,
-                                             .dy = static_cast<const T*>(dy.data),
-                                             .residual = static_cast<const T*>(residual.data),
-                                             .gain = static_cast<const T*>(gain.data),
-                                             .mean = static_cast<const float*>(mean.data),
-                                             .inv = static_cast<const float*>(inv.data),
-                                             .gain_sums = sums(static_cast<bool>(dgain)),
-                                             .bias_sums = sums(layer_norm && dbias),
-                                             .column_sums = sums(static_cast<bool>(dresidual.column_sum)),
-                                             .cast = plan.cast};
+    std::optional<device::StripLaunch> strips;
+    if (sizeof(T) == 2 && vector) {
+      strips = device::plan_backward_strips(*this, kind, rows, width, plan.cast.colwise != nullptr);
+    }
+    const unsigned blocks = strips ? strips->blocks : general_blocks(rows, sm_count());
+    Scratch space = scratch(op);
+    const auto sums = [&](bool wanted) { return wanted ? space.take<float>(blocks * width) : nullptr; };
+    const device::NormBackwardArgs<T> args{.rows = rows,
+                                           .width = width,
+                                           .dresidual = static_cast<T*>(dresidual.dense.data),
+                                           .store = plan.dense != nullptr,
+                                           .dy = static_cast<const T*>(dy.data),
+                                           .residual = static_cast<const T*>(residual.data),
+                                           .gain = static_cast<const T*>(gain.data),
+                                           .mean = static_cast<const float*>(mean.data),
+                                           .inv = static_cast<const float*>(inv.data),
+                                           .gain_sums = sums(static_cast<bool>(dgain)),
+                                           .bias_sums = sums(layer_norm && dbias),
+                                           .column_sums = sums(static_cast<bool>(dresidual.column_sum)),
+                                           .cast = plan.cast};
+    const auto general = [&] {
       const int planes = (args.gain_sums ? 1 : 0) + (args.bias_sums ? 1 : 0) + (args.column_sums ? 1 : 0);
-      const auto shared =
-          static_cast<size_t>(planes * (group_rows / 16) * round_up(width, 8)) * sizeof(float);
-      const auto kernel = device::norm_backward_kernel<T, group_rows, is_layer_norm, with_vectors>;
-      cuda_check(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-          op);
-      kernel<<<narrow<unsigned>(blocks), device::kNormThreads, shared, stream()>>>(args);
-      check_launch(op);
-      if (dgain) add_partials(*this, dgain, args.gain_sums, blocks, width, op);
-      if (args.bias_sums) add_partials(*this, dbias, args.bias_sums, blocks, width, op);
-      if (dresidual.column_sum)
-        add_partials(*this, dresidual.column_sum, args.column_sums, blocks, width, op);
-    });
+      const auto shared = static_cast<size_t>(planes * round_up(width, 8)) * sizeof(float);
+      dispatch_norm(kind, vector, [&]<bool is_layer_norm, bool with_vectors>() {
+        const auto kernel = device::norm_backward_kernel<T, is_layer_norm, with_vectors>;
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(shared)),
+                   op);
+        kernel<<<blocks, device::kNormThreads, shared, stream()>>>(args);
+      });
+    };
+    if constexpr (sizeof(T) == 2) {
+      strips ? device::launch_backward_strips(*this, kind, args, *strips) : general();
+    } else {
+      general();
+    }
+    check_launch(op);
+    add_partials(*this,
+                 {{dgain, args.gain_sums}, {dbias, args.bias_sums}, {dresidual.column_sum, args.column_sums}},
+                 blocks, width, op);
     finish_operand(dresidual, plan);
   });
 }

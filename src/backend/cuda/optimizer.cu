@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -62,9 +65,9 @@ __device__ __forceinline__ void store_words(uint16_t* to, const uint32_t (&x)[8]
   }
 }
 
-// Eight e4m3 codes and their values.
-__device__ __forceinline__ void load_codes(float (&x)[8], const void* data, float factor, bool vector,
-                                           int64_t place, int64_t count) {
+// The values of eight e4m3 codes.
+__device__ __forceinline__ void load_codes(float (&x)[8], const void* data, bool vector, int64_t place,
+                                           int64_t count) {
   const uint8_t* from = static_cast<const uint8_t*>(data) + place;
   uint32_t words[2] = {};
   if (vector) {
@@ -75,9 +78,7 @@ __device__ __forceinline__ void load_codes(float (&x)[8], const void* data, floa
     for (int j = 0; j < 8; ++j) words[j / 4] |= (j < count ? uint32_t{from[j]} : 0u) << (8 * (j % 4));
   }
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    x[j] = __fmul_rn(decode1(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))), false), factor);
-  }
+  for (int j = 0; j < 8; ++j) x[j] = decode1(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))), false);
 }
 
 __device__ __forceinline__ void store_codes(void* data, const uint32_t (&words)[2], bool vector,
@@ -100,15 +101,14 @@ __device__ __forceinline__ float row_max(float x) {
   return x;
 }
 
-// One step of an element, rounded after every operation as on the CPU. Leaves sqrt(v) in `root`.
+// One step of an element, rounded after every operation as on the CPU.
 __device__ __forceinline__ float adamw_update(const AdamTable& t, float keep, float clip, float w,
-                                              float gradient, float& m, float& v, float& root) {
+                                              float gradient, float& m, float& v) {
   const float g = __fmul_rn(gradient, clip);
   w = __fmul_rn(w, keep);
   m = __fadd_rn(m, __fmul_rn(t.one_minus_beta1, __fsub_rn(g, m)));
   v = __fadd_rn(__fmul_rn(v, t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
-  root = __fsqrt_rn(v);
-  const float denominator = __fadd_rn(__fmul_rn(root, t.inverse_root), t.epsilon);
+  const float denominator = __fadd_rn(__fmul_rn(__fsqrt_rn(v), t.inverse_root), t.epsilon);
   return __fsub_rn(w, __fmul_rn(t.step_size, __fdiv_rn(m, denominator)));
 }
 
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
       if (inside[h]) load_any(w[h], entry.weight, kBf16, vector, place[h], count[h]);
     }
     if (!skip) {
-      float m[kHalves][8], v[kHalves][8], root[kHalves][8];
+      float m[kHalves][8], v[kHalves][8];  // v: its root where moments are small
       RoundingBits random[kHalves];
       const int64_t block = row * across + tile_col / kTileCols;  // of small moments
       float m_factor = 0.0f, v_factor = 0.0f;
@@ -161,16 +161,14 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
       for (int h = 0; h < kHalves; ++h) {
         if (!inside[h]) {
 #pragma unroll
-          for (int j = 0; j < 8; ++j) m[h][j] = root[h][j] = 0.0f;
+          for (int j = 0; j < 8; ++j) m[h][j] = v[h][j] = 0.0f;
           continue;
         }
         float g[8];
         load_any(g, entry.gradient, entry.gradient_bf16, vector, place[h], count[h]);
         if constexpr (small_moments) {
-          load_codes(m[h], entry.m, m_factor, vector, place[h], count[h]);
-          load_codes(v[h], entry.v, v_factor, vector, place[h], count[h]);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) v[h][j] = __fmul_rn(v[h][j], v[h][j]);
+          load_codes(m[h], entry.m, vector, place[h], count[h]);
+          load_codes(v[h], entry.v, vector, place[h], count[h]);
         } else {
           load_any(m[h], entry.m, entry.moments_bf16, vector, place[h], count[h]);
           load_any(v[h], entry.v, entry.moments_bf16, vector, place[h], count[h]);
@@ -186,12 +184,17 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
           }
         }
         if (small_moments || stochastic) {
-          const int64_t group = row * ((entry.cols + 7) / 8) + (entry.cols - count[h]) / 8;
-          random[h] = RoundingBits::of(table.seed, entry.stream, table.step, group);
+          random[h] = RoundingBits::of(table.seed, entry.stream, table.step, row, (entry.cols + 7) / 8,
+                                       (entry.cols - count[h]) / 8);
         }
+        const SmallMomentStep step =
+            small_step(table, entry.keep, clip_factor, __fmul_rn(m_factor, table.beta1),
+                       __fmul_rn(v_factor, table.root_beta2));
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          w[h][j] = adamw_update(table, entry.keep, clip_factor, w[h][j], g[j], m[h][j], v[h][j], root[h][j]);
+          w[h][j] = small_moments
+                        ? step(w[h][j], g[j], m[h][j], v[h][j])
+                        : adamw_update(table, entry.keep, clip_factor, w[h][j], g[j], m[h][j], v[h][j]);
         }
         if constexpr (kBf16) {
           if (split) {
@@ -215,32 +218,31 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
         }
       }
       if constexpr (small_moments) {
-        float m_largest = 0.0f, v_largest = 0.0f;
+        float m_largest = 0.0f, root_largest = 0.0f;
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) {
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
             if (j >= count[h]) continue;  // beyond a row that is no whole number of vectors
             m_largest = fmaxf(m_largest, fabsf(m[h][j]));
-            v_largest = fmaxf(v_largest, root[h][j]);
+            root_largest = fmaxf(root_largest, v[h][j]);
           }
         }
-        const MomentScale m_scale = moment_scale(row_max(m_largest));
-        const MomentScale v_scale = moment_scale(row_max(v_largest));
+        m_largest = row_max(m_largest);
+        root_largest = row_max(root_largest);
         if (ElementTile::lane() % 8 == 0 && inside[0]) {
-          entry.m_scales[block] = m_scale.factor;
-          entry.v_scales[block] = v_scale.factor;
+          entry.m_scales[block] = moment_factor(m_largest);
+          entry.v_scales[block] = moment_factor(root_largest);
         }
+        const MomentShift m_shift = MomentShift::of(m_largest), root_shift = MomentShift::of(root_largest);
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) {
           if (!inside[h]) continue;
           uint32_t m_codes[2] = {}, v_codes[2] = {};
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
-            const float scaled = __fmul_rn(root[h][j], v_scale.inverse);
-            const uint32_t m_code = to_e4m3_stochastic(__fmul_rn(m[h][j], m_scale.inverse), random[h].m(j));
-            const uint32_t v_code =
-                max(uint32_t{to_e4m3_stochastic(scaled, random[h].v(j))}, scaled > 0.0f ? 1u : 0u);
+            const uint32_t m_code = to_e4m3_stochastic(m_shift(m[h][j]), random[h].m(j));
+            const uint32_t v_code = root_to_e4m3_stochastic(root_shift(v[h][j]), random[h].root(j));
             m_codes[j / 4] |= m_code << (8 * (j % 4));
             v_codes[j / 4] |= v_code << (8 * (j % 4));
           }
@@ -386,10 +388,13 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
   table->beta2 = options.beta2;
   table->one_minus_beta1 = static_cast<float>(1.0 - static_cast<double>(options.beta1));
   table->one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2));
+  table->root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2)));
+  table->root_one_minus_beta2 = static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2)));
   table->step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1);
   table->inverse_root = static_cast<float>(1.0 / std::sqrt(correction2));
   table->epsilon = options.epsilon;
   table->seed = options.seed;
+  table->keys = Philox(options.seed).keys<kRoundingRounds>();
   table->step = options.step;
 
   // Parameters of one kind share launches. Matrices of bf16 in whole vectors have kernels of their own, the general ones
@@ -406,22 +411,25 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
     if (p.weight.numel() == 0) continue;
     const AdamEntry entry = make_entry(p, options.learning_rate);
     const bool bf16 = p.weight.dtype == DType::BF16;
-    prepared.push_back({entry, kind_of(p), bf16, epsilon_in_range && entry.vector && bf16});
+    const bool tiles = epsilon_in_range && entry.vector && bf16 && entry.cols < (int64_t{1} << 28);
+    prepared.push_back({entry, kind_of(p), bf16, tiles});
   }
   const auto launch_all = [&](const auto& belongs, int64_t tile_cols, const auto& launch) {
     int64_t tiles = 0;
-    table->parameters = 0;
+    int count = 0;
     const auto flush = [&] {
-      if (table->parameters > 0) launch(tiles);
-      table->parameters = 0;
-      tiles = 0;
+      if (count > 0) launch(tiles);
+      tiles = count = 0;
+      std::fill(std::begin(table->first_tiles), std::end(table->first_tiles), INT32_MAX);
     };
+    flush();
     for (const Prepared& p : prepared) {
       if (!belongs(p)) continue;
-      AdamEntry& entry = table->entries[table->parameters++] = p.entry;
+      AdamEntry& entry = table->entries[count] = p.entry;
       entry.first_tile = tiles;
+      table->first_tiles[count++] = narrow<int32_t>(tiles);
       tiles += div_up(entry.rows, kAdamTile) * div_up(entry.cols, tile_cols);
-      if (table->parameters == kParametersPerLaunch) flush();
+      if (count == kParametersPerLaunch) flush();
     }
     flush();
   };

@@ -1,38 +1,47 @@
 #include "backend/cuda/optimizer.cuh"
 
 // AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 10 to 20
-// bytes an element has to pass through some eighty instructions, so these decide: the loop over rows stays rolled (the
-// code must fit the instruction cache), types are compile-time, and square root and division have one check for eight
-// elements. Results have the bits of the general kernel.
+// bytes an element has to pass through some sixty instructions, so these decide: the loop over rows stays rolled but for
+// pairs that share random bits (the code must fit the instruction cache), types are compile-time, offsets have 32 bits,
+// and square root and division have one check for eight elements or none. Results have the bits of the general kernel.
 
 namespace octet::device {
 namespace {
 
-constexpr int kTileThreads = 256;
+constexpr int kTileThreads = CodeTile::kThreads;
 constexpr int kTileWarps = kTileThreads / 32;
-constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;  // two at a time: 16 lanes hold a row
-static_assert(kAdamTile == kMomentBlock && kRowsPerWarp == 16);
+constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;
+constexpr int kRowsPerThread = kRowsPerWarp / 2;  // neighbours; 16 lanes hold a row
+static_assert(kAdamTile == CodeTile::kSize && kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
 
 // ---- arithmetic ----
 
-__device__ __forceinline__ float root_approx(float x) {
+__device__ __forceinline__ float root_approx(float x) {  // of 1 / sqrt(x)
   float y;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// __fsqrt_rn for 0 and for finite x of at least kSmallestSquare: an approximation and one Newton step.
+// __fsqrt_rn for finite x of at least kSmallestSquare, by one Newton step from an approximation of 1 / sqrt(x).
 constexpr float kSmallestSquare = 0x1p-101f;
-__device__ __forceinline__ float sqrt_in_range(float x) {
-  const float inverse = root_approx(fmaxf(x, kSmallestSquare));  // for 0 everything below is 0
+__device__ __forceinline__ float sqrt_in_range(float x, float inverse) {
   const float root = __fmul_rn(x, inverse), half = __fmul_rn(inverse, 0.5f);
   return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
+}
+// The same for 0, too.
+__device__ __forceinline__ float sqrt_or_zero(float x) {
+  return sqrt_in_range(x, root_approx(fmaxf(x, kSmallestSquare)));
+}
+
+// __frcp_rn for normal numbers below 2^126.
+__device__ __forceinline__ float inverse_in_range(float x) {
+  const float first = inverse_approx(x);
+  return __fmaf_rn(first, __fmaf_rn(-x, first, 1.0f), first);
 }
 
 // __fdiv_rn where neither the quotient nor the remainders leave the normal numbers.
 __device__ __forceinline__ float divide_in_range(float a, float b) {
-  const float first = inverse_approx(b);
-  const float inverse = __fmaf_rn(first, __fmaf_rn(-b, first, 1.0f), first);
+  const float inverse = inverse_in_range(b);
   const float quotient = __fmul_rn(a, inverse);
   return __fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient);
 }
@@ -40,30 +49,43 @@ constexpr float kLargestDivisor = 0x1p30f;     // the smallest is epsilon, which
 constexpr float kSmallestDividend = 0x1p-90f;  // or 0
 constexpr float kLargestDividend = 0x1p60f;
 
-// moment_scale of ops/stochastic.h. Block maxima beyond 2^60 take the plain divisions.
-__device__ __forceinline__ MomentScale moment_scale_of(float largest) {
-  if (!(largest > 0x1p-100f)) return {0.0f, 0.0f};
-  if (!(largest < 0x1p60f)) return {__fdiv_rn(largest, 448.0f), __fdiv_rn(448.0f, largest)};
-  return {divide_in_range(largest, 448.0f), divide_in_range(448.0f, largest)};
-}
+// For SmallMomentStep: its squares are in the range of sqrt_in_range until they overflow, and its divisors lie between
+// epsilon, which the host checks, and 2^64 / sqrt(1 - beta2).
+struct QuickMath {
+  static_assert(SmallMomentStep::kSmallestSquare >= kSmallestSquare);
+  __device__ __forceinline__ static float root(float x) { return sqrt_in_range(x, root_approx(x)); }
+  __device__ __forceinline__ static float inverse(float x) { return inverse_in_range(x); }
+};
 
-// to_e4m3_stochastic of ops/stochastic.h up to the code: the value of that code (or 480, which is to saturate). `sign` is
-// the sign bit of x, 0 where it is known to be positive.
-__device__ __forceinline__ float round_to_e4m3(float x, uint32_t sign, uint32_t noise) {
-  const float move = __uint_as_float(fabsf(x) < kSmallestNormalE4m3 ? 0x3C800000u | sign : 0u);  // 2^-6
-  const uint32_t bits = __float_as_uint(__fadd_rn(x, move)) + noise;
-  return __fsub_rn(__uint_as_float(bits & 0xFFF00000u), move);
-}
+// ---- codes ----
 
-__device__ __forceinline__ void decode8(float (&x)[8], uint2 codes, float factor) {
+__device__ __forceinline__ void decode8(float (&x)[8], uint2 codes) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t word = i < 2 ? codes.x : codes.y;
     const auto pair = static_cast<__nv_fp8x2_storage_t>(i % 2 ? word >> 16 : word & 0xFFFFu);
     const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-    x[2 * i] = __fmul_rn(values.x, factor);
-    x[2 * i + 1] = __fmul_rn(values.y, factor);
+    x[2 * i] = values.x;
+    x[2 * i + 1] = values.y;
   }
+}
+
+// RoundingBits::noise in one instruction: three bytes of a word below a zero.
+__device__ __forceinline__ uint32_t noise_of(const RoundingBits& bits, int j) {
+  constexpr uint32_t kBytes[4] = {0x4321, 0x4210, 0x4103, 0x4032};
+  return __byte_perm(bits.words[j / 4], 0u, kBytes[j % 4]);
+}
+
+// The upper bytes of eight words. `at_least_one` is for the codes of roots.
+template <bool at_least_one>
+__device__ __forceinline__ uint2 upper_bytes(const uint32_t (&x)[8]) {
+  uint32_t halves[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    halves[i] = __byte_perm(x[2 * i], x[2 * i + 1], 0x7632);
+    if constexpr (at_least_one) halves[i] = __vmaxu2(halves[i], 0x01000100u);
+  }
+  return make_uint2(__byte_perm(halves[0], halves[1], 0x7531), __byte_perm(halves[2], halves[3], 0x7531));
 }
 
 // ---- eight elements of a row ----
@@ -86,37 +108,60 @@ struct MomentPacks<AdamMoments::E4M3> {
   using Element = uint8_t;
 };
 
+// Where a thread's eight columns of its first row lie, and the factors of m (in even lanes) or of v (in odd ones). There
+// are too few registers to keep the address of each.
+template <class G, AdamMoments moments>
+struct AdamPlaces {
+  using M = typename MomentPacks<moments>::Element;
+  const AdamEntry& entry;
+  int64_t place;
+  float* factors;
+
+  __device__ __forceinline__ Bf16* weight(uint32_t offset) const {
+    return static_cast<Bf16*>(entry.weight) + (place + offset);
+  }
+  __device__ __forceinline__ const G* gradient(uint32_t offset) const {
+    return static_cast<const G*>(entry.gradient) + (place + offset);
+  }
+  __device__ __forceinline__ M* m(uint32_t offset) const {
+    return static_cast<M*>(entry.m) + (place + offset);
+  }
+  __device__ __forceinline__ M* v(uint32_t offset) const {
+    return static_cast<M*>(entry.v) + (place + offset);
+  }
+  __device__ __forceinline__ uint16_t* remainder(uint32_t offset) const {
+    return entry.remainder + (place + offset);
+  }
+};
+
+// What is loaded for eight columns of a row.
 template <class G, AdamMoments moments, bool split>
 struct AdamRaw {
   Pack8<Bf16> weight;
   Pack8<G> gradient;
   typename MomentPacks<moments>::Type m, v;
   uint4 remainder;
-  float m_factor, v_factor;
+  float factor;
 
-  __device__ __forceinline__ void load(const AdamEntry& entry, int64_t place, int64_t block) {
-    using M = typename MomentPacks<moments>::Element;
-    weight = Pack8<Bf16>::load(static_cast<const Bf16*>(entry.weight) + place);
-    gradient = Pack8<G>::load(static_cast<const G*>(entry.gradient) + place);
-    const M* m_place = static_cast<const M*>(entry.m) + place;
-    const M* v_place = static_cast<const M*>(entry.v) + place;
+  __device__ __forceinline__ void load(const AdamPlaces<G, moments>& from, uint32_t offset, uint32_t block) {
+    weight = Pack8<Bf16>::load(from.weight(offset));
+    gradient = Pack8<G>::load(from.gradient(offset));
     if constexpr (moments == AdamMoments::E4M3) {
-      m = *reinterpret_cast<const uint2*>(m_place);
-      v = *reinterpret_cast<const uint2*>(v_place);
-      m_factor = entry.m_scales[block];
-      v_factor = entry.v_scales[block];
+      m = *reinterpret_cast<const uint2*>(from.m(offset));
+      v = *reinterpret_cast<const uint2*>(from.v(offset));
+      factor = from.factors[block];
     } else {
-      m = Pack8<M>::load(m_place);
-      v = Pack8<M>::load(v_place);
+      using M = typename MomentPacks<moments>::Element;
+      m = Pack8<M>::load(from.m(offset));
+      v = Pack8<M>::load(from.v(offset));
     }
-    if constexpr (split) remainder = *reinterpret_cast<const uint4*>(entry.remainder + place);
+    if constexpr (split) remainder = *reinterpret_cast<const uint4*>(from.remainder(offset));
   }
 };
 
-// One step of eight elements, rounded after every operation as on the CPU. Leaves sqrt(v) in `root`.
+// One step of eight elements, rounded after every operation as on the CPU.
 __device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, float clip, float (&w)[8],
-                                              const float (&gradient)[8], float (&m)[8], float (&v)[8],
-                                              float (&root)[8]) {
+                                              const float (&gradient)[8], float (&m)[8], float (&v)[8]) {
   constexpr uint32_t kSquareBits = std::bit_cast<uint32_t>(kSmallestSquare);
   constexpr uint32_t kDividendBits = std::bit_cast<uint32_t>(kSmallestDividend);
   bool rare = false;
@@ -127,8 +172,7 @@ __device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, fl
     w[j] = __fmul_rn(w[j], keep);
     m[j] = __fadd_rn(m[j], __fmul_rn(t.one_minus_beta1, __fsub_rn(g, m[j])));
     v[j] = __fadd_rn(__fmul_rn(v[j], t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
-    root[j] = sqrt_in_range(v[j]);
-    denominator[j] = __fadd_rn(__fmul_rn(root[j], t.inverse_root), t.epsilon);
+    denominator[j] = __fadd_rn(__fmul_rn(sqrt_or_zero(v[j]), t.inverse_root), t.epsilon);
     ratio[j] = divide_in_range(m[j], denominator[j]);
     // Between 0 and the smallest, both excluded: 0 wraps around.
     rare |= __float_as_uint(v[j]) - 1u < kSquareBits - 1u;
@@ -138,70 +182,57 @@ __device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, fl
   if (rare) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      root[j] = __fsqrt_rn(v[j]);
-      ratio[j] = __fdiv_rn(m[j], __fadd_rn(__fmul_rn(root[j], t.inverse_root), t.epsilon));
+      ratio[j] = __fdiv_rn(m[j], __fadd_rn(__fmul_rn(__fsqrt_rn(v[j]), t.inverse_root), t.epsilon));
     }
   }
 #pragma unroll
   for (int j = 0; j < 8; ++j) w[j] = __fsub_rn(w[j], __fmul_rn(t.step_size, ratio[j]));
 }
 
-// Over the 16 lanes of a row: the scales of both moments. Even lanes work for m, odd ones for v, and then they
-// exchange what all need.
-struct RowScales {
-  float m_inverse, v_inverse;
-  float factor;  // of m in even lanes, of v in odd ones
+// In a row of 16 lanes even lanes work for m and odd ones for the roots of v; this gives all of them both results.
+struct OfMoments {
+  float m, root;
 };
-__device__ __forceinline__ RowScales row_scales(float m_largest, float v_largest) {
-  const bool odd = threadIdx.x % 2 == 1;
-  const float given = __shfl_xor_sync(0xFFFFFFFFu, odd ? m_largest : v_largest, 1);
-  float largest = fmaxf(odd ? v_largest : m_largest, given);
+__device__ __forceinline__ OfMoments exchange(float own, bool odd) {
+  const float other = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
+  return {odd ? other : own, odd ? own : other};
+}
+
+// The factor of this lane's moment, while the moments become what e4m3_magnitude takes.
+__device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], bool odd) {
+  constexpr uint32_t kAll = 0xFFFFFFFFu;
+  float m_largest = fabsf(m[0]), root_largest = root[0];
+#pragma unroll
+  for (int j = 1; j < 8; ++j) {
+    m_largest = fmaxf(m_largest, fabsf(m[j]));
+    root_largest = fmaxf(root_largest, root[j]);
+  }
+  const float given = __shfl_xor_sync(kAll, odd ? m_largest : root_largest, 1);
+  float largest = fmaxf(odd ? root_largest : m_largest, given);
 #pragma unroll
   for (int offset = 2; offset < 16; offset *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, offset));
+    largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, offset));
   }
-  const MomentScale own = moment_scale_of(largest);
-  const float other = __shfl_xor_sync(0xFFFFFFFFu, own.inverse, 1);
-  return {odd ? other : own.inverse, odd ? own.inverse : other, own.factor};
-}
-
-// ---- the transposed codes ----
-
-// Codes lie in shared memory as in the matrix: rows of 32 words of 4 columns, scattered so that no access meets itself in
-// a bank.
-__device__ __forceinline__ int code_word(int row, int word) {
-  return 32 * row + (word ^ (row / 16 * 4));
-}
-
-// Each thread turns 16 rows of 4 columns; eight neighbours write 128 rows of a column.
-__device__ __forceinline__ void write_transposed_tile(const uint32_t* words, uint8_t* colwise, int64_t rows,
-                                                      int64_t cols, int64_t tile_row, int64_t tile_col) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int first_row = thread % 8 * 16, word = thread / 8;
-  const int64_t row = tile_row + first_row, col = tile_col + 4 * word;
-  if (row >= rows || col >= cols) return;
-  uint32_t turned[4][4];  // [column][four rows]
+  const float factor = moment_factor(largest);
+  float inverse = inverse_in_range(__fmul_rn(factor, 1.0f / kE4m3AsFp32));
+  if (!(factor > 0.0f)) inverse = 0.0f;
+  if (__any_sync(kAll, largest >= kLargeMoment)) {
+    const MomentShift own = MomentShift::of(largest);
+    const OfMoments first = exchange(own.first, odd);
+    inverse = own.inverse;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    uint32_t block[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) block[r] = words[code_word(first_row + 4 * i + r, word)];
-    transpose_bytes(block);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
-  }
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there
-    uint8_t* to = colwise + (col + c) * rows + row;
-    if (rows % 16 == 0) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        if (row + j < rows) to[j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
-      }
+    for (int j = 0; j < 8; ++j) {
+      m[j] = __fmul_rn(m[j], first.m);
+      root[j] = __fmul_rn(root[j], first.root);
     }
   }
+  const OfMoments inverses = exchange(inverse, odd);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    m[j] = __fmul_rn(m[j], inverses.m);
+    root[j] = __fmul_rn(root[j], inverses.root);
+  }
+  return factor;
 }
 
 // ---- the kernel ----
@@ -212,144 +243,160 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   constexpr bool small = moments == AdamMoments::E4M3;
   using M = typename MomentPacks<moments>::Element;
-  __shared__ alignas(16) uint32_t words[kAdamTile * kAdamTile / 4];
+  __shared__ alignas(16) uint32_t words[CodeTile::kWords];
   const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const CastTarget& cast = entry.cast;
   if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t rows = entry.rows, cols = entry.cols;
-  const int64_t across = (cols + kAdamTile - 1) / kAdamTile, tile = blockIdx.x - entry.first_tile;
+  const auto across = static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile);
+  const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
   const int64_t tile_row = tile / across * kAdamTile, tile_col = tile % across * kAdamTile;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
   const bool same_codes = cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2;
 
+  // Threads beyond an edge do what one before it does, so that nothing branches, and store nothing.
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int tile_line = kRowsPerWarp * warp + lane / 16;  // then every second row
-  const int64_t col = tile_col + 8 * (lane % 16);
-  const bool column_inside = col < cols;
-  const Philox random_bits(table.seed, entry.stream);
+  const int first_line = kRowsPerWarp * warp + kRowsPerThread * (lane / 16), word = 2 * (lane % 16);
+  const int64_t rows_left = rows - tile_row - first_line;
+  const int rows_here = static_cast<int>(min(rows_left, int64_t{kRowsPerThread}));  // may be negative
+  const int last_line = max(rows_here, 1) - 1;
+  const int64_t row = min(tile_row + first_line, rows - 1);
+  const bool column_inside = tile_col + 4 * word < cols;
+  const int64_t col = tile_col + (column_inside ? 4 * word : 0);
+  const int lines = column_inside ? rows_here : 0;
+  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // of the second lane even where it has no columns
+  const int64_t place = row * cols + col;
+  const int64_t block = row * across + tile % across;
+  const AdamPlaces<G, moments> places{entry, place,
+                                      (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
+  const auto width = static_cast<uint32_t>(cols);
+  const bool odd = lane % 2 == 1;
+  const float beta = odd ? table.root_beta2 : table.beta1;
+  const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
+  uint32_t* const staged = words + CodeTile::place(warp, first_line, word);
   uint32_t amax = 0;
 
-  AdamRaw<G, moments, split> next;
-  const auto load = [&](int line) {
-    const int64_t row = tile_row + line;
-    if (column_inside && row < rows) next.load(entry, row * cols + col, row * across + tile_col / kAdamTile);
-  };
-  load(tile_line);
-#pragma unroll 1
-  for (int line = tile_line; line < kRowsPerWarp * (warp + 1); line += 2) {
-    const AdamRaw<G, moments, split> raw = next;
-    if (line + 2 < kRowsPerWarp * (warp + 1)) load(line + 2);  // is under way during what follows
-    const int64_t row = tile_row + line, place = row * cols + col;
-    const bool inside = column_inside && row < rows;
-    Pack8<Bf16> kept = inside ? raw.weight : Pack8<Bf16>::zero();
-    if (!skip) {
-      float w[8], g[8], m[8], v[8], root[8];
-      std::array<uint32_t, 4> random{};
-      if (inside) {
-        raw.weight.unpack(w);
-        raw.gradient.unpack(g);
-        if constexpr (small) {
-          decode8(m, raw.m, raw.m_factor);
-          decode8(v, raw.v, raw.v_factor);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) v[j] = __fmul_rn(v[j], v[j]);
-        } else {
-          raw.m.unpack(m);
-          raw.v.unpack(v);
-        }
-        if constexpr (split) {
-          const uint32_t low[4] = {raw.remainder.x, raw.remainder.y, raw.remainder.z, raw.remainder.w};
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const auto part = static_cast<int16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
-            w[j] = __uint_as_float(__float_as_uint(w[j]) + static_cast<uint32_t>(static_cast<int32_t>(part)));
-          }
-        }
-        if constexpr (small || !split) {
-          const int64_t group = row * (cols / 8) + col / 8;
-          random =
-              random_bits.words((static_cast<uint64_t>(table.step) << 40) + static_cast<uint64_t>(group));
-        }
-        adamw_update8(table, entry.keep, clip_factor, w, g, m, v, root);
-        const RoundingBits bits{random};
-        uint32_t upper[4], lower[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t a = __float_as_uint(w[2 * i]), b = __float_as_uint(w[2 * i + 1]);
-          const uint32_t up_a = a + (split ? 0x8000u : bits.weight(2 * i));
-          const uint32_t up_b = b + (split ? 0x8000u : bits.weight(2 * i + 1));
-          upper[i] = __byte_perm(up_a, up_b, 0x7632);
-          lower[i] = __byte_perm(a, b, 0x5410);
-        }
-        kept.raw = make_uint4(upper[0], upper[1], upper[2], upper[3]);
-        kept.store(static_cast<Bf16*>(entry.weight) + place);
-        if constexpr (split) {
-          store16(entry.remainder + place, make_uint4(lower[0], lower[1], lower[2], lower[3]));
-        }
-        if constexpr (!small) {
-          Pack8<M>::pack(m).store(static_cast<M*>(entry.m) + place);
-          Pack8<M>::pack(v).store(static_cast<M*>(entry.v) + place);
-        }
-      } else if constexpr (small) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) m[j] = root[j] = 0.0f;
-      }
-      if constexpr (small) {
-        float m_largest = 0.0f, v_largest = 0.0f;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          m_largest = fmaxf(m_largest, fabsf(m[j]));
-          v_largest = fmaxf(v_largest, root[j]);
-        }
-        const RowScales scales = row_scales(m_largest, v_largest);
-        // The second lane too where its own columns lie behind the end of a row with eight in its last block.
-        if (row < rows && lane % 16 < 2) {
-          const int64_t block = row * across + tile_col / kAdamTile;
-          (lane % 16 == 0 ? entry.m_scales : entry.v_scales)[block] = scales.factor;
-        }
-        if (inside) {
-          const RoundingBits bits{random};
-          uint32_t m_codes[2], v_codes[2];
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            m[j] = __fmul_rn(m[j], scales.m_inverse);
-            m[j] = round_to_e4m3(m[j], __float_as_uint(m[j]) & 0x80000000u, rounding_noise(bits.m(j)));
-            // A root above zero never becomes code 0.
-            root[j] = __fmul_rn(root[j], scales.v_inverse);
-            root[j] =
-                fmaxf(round_to_e4m3(root[j], 0u, rounding_noise(bits.v(j))), root[j] > 0.0f ? 0x1p-9f : 0.0f);
-          }
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            m_codes[i] = encode4<false>(m[4 * i], m[4 * i + 1], m[4 * i + 2], m[4 * i + 3]);
-            v_codes[i] = encode4<false>(root[4 * i], root[4 * i + 1], root[4 * i + 2], root[4 * i + 3]);
-          }
-          *reinterpret_cast<uint2*>(static_cast<uint8_t*>(entry.m) + place) =
-              make_uint2(m_codes[0], m_codes[1]);
-          *reinterpret_cast<uint2*>(static_cast<uint8_t*>(entry.v) + place) =
-              make_uint2(v_codes[0], v_codes[1]);
-        }
-      }
-    }
-    if (!cast.record) continue;
-    amax = max(amax, magnitude_bits(kept));
+  // Codes of a row of new weights. `plain`: as in most training, in both directions the same and e4m3.
+  const auto cast_row = [&]<bool plain>(const Pack8<Bf16>& kept, int i) {
+    if (i < lines) amax = max(amax, magnitude_bits(kept));
     uint2 codes{};
-    if (cast.rowwise) {
-      codes = encode8(kept, row_scale, cast.row_e5m2);
-      if (inside) *reinterpret_cast<uint2*>(cast.rowwise + place) = codes;
+    if (plain || cast.rowwise) {
+      codes = encode8(kept, row_scale, !plain && cast.row_e5m2);
+      if (i < lines)
+        *reinterpret_cast<uint2*>(cast.rowwise + place + static_cast<uint32_t>(i) * width) = codes;
     }
-    if (cast.colwise) {
-      if (!same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
-      *reinterpret_cast<uint2*>(words + code_word(line, 2 * (lane % 16))) = codes;
+    if (plain || cast.colwise) {
+      if (!plain && !same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
+      *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
+  };
+  AdamRaw<G, moments, split> next;
+  const auto load = [&](int i) {
+    const auto line = static_cast<uint32_t>(min(i, last_line));
+    next.load(places, line * width, line * across);
+  };
+  std::array<uint32_t, 4> random{};  // for two rows
+  const auto update_row = [&]<bool plain>(int i, int parity) {
+    const AdamRaw<G, moments, split> raw = next;
+    if (i + 1 < kRowsPerThread) {
+      load(i + 1);  // is under way during what follows
+    } else {
+      next = {};
+    }
+    const auto offset = static_cast<uint32_t>(i) * width;
+    const bool inside = i < lines;
+    if ((small || !split) && parity == 0) {
+      random = Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (width / 8));
+    }
+    const RoundingBits bits = parity == 0 ? RoundingBits{{random[0], random[1]}}  // no run-time index
+                                          : RoundingBits{{random[2], random[3]}};
+    float w[8], g[8], m[8], v[8];  // v: its root where moments are small
+    raw.weight.unpack(w);
+    raw.gradient.unpack(g);
+    if constexpr (split) {
+      const uint32_t low[4] = {raw.remainder.x, raw.remainder.y, raw.remainder.z, raw.remainder.w};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const auto part = static_cast<int16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
+        w[j] = __uint_as_float(__float_as_uint(w[j]) + static_cast<uint32_t>(static_cast<int32_t>(part)));
+      }
+    }
+    if constexpr (small) {
+      decode8(m, raw.m);
+      decode8(v, raw.v);
+      const OfMoments moments_kept = exchange(__fmul_rn(raw.factor, beta), odd);
+      const SmallMomentStep step =
+          small_step(table, entry.keep, clip_factor, moments_kept.m, moments_kept.root);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) w[j] = step.template operator()<QuickMath>(w[j], g[j], m[j], v[j]);
+    } else {
+      raw.m.unpack(m);
+      raw.v.unpack(v);
+      adamw_update8(table, entry.keep, clip_factor, w, g, m, v);
+      if (inside) {
+        Pack8<M>::pack(m).store(places.m(offset));
+        Pack8<M>::pack(v).store(places.v(offset));
+      }
+    }
+    uint32_t upper[4], lower[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t a = __float_as_uint(w[2 * pair]), b = __float_as_uint(w[2 * pair + 1]);
+      const uint32_t up_a = a + (split ? 0x8000u : noise_of(bits, 2 * pair) >> 8);
+      const uint32_t up_b = b + (split ? 0x8000u : noise_of(bits, 2 * pair + 1) >> 8);
+      upper[pair] = __byte_perm(up_a, up_b, 0x7632);
+      lower[pair] = __byte_perm(a, b, 0x5410);
+    }
+    const Pack8<Bf16> kept{make_uint4(upper[0], upper[1], upper[2], upper[3])};
+    if (inside) {
+      kept.store(places.weight(offset));
+      if constexpr (split) {
+        store16(places.remainder(offset), make_uint4(lower[0], lower[1], lower[2], lower[3]));
+      }
+    }
+    if constexpr (small) {
+      const float factor = shift_moments(m, v, odd);
+      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * across] = factor;
+      uint32_t m_codes[8], v_codes[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        m_codes[j] = e4m3_magnitude(m[j], noise_of(bits, j ^ 4)) | (__float_as_uint(m[j]) & 0x80000000u);
+        v_codes[j] = e4m3_magnitude(v[j], noise_of(bits, j ^ 2));
+      }
+      if (inside) {
+        *reinterpret_cast<uint2*>(places.m(offset)) = upper_bytes<false>(m_codes);
+        *reinterpret_cast<uint2*>(places.v(offset)) = upper_bytes<true>(v_codes);
+      }
+    }
+    if (plain || cast.record) cast_row.template operator()<plain>(kept, i);
+  };
+  const auto update_rows = [&]<bool plain>() {
+    load(0);
+#pragma unroll 1
+    for (int i = 0; i < kRowsPerThread; i += small ? 2 : 1) {
+      update_row.template operator()<plain>(i, small ? 0 : i % 2);
+      if constexpr (small) update_row.template operator()<plain>(i + 1, 1);
+    }
+  };
+  if (skip) {
+#pragma unroll 1
+    for (int i = 0; i < kRowsPerThread; ++i) {
+      const auto line = static_cast<uint32_t>(min(i, last_line));
+      cast_row.template operator()<false>(Pack8<Bf16>::load(places.weight(line * width)), i);
+    }
+  } else if (small && cast.record && cast.colwise && same_codes && !cast.row_e5m2) {
+    update_rows.template operator()<true>();
+  } else {
+    update_rows.template operator()<false>();
   }
   if (!cast.record) return;
   if (cast.colwise) {
     __syncthreads();
-    write_transposed_tile(words, cast.colwise, rows, cols, tile_row, tile_col);
+    CodeTile::write_transposed(words, cast.colwise, rows, tile_row,
+                               [&](int c) { return tile_col + c < cols ? tile_col + c : -1; });
   }
   const int64_t tiles = across * ((rows + kAdamTile - 1) / kAdamTile);
   record_amax(amax, cast, static_cast<unsigned int>(tiles));

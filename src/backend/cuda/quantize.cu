@@ -9,33 +9,51 @@ template <class T>
 struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = true;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
-  int64_t width;
+  int width;
 
+  __device__ CastOp at(int64_t row, int64_t col) const { return {x + row * width + col, width}; }
   template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    return load8<vector>(x + row * width + col, count);
+  __device__ Raw load(int line, int64_t count) const {
+    return load8<vector>(x + line * width, count);
   }
   __device__ int64_t column(int64_t col, int) const { return col; }
 };
 
-template <class G>
-__global__ void add_partials_kernel(G* sum, const float* partials, int64_t count, int64_t width) {
-  // 32 columns x 8 shares of the partials; the shares are added in fixed order.
-  __shared__ float shares[8][33];
+struct PartialTable {
+  struct Entry {
+    void* sum;
+    const float* partials;
+    bool bf16;
+  };
+  Entry entries[3];
+};
+
+// 32 columns x 32 shares of the partials. Then a warp adds the shares of each column, in fixed order.
+constexpr int kPartialShares = 32;
+__global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count, int64_t width) {
+  __shared__ float shares[kPartialShares][33];
+  const PartialTable::Entry& entry = table.entries[blockIdx.y];
   const int64_t column = blockIdx.x * 32ll + threadIdx.x;
   float total = 0.0f;
   if (column < width) {
-    for (int64_t i = threadIdx.y; i < count; i += 8) total += partials[i * width + column];
+#pragma unroll 4
+    for (int64_t i = threadIdx.y; i < count; i += kPartialShares) total += entry.partials[i * width + column];
   }
   shares[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  for (int i = 1; i < 8; ++i) total += shares[i][threadIdx.x];
-  sum[column] = from_float<G>(to_float(sum[column]) + total);
+  total = warp_sum(shares[threadIdx.x][threadIdx.y]);
+  const int64_t own = blockIdx.x * 32ll + threadIdx.y;
+  if (threadIdx.x != 0 || own >= width) return;
+  const auto add = [&](auto* sum) {
+    using G = std::remove_reference_t<decltype(*sum)>;
+    sum[own] = from_float<G>(to_float(sum[own]) + total);
+  };
+  entry.bf16 ? add(static_cast<Bf16*>(entry.sum)) : add(static_cast<float*>(entry.sum));
 }
 
 // One warp for each slot.
@@ -80,13 +98,20 @@ __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const u
 }  // namespace
 }  // namespace device
 
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
-                  int64_t width, const char* op) {
-  const dim3 block(32, 8);
-  dispatch_real(op, column_sum.dtype, [&]<class G>(G) {
-    device::add_partials_kernel<<<narrow<unsigned>(div_up(width, 32)), block, 0, backend.stream()>>>(
-        static_cast<G*>(column_sum.data), partials, count, width);
-  });
+void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
+                  const char* op) {
+  device::PartialTable table{};
+  unsigned present = 0;
+  for (const PartialSum& sum : sums) {
+    if (!sum.partials) continue;
+    require(present < std::size(table.entries), "[cuda] {}: too many sums over partials", op);
+    dispatch_real(op, sum.sum.dtype, [&]<class G>(G) {
+      table.entries[present++] = {sum.sum.data, sum.partials, sizeof(G) == 2};
+    });
+  }
+  if (present == 0) return;
+  const dim3 grid(narrow<unsigned>(div_up(width, 32)), present), block(32, device::kPartialShares);
+  device::add_partials_kernel<<<grid, block, 0, backend.stream()>>>(table, count, width);
   check_launch(op);
 }
 
@@ -123,7 +148,7 @@ void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastT
                Tensor column_sum) {
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
-    const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), cols};
+    const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), narrow<int>(cols)};
     device::TileOutput<T> out{.rows = rows, .cols = cols, .width = cols, .cast = cast};
     launch_tiles(backend, "quantize", op, out, cols % 8 == 0 && aligned16(operand.dense.data), column_sum);
   });
@@ -177,7 +202,7 @@ void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
 void CudaBackend::add_column_sum(Tensor column_sum, Tensor x) {
   const OpScope scope(profiler_, OpKind::Other, "add_column_sum", bytes_of(x));
   dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
-    const device::CastOp<T> op{static_cast<const T*>(x.data), x.cols()};
+    const device::CastOp<T> op{static_cast<const T*>(x.data), narrow<int>(x.cols())};
     device::TileOutput<T> out{.rows = x.rows(), .cols = x.cols(), .width = x.cols()};
     launch_tiles(*this, "add_column_sum", op, out, x.cols() % 8 == 0 && aligned16(x.data), column_sum);
   });

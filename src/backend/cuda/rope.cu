@@ -9,44 +9,49 @@ template <class T>
 struct RopeOp {
   using Type = T;
   static constexpr int kOutputs = 2;
+  static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> low, high;
+    int32_t position;  // known early, so that the table's loads wait for nothing
   };
   const T* x;
   const int32_t* positions;
   const float* table;
-  int64_t width;
+  int width;
   int half;     // of the head
   int rotated;  // heads
   float direction;
+  int first = 0;  // column of the thread
 
   __device__ int64_t column(int64_t col, int output) const {
     const int c = static_cast<int>(col);
     return static_cast<int64_t>(c / half) * (2 * half) + c % half + output * half;
   }
-  template <bool vector>
-  __device__ Raw load(int64_t row, int64_t col, int64_t count) const {
-    const T* line = x + row * width;
-    if constexpr (vector) {
-      const int64_t c = column(col, 0);
-      return {Pack8<T>::load(line + c), Pack8<T>::load(line + c + half)};
-    } else {
-      float low[8], high[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        low[j] = j < count ? to_float(line[column(col + j, 0)]) : 0.0f;
-        high[j] = j < count ? to_float(line[column(col + j, 1)]) : 0.0f;
-      }
-      return {Pack8<T>::pack(low), Pack8<T>::pack(high)};
-    }
+  __device__ RopeOp at(int64_t row, int64_t col) const {
+    RopeOp op = *this;
+    op.x += row * width;
+    op.positions += row;
+    op.first = static_cast<int>(col);
+    return op;
   }
-  __device__ void compute(const Raw& raw, int64_t row, int64_t col, float (&out)[2][8]) const {
-    const float* cosine = table + static_cast<int64_t>(positions[row]) * (2 * half);
+  template <bool vector>
+  __device__ Raw load(int line, int64_t count) const {
+    const T* from = x + line * width;
+    float low[8], high[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int c = static_cast<int>(col) + j, i = c % half;
+      low[j] = j < count ? to_float(from[column(first + j, 0)]) : 0.0f;
+      high[j] = j < count ? to_float(from[column(first + j, 1)]) : 0.0f;
+    }
+    return {Pack8<T>::pack(low), Pack8<T>::pack(high), positions[line]};
+  }
+  __device__ void compute(const Raw& raw, float (&out)[2][8]) const {
+    const float* cosine = table + static_cast<int64_t>(raw.position) * (2 * half);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int c = first + j, i = c % half;
       const float a = raw.low.at(j), b = raw.high.at(j);
       if (c / half < rotated) {
         const float s = direction * cosine[half + i];
@@ -60,17 +65,30 @@ struct RopeOp {
   }
 };
 
-// The same with whole vectors of the table: for heads of a multiple of 16.
+// The same with whole vectors of data and table: for heads of a multiple of 16. There `x` and `table` point at the
+// thread's own columns, and `rotated` says whether they are rotated at all.
 template <class T>
 struct RopeVectorOp : RopeOp<T> {
   using Raw = typename RopeOp<T>::Raw;
-  __device__ void compute(const Raw& raw, int64_t row, int64_t col, float (&out)[2][8]) const {
+  __device__ RopeVectorOp at(int64_t row, int64_t col) const {
+    const int c = static_cast<int>(col);
+    RopeVectorOp op = *this;
+    op.x += row * this->width + this->column(col, 0);
+    op.positions += row;
+    op.table += c % this->half;
+    op.rotated = c / this->half < this->rotated;
+    return op;
+  }
+  template <bool vector>
+  __device__ Raw load(int line, int64_t) const {
+    const T* from = this->x + line * this->width;
+    return {Pack8<T>::load(from), Pack8<T>::load(from + this->half), this->positions[line]};
+  }
+  __device__ void compute(const Raw& raw, float (&out)[2][8]) const {
     raw.low.unpack(out[0]);
     raw.high.unpack(out[1]);
-    const int c = static_cast<int>(col);
-    if (c / this->half >= this->rotated) return;
-    const float* cosine =
-        this->table + static_cast<int64_t>(this->positions[row]) * (2 * this->half) + c % this->half;
+    if (!this->rotated) return;
+    const float* cosine = this->table + static_cast<int64_t>(raw.position) * (2 * this->half);
     float cosines[8], sines[8];
     Pack8<float>::load(cosine).unpack(cosines);
     Pack8<float>::load(cosine + this->half).unpack(sines);
@@ -104,7 +122,7 @@ void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const devi
     rope.x = static_cast<const T*>(x.data);
     rope.positions = static_cast<const int32_t*>(positions.data);
     rope.table = static_cast<const float*>(table.data);
-    rope.width = x.cols();
+    rope.width = narrow<int>(x.cols());
     rope.half = half;
     rope.rotated = narrow<int>(rotated);
     rope.direction = direction;

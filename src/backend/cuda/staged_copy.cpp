@@ -24,10 +24,7 @@ void parallel_copy(void* to, const void* from, size_t bytes) {
 
 void StagedCopy::prepare() {
   for (Stage& stage : stages_) {
-    if (stage.memory) continue;
-    void* memory = nullptr;
-    cuda_check(cudaMallocHost(&memory, kPiece), "pinned memory for copies");
-    stage.memory.reset(memory);
+    if (!stage.memory) stage.memory = allocate_pinned(kPiece, "pinned memory for copies");
   }
 }
 

@@ -17,12 +17,9 @@ class StagedCopy {
   void to_device(void* to, const void* from, size_t bytes, cudaStream_t stream);
 
  private:
-  struct HostFree {
-    void operator()(void* memory) const { cudaFreeHost(memory); }
-  };
   struct Stage {
-    std::unique_ptr<void, HostFree> memory;  // pinned
-    CudaEvent done;                          // of the last copy that used it
+    PinnedMemory memory;
+    CudaEvent done;  // of the last copy that used it
   };
   void prepare();
 

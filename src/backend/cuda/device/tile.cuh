@@ -42,6 +42,64 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
+// The first `count` of 16 codes of a column, in any place.
+__device__ __forceinline__ void store_some_codes(uint8_t* to, uint4 codes, int64_t count) {
+  const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    if (j < count) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
+  }
+}
+
+// The codes of a tile of 128 x 128 in shared memory, as they lie in the matrix: rows of 32 words of 4 columns, scattered
+// so that no access of a warp meets itself in a bank. For blocks of 256 threads.
+struct CodeTile {
+  static constexpr int kSize = 128;
+  static constexpr int kThreads = 256;
+  static constexpr int kWords = kSize * kSize / 4;
+
+  // `band` is row / 16.
+  __device__ __forceinline__ static int place(int band, int row, int word) { return 32 * row + (word ^ (4 * band)); }
+
+  // Eight codes at columns [8 * group, 8 * group + 8).
+  __device__ __forceinline__ static void put(uint32_t* words, int band, int row, int group, uint2 codes) {
+    *reinterpret_cast<uint2*>(words + place(band, row, 2 * group)) = codes;
+  }
+
+  // Writes the tile to `colwise` (columns, rows): each thread turns 16 rows of 4 columns, eight neighbours write
+  // 128 rows of a column. `column_of(c)` is the matrix column of the tile's column c, or negative where there is none.
+  // The block must meet at a barrier before this, and after it before the next put.
+  template <class ColumnOf>
+  __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise, int64_t rows,
+                                                          int64_t tile_row, const ColumnOf& column_of) {
+    const int band = static_cast<int>(threadIdx.x % 8u), word = static_cast<int>(threadIdx.x / 8u);
+    const int64_t row = tile_row + 16 * band;
+    if (row >= rows) return;
+    uint32_t turned[4][4];  // [column][four rows]
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t block[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) block[r] = words[place(band, 16 * band + 4 * i + r, word)];
+      transpose_bytes(block);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int64_t column = column_of(4 * word + c);
+      if (column < 0) continue;
+      uint8_t* to = colwise + column * rows + row;
+      const uint4 codes = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
+      if (rows % 16 == 0) {
+        *reinterpret_cast<uint4*>(to) = codes;
+      } else {
+        store_some_codes(to, codes, rows - row);
+      }
+    }
+  }
+};
+
 // A tile of a matrix in a block of `kThreads` threads. Each thread holds 4 rows x 8 columns: rows are read
 // and written along columns in vectors of 8 elements, and the transposed codes along rows in vectors of 16
 // after a trip through shared memory, in words of 4 rows of one column.
@@ -96,15 +154,13 @@ struct Tile {
       if (whole) {
         *reinterpret_cast<uint4*>(to) = codes;
       } else {
-        const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          if (row + j < rows) to[j] = static_cast<uint8_t>(parts[j / 4] >> (8 * (j % 4)));
-        }
+        store_some_codes(to, codes, rows - row);
       }
     }
   }
 };
+
+using ElementTile = Tile<128, 256>;
 
 template <bool vector, class T>
 __device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, int64_t count) {
@@ -125,5 +181,24 @@ __device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
       __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
   return max(pair << 16, pair & 0xFFFF0000u);
 }
+
+// The largest magnitude of many values, as bits; NaN orders above Inf.
+template <class T>
+struct MagnitudeMax {
+  uint32_t largest = 0;
+  __device__ __forceinline__ void add(const Pack8<T>& values) { largest = max(largest, magnitude_bits(values)); }
+  __device__ __forceinline__ uint32_t bits() const { return largest; }
+};
+// Two halves side by side until the end.
+template <>
+struct MagnitudeMax<Bf16> {
+  uint32_t pair = 0;
+  __device__ __forceinline__ void add(const Pack8<Bf16>& values) {
+    constexpr uint32_t kMask = 0x7FFF7FFFu;
+    const uint4 raw = values.raw;
+    pair = __vimax3_u16x2(__vimax3_u16x2(raw.x & kMask, raw.y & kMask, raw.z & kMask), raw.w & kMask, pair);
+  }
+  __device__ __forceinline__ uint32_t bits() const { return max(pair << 16, pair & 0xFFFF0000u); }
+};
 
 }  // namespace octet::device

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device/tile.cuh"
 
 namespace octet::device {
-
-using ElementTile = Tile<128, 256>;
 
 template <class T>
 struct TileOutput {
@@ -20,96 +19,103 @@ struct TileOutput {
 };
 
 // The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of
-// its forms.
+// its forms. A block walks down a strip of tiles. A warp takes 16 rows of a tile, two at a time: 16 lanes hold a
+// row, and the loads of the next kAhead rows are under way. Few values are held at once, so that many warps fit, and
+// addresses cost one instruction, since rows are counted from the place where the thread stands (`at`).
 //
-// Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row),
-//   Raw load<vector>(row, col, count)              up to `count` of 8 columns
-//   void compute(raw, row, col, float (&)[kOutputs][8])
+// Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row), kAhead (1, 2, 4 or 8),
+//   Op at(row, col)                                the op as seen from there
+//   Raw load<vector>(line, count)                  of row `line` from there, up to `count` of 8 columns
+//   void compute(raw, float (&)[kOutputs][8])
 //   bool kSums                                     column sums can be asked for
-//   bool kCopies                                   the result is what was loaded, bit for bit (then Raw is
-//   Pack8) int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours
-//   when vectors are used
-template <class Op, bool vector>
-__global__ void __launch_bounds__(ElementTile::kThreads, 2)
+//   bool kCopies                                   the result is what was loaded, bit for bit (then Raw is Pack8)
+//   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors
+//                                                  are used
+template <class Op, bool vector, bool sums>
+__global__ void __launch_bounds__(CodeTile::kThreads, sizeof(typename Op::Type) == 2 && !(sums && Op::kOutputs == 2) ? 3 : 2)
     tile_kernel(const Op op, const TileOutput<typename Op::Type> out) {
   using T = typename Op::Type;
-  __shared__ alignas(16) uint32_t words[Op::kOutputs][ElementTile::kWords];
+  constexpr int kWarps = CodeTile::kThreads / 32, kSteps = CodeTile::kSize / kWarps / 2;
+  static_assert(kSteps % Op::kAhead == 0);
+  __shared__ alignas(16) uint32_t words[Op::kOutputs][CodeTile::kWords];
   const CastTarget& cast = out.cast;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const int64_t tile_col = static_cast<int64_t>(blockIdx.x) * ElementTile::kCols;
-  const int64_t col = tile_col + ElementTile::col();
+  const bool same_codes = cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2;
+  const int lane = static_cast<int>(threadIdx.x % 32u), warp = static_cast<int>(threadIdx.x / 32u);
+  const int first_line = 2 * kSteps * warp + lane / 16, group = lane % 16;
+  const int width = static_cast<int>(out.width);
+  const int64_t tile_col = static_cast<int64_t>(blockIdx.x) * CodeTile::kSize, col = tile_col + 8 * group;
   const int64_t count = out.cols - col;
-  const int64_t row_tiles = (out.rows + ElementTile::kRows - 1) / ElementTile::kRows;
-  uint32_t amax = 0;
-  float sums[Op::kOutputs][8] = {};
+  MagnitudeMax<T> amax;
+  float column_sums[Op::kOutputs][8] = {};
 
-  for (int64_t tile = blockIdx.y; tile < row_tiles; tile += gridDim.y) {
-    const int64_t tile_row = tile * ElementTile::kRows;
-    const int64_t row = tile_row + ElementTile::row();
-    Pack8<T> kept[Op::kOutputs][4];
-    typename Op::Raw raw[4];
+  for (int64_t tile_row = blockIdx.y * int64_t{CodeTile::kSize}; tile_row < out.rows;
+       tile_row += gridDim.y * int64_t{CodeTile::kSize}) {
+    // This thread's rows are every second one from first_row on; `lines` of them count from there.
+    const int64_t first_row = tile_row + first_line;
+    const int lines = count > 0 ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
+    const Op here = op.at(first_row, col);
+    const int64_t row_start = first_row * out.width;
+    typename Op::Raw raw[Op::kAhead];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if (count > 0 && row + r < out.rows) raw[r] = op.template load<vector>(row + r, col, count);
+    for (int a = 0; a < Op::kAhead; ++a) {
+      if (2 * a < lines) raw[a] = here.template load<vector>(2 * a, count);
     }
-    uint32_t tile_amax = 0;
+#pragma unroll 1
+    for (int base = 0; base < lines; base += 2 * Op::kAhead) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if (count > 0 && row + r < out.rows) {
-        float values[Op::kOutputs][8];
-        if constexpr (!Op::kCopies) op.compute(raw[r], row + r, col, values);
+      for (int a = 0; a < Op::kAhead; ++a) {
+        const int line = base + 2 * a;
+        if (line >= lines) break;
+        Pack8<T> kept[Op::kOutputs];
+        if constexpr (Op::kCopies) {
+          kept[0] = raw[a];
+        } else {
+          float values[Op::kOutputs][8];
+          here.compute(raw[a], values);
+#pragma unroll
+          for (int o = 0; o < Op::kOutputs; ++o) kept[o] = Pack8<T>::pack(values[o]);
+        }
+        if (line + 2 * Op::kAhead < lines) {
+          raw[a] = here.template load<vector>(line + 2 * Op::kAhead, count);
+        }
 #pragma unroll
         for (int o = 0; o < Op::kOutputs; ++o) {
-          if constexpr (Op::kCopies) {
-            kept[o][r] = raw[r];
-          } else {
-            kept[o][r] = Pack8<T>::pack(values[o]);
+          if constexpr (!vector) kept[o] = first_of(kept[o], count);
+          amax.add(kept[o]);
+          if constexpr (sums) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) column_sums[o][j] += kept[o].at(j);
           }
-          if constexpr (!vector) kept[o][r] = first_of(kept[o][r], count);
-          tile_amax = max(tile_amax, magnitude_bits(kept[o][r]));
-        }
-      } else {
-#pragma unroll
-        for (int o = 0; o < Op::kOutputs; ++o) kept[o][r] = Pack8<T>::zero();
-      }
-    }
-    amax = max(amax, tile_amax);
-#pragma unroll
-    for (int o = 0; o < Op::kOutputs; ++o) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        if (count > 0 && row + r < out.rows) {
-          const int64_t line = (row + r) * out.width;
+          uint2 codes{};
+          if (cast.rowwise) codes = encode8(kept[o], row_scale, cast.row_e5m2);
           if constexpr (vector) {
-            const int64_t place = line + op.column(col, o);
-            if (out.dense) kept[o][r].store(out.dense + place);
-            if (cast.rowwise) {
-              write_rowwise<true>(cast.rowwise + place, kept[o][r], row_scale, cast.row_e5m2, 8);
-            }
+            const int64_t start = row_start + op.column(col, o);
+            if (out.dense) kept[o].store(out.dense + start + line * width);
+            if (cast.rowwise) store_codes<true>(cast.rowwise + start + line * width, codes, 8);
           } else {
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
               if (j >= count) continue;
-              const int64_t place = line + op.column(col + j, o);
-              const float value = kept[o][r].at(j);
-              if (out.dense) out.dense[place] = kept[o][r].element(j);
-              if (cast.rowwise) cast.rowwise[place] = encode1(value * row_scale, cast.row_e5m2);
+              const int64_t place = row_start + op.column(col + j, o) + line * width;
+              if (out.dense) out.dense[place] = kept[o].element(j);
+              const uint32_t four = j < 4 ? codes.x : codes.y;
+              if (cast.rowwise) cast.rowwise[place] = static_cast<uint8_t>(four >> (8 * (j % 4)));
             }
           }
-        }
-        if (Op::kSums && out.column_sums) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) sums[o][j] += kept[o][r].at(j);
+          if (cast.colwise) {
+            if (!same_codes) codes = encode8(kept[o], col_scale, cast.col_e5m2);
+            CodeTile::put(words[o], warp, first_line + line, group, codes);
+          }
         }
       }
-      if (cast.colwise) ElementTile::stage(words[o], kept[o], col_scale, cast.col_e5m2);
     }
     if (cast.colwise) {
       __syncthreads();
 #pragma unroll
       for (int o = 0; o < Op::kOutputs; ++o) {
-        ElementTile::write_transposed(words[o], cast.colwise, out.rows, tile_row, [&](int c) -> int64_t {
+        CodeTile::write_transposed(words[o], cast.colwise, out.rows, tile_row, [&](int c) -> int64_t {
           return tile_col + c < out.cols ? op.column(tile_col + c, o) : -1;
         });
       }
@@ -117,41 +123,40 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
     }
   }
 
-  if (Op::kSums && out.column_sums) {
-    // Over the four row groups of a warp, then over the warps, in fixed order.
-    __syncthreads();
-    auto* shared = reinterpret_cast<float*>(words[0]);  // (warps, kCols)
+  if constexpr (sums) {
+    // Over the two rows of a warp, then over the warps, in fixed order.
+    auto* shared = reinterpret_cast<float*>(words[0]);  // (warps, columns)
 #pragma unroll
     for (int o = 0; o < Op::kOutputs; ++o) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        float total = sums[o][j];
-        total += __shfl_xor_sync(0xFFFFFFFFu, total, 8);
-        total += __shfl_xor_sync(0xFFFFFFFFu, total, 16);
-        if (ElementTile::lane() < 8) {
-          shared[ElementTile::warp() * ElementTile::kCols + ElementTile::col() + j] = total;
-        }
+        const float total = column_sums[o][j] + __shfl_xor_sync(0xFFFFFFFFu, column_sums[o][j], 16);
+        if (lane < 16) shared[warp * CodeTile::kSize + 8 * group + j] = total;
       }
       __syncthreads();
       const int c = static_cast<int>(threadIdx.x);
-      if (c < ElementTile::kCols && tile_col + c < out.cols) {
+      if (c < CodeTile::kSize && tile_col + c < out.cols) {
         float total = 0.0f;
-        for (int w = 0; w < ElementTile::kThreads / 32; ++w) total += shared[w * ElementTile::kCols + c];
+        for (int w = 0; w < kWarps; ++w) total += shared[w * CodeTile::kSize + c];
         out.column_sums[blockIdx.y * out.width + op.column(tile_col + c, o)] = total;
       }
       __syncthreads();
     }
   }
-  if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
+  if (cast.record) record_amax(amax.bits(), cast, gridDim.x * gridDim.y);
 }
 
 }  // namespace octet::device
 
 namespace octet {
 
-// column_sum[c] += sum of the partials (count, width), in their order.
-void add_partials(CudaBackend& backend, Tensor column_sum, const float* partials, int64_t count,
-                  int64_t width, const char* op);
+// sum[c] += the sum of the partials (count, width), in their order; nothing where they are absent. At most three at once.
+struct PartialSum {
+  Tensor sum;
+  const float* partials;
+};
+void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
+                  const char* op);
 
 // What the kernel that computes an operand writes itself, and what is left for afterwards.
 template <class T>
@@ -209,12 +214,12 @@ inline bool aligned16(const void* pointer) {
 template <class Op>
 void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
                   device::TileOutput<typename Op::Type> out, bool vector, Tensor column_sum = {}) {
-  using device::ElementTile;
+  using device::CodeTile;
   if (out.rows == 0 || out.cols == 0) return;
-  const int64_t across = div_up(out.cols, ElementTile::kCols);
-  const int64_t down = div_up(out.rows, ElementTile::kRows);
-  // Each block walks down a strip of tiles; about eight blocks for each multiprocessor.
-  const int64_t strip = std::max<int64_t>(1, across * down / (8 * backend.sm_count()));
+  require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
+  const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
+  // Each block walks down a strip of tiles; about sixteen blocks for each multiprocessor.
+  const int64_t strip = std::max<int64_t>(1, across * down / (16 * backend.sm_count()));
   const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
   Scratch scratch = backend.scratch(name);
   if (column_sum) {
@@ -227,13 +232,18 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
           "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", name);
   vector = vector && out.width % 8 == 0 && aligned16(out.dense) &&
            reinterpret_cast<uintptr_t>(out.cast.rowwise) % 8 == 0;
-  if (vector) {
-    device::tile_kernel<Op, true><<<grid, ElementTile::kThreads, 0, backend.stream()>>>(op, out);
-  } else {
-    device::tile_kernel<Op, false><<<grid, ElementTile::kThreads, 0, backend.stream()>>>(op, out);
-  }
+  const auto launch = [&]<bool with_vectors, bool with_sums>() {
+    device::tile_kernel<Op, with_vectors, with_sums><<<grid, CodeTile::kThreads, 0, backend.stream()>>>(op, out);
+  };
+  const auto launch_with = [&]<bool with_vectors>() {
+    if constexpr (Op::kSums) {
+      if (column_sum) return launch.template operator()<with_vectors, true>();
+    }
+    launch.template operator()<with_vectors, false>();
+  };
+  vector ? launch_with.template operator()<true>() : launch_with.template operator()<false>();
   check_launch(name);
-  if (column_sum) add_partials(backend, column_sum, out.column_sums, grid.y, out.width, name);
+  add_partials(backend, {{column_sum, out.column_sums}}, grid.y, out.width, name);
 }
 
 // Calls fn(T{}) with the device type of a real dtype.

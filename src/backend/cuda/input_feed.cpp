@@ -1,0 +1,49 @@
+#include "backend/cuda/input_feed.h"
+
+#include <cstring>
+
+namespace octet {
+
+void InputFeed::send(std::span<const InputCopy> inputs, cudaStream_t stream) {
+  constexpr const char* op = "feed";
+  const auto place_of = [](size_t bytes) { return round_up(static_cast<int64_t>(bytes), 256); };
+  size_t total = 0;
+  for (const InputCopy& input : inputs)
+    total += static_cast<size_t>(place_of(static_cast<size_t>(input.to.bytes())));
+  if (total == 0) return;
+
+  // Events that were never recorded count as done.
+  Slot& slot = slots_[next_];
+  next_ = 1 - next_;
+  cuda_check(cudaEventSynchronize(slot.arrived.get()), op);
+  if (total > slot.bytes) {
+    cuda_check(cudaEventSynchronize(slot.taken.get()), op);
+    slot.host = allocate_pinned(total, op);
+    slot.device = allocate_device(total, op);
+    slot.bytes = total;
+  }
+  auto* host = static_cast<std::byte*>(slot.host.get());
+  const auto* device = static_cast<const std::byte*>(slot.device.get());
+  size_t begin = 0;
+  for (const InputCopy& input : inputs) {
+    const auto bytes = static_cast<size_t>(input.to.bytes());
+    if (bytes > 0) std::memcpy(host + begin, input.from, bytes);
+    begin += static_cast<size_t>(place_of(bytes));
+  }
+  cuda_check(cudaStreamWaitEvent(stream_.get(), slot.taken.get()), op);
+  cuda_check(cudaMemcpyAsync(slot.device.get(), host, total, cudaMemcpyHostToDevice, stream_.get()), op);
+  cuda_check(cudaEventRecord(slot.arrived.get(), stream_.get()), op);
+
+  cuda_check(cudaStreamWaitEvent(stream, slot.arrived.get()), op);
+  begin = 0;
+  for (const InputCopy& input : inputs) {
+    const auto bytes = static_cast<size_t>(input.to.bytes());
+    if (bytes > 0) {
+      cuda_check(cudaMemcpyAsync(input.to.data, device + begin, bytes, cudaMemcpyDeviceToDevice, stream), op);
+    }
+    begin += static_cast<size_t>(place_of(bytes));
+  }
+  cuda_check(cudaEventRecord(slot.taken.get(), stream), op);
+}
+
+}  // namespace octet

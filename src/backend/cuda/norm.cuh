@@ -1,0 +1,59 @@
+#pragma once
+
+#include <optional>
+
+#include "backend/cuda/device/tile_kernel.cuh"
+
+// What the kernels of norm.cu (any type and width) and norm_strip.cu (bf16, fast) share.
+
+namespace octet::device {
+
+template <class T>
+struct NormForwardArgs {
+  int64_t rows, width;
+  const T* x;
+  const T* delta;  // absent: the residual is x
+  T* residual;
+  const T* gain;
+  const T* bias;  // may be absent
+  float* mean;
+  float* inv;
+  float epsilon;
+  T* y;  // absent: not stored
+  CastTarget cast;
+};
+
+template <class T>
+struct NormBackwardArgs {
+  int64_t rows, width;
+  T* dresidual;  // in place
+  bool store;
+  const T* dy;
+  const T* residual;
+  const T* gain;
+  const float* mean;
+  const float* inv;
+  float* gain_sums;  // (blocks, width) partial sums, each when wanted
+  float* bias_sums;
+  float* column_sums;  // of the new dresidual
+  CastTarget cast;
+};
+
+// How a kernel of norm_strip.cu is to be launched.
+struct StripLaunch {
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  int shared = 0;  // bytes
+};
+
+// Nothing where a row is too wide for these kernels. They need what vectors_fit asks for.
+std::optional<StripLaunch> plan_forward_strips(const CudaBackend& backend, NormKind kind,
+                                               const NormForwardArgs<Bf16>& args);
+std::optional<StripLaunch> plan_backward_strips(const CudaBackend& backend, NormKind kind, int64_t rows,
+                                                int64_t width, bool colwise);
+void launch_forward_strips(CudaBackend& backend, NormKind kind, const NormForwardArgs<Bf16>& args,
+                           const StripLaunch& launch);
+void launch_backward_strips(CudaBackend& backend, NormKind kind, const NormBackwardArgs<Bf16>& args,
+                            const StripLaunch& launch);
+
+}  // namespace octet::device

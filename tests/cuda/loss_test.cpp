@@ -1,0 +1,124 @@
+#include <cmath>
+#include <limits>
+
+#include "cuda/fixture.h"
+
+// Rows at the ends of the range, against the CPU. The op table has the usual ones.
+
+namespace octet::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Row {
+  const char* name;
+  float fill;  // of all logits but those below
+  std::vector<std::pair<int64_t, float>> values;
+  int32_t target;
+  int32_t correct;
+};
+
+class CudaLoss : public CudaTest {
+ protected:
+  struct Result {
+    std::vector<float> loss, penalty, gradient;
+    std::vector<int32_t> correct;
+  };
+
+  Result run(Side& side, DType dtype, const std::vector<Row>& rows, const LossOptions& options, int64_t width,
+             bool in_place) {
+    const size_t mark = side.mark();
+    const auto n = std::ssize(rows);
+    std::vector<float> values;
+    std::vector<int32_t> ids;
+    for (const Row& row : rows) {
+      const size_t begin = values.size();
+      values.resize(begin + static_cast<size_t>(width), row.fill);
+      for (const auto& [column, value] : row.values) values[begin + static_cast<size_t>(column)] = value;
+      // What stands in the padding must not matter.
+      for (int64_t c = options.vocab; c < width; ++c) values[begin + static_cast<size_t>(c)] = kNan;
+      ids.push_back(row.target);
+    }
+    const Tensor logits = side.upload(dtype, {n, width}, values);
+    const Tensor gradient = in_place ? logits : side.tensor(dtype, {n, width});
+    const Tensor loss = side.tensor(DType::F32, {n}), penalty = side.tensor(DType::F32, {n});
+    const Tensor correct = side.tensor(DType::I32, {n}), targets = side.tensor(DType::I32, {n});
+    side->copy_to_device(targets, ids.data());
+    side->cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, options);
+    Result result{.loss = std::vector<float>(rows.size()),
+                  .penalty = std::vector<float>(rows.size()),
+                  .gradient = std::vector<float>(values.size()),
+                  .correct = std::vector<int32_t>(rows.size())};
+    side->copy_to_host(result.loss.data(), loss);
+    side->copy_to_host(result.penalty.data(), penalty);
+    side->copy_to_host(result.correct.data(), correct);
+    if (dtype == DType::F32) {
+      side->copy_to_host(result.gradient.data(), gradient);
+    } else {
+      std::vector<Bf16> rounded(values.size());
+      side->copy_to_host(rounded.data(), gradient);
+      for (size_t i = 0; i < rounded.size(); ++i) result.gradient[i] = to_float(rounded[i]);
+    }
+    side.release(mark);
+    return result;
+  }
+};
+
+// Beyond the first 8192 columns a row is read in another way, and 9001 ends within a vector.
+TEST_F(CudaLoss, RowsAtTheEndsOfTheRange) {
+  const int64_t vocab = 9001;
+  const std::vector<Row> rows = {
+      {"one logit, the target", -kInf, {{5000, 2.5f}}, 5000, 1},
+      {"one logit, the last, the target", -kInf, {{9000, 2.5f}}, 9000, 1},
+      {"one logit, not the target", -kInf, {{5000, 2.5f}}, 7, 0},
+      {"some logits missing", 0.5f, {{0, -kInf}, {8191, -kInf}, {8192, -kInf}, {9000, 3.0f}}, 9000, 1},
+      {"huge", -1e30f, {{3, 1e30f}, {8999, 1e30f}}, 3, 1},
+      {"huge, second of a tie", -1e30f, {{3, 1e30f}, {8999, 1e30f}}, 8999, 0},
+      {"huge and negative", -1e30f, {{17, -0.9e30f}}, 17, 1},
+      {"all at the lowest", -3e38f, {}, 1, 0},
+      {"from the lowest to the highest", -3e38f, {{8200, 3e38f}}, 8200, 1},
+      {"large, close together", 60000.0f, {{8, 60160.0f}}, 8, 1},
+      {"all equal", 0.0f, {}, 0, 1},
+      {"all equal, not the first", 0.0f, {}, 9000, 0},
+      {"no target, not a number", kNan, {}, -1, 0},
+      {"no target", 1.0f, {}, -1, 0},
+  };
+  for (const int64_t width : {int64_t{9001}, int64_t{9008}, int64_t{9088}}) {
+    for (const DType dtype : {DType::BF16, DType::F32}) {
+      for (const PenaltyKind penalty : {PenaltyKind::None, PenaltyKind::Entropy}) {
+        for (const bool in_place : {false, true}) {
+          const LossOptions options{
+              .vocab = vocab, .gradient_scale = 0.5f, .penalty = penalty, .penalty_weight = 0.3f};
+          const Result expected = run(*cpu, dtype, rows, options, width, in_place);
+          const Result got = run(*cuda, dtype, rows, options, width, in_place);
+          for (size_t r = 0; r < rows.size(); ++r) {
+            const std::string label =
+                fmt::format("row '{}', {} of {}, {}, penalty {}, {}", rows[r].name, vocab, width,
+                            name_of(dtype), static_cast<int>(penalty), in_place ? "in place" : "beside");
+            const auto near = [](float a, float b) {
+              return a == b || std::fabs(a - b) <= 2e-5f + 1e-5f * std::fabs(b);
+            };
+            EXPECT_TRUE(near(got.loss[r], expected.loss[r]))
+                << label << ": loss " << got.loss[r] << ", expected " << expected.loss[r];
+            EXPECT_TRUE(near(got.penalty[r], expected.penalty[r]))
+                << label << ": penalty " << got.penalty[r] << ", expected " << expected.penalty[r];
+            EXPECT_EQ(got.correct[r], rows[r].correct) << label;
+            EXPECT_EQ(expected.correct[r], rows[r].correct) << label << " on the CPU";
+            const float tolerance = dtype == DType::BF16 ? 1.0f / 128 : 2e-5f;
+            for (int64_t c = 0; c < width; ++c) {
+              const size_t i = r * static_cast<size_t>(width) + static_cast<size_t>(c);
+              const float a = got.gradient[i], b = expected.gradient[i];
+              const bool zero = rows[r].target < 0 || c >= vocab;
+              ASSERT_TRUE(zero ? a == 0.0f : std::fabs(a - b) <= 1e-7f + tolerance * std::fabs(b))
+                  << label << ": gradient of column " << c << " is " << a << ", expected " << b;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
