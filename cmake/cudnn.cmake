@@ -29,6 +29,6 @@ else()
     get_filename_component(cudnn_folder ${CUDNN_LIBRARY} DIRECTORY)
     list(APPEND cudnn_definitions OCTET_CUDNN_FOLDER="${cudnn_folder}")
   endif()
-  set_source_files_properties(src/backend/cuda/attention_cudnn.cpp src/backend/cuda/cudnn_library.cpp PROPERTIES
-    COMPILE_DEFINITIONS "${cudnn_definitions}")
+  set_source_files_properties(src/backend/cuda/attention_cudnn.cpp src/backend/cuda/attention_cudnn_plan.cpp
+    src/backend/cuda/cudnn_library.cpp PROPERTIES COMPILE_DEFINITIONS "${cudnn_definitions}")
 endif()

@@ -221,7 +221,7 @@ class Backend {
   // The inverse rotation of the gradient dqkv.dense, in place.
   virtual void rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
   // out (N, H * D) = softmax(scale * q k^T, causal inside each document) v; query head h reads key/value head
-  // h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward.
+  // h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward; backends may order it otherwise.
   virtual void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents&,
                                  const AttentionShape&) = 0;
   // dqkv (N, (H + 2K) * D) from dout (N, H * D).
@@ -273,7 +273,7 @@ std::unique_ptr<Backend> make_cpu_backend(int threads);
 struct CudaOptions {
   int device = 0;
   bool deterministic = false;  // the same inputs give the same bits; attention backward is slower then
-  std::string tuning_cache;    // file that keeps the GEMM plans found by timing; empty: nothing is kept
+  std::string tuning_cache;    // file that keeps the plans found by timing; empty: nothing is kept
 };
 // Throws Error when there is no usable GPU or the program was built without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&);

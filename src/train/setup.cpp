@@ -21,7 +21,7 @@ int64_t memory_limit(const TrainConfig& config, const Backend& backend) {
   return backend.memory_bytes();
 }
 
-// GEMM plans found by timing are kept for later runs, where other programs keep such things.
+// Plans found by timing are kept for later runs, where other programs keep such things.
 std::string tuning_cache_path() {
   namespace fs = std::filesystem;
   const char* cache = std::getenv("XDG_CACHE_HOME");

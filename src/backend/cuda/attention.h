@@ -51,8 +51,8 @@ class AttentionEngine {
   virtual void backward(const AttentionCase&, const AttentionBackward&) = 0;
 };
 
-// cuDNN's fused attention: bf16, documents of equal length. Its lse is (documents, H, length), dense. Null,
-// with the reason, where the program was built without cuDNN or the library cannot be opened.
+// cuDNN's fused attention: bf16. Its lse is (documents, H, length) where it takes the documents as equally long,
+// otherwise (N, H). Null, with the reason, where the program was built without cuDNN or the library cannot be opened.
 std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason);
 
 // Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores

@@ -13,130 +13,48 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend&, std::string&
 
 #else
 
-#include <cudnn_frontend.h>
-
+#include <algorithm>
+#include <bit>
 #include <map>
-#include <unordered_map>
+#include <vector>
 
+#include "backend/cuda/attention_cudnn_plan.h"
+#include "backend/cuda/attention_ragged.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cudnn_library.h"
+#include "backend/cuda/tuning_cache.h"
 #include "base/log.h"
 
 namespace octet {
 namespace {
-
-namespace fe = cudnn_frontend;
-using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-// Names of the tensors of a graph.
-enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 
 struct HandleDelete {
   void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
 };
 using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, HandleDelete>;
 
-// B documents of S tokens.
-struct PlanKey {
-  int64_t b, s, heads, kv_heads, depth;
-  float scale;
-  auto operator<=>(const PlanKey&) const = default;
-};
-
-struct Plan {
-  fe::graph::Graph graph;
-  int64_t workspace = 0;
-};
+constexpr size_t kFixedGraphReplay = 91501;  // see dense()
+constexpr size_t kPackedVersion = 91002;     // earlier ones have known errors with packed documents
+constexpr int64_t kLeastPacked = 1024;       // tokens, below which the seconds for a plan are never won back
+constexpr int64_t kTailRows = 128;           // see own()
+// cuDNN starts blocks for all documents as long as the longest. Where tokens are this rare among them, starting the
+// blocks takes longer than what the own kernels lose.
+constexpr int64_t kMostPadding = 16;
 
 struct PlanPair {
-  Plan forward, backward;
+  PlanPair(const CudnnShape& shape, bool deterministic)
+      : forward(shape, CudnnPass::Forward, deterministic),
+        backward(shape, CudnnPass::Backward, deterministic) {}
+  CudnnPlan forward, backward;
   std::string reason;  // why there is no plan
 };
 
-// Where the tensors of a packed (N, (H + 2K) * D) buffer lie, and others of (N, H * D).
-class GraphBuilder {
- public:
-  GraphBuilder(fe::graph::Graph& graph, const PlanKey& key) : graph_(graph), key_(key) {
-    graph.set_io_data_type(fe::DataType_t::BFLOAT16)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-  }
-  GraphTensor packed_input(const char* name, Id id, int64_t heads) {
-    return input(name, id, heads, qkv_width());
-  }
-  GraphTensor input(const char* name, Id id, int64_t heads, int64_t width) {
-    return graph_.tensor(fe::graph::Tensor_attributes()
-                             .set_name(name)
-                             .set_uid(id)
-                             .set_dim({key_.b, heads, key_.s, key_.depth})
-                             .set_stride({key_.s * width, key_.depth, width, 1}));
-  }
-  void output(const GraphTensor& tensor, Id id, int64_t heads, int64_t width) {
-    tensor->set_output(true)
-        .set_uid(id)
-        .set_dim({key_.b, heads, key_.s, key_.depth})
-        .set_stride({key_.s * width, key_.depth, width, 1});
-  }
-  // Dense (B, H, S, 1): the strides of an (H, N) layout are not known to be honoured by every cuDNN engine.
-  std::vector<int64_t> stats_dim() const { return {key_.b, key_.heads, key_.s, 1}; }
-  std::vector<int64_t> stats_stride() const { return {key_.heads * key_.s, key_.s, 1, 1}; }
-  int64_t qkv_width() const { return (key_.heads + 2 * key_.kv_heads) * key_.depth; }
-  int64_t out_width() const { return key_.heads * key_.depth; }
-
- private:
-  fe::graph::Graph& graph_;
-  const PlanKey& key_;
-};
-
-void describe_forward(fe::graph::Graph& graph, const PlanKey& key) {
-  GraphBuilder builder(graph, key);
-  const GraphTensor q = builder.packed_input("q", kQ, key.heads);
-  const GraphTensor k = builder.packed_input("k", kK, key.kv_heads);
-  const GraphTensor v = builder.packed_input("v", kV, key.kv_heads);
-  auto options = fe::graph::SDPA_attributes()
-                     .set_name("attention")
-                     .set_generate_stats(true)
-                     .set_attn_scale(key.scale)
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0);
-  const auto results = graph.sdpa(q, k, v, options);
-  builder.output(results[0], kO, key.heads, builder.out_width());
-  results[1]
-      ->set_output(true)
-      .set_uid(kStats)
-      .set_data_type(fe::DataType_t::FLOAT)
-      .set_dim(builder.stats_dim())
-      .set_stride(builder.stats_stride());
-}
-
-void describe_backward(fe::graph::Graph& graph, const PlanKey& key, bool deterministic) {
-  GraphBuilder builder(graph, key);
-  const GraphTensor q = builder.packed_input("q", kQ, key.heads);
-  const GraphTensor k = builder.packed_input("k", kK, key.kv_heads);
-  const GraphTensor v = builder.packed_input("v", kV, key.kv_heads);
-  const GraphTensor o = builder.input("o", kO, key.heads, builder.out_width());
-  const GraphTensor d = builder.input("do", kDO, key.heads, builder.out_width());
-  const GraphTensor stats = graph.tensor(fe::graph::Tensor_attributes()
-                                             .set_name("stats")
-                                             .set_uid(kStats)
-                                             .set_data_type(fe::DataType_t::FLOAT)
-                                             .set_dim(builder.stats_dim())
-                                             .set_stride(builder.stats_stride()));
-  auto options = fe::graph::SDPA_backward_attributes()
-                     .set_name("attention_backward")
-                     .set_attn_scale(key.scale)
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0);
-  if (deterministic) options.set_deterministic_algorithm(true);
-  const auto results = graph.sdpa_backward(q, k, v, o, d, stats, options);
-  builder.output(results[0], kDQ, key.heads, builder.qkv_width());
-  builder.output(results[1], kDK, key.kv_heads, builder.qkv_width());
-  builder.output(results[2], kDV, key.kv_heads, builder.qkv_width());
-}
-
 class CudnnAttention final : public AttentionEngine {
  public:
-  explicit CudnnAttention(CudaBackend& backend) : backend_(backend) {
+  explicit CudnnAttention(CudaBackend& backend)
+      : backend_(backend),
+        cache_(backend.options().tuning_cache, backend.description(), "cudnn",
+               std::to_string(cudnn_version())) {
     cudnnHandle_t handle = nullptr;
     check_status(cudnnCreate(&handle), "cudnnCreate");
     handle_.reset(handle);
@@ -145,117 +63,236 @@ class CudnnAttention final : public AttentionEngine {
 
   std::string refuses(const AttentionCase& attention) override {
     if (attention.dtype != DType::BF16) return "it is used for bf16 only";
-    if (!attention.equal_documents()) return "the documents have different lengths";
+    if (attention.documents.count == 0) return "there are no documents";
     if (attention.shape.head_dim % 8 != 0) {
       return fmt::format("heads of width {} are not a multiple of 8", attention.shape.head_dim);
     }
-    // Backward reads outside its tensors when replayed as a CUDA graph; fixed in 9.15.1.
-    if (attention.documents.max_length % 128 != 0 && cudnn_version() < 91501) {
-      return fmt::format("cuDNN {} needs lengths that are multiples of 128, not {}", cudnn_version(),
+    if (!dense(attention)) {
+      if (cudnn_version() < kPackedVersion) {
+        return fmt::format("packed documents need cuDNN {}, this is {}", kPackedVersion, cudnn_version());
+      }
+      if (attention.tokens < kLeastPacked) {
+        return fmt::format("{} tokens of packed documents are not worth a plan", attention.tokens);
+      }
+      if (attention.shape.head_dim % 16 != 0) {
+        return fmt::format("heads of width {} are not a multiple of 16, which packed documents need",
+                           attention.shape.head_dim);
+      }
+    }
+    const CudnnShape shape = shape_of(attention);
+    if (shape.packed && shape.documents * shape.length > kMostPadding * shape.tokens) {
+      return fmt::format("{} documents of up to {} tokens are too uneven", attention.documents.count,
                          attention.documents.max_length);
     }
-    const PlanKey key = key_of(attention);
-    if (!plans_.contains(key) && plans_.size() >= kMostPlans)
+    if (!plans_.contains(shape) && plans_.size() >= kMostPlans)
       return "too many different shapes have been seen";
-    return plans(key).reason;
+    return plans(shape).reason;
   }
 
   void forward(const AttentionCase& attention, const AttentionForward& call) override {
-    std::unordered_map<int64_t, void*> tensors = packed(attention, const_cast<void*>(call.qkv), kQ, kK, kV);
-    tensors[kO] = call.out;
-    tensors[kStats] = call.lse;
-    execute(plans(key_of(attention)).forward, tensors, "attention_forward");
+    const CudnnShape shape = shape_of(attention);
+    CudnnPlan& plan = plans(shape).forward;
+    Scratch scratch = backend_.scratch("attention_forward");
+    CudnnTensors tensors = {{CudnnTensor::O, call.out}, {CudnnTensor::Stats, call.lse}};
+    add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
+               CudnnTensor::V);
+    if (shape.packed) add_documents(tensors, scratch, attention, call.out, attention.shape.out_width());
+    run(plan, tensors, scratch);
   }
 
   void backward(const AttentionCase& attention, const AttentionBackward& call) override {
-    std::unordered_map<int64_t, void*> tensors = packed(attention, const_cast<void*>(call.qkv), kQ, kK, kV);
-    tensors.merge(packed(attention, call.dqkv, kDQ, kDK, kDV));
-    tensors[kO] = const_cast<void*>(call.out);
-    tensors[kDO] = const_cast<void*>(call.dout);
-    tensors[kStats] = const_cast<float*>(call.lse);
-    execute(plans(key_of(attention)).backward, tensors, "attention_backward");
+    const CudnnShape shape = shape_of(attention);
+    CudnnPlan& plan = plans(shape).backward;
+    Scratch scratch = backend_.scratch("attention_backward");
+    CudnnTensors tensors = {{CudnnTensor::O, const_cast<void*>(call.out)},
+                            {CudnnTensor::DO, const_cast<void*>(call.dout)},
+                            {CudnnTensor::Stats, const_cast<float*>(call.lse)}};
+    add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
+               CudnnTensor::V);
+    add_packed(tensors, attention, call.dqkv, CudnnTensor::DQ, CudnnTensor::DK, CudnnTensor::DV);
+    if (!shape.packed) return run(plan, tensors, scratch);
+
+    add_documents(tensors, scratch, attention, call.dqkv, attention.shape.qkv_width());
+    std::byte* dk = own(packed_backward_bytes(shape, plan));
+    std::byte* dv = dk + kv_gradient_bytes(shape);
+    std::byte* memory = dv + kv_gradient_bytes(shape);
+    if (shape.kv_gradients_apart()) {
+      tensors[CudnnTensor::DK] = dk;
+      tensors[CudnnTensor::DV] = dv;
+    }
+    if (undecided(plan)) decide(plan, tensors, memory, plan.deciding_bytes());
+    plan.run(handle_.get(), tensors, memory);
+    if (shape.kv_gradients_apart()) insert_kv_gradients(backend_, attention, call.dqkv, dk, dv);
   }
 
  private:
   // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
   static constexpr size_t kMostPlans = 64;
+  static constexpr int kMostCandidates = 5;
+  // The deterministic backward of packed documents keeps all scores: documents x heads x length^2.
+  static constexpr int64_t kMostWorkspace = int64_t{4} << 30;
 
   static void check_status(cudnnStatus_t status, const char* what) {
     require(status == CUDNN_STATUS_SUCCESS, "[cuda] {}: cuDNN says {}", what, cudnnGetErrorString(status));
   }
 
-  static PlanKey key_of(const AttentionCase& attention) {
-    return {attention.documents.count, attention.documents.max_length, attention.shape.heads,
-            attention.shape.kv_heads,  attention.shape.head_dim,       attention.shape.scale};
+  // Whether cuDNN may be told that all documents have one length. Of other lengths than these, backward reads outside
+  // its tensors when replayed as a CUDA graph, unless they are given as packed documents.
+  static bool dense(const AttentionCase& attention) {
+    return attention.equal_documents() &&
+           (attention.documents.max_length % 128 == 0 || cudnn_version() >= kFixedGraphReplay);
   }
 
-  // Pointers to the three parts of a (N, (H + 2K) * D) buffer.
-  static std::unordered_map<int64_t, void*> packed(const AttentionCase& attention, void* buffer, Id q, Id k,
-                                                   Id v) {
+  // Packed documents share plans: their number and the longest length are rounded up.
+  static CudnnShape shape_of(const AttentionCase& attention) {
+    CudnnShape shape = {.documents = attention.documents.count,
+                        .length = attention.documents.max_length,
+                        .heads = attention.shape.heads,
+                        .kv_heads = attention.shape.kv_heads,
+                        .depth = attention.shape.head_dim,
+                        .scale = attention.shape.scale};
+    if (dense(attention)) return shape;
+    const auto power_of_two = [](int64_t least, int64_t value) {
+      return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(least, value))));
+    };
+    shape.packed = true;
+    shape.documents = power_of_two(8, shape.documents);
+    shape.length = power_of_two(256, shape.length);
+    shape.tokens = round_up(attention.tokens, 1024) + kTailRows;
+    return shape;
+  }
+
+  // The three parts of a (N, (H + 2K) * D) buffer.
+  static void add_packed(CudnnTensors& tensors, const AttentionCase& attention, void* buffer, CudnnTensor q,
+                         CudnnTensor k, CudnnTensor v) {
     auto* start = static_cast<uint16_t*>(buffer);
     const int64_t depth = attention.shape.head_dim;
     uint16_t* keys = start + attention.shape.heads * depth;
-    return {{q, start}, {k, keys}, {v, keys + attention.shape.kv_heads * depth}};
+    tensors[q] = start;
+    tensors[k] = keys;
+    tensors[v] = keys + attention.shape.kv_heads * depth;
   }
 
-  PlanPair& plans(const PlanKey& key) {
-    const auto [entry, added] = plans_.try_emplace(key);
+  // Lengths and starts; clears the rows of `result` outside the documents.
+  void add_documents(CudnnTensors& tensors, Scratch& scratch, const AttentionCase& attention, void* result,
+                     int64_t width) {
+    const RaggedTables tables = take_ragged_tables(scratch, shape_of(attention).documents);
+    fill_ragged_tables(backend_, tables, attention, result, width);
+    tensors[CudnnTensor::LengthsQ] = tensors[CudnnTensor::LengthsKv] = tables.lengths;
+    tensors[CudnnTensor::StartsQ] = tensors[CudnnTensor::StartsK] = tensors[CudnnTensor::StartsV] =
+        tables.qkv_starts;
+    tensors[CudnnTensor::StartsO] = tables.out_starts;
+    tensors[CudnnTensor::StartsStats] = tables.stats_starts;
+    tensors[CudnnTensor::StartsDK] = tensors[CudnnTensor::StartsDV] = tables.kv_starts;
+  }
+
+  PlanPair& plans(const CudnnShape& shape) {
+    const auto [entry, added] = plans_.try_emplace(shape, shape, backend_.options().deterministic);
     PlanPair& pair = entry->second;
     if (!added) return pair;
     // Both or none: the statistics of one engine mean nothing to the other.
     try {
-      describe_forward(pair.forward.graph, key);
-      pair.reason = build(pair.forward);
-      if (pair.reason.empty()) {
-        describe_backward(pair.backward.graph, key, backend_.options().deterministic);
-        pair.reason = build(pair.backward);
-      }
+      pair.reason = build(pair.forward, shape);
+      if (pair.reason.empty()) pair.reason = build(pair.backward, shape);
+      if (pair.reason.empty()) reserve(shape, pair);
     } catch (const std::exception& error) {
       pair.reason = error.what();
     }
     if (!pair.reason.empty()) {
       pair.reason =
-          fmt::format("cuDNN {} has no plan for {} x {} tokens, {}/{} heads of {}: {}", cudnn_version(),
-                      key.b, key.s, key.heads, key.kv_heads, key.depth, pair.reason);
+          fmt::format("cuDNN {} has no plan for {}: {}", cudnn_version(), shape.to_string(), pair.reason);
       log_warning("[cuda] attention: own kernels are used: {}", pair.reason);
     }
     return pair;
   }
 
-  // Empty, or why cuDNN has no plan.
-  std::string build(Plan& plan) {
-    auto status = plan.graph.build(handle_.get(), {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
-    if (status.is_bad()) return status.get_message();
-    auto size_status = plan.graph.get_workspace_size(plan.workspace);
-    if (size_status.is_bad()) return size_status.get_message();
-    plan.workspace = round_up(plan.workspace, 256);
-    workspace(plan, "attention");  // now, so that running the op allocates nothing
-    return "";
+  // Empty, or why there is no plan. Which of several is fastest is found out when it runs; not in deterministic runs,
+  // whose results may not depend on timing.
+  std::string build(CudnnPlan& plan, const CudnnShape& shape) {
+    const bool tune = !backend_.options().deterministic;
+    const std::string wanted = tune ? cache_.find(plan.tuning_key()).value_or("") : "";
+    std::string reason = plan.build(handle_.get(), wanted, tune ? kMostCandidates : 1);
+    if (reason.empty() && shape.packed && plan.workspace_bytes() > kMostWorkspace) {
+      reason = fmt::format("it needs {} MiB of workspace, more than {}", plan.workspace_bytes() >> 20,
+                           kMostWorkspace >> 20);
+    }
+    return reason;
   }
 
-  void execute(Plan& plan, std::unordered_map<int64_t, void*>& tensors, const char* op) {
-    auto status = plan.graph.execute(handle_.get(), tensors, workspace(plan, op));
-    require(status.is_good(), "[cuda] {}: cuDNN says {}", op, status.get_message());
+  // Now, so that running the op allocates nothing.
+  void reserve(const CudnnShape& shape, PlanPair& pair) {
+    Scratch scratch = backend_.scratch("attention");
+    if (shape.packed) take_ragged_tables(scratch, shape.documents);
+    workspace(pair.forward, scratch);
+    if (shape.packed) {
+      own(packed_backward_bytes(shape, pair.backward));
+    } else {
+      workspace(pair.backward, scratch);
+    }
+  }
+
+  void run(CudnnPlan& plan, const CudnnTensors& tensors, const Scratch& scratch) {
+    if (undecided(plan)) {
+      DeviceMemory more;
+      int64_t bytes = plan.deciding_bytes();
+      std::byte* memory = nullptr;
+      if (bytes <= scratch.left()) {
+        memory = Scratch(scratch).take<std::byte>(bytes);
+      } else if (void* allocated = nullptr;
+                 cudaMalloc(&allocated, static_cast<size_t>(bytes)) == cudaSuccess) {
+        more.reset(allocated);
+        memory = static_cast<std::byte*>(allocated);
+      } else {
+        cudaGetLastError();  // only plans that need no more than the first are timed then
+        bytes = plan.workspace_bytes();
+        memory = workspace(plan, scratch);
+      }
+      decide(plan, tensors, memory, bytes);
+    }
+    plan.run(handle_.get(), tensors, workspace(plan, scratch));
+  }
+
+  bool undecided(const CudnnPlan& plan) const { return !plan.decided() && !is_capturing(backend_.stream()); }
+
+  void decide(CudnnPlan& plan, const CudnnTensors& tensors, void* memory, int64_t bytes) {
+    plan.decide(handle_.get(), backend_.stream(), tensors, memory, bytes);
+    cache_.add(plan.tuning_key(), plan.name(), plan.ms());
+    log_info("[cuda] {}: cuDNN's plan {} takes {:.3f} ms; kept in {}", plan.tuning_key(), plan.name(),
+             plan.ms(), cache_.place());
   }
 
   // From the backend's workspace or, where that is too small, memory of the engine's own.
-  void* workspace(const Plan& plan, const char* op) {
-    Scratch scratch = backend_.scratch(op);
-    if (plan.workspace <= scratch.left()) return scratch.take<std::byte>(plan.workspace);
-    if (plan.workspace > own_bytes_) {
-      backend_.synchronize();
-      own_.reset();
-      own_bytes_ = 0;
-      own_ = allocate_device(static_cast<size_t>(plan.workspace), "attention workspace");
-      own_bytes_ = plan.workspace;
+  std::byte* workspace(const CudnnPlan& plan, Scratch scratch) {
+    const int64_t bytes = plan.workspace_bytes();
+    return bytes <= scratch.left() ? scratch.take<std::byte>(bytes) : own(bytes);
+  }
+
+  static int64_t kv_gradient_bytes(const CudnnShape& shape) {
+    return shape.kv_gradients_apart() ? round_up(shape.tokens * shape.kv_heads * shape.depth * 2, 256) : 0;
+  }
+  static int64_t packed_backward_bytes(const CudnnShape& shape, const CudnnPlan& plan) {
+    return 2 * kv_gradient_bytes(shape) + plan.deciding_bytes();
+  }
+
+  // Cleared when it is made: before 9.18 cuDNN does not initialise all of the workspace that backward of packed
+  // documents reads, such as the rows behind the last token (there are kTailRows), and a NaN there would spread.
+  // What a recorded CUDA graph may refer to is kept when more is needed.
+  std::byte* own(int64_t bytes) {
+    if (bytes > own_bytes_) {
+      DeviceMemory memory = allocate_device(static_cast<size_t>(bytes), "attention workspace");
+      cuda_check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), backend_.stream()),
+                 "attention workspace");
+      own_.push_back(std::move(memory));
+      own_bytes_ = bytes;
     }
-    return own_.get();
+    return static_cast<std::byte*>(own_.back().get());
   }
 
   CudaBackend& backend_;
+  TuningCache cache_;  // of plan names
   Handle handle_;
-  std::map<PlanKey, PlanPair> plans_;
-  DeviceMemory own_;  // for plans that need more than the workspace has
+  std::map<CudnnShape, PlanPair> plans_;
+  std::vector<DeviceMemory> own_;  // the last is in use
   int64_t own_bytes_ = 0;
 };
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/log.h"
@@ -83,15 +81,6 @@ std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
   return algo;
 }
 
-std::string version() {
-  return std::to_string(lt().GetVersion());
-}
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
-}
-
 }  // namespace
 
 int alignment_of(const void* pointer) {
@@ -121,11 +110,12 @@ struct GemmPlanner::Plan {
 };
 
 GemmPlanner::GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache_file, bool tune)
-    : stream_(stream), gpu_(std::move(gpu)), cache_file_(std::move(cache_file)), tune_(tune) {
+    : stream_(stream),
+      tune_(tune),
+      cache_(std::move(cache_file), std::move(gpu), "cublaslt", std::to_string(lt().GetVersion())) {
   cublasLtHandle_t handle = nullptr;
   lt().check(lt().Create(&handle), "cublasLtCreate");
   handle_.reset(handle);
-  if (tune_) read_cache();
 }
 
 GemmPlanner::~GemmPlanner() = default;
@@ -180,9 +170,9 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
       static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
   plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
 
-  if (const auto entry = cached_.find(key.to_string()); entry != cached_.end() && !plan->candidates.empty()) {
+  if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
-    const auto algo = from_hex(entry->second);
+    const auto algo = from_hex(*known);
     if (algo &&
         lt().MatmulAlgoCheck(handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(),
                              &*algo, &check) == CUBLAS_STATUS_SUCCESS &&
@@ -241,8 +231,7 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   }
   if (!tuned_any_) {
     tuned_any_ = true;
-    log_info("[gemm] timing the algorithms of new products; the winners are kept in {}",
-             cache_file_.empty() ? "memory" : cache_file_);
+    log_info("[gemm] timing the algorithms of new products; the winners are kept in {}", cache_.place());
   }
   CudaEvent begin, end;
   float spent_ms = 0;
@@ -288,7 +277,7 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   const TimedAlgo& winner = *std::ranges::min_element(timed, {}, &TimedAlgo::ms);
   plan.algo = winner.algo;
   plan.ms = winner.ms;
-  append_to_cache(key, plan);
+  cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
 }
 
 void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes) {
@@ -316,33 +305,6 @@ void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace,
   }
   const cublasStatus_t status = launch(key, plan, plan.algo, call, call.c, workspace, workspace_bytes);
   if (status != CUBLAS_STATUS_SUCCESS) lt().check(status, ("gemm " + key.to_string()).c_str());
-}
-
-// One JSON object per line; lines that another version of anything wrote are passed over.
-void GemmPlanner::read_cache() {
-  if (cache_file_.empty()) return;
-  std::ifstream file(cache_file_);
-  for (std::string line; std::getline(file, line);) {
-    const auto entry = nlohmann::json::parse(line, nullptr, false);
-    const auto text = [&](const char* name) {
-      return entry.is_object() && entry.contains(name) && entry[name].is_string()
-                 ? entry[name].get<std::string>()
-                 : "";
-    };
-    if (text("gpu") == gpu_ && text("cublaslt") == version()) cached_[text("key")] = text("algo");
-  }
-}
-
-void GemmPlanner::append_to_cache(const GemmKey& key, const Plan& plan) const {
-  if (cache_file_.empty()) return;
-  const nlohmann::json entry = {{"gpu", gpu_},
-                                {"cublaslt", version()},
-                                {"key", key.to_string()},
-                                {"algo", to_hex(plan.algo)},
-                                {"ms", plan.ms}};
-  std::ofstream file(cache_file_, std::ios::app);
-  file << entry.dump() + "\n";
-  if (!file) log_warning("[gemm] the tuning cache {} cannot be written", cache_file_);
 }
 
 }  // namespace octet

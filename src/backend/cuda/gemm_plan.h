@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/tuning_cache.h"
 
 namespace octet {
 
@@ -57,17 +58,13 @@ class GemmPlanner {
   void tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
   cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
                         const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);
-  void read_cache();
-  void append_to_cache(const GemmKey& key, const Plan& plan) const;
 
   cudaStream_t stream_;
-  std::string gpu_;
-  std::string cache_file_;
   bool tune_;
   bool tuned_any_ = false;
+  TuningCache cache_;  // of algorithms in hex
   LtHandle handle_;
   std::map<GemmKey, std::unique_ptr<Plan>> plans_;
-  std::map<std::string, std::string> cached_;  // key text -> algorithm in hex
 };
 
 // The largest power of two up to 256 that divides the address.

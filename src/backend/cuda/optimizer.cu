@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -413,18 +416,20 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
   }
   const auto launch_all = [&](const auto& belongs, int64_t tile_cols, const auto& launch) {
     int64_t tiles = 0;
-    table->parameters = 0;
+    int count = 0;
     const auto flush = [&] {
-      if (table->parameters > 0) launch(tiles);
-      table->parameters = 0;
-      tiles = 0;
+      if (count > 0) launch(tiles);
+      tiles = count = 0;
+      std::fill(std::begin(table->first_tiles), std::end(table->first_tiles), INT32_MAX);
     };
+    flush();
     for (const Prepared& p : prepared) {
       if (!belongs(p)) continue;
-      AdamEntry& entry = table->entries[table->parameters++] = p.entry;
+      AdamEntry& entry = table->entries[count] = p.entry;
       entry.first_tile = tiles;
+      table->first_tiles[count++] = narrow<int32_t>(tiles);
       tiles += div_up(entry.rows, kAdamTile) * div_up(entry.cols, tile_cols);
-      if (table->parameters == kParametersPerLaunch) flush();
+      if (count == kParametersPerLaunch) flush();
     }
     flush();
   };

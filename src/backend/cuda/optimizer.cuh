@@ -8,6 +8,7 @@
 namespace octet::device {
 
 constexpr int kParametersPerLaunch = 192;
+constexpr int kTileSearch = 256;  // a power of two, and no less
 
 // A parameter as a matrix (a vector has one row).
 struct AdamEntry {
@@ -28,7 +29,7 @@ struct AdamEntry {
 
 struct AdamTable {
   AdamEntry entries[kParametersPerLaunch];
-  int parameters;
+  int32_t first_tiles[kTileSearch];  // of the entries, and then INT32_MAX
   float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, inverse_root, epsilon;
   float root_beta2, root_one_minus_beta2;
   uint64_t seed;
@@ -50,18 +51,14 @@ __device__ __forceinline__ SmallMomentStep small_step(const AdamTable& t, float 
           .keep = keep};
 }
 
-// The parameter that tile `tile` of the launch belongs to.
-__device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table, int64_t tile) {
-  int low = 0, high = table.parameters - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (table.entries[middle].first_tile <= tile) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+// The parameter that tile `tile` of the launch belongs to. Every block asks before it can begin.
+__device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table, unsigned int tile) {
+  int found = 0;
+#pragma unroll
+  for (int step = kTileSearch / 2; step > 0; step /= 2) {
+    if (table.first_tiles[found + step] <= static_cast<int>(tile)) found += step;
   }
-  return table.entries[low];
+  return table.entries[found];
 }
 
 // Updates the parameters of the table, whose rows are whole vectors (AdamEntry::vector) and whose weights are bf16. All of

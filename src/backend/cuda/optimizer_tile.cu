@@ -8,11 +8,11 @@
 namespace octet::device {
 namespace {
 
-constexpr int kTileThreads = 256;
+constexpr int kTileThreads = CodeTile::kThreads;
 constexpr int kTileWarps = kTileThreads / 32;
 constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;
 constexpr int kRowsPerThread = kRowsPerWarp / 2;  // neighbours; 16 lanes hold a row
-static_assert(kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
+static_assert(kAdamTile == CodeTile::kSize && kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
 
 // ---- arithmetic ----
 
@@ -235,45 +235,6 @@ __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], 
   return factor;
 }
 
-// ---- the transposed codes ----
-
-// Codes lie in shared memory as in the matrix: rows of 32 words of 4 columns, scattered so that no access meets itself in
-// a bank, and alike in the rows of a warp.
-__device__ __forceinline__ int code_word(int row, int word) {
-  return 32 * row + (word ^ (row / 16 * 4));
-}
-
-// Each thread turns 16 rows of 4 columns; eight neighbours write 128 rows of a column.
-__device__ __forceinline__ void write_transposed_tile(const uint32_t* words, uint8_t* colwise, int64_t rows,
-                                                      int64_t cols, int64_t tile_row, int64_t tile_col) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int first_row = thread % 8 * 16, word = thread / 8;
-  const int64_t row = tile_row + first_row, col = tile_col + 4 * word;
-  if (row >= rows || col >= cols) return;
-  uint32_t turned[4][4];  // [column][four rows]
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    uint32_t block[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) block[r] = words[code_word(first_row + 4 * i + r, word)];
-    transpose_bytes(block);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) turned[c][i] = block[c];
-  }
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {  // columns come in eights, so that all four are there
-    uint8_t* to = colwise + (col + c) * rows + row;
-    if (rows % 16 == 0) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        if (row + j < rows) to[j] = static_cast<uint8_t>(turned[c][j / 4] >> (8 * (j % 4)));
-      }
-    }
-  }
-}
-
 // ---- the kernel ----
 
 // One block for each tile of each parameter.
@@ -282,14 +243,15 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   constexpr bool small = moments == AdamMoments::E4M3;
   using M = typename MomentPacks<moments>::Element;
-  __shared__ alignas(16) uint32_t words[kAdamTile * kAdamTile / 4];
+  __shared__ alignas(16) uint32_t words[CodeTile::kWords];
   const bool skip = !isfinite(clip[0]);
   const float clip_factor = clip[1];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const CastTarget& cast = entry.cast;
   if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t rows = entry.rows, cols = entry.cols;
-  const int64_t across = (cols + kAdamTile - 1) / kAdamTile, tile = blockIdx.x - entry.first_tile;
+  const auto across = static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile);
+  const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
   const int64_t tile_row = tile / across * kAdamTile, tile_col = tile % across * kAdamTile;
   const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
   const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
@@ -310,11 +272,11 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int64_t block = row * across + tile % across;
   const AdamPlaces<G, moments> places{entry, place,
                                       (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
-  const auto width = static_cast<uint32_t>(cols), blocks = static_cast<uint32_t>(across);
+  const auto width = static_cast<uint32_t>(cols);
   const bool odd = lane % 2 == 1;
   const float beta = odd ? table.root_beta2 : table.beta1;
   const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
-  uint32_t* const staged = words + code_word(first_line, word);
+  uint32_t* const staged = words + CodeTile::place(warp, first_line, word);
   uint32_t amax = 0;
 
   // Codes of a row of new weights. `plain`: as in most training, in both directions the same and e4m3.
@@ -334,7 +296,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   AdamRaw<G, moments, split> next;
   const auto load = [&](int i) {
     const auto line = static_cast<uint32_t>(min(i, last_line));
-    next.load(places, line * width, line * blocks);
+    next.load(places, line * width, line * across);
   };
   std::array<uint32_t, 4> random{};  // for two rows
   const auto update_row = [&]<bool plain>(int i, int parity) {
@@ -397,7 +359,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
     if constexpr (small) {
       const float factor = shift_moments(m, v, odd);
-      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * blocks] = factor;
+      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * across] = factor;
       uint32_t m_codes[8], v_codes[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -433,7 +395,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   if (!cast.record) return;
   if (cast.colwise) {
     __syncthreads();
-    write_transposed_tile(words, cast.colwise, rows, cols, tile_row, tile_col);
+    CodeTile::write_transposed(words, cast.colwise, rows, tile_row,
+                               [&](int c) { return tile_col + c < cols ? tile_col + c : -1; });
   }
   const int64_t tiles = across * ((rows + kAdamTile - 1) / kAdamTile);
   record_amax(amax, cast, static_cast<unsigned int>(tiles));

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cudnn.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace octet {
+
+// The tensors of attention by cuDNN, and where they are.
+enum class CudnnTensor : int64_t {
+  Q = 1,
+  K,
+  V,
+  O,
+  Stats,
+  DO,
+  DQ,
+  DK,
+  DV,
+  // Of packed documents: lengths and starts, see RaggedTables.
+  LengthsQ,
+  LengthsKv,
+  StartsQ,
+  StartsK,
+  StartsV,
+  StartsO,
+  StartsStats,
+  StartsDK,
+  StartsDV
+};
+using CudnnTensors = std::unordered_map<CudnnTensor, void*>;
+
+// What plans are made for. q, k, v and their gradients lie in rows of (H + 2K) * D, o and do in rows of H * D.
+struct CudnnShape {
+  int64_t documents = 0, length = 0;  // exactly, or at most where packed
+  bool packed = false;                // the documents have different lengths
+  int64_t tokens = 0;                 // at most, where packed
+  int64_t heads = 0, kv_heads = 0, depth = 0;
+  float scale = 0;
+
+  auto operator<=>(const CudnnShape&) const = default;
+  // Where heads share keys, backward first makes dk and dv of all query heads, in rows as many times wider than those
+  // of dk and dv: these then stand in rows of K * D of their own, so that the workspace stays small.
+  bool kv_gradients_apart() const { return packed && heads != kv_heads; }
+  std::string to_string() const;
+};
+
+enum class CudnnPass { Forward, Backward };
+
+// One pass of attention of one shape: cuDNN's graph and the plans it proposes, of which one is used.
+class CudnnPlan {
+ public:
+  CudnnPlan(const CudnnShape& shape, CudnnPass pass, bool deterministic);
+  ~CudnnPlan();
+
+  // Problems whose fastest plan is taken to be the same: the number of packed documents does not matter.
+  std::string tuning_key() const;
+  // Builds the plan named `wanted` where cuDNN proposes it, otherwise the first `most` proposals. Empty, or why there
+  // is none.
+  std::string build(cudnnHandle_t handle, const std::string& wanted, int most);
+  bool decided() const { return candidates_.size() == 1; }
+  int64_t workspace_bytes() const { return candidates_.front().workspace; }  // of run()
+  int64_t deciding_bytes() const;                                            // of any of the plans built
+  // Keeps the fastest of the plans built that `workspace` has room for. They run on `stream`, the handle's, and write
+  // what run() would.
+  void decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTensors& tensors, void* workspace,
+              int64_t workspace_bytes);
+  void run(cudnnHandle_t handle, const CudnnTensors& tensors, void* workspace);
+
+  const std::string& name() const { return candidates_.front().name; }
+  float ms() const { return candidates_.front().ms; }  // 0 unless timed
+
+ private:
+  struct Graph;
+  struct Candidate {
+    int64_t index = 0;  // among cuDNN's proposals
+    std::string name;
+    int64_t workspace = 0;
+    float ms = 0;
+  };
+  std::string describe(cudnnHandle_t handle);
+  std::string add_candidate(int64_t index);
+  std::string execute(cudnnHandle_t handle, const Candidate& candidate, const CudnnTensors& tensors,
+                      void* workspace);
+
+  CudnnShape shape_;
+  CudnnPass pass_;
+  bool deterministic_;
+  std::unique_ptr<Graph> graph_;
+  int64_t likely_ = 0;                 // proposals before those that cuDNN has for want of better ones
+  std::vector<Candidate> candidates_;  // the one in use first
+};
+
+}  // namespace octet

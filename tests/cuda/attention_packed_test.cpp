@@ -1,0 +1,226 @@
+#include <cstdio>
+#include <fstream>
+
+#include "cuda/attention_fixture.h"
+
+// Documents of different lengths through cuDNN. A refusal fails the test with cuDNN's reason, except where there is no
+// cuDNN or one that is too old.
+
+namespace octet::test {
+namespace {
+
+class CudnnPacked : public CudaAttention {
+ protected:
+  void SetUp() override {
+    CudaAttention::SetUp();
+    if (IsSkipped()) return;
+    cuda = make_side("cudnn");
+    const std::string reason = try_run(*cuda, packed_case("first", 4, 2, 64, {1000, 24}));
+    if (reason.find("built without cuDNN") != std::string::npos ||
+        reason.find("cannot be opened") != std::string::npos ||
+        reason.find("packed documents need") != std::string::npos) {
+      GTEST_SKIP() << reason;
+    }
+    ASSERT_EQ(reason, "") << "cuDNN refuses ordinary packed documents";
+  }
+
+  // Empty, or why cuDNN does not take the case.
+  static std::string try_run(Side& side, const AttentionTestCase& attention) {
+    try {
+      run_attention(side, attention, DType::BF16);
+    } catch (const Error& error) {
+      const auto reason = refusal(error);
+      if (!reason) throw;
+      return *reason;
+    }
+    return "";
+  }
+
+  void expect_as_cpu(const AttentionTestCase& attention, uint64_t seed = 1) {
+    SCOPED_TRACE(fmt::format("{} heads of {} sharing {}, {} tokens, {} documents, seed {}", attention.heads,
+                             attention.depth, attention.kv_heads, attention.tokens,
+                             attention.starts.size() - 1, seed));
+    compare(attention, DType::BF16, run_attention(*cuda, attention, DType::BF16, seed),
+            run_attention(*cpu, attention, DType::BF16, seed), 1e-2, false);
+  }
+
+  std::unique_ptr<Side> cuda;
+};
+
+// Documents that fill up `tokens` tokens, of 1 to `longest`.
+std::vector<int32_t> random_lengths(int64_t tokens, int64_t longest, uint64_t seed) {
+  const Philox random(seed, 9);
+  std::vector<int32_t> lengths;
+  for (uint64_t i = 0; tokens > 0; ++i) {
+    const double share = 0.5 * std::erfc(-static_cast<double>(random.normal(i)) / std::sqrt(2.0));
+    const auto length = std::clamp<int64_t>(static_cast<int64_t>(share * static_cast<double>(longest)) + 1, 1,
+                                            std::min(tokens, longest));
+    lengths.push_back(static_cast<int32_t>(length));
+    tokens -= length;
+  }
+  return lengths;
+}
+
+TEST_F(CudnnPacked, MatchesCpu) {
+  expect_as_cpu(packed_case("grouped, D 128", 8, 2, 128, {1, 300, 64, 127, 1, 257, 129, 2, 200}));
+  expect_as_cpu(packed_case("grouped, D 64", 6, 2, 64, {63, 65, 1, 1, 1, 500, 128, 265}));
+  expect_as_cpu(packed_case("every head has its keys, D 64", 4, 4, 64, {700, 1, 35, 288}));
+  expect_as_cpu(packed_case("every head has its keys, D 128", 2, 2, 128, {130, 1, 513, 380}));
+  expect_as_cpu(packed_case("all heads share one key head", 4, 1, 64, {31, 33, 960}));
+  expect_as_cpu(packed_case("longer than 1024", 4, 1, 128, {1300, 1, 90, 657}));
+  expect_as_cpu(packed_case("one odd document", 4, 2, 64, {1033}));
+  expect_as_cpu(packed_case("equal odd documents", 4, 2, 64, std::vector<int32_t>(14, 77)));
+  expect_as_cpu(packed_case("empty documents between others", 4, 2, 64, {0, 400, 0, 0, 623, 1, 0}));
+  std::vector<int32_t> lengths(40, 1);
+  lengths.insert(lengths.end(), {200, 200, 200, 200, 184});
+  expect_as_cpu(packed_case("documents of one token", 2, 1, 64, lengths));
+  expect_as_cpu(packed_case("D 80", 4, 2, 80, {130, 60, 834}));
+  AttentionTestCase outside = packed_case("tokens outside the documents", 4, 2, 64, {530, 1, 411});
+  for (int32_t& start : outside.starts) start += 7;
+  outside.tokens = 1111;
+  expect_as_cpu(outside);
+}
+
+TEST_F(CudnnPacked, MatchesCpuForRandomLengths) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    expect_as_cpu(packed_case("random, D 64", 4, 2, 64, random_lengths(2048, 300, seed)), seed);
+    expect_as_cpu(packed_case("random, D 128", 4, 1, 128, random_lengths(1500, 700, seed)), seed);
+  }
+}
+
+// These share one plan; equal documents, which have another, come between them.
+TEST_F(CudnnPacked, OnePlanServesManyBatches) {
+  const auto first = packed_case("1024 tokens", 4, 2, 64, {1000, 24});
+  const std::vector<float> out = run_attention(*cuda, first, DType::BF16).out;
+  expect_as_cpu(packed_case("one token first", 4, 2, 64, {1, 1, 1, 1021}));
+  expect_as_cpu(packed_case("equal", 4, 2, 64, {512, 512}));
+  expect_as_cpu(packed_case("eight documents", 4, 2, 64, {600, 1, 300, 9, 64, 40, 6, 4}));
+  expect_as_cpu(packed_case("fewer tokens to a document", 4, 2, 64, {513, 511}));
+  EXPECT_EQ(run_attention(*cuda, first, DType::BF16).out, out);
+}
+
+// A recording holds for other documents as long as their number and the longest length stay.
+TEST_F(CudnnPacked, IsRecordedInAGraph) {
+  AttentionTestCase cases[] = {packed_case("first", 4, 2, 128, {500, 200, 324}),
+                               packed_case("second", 4, 2, 128, {324, 500, 200}),
+                               packed_case("a token outside", 4, 2, 128, {23, 500, 500})};
+  cases[2].tokens = 1024;
+  const AttentionInputs in = make_inputs(*cuda, cases[0], DType::BF16);
+  const Tensor out = cuda->tensor(DType::BF16, {1024, in.shape.out_width()});
+  const Tensor lse = cuda->tensor(DType::F32, {4, 1024});
+  const Tensor dqkv = cuda->tensor(DType::BF16, {1024, in.shape.qkv_width()});
+  for (int i = 0; i < 6; ++i) {
+    const AttentionTestCase& attention = cases[i % 3];
+    (*cuda)->copy_to_device(in.documents.starts, attention.starts.data());
+    (*cuda)->repeat("attention", [&] {
+      (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+      (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+    });
+    SCOPED_TRACE(fmt::format("pass {}", i));
+    compare(attention, DType::BF16, {download(*cuda, out), {}, download(*cuda, dqkv)},
+            run_attention(*cpu, attention, DType::BF16), 1e-2, false);
+  }
+}
+
+// What lies behind the buffers is neither written nor, where it is NaN, let into the results.
+TEST_F(CudnnPacked, StaysInsideItsBuffers) {
+  constexpr int64_t kBehind = 256;
+  for (const int64_t kv_heads : {2, 4}) {
+    const auto attention = packed_case("NaN behind", 4, kv_heads, 64, {300, 77, 1, 655});
+    const auto wanted = run_attention(*cpu, attention, DType::BF16);
+    const AttentionInputs in = make_inputs(*cuda, attention, DType::BF16);
+    const auto with_nan_behind = [&](DType dtype, int64_t cols) {
+      const Tensor all = cuda->tensor(dtype, {attention.tokens + kBehind, cols});
+      const std::vector<uint8_t> nan(static_cast<size_t>(all.bytes()), 0xFF);
+      (*cuda)->copy_to_device(all, nan.data());
+      return all;
+    };
+    const int64_t out_width = in.shape.out_width(), qkv_width = in.shape.qkv_width();
+    const Tensor qkv = with_nan_behind(DType::BF16, qkv_width),
+                 dqkv = with_nan_behind(DType::BF16, qkv_width);
+    const Tensor out = with_nan_behind(DType::BF16, out_width),
+                 dout = with_nan_behind(DType::BF16, out_width);
+    const Tensor lse = with_nan_behind(DType::F32, attention.heads);
+    const auto front = [&](const Tensor& all) { return all.row_range(0, attention.tokens); };
+    (*cuda)->copy(front(qkv), in.qkv);
+    (*cuda)->copy(front(dout), in.dout);
+    (*cuda)->attention_forward({.dense = front(out)}, front(lse), front(qkv), in.documents, in.shape);
+    (*cuda)->attention_backward(front(dqkv), front(dout), front(qkv), front(out), front(lse), in.documents,
+                                in.shape);
+    compare(attention, DType::BF16, {download(*cuda, front(out)), {}, download(*cuda, front(dqkv))}, wanted,
+            1e-2, false);
+    for (const auto& [name, tensor] : {std::pair{"out", out}, {"lse", lse}, {"dqkv", dqkv}}) {
+      const std::vector<uint8_t> behind = cuda->bytes(tensor.row_range(attention.tokens, kBehind));
+      EXPECT_EQ(std::count(behind.begin(), behind.end(), 0xFF), static_cast<int64_t>(behind.size()))
+          << name << " was written behind its end, key heads " << kv_heads;
+    }
+  }
+}
+
+// A change of a document leaves every bit of the others' outputs, and their gradients.
+TEST_F(CudnnPacked, NothingLeaksAcrossBorders) {
+  const auto attention = packed_case("three documents", 4, 2, 128, {500, 90, 434});
+  const AttentionInputs in = make_inputs(*cuda, attention, DType::BF16);
+  const Tensor out = cuda->tensor(DType::BF16, {attention.tokens, in.shape.out_width()});
+  const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
+  const Tensor dqkv = cuda->tensor(DType::BF16, {attention.tokens, in.shape.qkv_width()});
+  const auto run = [&] {
+    (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+    (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+    return AttentionResults{download(*cuda, out), {}, download(*cuda, dqkv)};
+  };
+  const AttentionResults before = run();
+  const std::vector<Bf16> other(static_cast<size_t>(90 * in.shape.qkv_width()), to_bf16(3.0f));
+  (*cuda)->copy_to_device(in.qkv.row_range(500, 90), other.data());
+  (*cuda)->copy_to_device(in.dout.row_range(500, 90), other.data());
+  const AttentionResults after = run();
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 500}, {590, 1024}}) {
+    const auto rows = [&, begin = begin, end = end](const std::vector<float>& x, int64_t width) {
+      return std::vector<float>(x.begin() + begin * width, x.begin() + end * width);
+    };
+    EXPECT_EQ(rows(before.out, in.shape.out_width()), rows(after.out, in.shape.out_width()))
+        << "out from " << begin;
+    // Not bit by bit: the order in which backward adds is not fixed.
+    EXPECT_LE(relative_error(rows(after.dqkv, in.shape.qkv_width()), rows(before.dqkv, in.shape.qkv_width())),
+              3e-3)
+        << "dqkv from " << begin;
+  }
+}
+
+TEST_F(CudnnPacked, DeterministicRunsGiveTheSameBits) {
+  const auto attention = packed_case("mixed", 4, 2, 128, {300, 5, 129, 64, 526});
+  const auto side = make_side("cudnn", true);
+  const std::string reason = try_run(*side, attention);
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  const AttentionResults first = run_attention(*side, attention, DType::BF16);
+  compare(attention, DType::BF16, first, run_attention(*cpu, attention, DType::BF16), 1e-2, false);
+  for (int i = 0; i < 3; ++i) {
+    const AttentionResults again = run_attention(*side, attention, DType::BF16);
+    EXPECT_EQ(first.out, again.out);
+    EXPECT_EQ(first.dqkv, again.dqkv);
+  }
+}
+
+// A second run takes the plans that the first one timed, and times none.
+TEST_F(CudnnPacked, KeepsTheChoiceOfPlans) {
+  const std::string cache = testing::TempDir() + "octet_attention_plans.jsonl";
+  std::remove(cache.c_str());
+  std::vector<std::string> contents;
+  for (int pass = 0; pass < 2; ++pass) {
+    setenv("OCTET_ATTENTION", "cudnn", 1);
+    Side side(make_cuda_backend({.tuning_cache = cache}));
+    for (const auto& attention : {packed_case("packed", 4, 2, 64, {1000, 24}),
+                                  packed_case("more documents", 4, 2, 64, {1000, 4, 1, 3, 6, 2, 1, 1, 1, 5}),
+                                  packed_case("equal", 4, 2, 64, {512, 512})}) {
+      compare(attention, DType::BF16, run_attention(side, attention, DType::BF16),
+              run_attention(*cpu, attention, DType::BF16), 1e-2, false);
+    }
+    std::ifstream file(cache);
+    contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  EXPECT_EQ(contents[0], contents[1]);
+  std::remove(cache.c_str());
+}
+
+}  // namespace
+}  // namespace octet::test
