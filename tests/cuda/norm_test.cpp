@@ -9,8 +9,8 @@ namespace {
 struct Size {
   int64_t rows, width;
 };
-// 1600 leaves lanes without columns; 5120 is the widest row for the fast kernels. The
-// many rows are so many that blocks take more than two groups.
+// 1600 leaves lanes without columns; 5120 is the widest row for the fast kernels. The many rows are so many that blocks
+// take more than two groups.
 constexpr Size kSizes[] = {{1, 768},   {3, 1024},    {31, 768},   {33, 1280}, {64, 2048},
                            {75, 1600}, {37, 3072},   {130, 4096}, {29, 5120}, {66, 5120},
                            {20, 6144}, {1100, 5120}, {40000, 64}};

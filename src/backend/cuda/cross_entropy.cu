@@ -236,7 +236,7 @@ struct CrossEntropyGradient {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
-  static constexpr bool kSums = false;  // a head has no bias; partial sums would lie in the scratch of the rows
+  static constexpr bool kSums = false;  // heads have no bias, and partial sums would lie over `rows`
   struct Raw {
     Pack8<T> logits;
     RowGradient row;
