@@ -112,17 +112,23 @@ class CudnnAttention final : public AttentionEngine {
     add_packed(tensors, attention, call.dqkv, CudnnTensor::DQ, CudnnTensor::DK, CudnnTensor::DV);
     if (!shape.packed) return run(plan, tensors, scratch);
 
-    add_documents(tensors, scratch, attention, call.dqkv, attention.shape.qkv_width());
-    std::byte* dk = own(packed_backward_bytes(shape, plan));
-    std::byte* dv = dk + kv_gradient_bytes(shape);
-    std::byte* memory = dv + kv_gradient_bytes(shape);
-    if (shape.kv_gradients_apart()) {
-      tensors[CudnnTensor::DK] = dk;
-      tensors[CudnnTensor::DV] = dv;
+    const RaggedTables tables =
+        add_documents(tensors, scratch, attention, call.dqkv, attention.shape.qkv_width());
+    std::byte* memory = own(packed_backward_bytes(shape, plan));
+    const KvRows rows{memory, memory + kv_bytes(shape)};
+    const KvRows gradients{memory + 2 * kv_bytes(shape), memory + 3 * kv_bytes(shape)};
+    memory += 4 * kv_bytes(shape);
+    if (shape.kv_apart()) {
+      take_kv_rows(backend_, attention, rows, call.qkv);
+      tensors[CudnnTensor::K] = rows.k;
+      tensors[CudnnTensor::V] = rows.v;
+      tensors[CudnnTensor::DK] = gradients.k;
+      tensors[CudnnTensor::DV] = gradients.v;
+      tensors[CudnnTensor::StartsK] = tensors[CudnnTensor::StartsV] = tables.kv_starts;
     }
     if (undecided(plan)) decide(plan, tensors, memory, plan.deciding_bytes());
     plan.run(handle_.get(), tensors, memory);
-    if (shape.kv_gradients_apart()) insert_kv_gradients(backend_, attention, call.dqkv, dk, dv);
+    if (shape.kv_apart()) put_kv_rows(backend_, attention, call.dqkv, gradients);
   }
 
  private:
@@ -174,8 +180,8 @@ class CudnnAttention final : public AttentionEngine {
   }
 
   // Lengths and starts; clears the rows of `result` outside the documents.
-  void add_documents(CudnnTensors& tensors, Scratch& scratch, const AttentionCase& attention, void* result,
-                     int64_t width) {
+  RaggedTables add_documents(CudnnTensors& tensors, Scratch& scratch, const AttentionCase& attention,
+                             void* result, int64_t width) {
     const RaggedTables tables = take_ragged_tables(scratch, shape_of(attention).documents);
     fill_ragged_tables(backend_, tables, attention, result, width);
     tensors[CudnnTensor::LengthsQ] = tensors[CudnnTensor::LengthsKv] = tables.lengths;
@@ -183,7 +189,7 @@ class CudnnAttention final : public AttentionEngine {
         tables.qkv_starts;
     tensors[CudnnTensor::StartsO] = tables.out_starts;
     tensors[CudnnTensor::StartsStats] = tables.stats_starts;
-    tensors[CudnnTensor::StartsDK] = tensors[CudnnTensor::StartsDV] = tables.kv_starts;
+    return tables;
   }
 
   PlanPair& plans(const CudnnShape& shape) {
@@ -267,11 +273,11 @@ class CudnnAttention final : public AttentionEngine {
     return bytes <= scratch.left() ? scratch.take<std::byte>(bytes) : own(bytes);
   }
 
-  static int64_t kv_gradient_bytes(const CudnnShape& shape) {
-    return shape.kv_gradients_apart() ? round_up(shape.tokens * shape.kv_heads * shape.depth * 2, 256) : 0;
+  static int64_t kv_bytes(const CudnnShape& shape) {
+    return shape.kv_apart() ? round_up(shape.tokens * shape.kv_heads * shape.depth * 2, 256) : 0;
   }
   static int64_t packed_backward_bytes(const CudnnShape& shape, const CudnnPlan& plan) {
-    return 2 * kv_gradient_bytes(shape) + plan.deciding_bytes();
+    return 4 * kv_bytes(shape) + plan.deciding_bytes();
   }
 
   // Cleared when it is made: before 9.18 cuDNN does not initialise all of the workspace that backward of packed

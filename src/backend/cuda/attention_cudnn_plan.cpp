@@ -123,6 +123,7 @@ void describe_forward(fe::graph::Graph& graph, const CudnnShape& shape) {
 
 void describe_backward(fe::graph::Graph& graph, const CudnnShape& shape, bool deterministic) {
   GraphBuilder builder(graph, shape);
+  if (shape.kv_apart()) builder.k.width = builder.v.width = shape.kv_heads * shape.depth;
   const GraphTensor q = builder.input("q", CudnnTensor::Q, builder.q);
   const GraphTensor k = builder.input("k", CudnnTensor::K, builder.k);
   const GraphTensor v = builder.input("v", CudnnTensor::V, builder.v);
@@ -140,15 +141,9 @@ void describe_backward(fe::graph::Graph& graph, const CudnnShape& shape, bool de
   }
   if (deterministic) options.set_deterministic_algorithm(true);
   const auto results = graph.sdpa_backward(q, k, v, o, d_o, stats, options);
-  GraphBuilder::Place dk = builder.k, dv = builder.v;
-  if (shape.kv_gradients_apart()) {
-    dk.width = dv.width = shape.kv_heads * shape.depth;
-    dk.starts = builder.starts("starts_dk", CudnnTensor::StartsDK);
-    dv.starts = builder.starts("starts_dv", CudnnTensor::StartsDV);
-  }
   builder.output(results[0], CudnnTensor::DQ, builder.q);
-  builder.output(results[1], CudnnTensor::DK, dk);
-  builder.output(results[2], CudnnTensor::DV, dv);
+  builder.output(results[1], CudnnTensor::DK, builder.k);
+  builder.output(results[2], CudnnTensor::DV, builder.v);
 }
 
 }  // namespace

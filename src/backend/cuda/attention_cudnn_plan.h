@@ -29,13 +29,12 @@ enum class CudnnTensor : int64_t {
   StartsK,
   StartsV,
   StartsO,
-  StartsStats,
-  StartsDK,
-  StartsDV
+  StartsStats
 };
 using CudnnTensors = std::unordered_map<CudnnTensor, void*>;
 
-// What plans are made for. q, k, v and their gradients lie in rows of (H + 2K) * D, o and do in rows of H * D.
+// What plans are made for. q, k, v and their gradients lie in rows of (H + 2K) * D (but see kv_apart), o and do in rows of
+// H * D.
 struct CudnnShape {
   int64_t documents = 0, length = 0;  // exactly, or at most where packed
   bool packed = false;                // the documents have different lengths
@@ -45,8 +44,9 @@ struct CudnnShape {
 
   auto operator<=>(const CudnnShape&) const = default;
   // Where heads share keys, backward first makes dk and dv of all query heads, in rows as many times wider than those
-  // of dk and dv: these then stand in rows of K * D of their own, so that the workspace stays small.
-  bool kv_gradients_apart() const { return packed && heads != kv_heads; }
+  // of dk and dv. These then stand in rows of K * D of their own, so that the workspace stays small, and k and v as
+  // well: cuDNN uses the starts of k and v for their gradients, whatever it is told about those.
+  bool kv_apart() const { return packed && heads != kv_heads; }
   std::string to_string() const;
 };
 

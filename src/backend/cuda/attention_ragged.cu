@@ -31,18 +31,43 @@ __global__ void tables_kernel(RaggedTables tables, RowWidths widths, const int* 
   for (int64_t i = starts[documents] * row_vectors + thread; i < end; i += threads) result[i] = {};
 }
 
-// A block to a token: its dk and dv stand side by side in dqkv.
-__global__ void insert_kernel(uint4* dqkv, const uint4* __restrict__ dk, const uint4* __restrict__ dv,
-                              const int* __restrict__ starts, int64_t documents, int64_t row_vectors,
-                              int kv_vectors) {
+// A block to a token: its key and its value stand side by side at the end of its row of qkv.
+struct KvCopy {
+  uint4* qkv;
+  uint4* k;
+  uint4* v;
+  int64_t row_vectors;
+  int kv_vectors;
+
+  __device__ uint4* joined(int64_t token, int i) const {
+    return qkv + (token + 1) * row_vectors - 2 * kv_vectors + i;
+  }
+  __device__ uint4* apart(int64_t token, int i) const {
+    return i < kv_vectors ? k + token * kv_vectors + i : v + token * kv_vectors + i - kv_vectors;
+  }
+};
+
+__global__ void take_kernel(const KvCopy copy) {
+  const int64_t token = blockIdx.x;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * copy.kv_vectors; i += static_cast<int>(blockDim.x)) {
+    *copy.apart(token, i) = *copy.joined(token, i);
+  }
+}
+
+__global__ void put_kernel(const KvCopy copy, const int* __restrict__ starts, int64_t documents) {
   const int64_t token = blockIdx.x;
   const bool inside = token >= starts[0] && token < starts[documents];
-  uint4* row = dqkv + (token + 1) * row_vectors - 2 * kv_vectors;
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kv_vectors; i += static_cast<int>(blockDim.x)) {
-    uint4 value = {};
-    if (inside) value = i < kv_vectors ? dk[token * kv_vectors + i] : dv[(token - 1) * kv_vectors + i];
-    row[i] = value;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * copy.kv_vectors; i += static_cast<int>(blockDim.x)) {
+    *copy.joined(token, i) = inside ? *copy.apart(token, i) : uint4{};
   }
+}
+
+KvCopy kv_copy(const AttentionShape& shape, void* qkv, const KvRows& rows) {
+  return {static_cast<uint4*>(qkv), static_cast<uint4*>(rows.k), static_cast<uint4*>(rows.v),
+          shape.qkv_width() / kVector, narrow<int>(shape.kv_heads * shape.head_dim / kVector)};
+}
+unsigned kv_threads(const KvCopy& copy) {
+  return static_cast<unsigned>(std::min<int64_t>(round_up(2 * copy.kv_vectors, 32), kThreads));
 }
 
 }  // namespace
@@ -68,16 +93,17 @@ void fill_ragged_tables(CudaBackend& backend, const RaggedTables& tables, const 
   check_launch("attention documents");
 }
 
-void insert_kv_gradients(CudaBackend& backend, const AttentionCase& attention, void* dqkv, const void* dk,
-                         const void* dv) {
-  const AttentionShape& shape = attention.shape;
-  const int kv_vectors = narrow<int>(shape.kv_heads * shape.head_dim / kVector);
-  const auto threads = static_cast<unsigned>(std::min<int64_t>(round_up(2 * kv_vectors, 32), kThreads));
-  insert_kernel<<<narrow<unsigned>(attention.tokens), threads, 0, backend.stream()>>>(
-      static_cast<uint4*>(dqkv), static_cast<const uint4*>(dk), static_cast<const uint4*>(dv),
-      static_cast<const int*>(attention.documents.starts.data), attention.documents.count,
-      shape.qkv_width() / kVector, kv_vectors);
-  check_launch("attention key and value gradients");
+void take_kv_rows(CudaBackend& backend, const AttentionCase& attention, const KvRows& to, const void* qkv) {
+  const KvCopy copy = kv_copy(attention.shape, const_cast<void*>(qkv), to);
+  take_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, backend.stream()>>>(copy);
+  check_launch("attention keys and values");
+}
+
+void put_kv_rows(CudaBackend& backend, const AttentionCase& attention, void* qkv, const KvRows& from) {
+  const KvCopy copy = kv_copy(attention.shape, qkv, from);
+  put_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, backend.stream()>>>(
+      copy, static_cast<const int*>(attention.documents.starts.data), attention.documents.count);
+  check_launch("attention keys and values");
 }
 
 }  // namespace octet

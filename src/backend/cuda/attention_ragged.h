@@ -23,8 +23,14 @@ RaggedTables take_ragged_tables(Scratch& scratch, int64_t slots);
 void fill_ragged_tables(CudaBackend& backend, const RaggedTables& tables, const AttentionCase& attention,
                         void* result, int64_t width);
 
-// The key and value columns of dqkv (N, (H + 2K) * D) from dk and dv (N, K * D) bf16; zero outside the documents.
-void insert_kv_gradients(CudaBackend& backend, const AttentionCase& attention, void* dqkv, const void* dk,
-                         const void* dv);
+// Keys and values (or their gradients) in rows of their own, (N, K * D) bf16 each.
+struct KvRows {
+  void* k = nullptr;
+  void* v = nullptr;
+};
+// The key and value columns of qkv (N, (H + 2K) * D).
+void take_kv_rows(CudaBackend& backend, const AttentionCase& attention, const KvRows& to, const void* qkv);
+// Back into those columns; zero outside the documents.
+void put_kv_rows(CudaBackend& backend, const AttentionCase& attention, void* qkv, const KvRows& from);
 
 }  // namespace octet
