@@ -183,11 +183,13 @@ void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& p
   for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
   if (first) {
     // Linears overwrite their weights' gradients; everything else is added to.
+    std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
       const bool written = std::any_of(linears_.begin(), linears_.end(),
                                        [&](const Linear* linear) { return &linear->weight() == &p; });
-      if (!written) backend_.zero(p.gradient);
+      if (!written) added.push_back(p.gradient);
     }
+    backend_.zero(added);
   }
   const auto ops = [&] {
     forward_body({});

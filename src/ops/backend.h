@@ -159,6 +159,9 @@ class Backend {
   virtual void copy_to_host(void* to, Tensor from) = 0;       // waits
   virtual void copy(Tensor to, Tensor from) = 0;              // same bytes
   virtual void zero(Tensor) = 0;
+  virtual void zero(std::span<const Tensor> tensors) {
+    for (const Tensor& tensor : tensors) zero(tensor);
+  }
   virtual void synchronize() = 0;
   virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
   virtual void set_workspace(Tensor) = 0;  // u8, at least workspace_bytes, alive as long as ops are called

@@ -44,6 +44,34 @@ TEST(CudaBackendTest, LargeCopiesComeBackWhole) {
   }
 }
 
+TEST(CudaBackendTest, ClearsManyTensorsAndNothingElse) {
+  if (!probe_cuda().usable) GTEST_SKIP() << probe_cuda().reason;
+  const auto backend = make_cuda_backend({});
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  const auto memory = backend->allocate(kBytes);
+  std::vector<uint8_t> expected(kBytes, 0xA5), received(kBytes);
+  const Tensor all{memory.get(), DType::U8, {kBytes}};
+  backend->copy_to_device(all, expected.data());
+  std::vector<Tensor> tensors;
+  int64_t begin = 0;
+  const auto add = [&](int64_t size, int64_t gap) {
+    ASSERT_LE(begin + size, kBytes);
+    tensors.push_back({static_cast<uint8_t*>(memory.get()) + begin, DType::U8, {size}});
+    std::fill_n(expected.begin() + begin, size, uint8_t{0});
+    begin += size + gap;
+  };
+  for (int i = 0; i < 600; ++i) add(1 + 37 * i % 4001, i % 5 == 0 ? 3 : 16);  // more than one table, odd places
+  begin = (begin + 255) / 256 * 256;
+  add((1 << 20) - 5, 5);
+  add((1 << 20) + 7, 9);
+  add(0, 0);
+  backend->zero(tensors);
+  backend->copy_to_host(received.data(), all);
+  EXPECT_TRUE(expected == received)
+      << "first difference at "
+      << std::mismatch(expected.begin(), expected.end(), received.begin()).first - expected.begin();
+}
+
 // Inputs travel ahead of the work that reads them, through two buffers: each piece of work must see its own, also when
 // sizes grow on the way and the sources are changed at once.
 TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {

@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
   void copy_to_host(void* to, Tensor from) override;
   void copy(Tensor to, Tensor from) override;
   void zero(Tensor tensor) override;
+  void zero(std::span<const Tensor> tensors) override;
   void synchronize() override;
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
   void set_workspace(Tensor workspace) override;
