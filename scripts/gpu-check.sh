@@ -29,22 +29,26 @@ gpu_tests() {
   grep -E "Failure|error:|Expected|actual|FAILED|tests passed|\(Failed\)|Total Test" $logs/tests.log | head -60
 }
 
-# One process per tool and group of tests, side by side. Libraries' matrix products are left out of racecheck: it
-# would judge their kernels, not octet's.
+# One process per tool and group of tests, side by side. Libraries' matrix products are left
+# out of racecheck: it would judge their kernels, not octet's.
 sanitize() {
   command -v compute-sanitizer > /dev/null || { echo "sanitize: compute-sanitizer is not on the path"; failed=1; return; }
-  local jobs=() group job name filter tool exclude pid code log passed verdict
+  local jobs=() group job name filter tool exclude pid code log passed verdict limit=300
   for group in \
-    'ops      Table/CudaOps.AgreeWithCpu/*' \
-    'fused    CudaFused.*' \
-    'quantize CudaQuantize.*' \
-    'adamw    CudaAdamW.*' \
-    'flash    CudaAttention.Flash*:CudaAttention.NothingLeaksAcrossBorders' \
-    'random   CudaRandom.*'; do
+    'ops         Table/CudaOps.AgreeWithCpu/*' \
+    'activations */CudaFusedSizes.Activations/37x52:*/CudaFusedSizes.Activations/48x1040:*/CudaFusedSizes.Activations/264x72' \
+    'norms       */CudaFusedNorms.*/37x52:*/CudaFusedNorms.*/75x1600:*/CudaFusedNorms.*/29x5120' \
+    'strips      CudaNorm.AgreesWithCpu' \
+    'rope        CudaFused.Rope' \
+    'loss        CudaLoss.*' \
+    'quantize    CudaQuantize.*' \
+    'adamw       CudaAdamW.*:*/CudaFusedSizes.AdamW/37x52' \
+    'flash       CudaAttention.Flash*:CudaAttention.NothingLeaksAcrossBorders' \
+    'backend     CudaRandom.*:CudaBackendTest.ClearsManyTensorsAndNothingElse'; do
     read -r name filter <<< "$group"
     for tool in memcheck racecheck; do
       [[ $tool == racecheck ]] && exclude='-*gemm*' || exclude=''
-      timeout 170 compute-sanitizer --tool "$tool" --error-exitcode 99 build/release/tests/cuda_tests \
+      OMP_NUM_THREADS=1 timeout $limit compute-sanitizer --tool "$tool" --error-exitcode 99 build/release/tests/cuda_tests \
         --gtest_filter="$filter$exclude" > "$logs/$tool-$name.log" 2>&1 &
       jobs+=("$! $tool $name")
     done
@@ -58,11 +62,11 @@ sanitize() {
     case $code in
       0) [[ ${passed:-0} -gt 0 ]] || verdict="NO TEST RAN"
          grep -q "RACECHECK SUMMARY: [1-9]" "$log" && verdict="HAZARDS" ;;
-      124) verdict="NOT FINISHED after 170 s" ;;
+      124) verdict="NOT FINISHED after $limit s" ;;
       *) verdict="FAILED" ;;
     esac
     [[ $verdict == clean ]] || failed=1
-    printf '%-10s %-9s %s, %s tests: %s\n' "$tool" "$name" "$verdict" "${passed:-0}" \
+    printf '%-10s %-12s %s, %s tests: %s\n' "$tool" "$name" "$verdict" "${passed:-0}" \
       "$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -1 | sed 's/^=* *//')"
     [[ $verdict == clean ]] || grep -E '^=+ +(Invalid|Error|Warning|Program|Race|Potential)|\[  FAILED|\[ RUN' "$log" | tail -8
   done

@@ -59,25 +59,26 @@ class CudaFused : public CudaTest {
   }
 };
 
-TEST_F(CudaFused, Activations) {
-  for (const Size size : kSizes) {
-    for (const DType dtype : {DType::BF16, DType::F32}) {
-      for (const Activation kind : {Activation::Gelu, Activation::SwiGlu}) {
-        const int64_t in_cols = kind == Activation::SwiGlu ? 2 * size.cols : size.cols;
-        const Tensor x =
-            cuda->upload(dtype, {size.rows, in_cols}, normal_values(size.rows * in_cols, 1, 2.0f));
-        const Tensor dh =
-            cuda->upload(dtype, {size.rows, size.cols}, normal_values(size.rows * size.cols, 2));
-        const std::vector<float> before(static_cast<size_t>(size.rows * size.cols), 5.0f);
-        check(
-            dtype, size.rows, size.cols, before,
-            [&](const Operand& h) { (*cuda)->activation_forward(kind, h, x); }, "activation forward");
-        const std::vector<float> wide(static_cast<size_t>(size.rows * in_cols), 5.0f);
-        check(
-            dtype, size.rows, in_cols, wide,
-            [&](const Operand& dx) { (*cuda)->activation_backward(kind, dx, dh, x); }, "activation backward");
-        if (HasFailure()) return;
-      }
+// One test for each size, so that they run side by side.
+class CudaFusedSizes : public CudaFused, public testing::WithParamInterface<Size> {};
+class CudaFusedNorms : public CudaFusedSizes {};
+
+TEST_P(CudaFusedSizes, Activations) {
+  const Size size = GetParam();
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const Activation kind : {Activation::Gelu, Activation::SwiGlu}) {
+      const int64_t in_cols = kind == Activation::SwiGlu ? 2 * size.cols : size.cols;
+      const Tensor x = cuda->upload(dtype, {size.rows, in_cols}, normal_values(size.rows * in_cols, 1, 2.0f));
+      const Tensor dh = cuda->upload(dtype, {size.rows, size.cols}, normal_values(size.rows * size.cols, 2));
+      const std::vector<float> before(static_cast<size_t>(size.rows * size.cols), 5.0f);
+      check(
+          dtype, size.rows, size.cols, before,
+          [&](const Operand& h) { (*cuda)->activation_forward(kind, h, x); }, "activation forward");
+      const std::vector<float> wide(static_cast<size_t>(size.rows * in_cols), 5.0f);
+      check(
+          dtype, size.rows, in_cols, wide,
+          [&](const Operand& dx) { (*cuda)->activation_backward(kind, dx, dh, x); }, "activation backward");
+      if (HasFailure()) return;
     }
   }
 }
@@ -129,41 +130,38 @@ TEST_F(CudaFused, GradientOfTheLoss) {
   }
 }
 
-TEST_F(CudaFused, Norms) {
-  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
-  sizes.insert(sizes.end(), std::begin(kNormSizes), std::end(kNormSizes));
-  for (const Size size : sizes) {
-    for (const DType dtype : {DType::BF16, DType::F32}) {
-      for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
-        const int64_t count = size.rows * size.cols;
-        const Shape shape{size.rows, size.cols};
-        const bool layer_norm = kind == NormKind::LayerNorm;
-        const Tensor x = cuda->upload(dtype, shape, normal_values(count, 1));
-        const Tensor delta = cuda->upload(dtype, shape, normal_values(count, 2));
-        const Tensor gain = cuda->upload(dtype, {size.cols}, normal_values(size.cols, 3));
-        const Tensor bias =
-            layer_norm ? cuda->upload(dtype, {size.cols}, normal_values(size.cols, 4)) : Tensor{};
-        const Tensor residual = cuda->tensor(dtype, shape);
-        const Tensor mean = layer_norm ? cuda->tensor(DType::F32, {size.rows}) : Tensor{};
-        const Tensor inv = cuda->tensor(DType::F32, {size.rows});
-        const Tensor dy = cuda->upload(dtype, shape, normal_values(count, 5));
-        check(
-            dtype, size.rows, size.cols, std::vector<float>(static_cast<size_t>(count), 5.0f),
-            [&](const Operand& y) {
-              (*cuda)->norm_forward(kind, y, residual, mean, inv, x, delta, gain, bias, 1e-5f);
-            },
-            "norm forward");
-        const Tensor dgain = cuda->upload(DType::F32, {size.cols}, normal_values(size.cols, 6));
-        const Tensor dbias =
-            layer_norm ? cuda->upload(DType::F32, {size.cols}, normal_values(size.cols, 7)) : Tensor{};
-        check(
-            dtype, size.rows, size.cols, normal_values(count, 8),
-            [&](const Operand& dx) {
-              (*cuda)->norm_backward(kind, dx, dgain, dbias, dy, residual, mean, inv, gain);
-            },
-            "norm backward");
-        if (HasFailure()) return;
-      }
+TEST_P(CudaFusedNorms, Norms) {
+  const Size size = GetParam();
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
+      const int64_t count = size.rows * size.cols;
+      const Shape shape{size.rows, size.cols};
+      const bool layer_norm = kind == NormKind::LayerNorm;
+      const Tensor x = cuda->upload(dtype, shape, normal_values(count, 1));
+      const Tensor delta = cuda->upload(dtype, shape, normal_values(count, 2));
+      const Tensor gain = cuda->upload(dtype, {size.cols}, normal_values(size.cols, 3));
+      const Tensor bias =
+          layer_norm ? cuda->upload(dtype, {size.cols}, normal_values(size.cols, 4)) : Tensor{};
+      const Tensor residual = cuda->tensor(dtype, shape);
+      const Tensor mean = layer_norm ? cuda->tensor(DType::F32, {size.rows}) : Tensor{};
+      const Tensor inv = cuda->tensor(DType::F32, {size.rows});
+      const Tensor dy = cuda->upload(dtype, shape, normal_values(count, 5));
+      check(
+          dtype, size.rows, size.cols, std::vector<float>(static_cast<size_t>(count), 5.0f),
+          [&](const Operand& y) {
+            (*cuda)->norm_forward(kind, y, residual, mean, inv, x, delta, gain, bias, 1e-5f);
+          },
+          "norm forward");
+      const Tensor dgain = cuda->upload(DType::F32, {size.cols}, normal_values(size.cols, 6));
+      const Tensor dbias =
+          layer_norm ? cuda->upload(DType::F32, {size.cols}, normal_values(size.cols, 7)) : Tensor{};
+      check(
+          dtype, size.rows, size.cols, normal_values(count, 8),
+          [&](const Operand& dx) {
+            (*cuda)->norm_backward(kind, dx, dgain, dbias, dy, residual, mean, inv, gain);
+          },
+          "norm backward");
+      if (HasFailure()) return;
     }
   }
 }
@@ -186,52 +184,58 @@ TEST_F(CudaFused, Rope) {
   }
 }
 
-TEST_F(CudaFused, AdamW) {
+TEST_P(CudaFusedSizes, AdamW) {
+  const Size size = GetParam();
   for (const QuantizeRule& rule : all_rules()) {
-    for (const Size size : kSizes) {
-      for (const DType dtype : {DType::BF16, DType::F32}) {
-        const int64_t count = size.rows * size.cols;
-        const Shape shape{size.rows, size.cols};
-        const std::string label =
-            fmt::format("{} {} ({}, {})", describe(rule), name_of(dtype), size.rows, size.cols);
-        for (const bool finite : {true, false}) {
-          std::vector<std::vector<uint8_t>> sides;
-          for (Side* side : {cuda.get(), cpu.get()}) {
-            const size_t mark = side->mark();
-            Quantized fused = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
-            Quantized separate = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
-            AdamWParameter p;
-            p.weight = side->upload(dtype, shape, normal_values(count, 1));
-            if (dtype == DType::BF16) {
-              p.remainder = side->tensor(DType::U16, shape);
-              (*side)->zero(p.remainder);
-            }
-            p.gradient = side->upload(dtype, shape, normal_values(count, 2));
-            p.m = side->upload(dtype, shape, normal_values(count, 3, 0.1f));
-            std::vector<float> second = normal_values(count, 4, 0.1f);
-            for (float& value : second) value *= value;
-            p.v = side->upload(dtype, shape, second);
-            p.weight_decay = 0.1f;
-            p.fp8 = &fused;
-            const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
-            const auto before = side->bytes(p.weight);
-            (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
-            if (!finite) {
-              EXPECT_EQ(side->bytes(p.weight), before) << label;
-            }
-            sides.push_back(side->bytes(p.weight));
-            // Also when the step is skipped: the scales may have moved since the copies were made.
-            (*side)->quantize({.dense = p.weight, .fp8 = &separate});
-            expect_same(*side, fused, *side, separate, label);
-            side->release(mark);
+    for (const DType dtype : {DType::BF16, DType::F32}) {
+      const int64_t count = size.rows * size.cols;
+      const Shape shape{size.rows, size.cols};
+      const std::string label =
+          fmt::format("{} {} ({}, {})", describe(rule), name_of(dtype), size.rows, size.cols);
+      for (const bool finite : {true, false}) {
+        std::vector<std::vector<uint8_t>> sides;
+        for (Side* side : {cuda.get(), cpu.get()}) {
+          const size_t mark = side->mark();
+          Quantized fused = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
+          Quantized separate = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
+          AdamWParameter p;
+          p.weight = side->upload(dtype, shape, normal_values(count, 1));
+          if (dtype == DType::BF16) {
+            p.remainder = side->tensor(DType::U16, shape);
+            (*side)->zero(p.remainder);
           }
-          EXPECT_TRUE(sides[0] == sides[1]) << label << ": the weights of the two sides differ";
+          p.gradient = side->upload(dtype, shape, normal_values(count, 2));
+          p.m = side->upload(dtype, shape, normal_values(count, 3, 0.1f));
+          std::vector<float> second = normal_values(count, 4, 0.1f);
+          for (float& value : second) value *= value;
+          p.v = side->upload(dtype, shape, second);
+          p.weight_decay = 0.1f;
+          p.fp8 = &fused;
+          const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
+          const auto before = side->bytes(p.weight);
+          (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
+          if (!finite) {
+            EXPECT_EQ(side->bytes(p.weight), before) << label;
+          }
+          sides.push_back(side->bytes(p.weight));
+          // Also when the step is skipped: the scales may have moved since the copies were made.
+          (*side)->quantize({.dense = p.weight, .fp8 = &separate});
+          expect_same(*side, fused, *side, separate, label);
+          side->release(mark);
         }
-        if (HasFailure()) return;
+        EXPECT_TRUE(sides[0] == sides[1]) << label << ": the weights of the two sides differ";
       }
+      if (HasFailure()) return;
     }
   }
 }
+
+std::string name_of_size(const testing::TestParamInfo<Size>& info) {
+  return fmt::format("{}x{}", info.param.rows, info.param.cols);
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaFusedSizes, testing::ValuesIn(kSizes), name_of_size);
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaFusedNorms, testing::ValuesIn(kSizes), name_of_size);
+INSTANTIATE_TEST_SUITE_P(Strips, CudaFusedNorms, testing::ValuesIn(kNormSizes), name_of_size);
 
 }  // namespace
 }  // namespace octet::test
