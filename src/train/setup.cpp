@@ -332,11 +332,11 @@ void open_data(Setup& setup, const std::string& tokenizer_of_model) {
   setup.data = open_training_data(config, setup.model.vocab, *setup.tokenizer);
 }
 
-// A launch takes some microseconds, and a micro-step of a few milliseconds has hundreds.
+// A launch takes some microseconds, and a micro-step has hundreds, of which the first ones nothing hides.
 bool wants_graphs(const Setup& setup) {
   if (setup.config.cuda_graphs != TrainConfig::CudaGraphs::Auto)
     return setup.config.cuda_graphs == TrainConfig::CudaGraphs::On;
-  constexpr double kShortStep = 1e13;  // operations: some 20 ms
+  constexpr double kShortStep = 1e14;  // operations: some 150 ms
   return 6.0 * static_cast<double>(setup.model.parameter_count()) *
              static_cast<double>(setup.shape.tokens()) <
          kShortStep;
