@@ -218,6 +218,8 @@ TEST_F(CudnnPacked, KeepsTheChoiceOfPlans) {
     std::ifstream file(cache);
     contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
+  // Where cuDNN proposes one plan alone there is nothing to time; of batches of equal documents it has several.
+  EXPECT_NE(contents[0].find("attention "), std::string::npos) << "no choice was kept: " << contents[0];
   EXPECT_EQ(contents[0], contents[1]);
   std::remove(cache.c_str());
 }

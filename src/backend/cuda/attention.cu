@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "backend/cuda/attention_flash.cuh"
+#include "base/log.h"
 
 namespace octet {
 namespace {
@@ -103,9 +104,17 @@ AttentionEngine& Attention::engine_for(const AttentionCase& attention) {
     if (reason.empty()) return *cudnn_;
   }
   require(!only_cudnn_, "[cuda] attention: OCTET_ATTENTION asks for cuDNN, but {}", reason);
+  if (!reason.empty()) tell(reason);
   reason = flash_->refuses(attention);
   require(reason.empty(), "[cuda] attention: {}", reason);
   return *flash_;
+}
+
+// Once for each kind of reason: those that differ in nothing but numbers are one.
+void Attention::tell(const std::string& reason) {
+  std::string kind = reason;
+  std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
+  if (told_.insert(kind).second) log_warning("[cuda] attention: octet's own kernels are used: {}", reason);
 }
 
 void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,

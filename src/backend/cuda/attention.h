@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "ops/backend.h"
@@ -68,10 +69,13 @@ class Attention {
   AttentionEngine& engine_for(const AttentionCase& attention);
 
  private:
+  void tell(const std::string& reason);
+
   std::unique_ptr<AttentionEngine> cudnn_;
   std::unique_ptr<AttentionEngine> flash_;
   std::string no_cudnn_;  // why cudnn_ is absent
   bool only_cudnn_ = false;
+  std::set<std::string> told_;  // kinds of reasons why cuDNN was not used
 };
 
 }  // namespace octet

@@ -134,7 +134,7 @@ class CudnnAttention final : public AttentionEngine {
  private:
   // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
   static constexpr size_t kMostPlans = 64;
-  static constexpr int kMostCandidates = 5;
+  static constexpr int kMostCandidates = 3;
   // The deterministic backward of packed documents keeps all scores: documents x heads x length^2.
   static constexpr int64_t kMostWorkspace = int64_t{4} << 30;
 
@@ -198,8 +198,9 @@ class CudnnAttention final : public AttentionEngine {
     if (!added) return pair;
     // Both or none: the statistics of one engine mean nothing to the other.
     try {
-      pair.reason = build(pair.forward, shape);
-      if (pair.reason.empty()) pair.reason = build(pair.backward, shape);
+      pair.reason = build(pair.forward, shape, kMostCandidates);
+      // Of packed documents cuDNN has but one; others would keep their workspace, too.
+      if (pair.reason.empty()) pair.reason = build(pair.backward, shape, shape.packed ? 1 : kMostCandidates);
       if (pair.reason.empty()) reserve(shape, pair);
     } catch (const std::exception& error) {
       pair.reason = error.what();
@@ -207,17 +208,16 @@ class CudnnAttention final : public AttentionEngine {
     if (!pair.reason.empty()) {
       pair.reason =
           fmt::format("cuDNN {} has no plan for {}: {}", cudnn_version(), shape.to_string(), pair.reason);
-      log_warning("[cuda] attention: own kernels are used: {}", pair.reason);
     }
     return pair;
   }
 
   // Empty, or why there is no plan. Which of several is fastest is found out when it runs; not in deterministic runs,
   // whose results may not depend on timing.
-  std::string build(CudnnPlan& plan, const CudnnShape& shape) {
+  std::string build(CudnnPlan& plan, const CudnnShape& shape, int candidates) {
     const bool tune = !backend_.options().deterministic;
     const std::string wanted = tune ? cache_.find(plan.tuning_key()).value_or("") : "";
-    std::string reason = plan.build(handle_.get(), wanted, tune ? kMostCandidates : 1);
+    std::string reason = plan.build(handle_.get(), wanted, tune ? candidates : 1);
     if (reason.empty() && shape.packed && plan.workspace_bytes() > kMostWorkspace) {
       reason = fmt::format("it needs {} MiB of workspace, more than {}", plan.workspace_bytes() >> 20,
                            kMostWorkspace >> 20);
@@ -282,9 +282,16 @@ class CudnnAttention final : public AttentionEngine {
 
   // Cleared when it is made: before 9.18 cuDNN does not initialise all of the workspace that backward of packed
   // documents reads, such as the rows behind the last token (there are kTailRows), and a NaN there would spread.
-  // What a recorded CUDA graph may refer to is kept when more is needed.
+  // What a recorded CUDA graph may refer to is kept when more is needed, so that it grows in large steps. The memory plan
+  // does not know of it: it must leave room for what the libraries allocate later.
   std::byte* own(int64_t bytes) {
+    constexpr int64_t kStep = int64_t{128} << 20, kLeaveFree = int64_t{512} << 20;
     if (bytes > own_bytes_) {
+      bytes = round_up(bytes, kStep);
+      size_t free_bytes = 0, total_bytes = 0;
+      cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "attention workspace");
+      require(bytes + kLeaveFree <= static_cast<int64_t>(free_bytes),
+              "{} MiB of workspace do not fit the {} MiB that are free", bytes >> 20, free_bytes >> 20);
       DeviceMemory memory = allocate_device(static_cast<size_t>(bytes), "attention workspace");
       cuda_check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), backend_.stream()),
                  "attention workspace");
@@ -306,10 +313,7 @@ class CudnnAttention final : public AttentionEngine {
 
 std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason) {
   reason = open_cudnn();
-  if (!reason.empty()) {
-    log_warning("[cuda] attention: own kernels are used: {}", reason);
-    return nullptr;
-  }
+  if (!reason.empty()) return nullptr;
   return std::make_unique<CudnnAttention>(backend);
 }
 

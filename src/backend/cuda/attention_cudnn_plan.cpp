@@ -178,8 +178,11 @@ std::string CudnnPlan::describe(cudnnHandle_t handle) {
   }
   auto status = graph.validate();
   if (status.is_good()) status = graph.build_operation_graph(handle);
-  if (status.is_good()) status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
-  return status.is_good() ? "" : status.get_message();
+  if (status.is_bad()) return status.get_message();
+  status = graph.create_execution_plans({fe::HeurMode_t::A});
+  likely_ = status.is_good() ? graph.get_execution_plan_count() : 0;
+  const auto fallback = graph.create_execution_plans({fe::HeurMode_t::FALLBACK});
+  return status.is_good() || fallback.is_good() ? "" : status.get_message();
 }
 
 std::string CudnnPlan::add_candidate(int64_t index) {
