@@ -95,8 +95,10 @@ struct Pack8<float> {
     return {reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]};
   }
   __device__ __forceinline__ void store(float* to) const {
-    reinterpret_cast<float4*>(to)[0] = low;
-    reinterpret_cast<float4*>(to)[1] = high;
+    store16(to, make_uint4(__float_as_uint(low.x), __float_as_uint(low.y), __float_as_uint(low.z),
+                           __float_as_uint(low.w)));
+    store16(to + 4, make_uint4(__float_as_uint(high.x), __float_as_uint(high.y), __float_as_uint(high.z),
+                               __float_as_uint(high.w)));
   }
   __device__ __forceinline__ void unpack(float (&x)[8]) const {
     x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
