@@ -409,9 +409,10 @@ void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor 
       const auto shared = static_cast<size_t>(planes * round_up(width, 8)) * sizeof(float);
       dispatch_norm(kind, vector, [&]<bool is_layer_norm, bool with_vectors>() {
         const auto kernel = device::norm_backward_kernel<T, is_layer_norm, with_vectors>;
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared)),
-                   op);
+        const int limit = device::allow_all_shared(reinterpret_cast<const void*>(kernel), op);
+        require(std::cmp_less_equal(shared, limit),
+                "[cuda] {}: rows of {} need {} bytes of shared memory, more than the {} of a block", op,
+                width, shared, limit);
         kernel<<<blocks, device::kNormThreads, shared, stream()>>>(args);
       });
     };

@@ -39,6 +39,10 @@ struct NormBackwardArgs {
   CastTarget cast;
 };
 
+// Lets a kernel have all the shared memory of a block, and gives what is left beside its variables of fixed size. Always
+// the same: a recorded graph may hold launches that need more than the one at hand.
+int allow_all_shared(const void* kernel, const char* op);
+
 // How a kernel of norm_strip.cu is to be launched.
 struct StripLaunch {
   unsigned blocks = 0;

@@ -268,14 +268,7 @@ std::optional<StripLaunch> plan_strips(const CudaBackend& backend, const char* o
   if (threads > kStripThreads<2> || rows * width > kMostStripElements) return {};
   const int shared =
       threads / 32 * strip_warp_bytes(tensors, step_rows, colwise) + strip_sum_bytes(step_rows, threads / 32);
-  constexpr int kFixedShared = 1024;  // more than the kernels' variables of fixed size
-  int device = 0, limit = 0;
-  cuda_check(cudaGetDevice(&device), op);
-  cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op);
-  if (shared + kFixedShared > limit) return {};
-  // Always the same: a recorded graph may hold launches that need more than this one.
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - kFixedShared),
-             op);
+  if (shared > allow_all_shared(reinterpret_cast<const void*>(kernel), op)) return {};
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared),
              op);
@@ -292,6 +285,17 @@ std::optional<StripLaunch> plan_strips(const CudaBackend& backend, const char* o
 }
 
 }  // namespace
+
+int allow_all_shared(const void* kernel, const char* op) {
+  int device = 0, limit = 0;
+  cuda_check(cudaGetDevice(&device), op);
+  cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op);
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, kernel), op);
+  limit -= narrow<int>(attributes.sharedSizeBytes);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit), op);
+  return limit;
+}
 
 std::optional<StripLaunch> plan_forward_strips(const CudaBackend& backend, NormKind kind,
                                                const NormForwardArgs<Bf16>& args) {
