@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
         tile_amax = max(tile_amax, magnitude_bits(kept[r]));
         if (args.y) store8<vector>(args.y + row * width + col, kept[r], count);
         if (cast.rowwise) {
-          write_rowwise<vector>(cast.rowwise + row * width + col, kept[r], row_scale, cast.row_e5m2, count);
+          store_codes<vector>(cast.rowwise + row * width + col, encode8(kept[r], row_scale, cast.row_e5m2),
+                              count);
         }
       }
       amax = max(amax, tile_amax);
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_backward_kernel(const No
         tile_amax = max(tile_amax, row_amax);
         if (args.store) store8<vector>(args.dresidual + place, kept[r], count);
         if (cast.rowwise) {
-          write_rowwise<vector>(cast.rowwise + place, kept[r], row_scale, cast.row_e5m2, count);
+          store_codes<vector>(cast.rowwise + place, encode8(kept[r], row_scale, cast.row_e5m2), count);
         }
       }
       amax = max(amax, tile_amax);

@@ -11,6 +11,8 @@ namespace octet {
 namespace device {
 namespace {
 
+using ElementTile = Tile<static_cast<int>(kAdamTile), 256>;
+
 __device__ __forceinline__ void load_any(float (&x)[8], const void* data, bool bf16, bool vector,
                                          int64_t place, int64_t count) {
   if (bf16) {
@@ -81,17 +83,10 @@ __device__ __forceinline__ void load_codes(float (&x)[8], const void* data, bool
   for (int j = 0; j < 8; ++j) x[j] = decode1(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))), false);
 }
 
-__device__ __forceinline__ void store_codes(void* data, const uint32_t (&words)[2], bool vector,
-                                            int64_t place, int64_t count) {
+__device__ __forceinline__ void store_any(void* data, uint2 codes, bool vector, int64_t place,
+                                          int64_t count) {
   uint8_t* to = static_cast<uint8_t*>(data) + place;
-  if (vector) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j < count) to[j] = static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4)));
-    }
-  }
+  vector ? store_codes<true>(to, codes, count) : store_codes<false>(to, codes, count);
 }
 
 // Over the eight threads that hold a row of the tile.
@@ -246,8 +241,8 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
             m_codes[j / 4] |= m_code << (8 * (j % 4));
             v_codes[j / 4] |= v_code << (8 * (j % 4));
           }
-          store_codes(entry.m, m_codes, vector, place[h], count[h]);
-          store_codes(entry.v, v_codes, vector, place[h], count[h]);
+          store_any(entry.m, make_uint2(m_codes[0], m_codes[1]), vector, place[h], count[h]);
+          store_any(entry.v, make_uint2(v_codes[0], v_codes[1]), vector, place[h], count[h]);
         }
       }
     }
@@ -258,11 +253,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, 2)
       if (!vector) kept[h][r] = first_of(kept[h][r], count[h]);
       amax = max(amax, magnitude_bits(kept[h][r]));
       if (!cast.rowwise) continue;
-      if (vector) {
-        write_rowwise<true>(cast.rowwise + place[h], kept[h][r], row_scale, cast.row_e5m2, 8);
-      } else {
-        write_rowwise<false>(cast.rowwise + place[h], kept[h][r], row_scale, cast.row_e5m2, count[h]);
-      }
+      store_any(cast.rowwise, encode8(kept[h][r], row_scale, cast.row_e5m2), vector, place[h], count[h]);
     }
   }
   if (cast.colwise) {
@@ -399,7 +390,6 @@ void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
 
   // Parameters of one kind share launches. Matrices of bf16 in whole vectors have kernels of their own, the general ones
   // are for all others.
-  static_assert(ElementTile::kRows == kAdamTile);
   const bool epsilon_in_range = options.epsilon >= 0x1p-30f && options.epsilon <= 1.0f;
   struct Prepared {
     AdamEntry entry;

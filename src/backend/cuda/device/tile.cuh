@@ -160,36 +160,19 @@ struct Tile {
   }
 };
 
-using ElementTile = Tile<128, 256>;
-
-template <bool vector, class T>
-__device__ __forceinline__ void write_rowwise(uint8_t* to, const Pack8<T>& values, float scale, bool e5m2, int64_t count) {
-  store_codes<vector>(to, encode8(values, scale, e5m2), count);
-}
-
-__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<float>& values) {
-  uint32_t bits = 0;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) bits = max(bits, magnitude_bits(values.at(j)));
-  return bits;
-}
-// Two elements at a time: the bits of bf16 are the upper half of those of fp32.
-__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<Bf16>& values) {
-  constexpr uint32_t kMask = 0x7FFF7FFFu;
-  const uint4 raw = values.raw;
-  const uint32_t pair =
-      __vmaxu2(__vmaxu2(raw.x & kMask, raw.y & kMask), __vmaxu2(raw.z & kMask, raw.w & kMask));
-  return max(pair << 16, pair & 0xFFFF0000u);
-}
-
 // The largest magnitude of many values, as bits; NaN orders above Inf.
 template <class T>
-struct MagnitudeMax {
+struct MagnitudeMax;
+template <>
+struct MagnitudeMax<float> {
   uint32_t largest = 0;
-  __device__ __forceinline__ void add(const Pack8<T>& values) { largest = max(largest, magnitude_bits(values)); }
+  __device__ __forceinline__ void add(const Pack8<float>& values) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) largest = max(largest, magnitude_bits(values.at(j)));
+  }
   __device__ __forceinline__ uint32_t bits() const { return largest; }
 };
-// Two halves side by side until the end.
+// Two halves side by side until the end: the bits of bf16 are the upper half of those of fp32.
 template <>
 struct MagnitudeMax<Bf16> {
   uint32_t pair = 0;
@@ -200,5 +183,12 @@ struct MagnitudeMax<Bf16> {
   }
   __device__ __forceinline__ uint32_t bits() const { return max(pair << 16, pair & 0xFFFF0000u); }
 };
+
+template <class T>
+__device__ __forceinline__ uint32_t magnitude_bits(const Pack8<T>& values) {
+  MagnitudeMax<T> largest;
+  largest.add(values);
+  return largest.bits();
+}
 
 }  // namespace octet::device
