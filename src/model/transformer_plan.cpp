@@ -21,6 +21,16 @@ std::vector<std::string> hf_names(const Parameter& weight) {
   return names;
 }
 
+// Rows of a chunk of the head. As few chunks as the memory allows, all of about one size: a short last one would run its
+// products badly. Large chunks are whole GEMM tiles where that does not spoil either.
+int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
+  const int64_t even_rows = div_up(tokens, div_up(tokens, most_rows));
+  const int64_t tiled_rows = round_up(even_rows, 128);
+  const int64_t last_rows = tokens - (div_up(tokens, tiled_rows) - 1) * tiled_rows;
+  const bool tiled = even_rows >= 1024 && tiled_rows <= most_rows && 4 * last_rows >= 3 * tiled_rows;
+  return std::min(tiled ? tiled_rows : round_up(even_rows, 16), tokens);
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics,
@@ -91,11 +101,8 @@ void Transformer::plan_parameters() {
   }
 
   const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
-  // As few chunks as the memory allows, all of about one size: a short last one would run its products badly.
   const int64_t most_rows = std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16);
-  const int64_t chunks = div_up(shape_.tokens(), most_rows);
-  const int64_t even_rows = div_up(shape_.tokens(), chunks);
-  head_rows_ = std::min(round_up(even_rows, even_rows >= 1024 ? 128 : 16), shape_.tokens());  // 128: whole GEMM tiles
+  head_rows_ = head_chunk_rows(shape_.tokens(), most_rows);
   // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   Parameter* head_weight = config_.tied_head ? wte_ : find("head.weight");
