@@ -20,40 +20,46 @@ class CudaFused : public CudaTest {
   // `run(operand)` computes into operand.dense, whose content before is `before`.
   void check(DType dtype, int64_t rows, int64_t cols, const std::vector<float>& before,
              const std::function<void(const Operand&)>& run, const std::string& what, bool sums = true) {
+    struct Case {
+      bool keep, stats, equal_scales;
+    };
+    // The first is what training uses. The scales in the slot count only where they are delayed.
     for (const QuantizeRule& rule : all_rules()) {
-      for (const bool keep : {true, false}) {
-        for (const bool stats : {false, true}) {
-          const ScaleSlot& slot = stats ? kEqualSlot : kUsedSlot;
-          const std::string label = fmt::format("{} {} {} ({}, {}) keep {} stats {}", what, describe(rule),
-                                                name_of(dtype), rows, cols, keep, stats);
-          const size_t mark = cuda->mark();
-          const auto zeros = std::vector<float>(static_cast<size_t>(cols));
-          Quantized fused = make_quantized(*cuda, rows, cols, rule, slot, stats);
-          Quantized separate = make_quantized(*cuda, rows, cols, rule, slot, stats);
-          const Tensor dense_fused = cuda->upload(dtype, {rows, cols}, before);
-          const Tensor dense_separate = cuda->upload(dtype, {rows, cols}, before);
-          const Tensor sum_fused = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
-          const Tensor sum_separate = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
-          run({.dense = dense_fused, .fp8 = &fused, .keep_dense = keep, .column_sum = sum_fused});
-          run({.dense = dense_separate});
-          (*cuda)->quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
-          expect_same(*cuda, fused, *cuda, separate, label);
-          if (keep) {
-            EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
-          }
-          if (sums) {
-            std::vector<float> a(zeros.size()), b(zeros.size());
-            (*cuda)->copy_to_host(a.data(), sum_fused);
-            (*cuda)->copy_to_host(b.data(), sum_separate);
-            for (size_t i = 0; i < a.size(); ++i)
-              ASSERT_NEAR(a[i], b[i], 1e-3f + 1e-4f * std::fabs(b[i])) << label;
-          }
-          if (stats) {
-            EXPECT_EQ(cuda->value(fused.stats).noise, cuda->value(separate.stats).noise) << label;
-          }
-          cuda->release(mark);
-          if (HasFailure()) return;
+      for (const auto& [keep, stats, equal_scales] :
+           {Case{false, false, true}, Case{false, false, false}, Case{true, false, true},
+            Case{true, true, false}, Case{false, true, true}}) {
+        if (!rule.delayed && equal_scales && !stats) continue;
+        const ScaleSlot& slot = equal_scales ? kEqualSlot : kUsedSlot;
+        const std::string label =
+            fmt::format("{} {} {} ({}, {}) keep {} stats {} {} scales", what, describe(rule), name_of(dtype),
+                        rows, cols, keep, stats, equal_scales ? "equal" : "unequal");
+        const size_t mark = cuda->mark();
+        const auto zeros = std::vector<float>(static_cast<size_t>(cols));
+        Quantized fused = make_quantized(*cuda, rows, cols, rule, slot, stats);
+        Quantized separate = make_quantized(*cuda, rows, cols, rule, slot, stats);
+        const Tensor dense_fused = cuda->upload(dtype, {rows, cols}, before);
+        const Tensor dense_separate = cuda->upload(dtype, {rows, cols}, before);
+        const Tensor sum_fused = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
+        const Tensor sum_separate = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
+        run({.dense = dense_fused, .fp8 = &fused, .keep_dense = keep, .column_sum = sum_fused});
+        run({.dense = dense_separate});
+        (*cuda)->quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
+        expect_same(*cuda, fused, *cuda, separate, label);
+        if (keep) {
+          EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
         }
+        if (sums) {
+          std::vector<float> a(zeros.size()), b(zeros.size());
+          (*cuda)->copy_to_host(a.data(), sum_fused);
+          (*cuda)->copy_to_host(b.data(), sum_separate);
+          for (size_t i = 0; i < a.size(); ++i)
+            ASSERT_NEAR(a[i], b[i], 1e-3f + 1e-4f * std::fabs(b[i])) << label;
+        }
+        if (stats) {
+          EXPECT_EQ(cuda->value(fused.stats).noise, cuda->value(separate.stats).noise) << label;
+        }
+        cuda->release(mark);
+        if (HasFailure()) return;
       }
     }
   }
@@ -186,45 +192,56 @@ TEST_F(CudaFused, Rope) {
 
 TEST_P(CudaFusedSizes, AdamW) {
   const Size size = GetParam();
+  struct Case {
+    DType dtype;
+    bool equal_scales, finite;
+  };
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const bool equal_scales : {false, true}) {
+      for (const bool finite : {true, false}) cases.push_back({dtype, equal_scales, finite});
+    }
+  }
+  const int64_t count = size.rows * size.cols;
+  const Shape shape{size.rows, size.cols};
   for (const QuantizeRule& rule : all_rules()) {
-    for (const DType dtype : {DType::BF16, DType::F32}) {
-      const int64_t count = size.rows * size.cols;
-      const Shape shape{size.rows, size.cols};
+    for (const auto& [dtype, equal_scales, finite] : cases) {
+      if (!rule.delayed && equal_scales) continue;  // the scales in the slot do not count
+      const ScaleSlot& slot = equal_scales ? kEqualSlot : kUsedSlot;
       const std::string label =
-          fmt::format("{} {} ({}, {})", describe(rule), name_of(dtype), size.rows, size.cols);
-      for (const bool finite : {true, false}) {
-        std::vector<std::vector<uint8_t>> sides;
-        for (Side* side : {cuda.get(), cpu.get()}) {
-          const size_t mark = side->mark();
-          Quantized fused = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
-          Quantized separate = make_quantized(*side, size.rows, size.cols, rule, kUsedSlot);
-          AdamWParameter p;
-          p.weight = side->upload(dtype, shape, normal_values(count, 1));
-          if (dtype == DType::BF16) {
-            p.remainder = side->tensor(DType::U16, shape);
-            (*side)->zero(p.remainder);
-          }
-          p.gradient = side->upload(dtype, shape, normal_values(count, 2));
-          p.m = side->upload(dtype, shape, normal_values(count, 3, 0.1f));
-          std::vector<float> second = normal_values(count, 4, 0.1f);
-          for (float& value : second) value *= value;
-          p.v = side->upload(dtype, shape, second);
-          p.weight_decay = 0.1f;
-          p.fp8 = &fused;
-          const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
-          const auto before = side->bytes(p.weight);
-          (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
-          if (!finite) {
-            EXPECT_EQ(side->bytes(p.weight), before) << label;
-          }
-          sides.push_back(side->bytes(p.weight));
-          // Also when the step is skipped: the scales may have moved since the copies were made.
-          (*side)->quantize({.dense = p.weight, .fp8 = &separate});
-          expect_same(*side, fused, *side, separate, label);
-          side->release(mark);
+          fmt::format("{} {} ({}, {}) {} scales, {}", describe(rule), name_of(dtype), size.rows, size.cols,
+                      equal_scales ? "equal" : "unequal", finite ? "finite" : "skipped");
+      std::vector<std::vector<uint8_t>> sides;
+      for (Side* side : {cuda.get(), cpu.get()}) {
+        const size_t mark = side->mark();
+        Quantized fused = make_quantized(*side, size.rows, size.cols, rule, slot);
+        Quantized separate = make_quantized(*side, size.rows, size.cols, rule, slot);
+        AdamWParameter p;
+        p.weight = side->upload(dtype, shape, normal_values(count, 1));
+        if (dtype == DType::BF16) {
+          p.remainder = side->tensor(DType::U16, shape);
+          (*side)->zero(p.remainder);
         }
-        EXPECT_TRUE(sides[0] == sides[1]) << label << ": the weights of the two sides differ";
+        p.gradient = side->upload(dtype, shape, normal_values(count, 2));
+        p.m = side->upload(dtype, shape, normal_values(count, 3, 0.1f));
+        std::vector<float> second = normal_values(count, 4, 0.1f);
+        for (float& value : second) value *= value;
+        p.v = side->upload(dtype, shape, second);
+        p.weight_decay = 0.1f;
+        p.fp8 = &fused;
+        const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
+        const auto before = side->bytes(p.weight);
+        (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
+        if (!finite) {
+          EXPECT_EQ(side->bytes(p.weight), before) << label;
+        }
+        sides.push_back(side->bytes(p.weight));
+        // Also when the step is skipped: the scales may have moved since the copies were made.
+        (*side)->quantize({.dense = p.weight, .fp8 = &separate});
+        expect_same(*side, fused, *side, separate, label);
+        side->release(mark);
       }
+      EXPECT_TRUE(sides[0] == sides[1]) << label << ": the weights of the two sides differ";
       if (HasFailure()) return;
     }
   }
