@@ -1,3 +1,6 @@
+#include <cmath>
+#include <deque>
+
 #include "fixture.h"
 
 namespace octet::test {
@@ -20,12 +23,9 @@ std::string describe(const Kind& kind) {
                      name_of(kind.gradient), name_of(kind.moments));
 }
 
-// Weight, remainder, moments and scales after a few steps.
-std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols) {
-  const Shape shape{rows, cols};
-  const int64_t count = rows * cols;
+AdamWParameter make_parameter(Side& side, const Kind& kind, const Shape& shape, uint64_t seed) {
   AdamWParameter p;
-  p.weight = side.upload(kind.weight, shape, normal_values(count, 1));
+  p.weight = side.upload(kind.weight, shape, normal_values(shape.numel(), seed));
   const auto zeros = [&](DType dtype, Shape of) {
     const Tensor x = side.tensor(dtype, of);
     side->zero(x);
@@ -35,16 +35,39 @@ std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t ro
   p.m = zeros(kind.moments, shape);
   p.v = zeros(kind.moments, shape);
   if (kind.moments == DType::E4M3) {
-    p.m_scales = zeros(DType::F32, {rows, div_up(cols, 128)});
-    p.v_scales = zeros(DType::F32, {rows, div_up(cols, 128)});
+    const Shape scales{p.weight.rows(), div_up(p.weight.cols(), 128)};
+    p.m_scales = zeros(DType::F32, scales);
+    p.v_scales = zeros(DType::F32, scales);
   }
   p.weight_decay = 0.1f;
+  return p;
+}
+
+// What a step changes. The last three are there with FP8 copies only.
+constexpr const char* kStateNames[] = {"weight",        "remainder",     "m",   "v", "m scales", "v scales",
+                                       "rowwise codes", "colwise codes", "slot"};
+std::vector<std::vector<uint8_t>> state_of(Side& side, const AdamWParameter& p) {
+  std::vector<std::vector<uint8_t>> result;
+  for (const Tensor& x : {p.weight, p.remainder, p.m, p.v, p.m_scales, p.v_scales})
+    result.push_back(side.bytes(x));
+  if (p.fp8) {
+    const Tensor slot{p.fp8->slot, DType::U8, {static_cast<int64_t>(sizeof(ScaleSlot))}};
+    for (const Tensor& x : {p.fp8->rowwise.codes, p.fp8->colwise.codes, slot})
+      result.push_back(side.bytes(x));
+  }
+  return result;
+}
+
+// The state after a few steps.
+std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols) {
+  const Shape shape{rows, cols};
+  AdamWParameter p = make_parameter(side, kind, shape, 1);
   p.stream = 77;
   const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
   for (int64_t step = 1; step <= 4; ++step) {
     // Gradients over many powers of two (some so small that their squares are denormal or nothing, some large), and a
     // stretch of exact zeros.
-    std::vector<float> gradient = normal_values(count, 10 + static_cast<uint64_t>(step));
+    std::vector<float> gradient = normal_values(shape.numel(), 10 + static_cast<uint64_t>(step));
     for (size_t i = 0; i < gradient.size(); ++i) {
       const int exponent = i % 577 == 5  ? 75
                            : i % 41 == 7 ? 60 + static_cast<int>(i % 53)
@@ -55,10 +78,7 @@ std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t ro
     p.gradient = side.upload(kind.gradient, shape, gradient);
     side->adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
   }
-  std::vector<std::vector<uint8_t>> result;
-  for (const Tensor& x : {p.weight, p.remainder, p.m, p.v, p.m_scales, p.v_scales})
-    result.push_back(side.bytes(x));
-  return result;
+  return state_of(side, p);
 }
 
 // Where the first of the bytes that differ stands, and how many do.
@@ -86,19 +106,87 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
   };
   constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},     {3, 200},   {130, 136}, {129, 77},
                                                     {256, 384}, {17, 1000}, {141, 640}};
-  const char* names[] = {"weight", "remainder", "m", "v", "m scales", "v scales"};
   for (const Kind& kind : kKinds) {
     for (const auto& [rows, cols] : kSizes) {
       const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
       const auto got = train(*cuda, kind, rows, cols), expected = train(*cpu, kind, rows, cols);
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(difference(got[i], expected[i]), "")
-            << describe(kind) << " (" << rows << ", " << cols << "): " << names[i];
+            << describe(kind) << " (" << rows << ", " << cols << "): " << kStateNames[i];
       }
       cuda->release(cuda_mark);
       cpu->release(cpu_mark);
     }
   }
+}
+
+struct OneOfMany {
+  Kind kind;
+  Shape shape;
+  bool fp8, equal_scales;
+};
+
+// More of one kind than a launch takes, and others of every sort in between.
+std::vector<OneOfMany> many_parameters() {
+  constexpr Kind kMost{DType::BF16, true, DType::BF16, DType::BF16};
+  constexpr Kind kOthers[] = {
+      {DType::BF16, true, DType::BF16, DType::F32},   {DType::BF16, true, DType::F32, DType::F32},
+      {DType::BF16, false, DType::BF16, DType::E4M3}, {DType::BF16, true, DType::BF16, DType::E4M3},
+      {DType::BF16, false, DType::F32, DType::BF16},  {DType::F32, false, DType::F32, DType::F32},
+      {DType::F32, false, DType::F32, DType::E4M3}};
+  const Shape shapes[] = {{130, 136}, {64}, {5, 8}, {128, 128}, {1, 64}, {24, 264}, {8}};
+  const Shape odd_shapes[] = {{5, 7}, {33, 77}, {3}};  // not whole vectors
+  std::vector<OneOfMany> many;
+  for (size_t i = 0; i < 280; ++i) {
+    const bool other = i % 4 == 3, odd = i % 20 == 3;
+    const Shape& shape =
+        odd ? odd_shapes[i / 20 % std::size(odd_shapes)] : shapes[(5 * i + i / 28) % std::size(shapes)];
+    many.push_back({.kind = other ? kOthers[i / 4 % std::size(kOthers)] : kMost,
+                    .shape = shape,
+                    .fp8 = shape.rank() == 2 && i % 3 != 1,
+                    .equal_scales = i % 5 < 3});
+  }
+  return many;
+}
+
+// Tiles find their parameter among all of a launch, and launches go on where one is full.
+TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
+  const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
+  const std::vector<OneOfMany> many = many_parameters();
+  std::deque<Quantized> copies;
+  const auto update = [&](Side& side) {
+    std::vector<AdamWParameter> parameters;
+    for (size_t i = 0; i < many.size(); ++i) {
+      const OneOfMany& one = many[i];
+      AdamWParameter p = make_parameter(side, one.kind, one.shape, 2 * i);
+      p.gradient = side.upload(one.kind.gradient, one.shape, normal_values(one.shape.numel(), 2 * i + 1));
+      p.stream = i;
+      if (one.fp8) {
+        p.fp8 = &copies.emplace_back(make_quantized(side, p.weight.rows(), p.weight.cols(), rule,
+                                                    one.equal_scales ? kEqualSlot : kUsedSlot));
+      }
+      parameters.push_back(p);
+    }
+    const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
+    for (const int64_t step : {1, 2})
+      side->adamw(parameters, clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
+    return parameters;
+  };
+  const auto got = update(*cuda), expected = update(*cpu);
+  int differing = 0;
+  for (size_t i = 0; i < many.size(); ++i) {
+    const auto got_state = state_of(*cuda, got[i]), expected_state = state_of(*cpu, expected[i]);
+    std::string differences;
+    for (size_t part = 0; part < got_state.size(); ++part) {
+      const std::string found = difference(got_state[part], expected_state[part]);
+      if (!found.empty()) differences += fmt::format("\n  {}: {}", kStateNames[part], found);
+    }
+    if (differences.empty() || ++differing > 12) continue;  // the first ones tell enough
+    ADD_FAILURE() << "parameter " << i << " " << many[i].shape.to_string() << ", " << describe(many[i].kind)
+                  << (many[i].fp8 ? many[i].equal_scales ? ", fp8 of equal scales" : ", fp8" : "")
+                  << differences;
+  }
+  EXPECT_EQ(differing, 0) << "parameters of " << many.size() << " differ";
 }
 
 // The FP8 copies that the kernel writes beside stochastic weights and e4m3 moments are those of the separate op.
