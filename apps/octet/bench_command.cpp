@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -18,15 +21,22 @@ constexpr const char* kHelp =
     "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--profile]\n"
     "                   [--json FILE] [--key value]...\n\n"
     "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
-    "  --variants LIST     bf16, fp32, delayed, current, block, mxfp8; default bf16,delayed\n"
+    "  --variants LIST     what is measured, of bf16, fp32, delayed, current, block, mxfp8: it decides, and not\n"
+    "                      mixed_precision and fp8_recipe. Default: bf16 and what those two keys say, which is\n"
+    "                      bf16,delayed where they are not given\n"
     "  --bench_steps N     measured steps, the median counts; default 10\n"
     "  --bench_warmup N    steps before; default 3\n"
-    "  --profile           also take the device time of every op in one more step, and print it by kind\n"
+    "  --profile           also take the device time of every op in one more step, and print it by kind; GPUs only\n"
     "  --json FILE         also write the figures there\n"
+    "'GEMM ceiling' is the time that the model's matrix products (layers and head; forward, dgrad and wgrad, each\n"
+    "once) would take alone at the rates measured on large layers on this GPU, in the precision each runs in, as a\n"
+    "share of the measured step. '-' where no rates were measured: other devices, fp32, emulated FP8.\n"
     "Keys as for 'octet train --help': model_preset, max_seq_length, per_device_train_batch_size, ...\n";
 
+constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
+
 struct Request {
-  std::vector<std::string> variants = {"bf16", "delayed"};
+  std::vector<std::string> variants;  // empty: those that the configuration says
   BenchOptions options;
   std::string json;
   std::vector<std::string> rest;
@@ -53,12 +63,38 @@ Request take_own_flags(std::span<const std::string> arguments) {
     }
     if (equals == std::string::npos && i + 1 == arguments.size()) fail_config("{} needs a value", flag);
     const std::string value = equals == std::string::npos ? arguments[++i] : arguments[i].substr(equals + 1);
-    if (flag == "--variants") request.variants = split_list(value);
+    if (flag == "--variants") {
+      request.variants = split_list(value);
+      if (request.variants.empty()) fail_config("--variants is empty, expected at least one of {}", kVariants);
+    }
     if (flag == "--bench_steps") request.options.steps = positive(flag, value);
     if (flag == "--bench_warmup") request.options.warmup = positive(flag, value);
     if (flag == "--json") request.json = value;
   }
   return request;
+}
+
+// BF16, against which the other is compared, and what the configuration runs in.
+std::vector<std::string> configured_variants(const TrainConfig& config) {
+  switch (config.mixed_precision) {
+    case Precision::Bf16:
+      return {"bf16"};
+    case Precision::Fp32:
+      return {"bf16", "fp32"};
+    case Precision::Fp8:
+      break;
+  }
+  return {"bf16", config_text(config, "fp8_recipe")};
+}
+
+// Found out before minutes of measuring, not after; leaves no file behind where there was none.
+void check_writable(const std::string& path) {
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
+  errno = 0;
+  const bool opened = std::ofstream(path, std::ios::app).is_open();
+  if (!opened) fail_config("--json: {} cannot be written: {}", path, std::generic_category().message(errno));
+  if (!existed) std::filesystem::remove(path, ignored);
 }
 
 TrainConfig variant_config(TrainConfig config, const std::string& variant) {
@@ -76,9 +112,14 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
   } else if (variant == "mxfp8") {
     config.fp8_recipe = Fp8Recipe::Mxfp8;
   } else {
-    fail_config("--variants: '{}' is none of bf16, fp32, delayed, current, block, mxfp8", variant);
+    fail_config("--variants: '{}' is none of {}", variant, kVariants);
   }
   return config;
+}
+
+// TFLOP/s: a CPU reaches a hundredth.
+std::string rate_text(double rate) {
+  return rate < 10 ? fmt::format("{:.3g}", rate) : fmt::format("{:.1f}", rate);
 }
 
 // Time by kind, and under each kind its ops with what they reach.
@@ -147,7 +188,10 @@ int bench_command(std::span<const std::string> arguments) {
   const TrainConfig base =
       load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
   std::vector<TrainConfig> configs;
-  for (const std::string& variant : request.variants) configs.push_back(variant_config(base, variant));
+  const std::vector<std::string> variants =
+      request.variants.empty() ? configured_variants(base) : request.variants;
+  for (const std::string& variant : variants) configs.push_back(variant_config(base, variant));
+  if (!request.json.empty()) check_writable(request.json);
 
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n", base.model_preset,
              base.per_device_train_batch_size, base.max_seq_length, base.gradient_accumulation_steps,
@@ -156,6 +200,7 @@ int bench_command(std::span<const std::string> arguments) {
                {"ms/step", Align::Right},
                {"tokens/s", Align::Right},
                {"TFLOP/s", Align::Right},
+               {"GEMM ceiling", Align::Right},
                {"memory", Align::Right},
                {"loss", Align::Right},
                {"against the first", Align::Right}});
@@ -163,24 +208,35 @@ int bench_command(std::span<const std::string> arguments) {
   options.progress = [](const std::string& what) { log_info("{}", what); };
   nlohmann::json figures = nlohmann::json::array();
   std::string profiles;
-  double first_ms = 0;
+  double first_rate = 0;
   for (const TrainConfig& config : configs) {
     const BenchResult r = bench(config, options);
-    if (first_ms == 0) first_ms = r.step_ms;
+    if (first_rate == 0) first_rate = r.tokens_per_second;
+    const double ratio = r.tokens_per_second / first_rate;
     table.add_row({r.recipe.empty() ? r.precision : fmt::format("{} {}", r.precision, r.recipe),
                    fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),
-                   fmt::format("{:.1f}", r.model_tflops), human_bytes(static_cast<double>(r.memory_bytes)),
-                   fmt::format("{:.4f}", r.loss), fmt::format("{:.2f}x", first_ms / r.step_ms)});
+                   rate_text(r.model_tflops),
+                   r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
+                   human_bytes(static_cast<double>(r.memory_bytes)), fmt::format("{:.4f}", r.loss),
+                   fmt::format("{:.2f}x", ratio)});
     figures.push_back({{"model", base.model_preset},
-                       {"rows", base.per_device_train_batch_size},
+                       {"device", r.device},
+                       {"rows", r.rows},
                        {"length", base.max_seq_length},
+                       {"gradient_accumulation_steps", r.accumulation},
+                       {"steps", options.steps},
+                       {"optimizer_state", config_text(base, "optimizer_state")},
+                       {"master_weights", config_text(base, "master_weights")},
                        {"precision", r.precision},
                        {"recipe", r.recipe},
                        {"step_ms", r.step_ms},
                        {"tokens_per_second", r.tokens_per_second},
                        {"model_tflops", r.model_tflops},
                        {"memory_bytes", r.memory_bytes},
-                       {"loss", r.loss}});
+                       {"loss", r.loss},
+                       {"ratio", ratio},
+                       {"gemm_ceiling_share", nullptr}});
+    if (r.gemm_ceiling_share) figures.back()["gemm_ceiling_share"] = *r.gemm_ceiling_share;
     if (r.profile.empty()) continue;
     figures.back()["profile"] = profile_json(r);
     profiles += fmt::format("\nOne step of {}{}{}, device time by kind:\n{}", r.precision,

@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "report/text.h"
+#include "train/gpu_rates.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -67,10 +68,25 @@ double model_flops(const Transformer& model) {
          6 * static_cast<double>(c.layers * c.attention().out_width() * model.shape().length) * n;
 }
 
+std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds) {
+  const std::optional<GpuRates> rates =
+      setup.backend->name() == "cuda" ? gpu_rates(setup.backend->description()) : std::nullopt;
+  const bool emulated = setup.numerics.precision == Precision::Fp8 && setup.precision_label != "FP8";
+  if (!rates || emulated || setup.numerics.precision == Precision::Fp32) return std::nullopt;
+  return static_cast<double>(setup.config.gradient_accumulation_steps) *
+         matrix_seconds(*setup.transformer, *rates) / step_seconds;
+}
+
 }  // namespace
 
 BenchResult bench(TrainConfig config, const BenchOptions& options) {
-  Setup setup = make_model_setup(std::move(config));
+  std::unique_ptr<Backend> backend = make_backend(config);
+  const bool on_gpu = backend->name() == "cuda";
+  if (options.profile && !on_gpu) {
+    fail_config("--profile needs a GPU: the {} backend ({}) has no clock for single ops", backend->name(),
+                backend->description());
+  }
+  Setup setup = make_model_setup(std::move(config), std::move(backend));
   check_memory(setup);
   Transformer& model = *setup.transformer;
   const auto tell = [&](const std::string& what) {
@@ -84,8 +100,8 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   model.parameters().initialise(*setup.backend, 3);
   model.weights_changed();
   setup.backend->synchronize();
-  tell(fmt::format("weights after {:.1f} s; first step (times GEMM algorithms that are not in the cache)",
-                   seconds_since(begin)));
+  tell(fmt::format("weights after {:.1f} s; first step{}", seconds_since(begin),
+                   on_gpu ? " (times GEMM algorithms that are not in the cache)" : ""));
   RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
   OptimizerOptions optimizer;
   optimizer.schedule = {
@@ -113,9 +129,13 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   result.step_ms = times[times.size() / 2];
   result.precision = setup.precision_label;
   if (setup.numerics.precision == Precision::Fp8) result.recipe = config_text(setup.config, "fp8_recipe");
+  result.device = setup.backend->description();
+  result.rows = setup.shape.rows;
+  result.accumulation = accumulation;
   const auto work = static_cast<double>(accumulation);
   result.tokens_per_second = work * static_cast<double>(setup.shape.tokens()) / result.step_ms * 1e3;
   result.model_tflops = work * model_flops(model) / result.step_ms / 1e9;
+  result.gemm_ceiling_share = gemm_ceiling_share(setup, result.step_ms / 1e3);
   result.memory_bytes = model.allocated_bytes();
   return result;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,14 +22,21 @@ struct BenchOptions {
 struct BenchResult {
   std::string precision;  // the label of the run
   std::string recipe;     // empty unless FP8
+  std::string device;
+  int64_t rows = 0;  // of a micro-batch, found where auto_batch_size was asked for
+  int64_t accumulation = 0;
   double step_ms = 0;     // median
   double tokens_per_second = 0;
   double model_tflops = 0;
+  // Time of the matrix products alone, at the rates measured on this GPU, over the step's; empty where there are no
+  // such rates: another device, fp32, emulated FP8.
+  std::optional<double> gemm_ceiling_share;
   int64_t memory_bytes = 0;
   double loss = 0;
   std::vector<OpTime> profile;  // by op, those of a kind together
 };
 
+// Throws ConfigError before anything is measured where the device cannot do what is asked for.
 BenchResult bench(TrainConfig config, const BenchOptions& options);
 
 }  // namespace octet

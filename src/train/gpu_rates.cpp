@@ -17,6 +17,21 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+double matrix_seconds(const Transformer& transformer, const GpuRates& rates, bool all_bf16) {
+  double seconds = 0;
+  for (const Linear* linear : transformer.linears()) {
+    const double flops = 2 * static_cast<double>(linear->site().out) *
+                         static_cast<double>(linear->site().in) *
+                         static_cast<double>(transformer.shape().tokens());
+    for (const Product product : kProducts) {
+      const auto i = static_cast<size_t>(product);
+      const bool fp8 = linear->choice()[product].fp8 && !all_bf16;
+      seconds += flops / (1e12 * (fp8 ? rates.fp8[i] : rates.bf16[i]));
+    }
+  }
+  return seconds;
+}
+
 }  // namespace
 
 std::optional<GpuRates> gpu_rates(std::string_view name) {
@@ -35,17 +50,12 @@ std::optional<GpuRates> gpu_rates(std::string_view name) {
   return std::nullopt;
 }
 
+double matrix_seconds(const Transformer& transformer, const GpuRates& rates) {
+  return matrix_seconds(transformer, rates, false);
+}
+
 double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates) {
-  double bf16 = 0, chosen = 0;
-  for (const Linear* linear : transformer.linears()) {
-    const double flops = static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
-    for (const Product product : kProducts) {
-      const auto i = static_cast<size_t>(product);
-      bf16 += flops / rates.bf16[i];
-      chosen += flops / (linear->choice()[product].fp8 ? rates.fp8[i] : rates.bf16[i]);
-    }
-  }
-  return bf16 / chosen;
+  return matrix_seconds(transformer, rates, true) / matrix_seconds(transformer, rates, false);
 }
 
 }  // namespace octet

@@ -20,8 +20,11 @@ struct GpuRates {
 // By name ("h200", "NVIDIA H200, 132 SMs"); empty when nothing was measured on such a GPU.
 std::optional<GpuRates> gpu_rates(std::string_view name);
 
-// Time of all matrix products of a step in BF16 over their time as chosen, on that GPU; attention and everything else
-// is left out.
+// Time that the forward, dgrad and wgrad products of all Linears and the head take for one micro-batch at these rates,
+// each once and in the precision chosen for it (FP8 or BF16). Attention and everything else is left out.
+double matrix_seconds(const Transformer& transformer, const GpuRates& rates);
+
+// The same time with every product in BF16, over the time as chosen.
 double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates);
 
 }  // namespace octet
