@@ -21,16 +21,17 @@ constexpr const char* kHelp =
     "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--profile]\n"
     "                   [--json FILE] [--key value]...\n\n"
     "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
-    "  --variants LIST     what is measured, of bf16, fp32, delayed, current, block, mxfp8: it decides, and not\n"
-    "                      mixed_precision and fp8_recipe. Default: bf16 and what those two keys say, which is\n"
-    "                      bf16,delayed where they are not given\n"
+    "  --variants LIST     what is measured: bf16, fp32, delayed, current, block, mxfp8. It decides where\n"
+    "                      mixed_precision and fp8_recipe say otherwise. Default: bf16 and what these two\n"
+    "                      keys say, which is bf16,delayed where neither is given\n"
     "  --bench_steps N     measured steps, the median counts; default 10\n"
     "  --bench_warmup N    steps before; default 3\n"
-    "  --profile           also take the device time of every op in one more step, and print it by kind; GPUs only\n"
+    "  --profile           also take the device time of every op in one more step, and print it by kind;\n"
+    "                      needs a GPU\n"
     "  --json FILE         also write the figures there\n"
-    "'GEMM ceiling' is the time that the model's matrix products (layers and head; forward, dgrad and wgrad, each\n"
-    "once) would take alone at the rates measured on large layers on this GPU, in the precision each runs in, as a\n"
-    "share of the measured step. '-' where no rates were measured: other devices, fp32, emulated FP8.\n"
+    "'GEMM ceiling': the time that the model's matrix products (layers and head; forward, dgrad and wgrad,\n"
+    "each once) would take alone, in the precision each runs in and at the rates measured on this GPU with\n"
+    "large layers, as a share of the measured step; '-' without such rates (CPU, fp32, emulated FP8, ...).\n"
     "Keys as for 'octet train --help': model_preset, max_seq_length, per_device_train_batch_size, ...\n";
 
 constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
@@ -65,7 +66,8 @@ Request take_own_flags(std::span<const std::string> arguments) {
     const std::string value = equals == std::string::npos ? arguments[++i] : arguments[i].substr(equals + 1);
     if (flag == "--variants") {
       request.variants = split_list(value);
-      if (request.variants.empty()) fail_config("--variants is empty, expected at least one of {}", kVariants);
+      if (request.variants.empty())
+        fail_config("--variants is empty, expected at least one of {}", kVariants);
     }
     if (flag == "--bench_steps") request.options.steps = positive(flag, value);
     if (flag == "--bench_warmup") request.options.warmup = positive(flag, value);

@@ -25,7 +25,7 @@ struct BenchResult {
   std::string device;
   int64_t rows = 0;  // of a micro-batch, found where auto_batch_size was asked for
   int64_t accumulation = 0;
-  double step_ms = 0;     // median
+  double step_ms = 0;  // median
   double tokens_per_second = 0;
   double model_tflops = 0;
   // Time of the matrix products alone, at the rates measured on this GPU, over the step's; empty where there are no
