@@ -64,21 +64,25 @@ int plan_command(std::span<const std::string> given) {
   }
   const Setup setup = make_model_setup(
       load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings),
-      std::move(planned));
+      std::move(planned), true);
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
              human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
              setup.model.width, setup.shape.rows, setup.shape.length, setup.precision_label,
              setup.backend->description());
-  fmt::print("{}\n{}backward computes again: {}\n", coverage_text(*setup.transformer),
-             memory_text(setup.transformer->plan()), recompute_text(setup));
-  const int64_t memory = setup.backend->memory_bytes();
-  if (setup.transformer->plan().peak_bytes() > memory) {
-    fmt::print("this does not fit: {} are free on {}\n", human_bytes(static_cast<double>(memory)),
-               setup.backend->description());
+  fmt::print("{}\n{}", coverage_text(*setup.transformer), memory_text(setup.transformer->plan()));
+  if (setup.sampling_bytes > 0) {
+    fmt::print("and {} beside it for samples\n", human_bytes(static_cast<double>(setup.sampling_bytes)));
+  }
+  fmt::print("backward computes again: {}\n", recompute_text(setup));
+  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) {
+    fmt::print("this does not fit: {}\n", shortage);
   }
   if (gpu.empty()) gpu = setup.backend->description();
-  if (const std::optional<GpuRates> rates = gpu_rates(gpu)) {
+  // The rates are those of products with one scale for each tensor.
+  const Fp8Recipe recipe = setup.numerics.fp8.recipe;
+  const bool one_scale = recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current;
+  if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && one_scale) {
     fmt::print("\nexpected FP8/BF16 ratio of the matrix work on {}: {:.2f}x\n", rates->gpu,
                expected_matrix_ratio(*setup.transformer, *rates));
   }

@@ -197,18 +197,27 @@ int64_t sampling_rows(const TrainConfig& config) {
   return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
 }
 
-void check_memory(const Setup& setup) {
+std::string memory_shortage(const Setup& setup) {
   const int64_t need = setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
   const int64_t memory = memory_limit(setup.config, *setup.backend);
-  if (need <= memory) return;
-  fail_config(
-      "the run needs {:.2f} GiB, the {} {:.2f} GiB; lower per_device_train_batch_size (now {}) or "
-      "max_seq_length (now {}), set gradient_checkpointing to auto or block (now {}), optimizer_state to "
-      "bf16 or fp8 "
-      "(now {}) or master_weights to stochastic (now {})",
-      gib(need), setup.config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory),
-      setup.shape.rows, setup.shape.length, config_text(setup.config, "gradient_checkpointing"),
-      config_text(setup.config, "optimizer_state"), config_text(setup.config, "master_weights"));
+  if (need <= memory) return "";
+  std::string advice = fmt::format("lower per_device_train_batch_size (now {}) or max_seq_length (now {})",
+                                   setup.shape.rows, setup.shape.length);
+  const auto add = [&](bool possible, const char* key, const char* better) {
+    if (possible)
+      advice += fmt::format(", set {} to {} (now {})", key, better, config_text(setup.config, key));
+  };
+  const TrainConfig& config = setup.config;
+  add(setup.shape.checkpointing != Checkpointing::Block, "gradient_checkpointing", "auto or block");
+  add(config.optimizer_state != TrainConfig::OptimizerState::Fp8, "optimizer_state",
+      config.optimizer_state == TrainConfig::OptimizerState::Fp32 ? "bf16 or fp8" : "fp8");
+  add(config.master_weights != TrainConfig::MasterWeights::Stochastic, "master_weights", "stochastic");
+  return fmt::format("the run needs {:.2f} GiB, the {} {:.2f} GiB; {}", gib(need),
+                     config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory), advice);
+}
+
+void check_memory(const Setup& setup) {
+  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) fail_config("{}", shortage);
 }
 
 namespace {
@@ -366,9 +375,10 @@ void plan_run(Setup& setup, bool samples) {
 
 }  // namespace
 
-Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend) {
+Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend, bool samples) {
   Setup setup = begin_setup(std::move(given), std::move(backend));
-  plan_run(setup, false);
+  plan_run(setup, samples);
+  if (samples) setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
   return setup;
 }
 

@@ -35,11 +35,14 @@ struct Setup {
 // With `resumed`, the model is that of the checkpoint, and what model_name_or_path names is not needed any more.
 Setup make_setup(TrainConfig config, const Checkpoint* resumed = nullptr);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
-// On `backend` where one is given, else on the one that the configuration asks for.
-Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr);
+// On `backend` where one is given, else on the one that the configuration asks for. With `samples`, the memory for
+// generating them counts.
+Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr, bool samples = false);
 // Prompts that are continued together in this run; 0 when it makes no samples.
 int64_t sampling_rows(const TrainConfig& config);
-// Throws ConfigError, with what to change, when the plan is larger than the device's memory or the limit.
+// Empty, or that the plan is larger than the device's memory or the limit, with what to change.
+std::string memory_shortage(const Setup& setup);
+// Throws ConfigError where memory_shortage has something to say.
 void check_memory(const Setup& setup);
 
 // Parts that other commands use alone.
