@@ -19,7 +19,7 @@ build() {
   cmake --preset release -DOCTET_CUDA=ON ${frontend:+-DOCTET_CUDNN_FRONTEND=$frontend} > $logs/configure.log 2>&1 ||
     { cat $logs/configure.log; exit 1; }
   grep -E "CUDA backend|cuDNN" $logs/configure.log
-  cmake --build --preset release -j "$jobs" > $logs/build.log 2>&1 ||
+  cmake --build --preset release -j "$jobs" --target octet cuda_tests > $logs/build.log 2>&1 ||
     { grep -E "error|FAILED" -A5 $logs/build.log | head -80; exit 1; }
   echo "build: $((SECONDS - started)) s with $jobs jobs"
 }

@@ -62,9 +62,10 @@ int plan_command(std::span<const std::string> given) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  const Setup setup = make_model_setup(
-      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings),
-      std::move(planned), true);
+  TrainConfig config = load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  // Without a dataset there is no word of what the run is to do: the demo's samples are not meant.
+  const bool samples = config.is_set("dataset") || config.is_set("sample_steps");
+  const Setup setup = make_model_setup(std::move(config), std::move(planned), samples);
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
              human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
