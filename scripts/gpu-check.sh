@@ -122,7 +122,7 @@ compare() {
 for task in "$@"; do
   [[ $task =~ ^(quick|full|sanitize|compare)$ ]] || { sed -n '2,8s/^# //p' scripts/gpu-check.sh; exit 2; }
 done
-nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader || { echo "no NVIDIA GPU here"; exit 1; }
+nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2> /dev/null || { echo "no NVIDIA GPU here"; exit 1; }
 mkdir -p $logs
 build
 for task in "$@"; do
