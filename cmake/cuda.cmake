@@ -54,12 +54,12 @@ target_link_libraries(octet_cuda PRIVATE octet_flags fmt::fmt nlohmann_json::nlo
 target_compile_options(octet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
 target_include_directories(octet_cuda SYSTEM PRIVATE ${CUBLASLT_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(octet_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-diag-suppress=186;-gencode;arch=compute_90a,code=sm_90a>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-diag-suppress=186;-gencode=arch=compute_90a,code=sm_90a>)
 # fmt 9 believes that nvcc has no constexpr, and then fails its own compile-time checks.
 target_compile_definitions(octet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(OCTET_CUDA_BLACKWELL)
   target_compile_options(octet_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-gencode;arch=compute_100a,code=sm_100a>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_100a,code=sm_100a>)
   target_compile_definitions(octet_cuda PRIVATE OCTET_CUDA_HAS_BLACKWELL)
 endif()
 # cuBLASLt (600 MB) is opened when the backend is made, not when the program starts; this is the last place tried.
