@@ -1,19 +1,23 @@
 # Thin: the work is in scripts/, the CMake presets and the program.
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test build clean
+.PHONY: demo test build configure clean
 
-demo: build
+# Without the tests, which take as long to build as all the rest.
+demo: configure
+	cmake --build --preset release -j $(JOBS) --target octet
 	build/release/octet train
 
 test: build
 	ctest --preset release -j $(JOBS) -LE gpu
 
-build:
+build: configure
+	cmake --build --preset release -j $(JOBS)
+
+configure:
 	scripts/setup
 	cmake --preset release > build-configure.log || { cat build-configure.log; exit 1; }
 	@rm -f build-configure.log
-	cmake --build --preset release -j $(JOBS)
 
 clean:
 	rm -rf build
