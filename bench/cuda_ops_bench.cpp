@@ -198,44 +198,36 @@ void attention(Backend& backend, int64_t count, int64_t length, const AttentionS
   });
 }
 
-void small_optimizer(Backend& backend, int64_t rows, int64_t cols) {
+// As the 1B to 8B train (bf16 moments, exact weights) or, `small`, as the 14B does (e4m3 moments, stochastic weights).
+void optimizer(Backend& backend, int64_t rows, int64_t cols, bool small) {
   Bench bench(backend);
-  const Shape shape{rows, cols}, scales{rows, (cols + 127) / 128};
+  const Shape shape{rows, cols};
+  const DType gradients_in = small ? DType::BF16 : DType::F32, moments = small ? DType::E4M3 : DType::BF16;
   Quantized w8 = bench.quantized(rows, cols, DType::E4M3);
   AdamWParameter p{.weight = bench.tensor(DType::BF16, shape, 0.02f),
-                   .gradient = bench.tensor(DType::BF16, shape, 1e-3f),
-                   .m = bench.tensor(DType::E4M3, shape),
-                   .v = bench.tensor(DType::E4M3, shape),
-                   .m_scales = bench.tensor(DType::F32, scales, 1e-6f),
-                   .v_scales = bench.tensor(DType::F32, scales, 1e-6f),
+                   .gradient = bench.tensor(gradients_in, shape, 1e-3f),
+                   .m = bench.tensor(moments, shape),
+                   .v = bench.tensor(moments, shape),
                    .weight_decay = 0.1f,
                    .fp8 = &w8};
   backend.zero(p.m);
   backend.zero(p.v);
+  if (small) {
+    p.m_scales = bench.tensor(DType::F32, {rows, (cols + 127) / 128});
+    p.v_scales = bench.tensor(DType::F32, p.m_scales.shape);
+    backend.zero(p.m_scales);
+    backend.zero(p.v_scales);
+  } else {
+    p.remainder = bench.tensor(DType::U16, shape);
+    backend.zero(p.remainder);
+  }
   const Tensor clip = bench.tensor(DType::F32, {2});
   const Tensor gradients[] = {p.gradient};
-  backend.grad_norm(clip, gradients, 1.0f, {});
-  bench.bandwidth("adamw fp8 moments -> fp8, fp8T", (6 + 4 + 2) * rows * cols,
-                  [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
-}
-
-void optimizer(Backend& backend, int64_t rows, int64_t cols) {
-  Bench bench(backend);
-  const Shape shape{rows, cols};
-  Quantized w8 = bench.quantized(rows, cols, DType::E4M3);
-  AdamWParameter p{.weight = bench.tensor(DType::BF16, shape, 0.02f),
-                   .remainder = bench.tensor(DType::U16, shape),
-                   .gradient = bench.tensor(DType::F32, shape, 1e-3f),
-                   .m = bench.tensor(DType::BF16, shape, 1e-3f),
-                   .v = bench.tensor(DType::BF16, shape, 1e-6f),
-                   .weight_decay = 0.1f,
-                   .fp8 = &w8};
-  backend.zero(p.remainder);
-  backend.zero(p.v);
-  const Tensor clip = bench.tensor(DType::F32, {2});
-  const Tensor gradients[] = {p.gradient};
-  bench.bandwidth("grad_norm", 4 * rows * cols, [&] { backend.grad_norm(clip, gradients, 1.0f, {}); });
-  bench.bandwidth("adamw -> fp8, fp8T", (16 + 4 + 2) * rows * cols,
+  bench.bandwidth(small ? "grad_norm of bf16" : "grad_norm", p.gradient.bytes(),
+                  [&] { backend.grad_norm(clip, gradients, 1.0f, {}); });
+  const int64_t bytes = 2 * (p.weight.bytes() + p.remainder.bytes() + p.m.bytes() + p.v.bytes()) +
+                        p.gradient.bytes() + 2 * rows * cols;
+  bench.bandwidth(small ? "adamw fp8 moments -> fp8, fp8T" : "adamw -> fp8, fp8T", bytes,
                   [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
 }
 
@@ -279,8 +271,8 @@ int main(int argc, char**) {
   loss(*backend, 16384, 50304);
   loss(*backend, 8192, 128256);
   loss(*backend, 8192, 152064);
-  optimizer(*backend, 14336, 4096);
-  small_optimizer(*backend, 13824, 5120);
+  optimizer(*backend, 14336, 4096, false);
+  optimizer(*backend, 13824, 5120, true);
   gemms(*backend, 65536, 3072, 768);
   gemms(*backend, 8192, 28672, 4096);
   return 0;

@@ -191,7 +191,9 @@ TEST_F(CudnnPacked, DeterministicRunsGiveTheSameBits) {
   const auto attention = packed_case("mixed", 4, 2, 128, {300, 5, 129, 64, 526});
   const auto side = make_side("cudnn", true);
   const std::string reason = try_run(*side, attention);
-  if (!reason.empty()) GTEST_SKIP() << reason;
+  // Keeping all scores, as the deterministic backward does, may take more than the machine has left.
+  if (reason.find("workspace") != std::string::npos) GTEST_SKIP() << reason;
+  ASSERT_EQ(reason, "");
   const AttentionResults first = run_attention(*side, attention, DType::BF16);
   compare(attention, DType::BF16, first, run_attention(*cpu, attention, DType::BF16), 1e-2, false);
   for (int i = 0; i < 3; ++i) {

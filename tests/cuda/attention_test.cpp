@@ -1,5 +1,3 @@
-#include <chrono>
-
 #include "cuda/attention_fixture.h"
 
 // Both attention engines against the CPU backend.
@@ -159,65 +157,6 @@ TEST_F(CudaAttention, WritesTheFp8FormOfItsOutput) {
     (*cuda)->attention_forward({.dense = out, .fp8 = &fused}, lse, in.qkv, in.documents, in.shape);
     (*cuda)->quantize({.dense = out, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, describe(rule));
-  }
-}
-
-std::vector<int32_t> repeated(int times, const std::vector<int32_t>& lengths) {
-  std::vector<int32_t> all;
-  for (int i = 0; i < times; ++i) all.insert(all.end(), lengths.begin(), lengths.end());
-  return all;
-}
-
-// Prints a table; run with --gtest_also_run_disabled_tests --gtest_filter=*Speed.
-TEST_F(CudaAttention, DISABLED_Speed) {
-  const AttentionTestCase cases[] = {
-      packed_case("GPT-2 16 x 1024", 12, 12, 64, std::vector<int32_t>(16, 1024)),
-      packed_case("Llama-1B 8 x 1024", 32, 8, 64, std::vector<int32_t>(8, 1024)),
-      packed_case("Llama-8B 8 x 1024", 32, 8, 128, std::vector<int32_t>(8, 1024)),
-      packed_case("Llama-8B 2 x 4096", 32, 8, 128, std::vector<int32_t>(2, 4096)),
-      packed_case("Llama-8B 8 x 1000", 32, 8, 128, std::vector<int32_t>(8, 1000)),
-      packed_case("Llama-8B packed", 32, 8, 128, repeated(8, {600, 300, 124})),
-      packed_case("Llama-8B packed short", 32, 8, 128, repeated(8, {200, 180, 150, 120, 374})),
-      packed_case("Llama-1B packed", 32, 8, 64, repeated(8, {600, 300, 124})),
-      packed_case("GPT-2 packed", 12, 12, 64, repeated(64, {700, 200, 100, 24}))};
-  for (const AttentionTestCase& attention : cases) {
-    for (const auto& [engine, deterministic] :
-         {std::pair{"cudnn", false}, {"cudnn", true}, {"flash", false}}) {
-      const auto cuda = make_side(engine, deterministic);
-      const AttentionInputs in = make_inputs(*cuda, attention, DType::BF16);
-      const Tensor out = cuda->tensor(DType::BF16, {attention.tokens, in.shape.out_width()});
-      const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
-      const Tensor dqkv = cuda->tensor(DType::BF16, {attention.tokens, in.shape.qkv_width()});
-      const auto forward = [&] {
-        (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
-      };
-      const auto backward = [&] {
-        (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
-      };
-      // TFLOP/s over the causal half, 2 products forward and 5 backward.
-      const auto rate = [&](double products, const auto& op) {
-        constexpr int kRuns = 20;
-        for (int i = 0; i < 3; ++i) op();
-        (*cuda)->synchronize();
-        const auto start = std::chrono::steady_clock::now();
-        for (int i = 0; i < kRuns; ++i) op();
-        (*cuda)->synchronize();
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-        double pairs = 0;  // of a query and a key, masked ones too
-        for (size_t i = 0; i + 1 < attention.starts.size(); ++i) {
-          pairs += std::pow(attention.starts[i + 1] - attention.starts[i], 2);
-        }
-        return products * pairs * static_cast<double>(in.shape.out_width()) * kRuns / taken.count() / 1e12;
-      };
-      try {
-        const double rate_forward = rate(2, forward);
-        const double rate_backward = rate(5, backward);
-        fmt::print("{:20} {}{}: forward {:.0f}, backward {:.0f} TFLOP/s\n", attention.name, engine,
-                   deterministic ? " deterministic" : "", rate_forward, rate_backward);
-      } catch (const Error& error) {
-        fmt::print("{:20} {}: {}\n", attention.name, engine, error.what());
-      }
-    }
   }
 }
 

@@ -145,20 +145,16 @@ inline std::vector<QuantizeRule> all_rules() {
   return rules;
 }
 
-inline const ScaleSlot kUsedSlot = {.scale_rowwise = 37.5f,
-                                    .scale_colwise = 12.25f,
-                                    .amax = 0.5f,
-                                    .amax_last = 9.0f,
-                                    .inverse_rowwise = 1.0f / 37.5f,
-                                    .inverse_colwise = 1.0f / 12.25f};
-
-// With equal scales, so that codes of one format need to be made only once.
-inline const ScaleSlot kEqualSlot = {.scale_rowwise = 37.5f,
-                                     .scale_colwise = 37.5f,
-                                     .amax = 0.5f,
-                                     .amax_last = 9.0f,
-                                     .inverse_rowwise = 1.0f / 37.5f,
-                                     .inverse_colwise = 1.0f / 37.5f};
+constexpr ScaleSlot slot_with_scales(float rowwise, float colwise) {
+  return {.scale_rowwise = rowwise,
+          .scale_colwise = colwise,
+          .amax = 0.5f,
+          .amax_last = 9.0f,
+          .inverse_rowwise = 1.0f / rowwise,
+          .inverse_colwise = 1.0f / colwise};
+}
+inline constexpr ScaleSlot kUsedSlot = slot_with_scales(37.5f, 12.25f);
+inline constexpr ScaleSlot kEqualSlot = slot_with_scales(37.5f, 37.5f);  // codes of one format are made only once
 
 class CudaTest : public testing::Test {
  protected:
