@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 
 .PHONY: demo test build configure clean
 
-# Without the tests, which take as long to build as all the rest.
+# Without the tests, so that a first look comes sooner.
 demo: configure
 	cmake --build --preset release -j $(JOBS) --target octet
 	build/release/octet train

@@ -182,13 +182,15 @@ void attention(Backend& backend, int64_t count, int64_t length, const AttentionS
   const Tensor dout = bench.tensor(DType::BF16, {tokens, shape.out_width()});
   const Tensor lse = bench.tensor(DType::F32, {shape.heads, tokens});
   const double product = 2.0 * pairs * static_cast<double>(shape.out_width());
-  const std::string size = fmt::format("attention {} {} x {}, {} of {}", equal ? "equal" : "mixed", count, length,
-                                       shape.heads, shape.head_dim);
-  bench.rate(size, 2 * product, [&] { backend.attention_forward({.dense = out}, lse, qkv, documents, shape); });
+  const std::string size = fmt::format("attention {} {} x {}, {} of {}", equal ? "equal" : "mixed", count,
+                                       length, shape.heads, shape.head_dim);
+  bench.rate(size, 2 * product,
+             [&] { backend.attention_forward({.dense = out}, lse, qkv, documents, shape); });
   bench.rate(size + " backward", 5 * product,
              [&] { backend.attention_backward(dqkv, dout, qkv, out, lse, documents, shape); });
 
-  const Tensor positions = bench.tensor(DType::I32, {tokens}), table = bench.tensor(DType::F32, {length, shape.head_dim});
+  const Tensor positions = bench.tensor(DType::I32, {tokens}),
+               table = bench.tensor(DType::F32, {length, shape.head_dim});
   backend.zero(positions);
   Quantized dqkv8 = bench.quantized(tokens, shape.qkv_width(), DType::E5M2);
   const int64_t rotated = tokens * (shape.heads + shape.kv_heads) * shape.head_dim;

@@ -62,7 +62,8 @@ int plan_command(std::span<const std::string> given) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  TrainConfig config = load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  TrainConfig config =
+      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
   // Without a dataset there is no word of what the run is to do: the demo's samples are not meant.
   const bool samples = config.is_set("dataset") || config.is_set("sample_steps");
   const Setup setup = make_model_setup(std::move(config), std::move(planned), samples);

@@ -60,7 +60,8 @@ TEST(CudaBackendTest, ClearsManyTensorsAndNothingElse) {
     std::fill_n(expected.begin() + begin, size, uint8_t{0});
     begin += size + gap;
   };
-  for (int i = 0; i < 600; ++i) add(1 + 37 * i % 4001, i % 5 == 0 ? 3 : 16);  // more than one table, odd places
+  for (int i = 0; i < 600; ++i)
+    add(1 + 37 * i % 4001, i % 5 == 0 ? 3 : 16);  // more than one table, odd places
   begin = (begin + 255) / 256 * 256;
   add((1 << 20) - 5, 5);
   add((1 << 20) + 7, 9);
@@ -86,7 +87,8 @@ TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {
   for (int round = 0; round < kRounds; ++round) {
     const int64_t size = round % 3 == 2 ? 1 : std::min<int64_t>(kMost, 1000 + 20'000 * round);
     sizes.push_back(size);
-    for (int64_t i = 0; i < size; ++i) a[static_cast<size_t>(i)] = static_cast<int32_t>(1000 * round + i % 991);
+    for (int64_t i = 0; i < size; ++i)
+      a[static_cast<size_t>(i)] = static_cast<int32_t>(1000 * round + i % 991);
     b.assign(7, -round);
     const Tensor to_a{memory_a.get(), DType::I32, {size}}, to_b{memory_b.get(), DType::I32, {7}};
     const InputCopy inputs[] = {{to_a, a.data()}, {to_b, b.data()}};
@@ -101,7 +103,8 @@ TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {
     const int32_t* seen = received.data() + round * kMost;
     const int64_t size = std::min(sizes[static_cast<size_t>(round)], kMost - 7);
     for (int64_t i = 0; i < size; ++i) {
-      ASSERT_EQ(seen[i], static_cast<int32_t>(1000 * round + i % 991)) << "round " << round << ", place " << i;
+      ASSERT_EQ(seen[i], static_cast<int32_t>(1000 * round + i % 991))
+          << "round " << round << ", place " << i;
     }
     for (int64_t i = 0; i < 7; ++i) ASSERT_EQ(seen[kMost - 7 + i], -round) << "round " << round;
   }

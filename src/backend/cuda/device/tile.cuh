@@ -59,7 +59,9 @@ struct CodeTile {
   static constexpr int kWords = kSize * kSize / 4;
 
   // `band` is row / 16.
-  __device__ __forceinline__ static int place(int band, int row, int word) { return 32 * row + (word ^ (4 * band)); }
+  __device__ __forceinline__ static int place(int band, int row, int word) {
+    return 32 * row + (word ^ (4 * band));
+  }
 
   // Eight codes at columns [8 * group, 8 * group + 8).
   __device__ __forceinline__ static void put(uint32_t* words, int band, int row, int group, uint2 codes) {
@@ -70,8 +72,9 @@ struct CodeTile {
   // 128 rows of a column. `column_of(c)` is the matrix column of the tile's column c, or negative where there is none.
   // The block must meet at a barrier before this, and after it before the next put.
   template <class ColumnOf>
-  __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise, int64_t rows,
-                                                          int64_t tile_row, const ColumnOf& column_of) {
+  __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise,
+                                                          int64_t rows, int64_t tile_row,
+                                                          const ColumnOf& column_of) {
     const int band = static_cast<int>(threadIdx.x % 8u), word = static_cast<int>(threadIdx.x / 8u);
     const int64_t row = tile_row + 16 * band;
     if (row >= rows) return;
@@ -170,7 +173,9 @@ struct MagnitudeMax<float> {
 #pragma unroll
     for (int j = 0; j < 8; ++j) largest = max(largest, magnitude_bits(values.at(j)));
   }
-  __device__ __forceinline__ uint32_t bits() const { return largest; }
+  __device__ __forceinline__ uint32_t bits() const {
+    return largest;
+  }
 };
 // Two halves side by side until the end: the bits of bf16 are the upper half of those of fp32.
 template <>

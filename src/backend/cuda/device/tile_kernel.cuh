@@ -32,7 +32,8 @@ struct TileOutput {
 //   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors
 //                                                  are used
 template <class Op, bool vector, bool sums>
-__global__ void __launch_bounds__(CodeTile::kThreads, sizeof(typename Op::Type) == 2 && !(sums && Op::kOutputs == 2) ? 3 : 2)
+__global__ void __launch_bounds__(CodeTile::kThreads,
+                                  sizeof(typename Op::Type) == 2 && !(sums && Op::kOutputs == 2) ? 3 : 2)
     tile_kernel(const Op op, const TileOutput<typename Op::Type> out) {
   using T = typename Op::Type;
   constexpr int kWarps = CodeTile::kThreads / 32, kSteps = CodeTile::kSize / kWarps / 2;
@@ -233,7 +234,8 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
   vector = vector && out.width % 8 == 0 && aligned16(out.dense) &&
            reinterpret_cast<uintptr_t>(out.cast.rowwise) % 8 == 0;
   const auto launch = [&]<bool with_vectors, bool with_sums>() {
-    device::tile_kernel<Op, with_vectors, with_sums><<<grid, CodeTile::kThreads, 0, backend.stream()>>>(op, out);
+    device::tile_kernel<Op, with_vectors, with_sums>
+        <<<grid, CodeTile::kThreads, 0, backend.stream()>>>(op, out);
   };
   const auto launch_with = [&]<bool with_vectors>() {
     if constexpr (Op::kSums) {
