@@ -1,3 +1,4 @@
+#include "backend/cuda/device/copy_async.cuh"
 #include "backend/cuda/optimizer.cuh"
 
 // AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 10 to 20
@@ -142,20 +143,78 @@ struct AdamRaw {
   typename MomentPacks<moments>::Type m, v;
   uint4 remainder;
   float factor;
+};
 
-  __device__ __forceinline__ void load(const AdamPlaces<G, moments>& from, uint32_t offset, uint32_t block) {
-    weight = Pack8<Bf16>::load(from.weight(offset));
-    gradient = Pack8<G>::load(from.gradient(offset));
-    if constexpr (moments == AdamMoments::E4M3) {
-      m = *reinterpret_cast<const uint2*>(from.m(offset));
-      v = *reinterpret_cast<const uint2*>(from.v(offset));
-      factor = from.factors[block];
+// The rows of a thread on their way to it, kAhead of them: in registers where a row is long and one is enough to hide what
+// memory takes to answer.
+template <class G, AdamMoments moments, bool split>
+struct AdamRows {
+  static constexpr int kAhead = 1, kSharedBytes = 0;
+  AdamRaw<G, moments, split> next;
+
+  __device__ explicit AdamRows(uint8_t*) {}
+  __device__ __forceinline__ void load(int, const AdamPlaces<G, moments>& from, uint32_t offset, uint32_t) {
+    using M = typename MomentPacks<moments>::Element;
+    next.weight = Pack8<Bf16>::load(from.weight(offset));
+    next.gradient = Pack8<G>::load(from.gradient(offset));
+    next.m = Pack8<M>::load(from.m(offset));
+    next.v = Pack8<M>::load(from.v(offset));
+    if constexpr (split) next.remainder = *reinterpret_cast<const uint4*>(from.remainder(offset));
+  }
+  __device__ __forceinline__ void no_load() { next = {}; }
+  __device__ __forceinline__ AdamRaw<G, moments, split> take(int) const { return next; }
+};
+
+// E4m3 moments make rows short and their arithmetic long: registers for more rows there are not. They wait in shared memory,
+// in a ring of stages with a place for every thread, which only that thread uses, so that nobody waits for others.
+template <class G, bool split>
+struct AdamRows<G, AdamMoments::E4M3, split> {
+  static constexpr AdamMoments kMoments = AdamMoments::E4M3;
+  // Where each part begins in a row.
+  static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8, kFactor = kV + 8,
+                       kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
+  static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2, kStages = kAhead + 1;  // for three blocks at once
+  static constexpr int kStageBytes = kTileThreads * kRowBytes, kSharedBytes = kStages * kStageBytes;
+  uint8_t* ring;
+
+  __device__ explicit AdamRows(uint8_t* shared) : ring(shared) {}
+
+  // Vectors of neighbours lie side by side.
+  template <class Vector>
+  __device__ __forceinline__ Vector* place(int row, int part) const {
+    return reinterpret_cast<Vector*>(ring + row % kStages * kStageBytes + kTileThreads * part) + threadIdx.x;
+  }
+  template <class Vector>
+  __device__ __forceinline__ void fetch(int row, int part, const void* from) const {
+    copy_async<sizeof(Vector)>(place<Vector>(row, part), from);
+  }
+  __device__ __forceinline__ void load(int row, const AdamPlaces<G, kMoments>& from, uint32_t offset,
+                                       uint32_t block) const {
+    fetch<uint4>(row, 0, from.weight(offset));
+    const G* gradient = from.gradient(offset);
+    fetch<uint4>(row, kGradient, gradient);
+    if constexpr (sizeof(G) == 4) fetch<uint4>(row, kGradient + 16, gradient + 4);
+    fetch<uint2>(row, kM, from.m(offset));
+    fetch<uint2>(row, kV, from.v(offset));
+    fetch<float>(row, kFactor, from.factors + block);
+    if constexpr (split) fetch<uint4>(row, kRemainder, from.remainder(offset));
+    copy_async_commit();
+  }
+  __device__ __forceinline__ void no_load() const { copy_async_commit(); }  // groups are counted
+  __device__ __forceinline__ AdamRaw<G, kMoments, split> take(int row) const {
+    copy_async_wait<kAhead - 1>();
+    AdamRaw<G, kMoments, split> raw{};
+    raw.weight.raw = *place<uint4>(row, 0);
+    if constexpr (sizeof(G) == 4) {
+      raw.gradient = {*place<float4>(row, kGradient), *place<float4>(row, kGradient + 16)};
     } else {
-      using M = typename MomentPacks<moments>::Element;
-      m = Pack8<M>::load(from.m(offset));
-      v = Pack8<M>::load(from.v(offset));
+      raw.gradient.raw = *place<uint4>(row, kGradient);
     }
-    if constexpr (split) remainder = *reinterpret_cast<const uint4*>(from.remainder(offset));
+    raw.m = *place<uint2>(row, kM);
+    raw.v = *place<uint2>(row, kV);
+    raw.factor = *place<float>(row, kFactor);
+    if constexpr (split) raw.remainder = *place<uint4>(row, kRemainder);
+    return raw;
   }
 };
 
@@ -241,21 +300,15 @@ __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], 
 template <class G, AdamMoments moments, bool split>
 __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
-  constexpr bool small = moments == AdamMoments::E4M3;
   using M = typename MomentPacks<moments>::Element;
+  constexpr bool small = moments == AdamMoments::E4M3;
   __shared__ alignas(16) uint32_t words[CodeTile::kWords];
-  const bool skip = !isfinite(clip[0]);
-  const float clip_factor = clip[1];
+  extern __shared__ __align__(16) uint8_t shared[];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
-  const CastTarget& cast = entry.cast;
-  if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
   const int64_t rows = entry.rows, cols = entry.cols;
   const auto across = static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile);
   const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
   const int64_t tile_row = tile / across * kAdamTile, tile_col = tile % across * kAdamTile;
-  const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
-  const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const bool same_codes = cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2;
 
   // Threads beyond an edge do what one before it does, so that nothing branches, and store nothing.
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -266,13 +319,31 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int64_t row = min(tile_row + first_line, rows - 1);
   const bool column_inside = tile_col + 4 * word < cols;
   const int64_t col = tile_col + (column_inside ? 4 * word : 0);
-  const int lines = column_inside ? rows_here : 0;
-  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // of the second lane even where it has no columns
   const int64_t place = row * cols + col;
   const int64_t block = row * across + tile % across;
   const AdamPlaces<G, moments> places{entry, place,
                                       (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
   const auto width = static_cast<uint32_t>(cols);
+  AdamRows<G, moments, split> ahead(shared);
+  const auto load = [&](int i) {
+    const auto line = static_cast<uint32_t>(min(i, last_line));
+    if (i < kRowsPerThread) {
+      ahead.load(i, places, line * width, line * across);
+    } else {
+      ahead.no_load();
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < ahead.kAhead; ++i) load(i);  // before anything is waited for
+
+  const bool skip = !isfinite(clip[0]);
+  const float clip_factor = clip[1];
+  const CastTarget& cast = entry.cast;
+  const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
+  const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
+  const bool same_codes = cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2;
+  const int lines = column_inside ? rows_here : 0;
+  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // of the second lane even where it has no columns
   const bool odd = lane % 2 == 1;
   const float beta = odd ? table.root_beta2 : table.beta1;
   const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
@@ -293,19 +364,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
       *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
   };
-  AdamRaw<G, moments, split> next;
-  const auto load = [&](int i) {
-    const auto line = static_cast<uint32_t>(min(i, last_line));
-    next.load(places, line * width, line * across);
-  };
   std::array<uint32_t, 4> random{};  // for two rows
   const auto update_row = [&]<bool plain>(int i, int parity) {
-    const AdamRaw<G, moments, split> raw = next;
-    if (i + 1 < kRowsPerThread) {
-      load(i + 1);  // is under way during what follows
-    } else {
-      next = {};
-    }
+    const AdamRaw<G, moments, split> raw = ahead.take(i);
+    load(i + ahead.kAhead);
     const auto offset = static_cast<uint32_t>(i) * width;
     const bool inside = i < lines;
     if ((small || !split) && parity == 0) {
@@ -374,7 +436,6 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     if (plain || cast.record) cast_row.template operator()<plain>(kept, i);
   };
   const auto update_rows = [&]<bool plain>() {
-    load(0);
 #pragma unroll 1
     for (int i = 0; i < kRowsPerThread; i += small ? 2 : 1) {
       update_row.template operator()<plain>(i, small ? 0 : i % 2);
@@ -382,6 +443,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
   };
   if (skip) {
+    copy_async_wait_all();
+    if (!cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
 #pragma unroll 1
     for (int i = 0; i < kRowsPerThread; ++i) {
       const auto line = static_cast<uint32_t>(min(i, last_line));
@@ -407,8 +470,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 void launch_adamw_tiles(CudaBackend& backend, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip) {
   const auto launch = [&]<class G, AdamMoments moments, bool split>() {
-    adamw_tile_kernel<G, moments, split>
-        <<<narrow<unsigned>(tiles), kTileThreads, 0, backend.stream()>>>(table, clip);
+    constexpr auto kernel = adamw_tile_kernel<G, moments, split>;
+    constexpr int bytes = AdamRows<G, moments, split>::kSharedBytes;
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "adamw");
+    kernel<<<narrow<unsigned>(tiles), kTileThreads, bytes, backend.stream()>>>(table, clip);
   };
   const auto with_moments = [&]<class G, bool split>() {
     switch (kind.moments) {

@@ -51,18 +51,26 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   MagnitudeMax<T> amax;
   float column_sums[Op::kOutputs][8] = {};
 
-  for (int64_t tile_row = blockIdx.y * int64_t{CodeTile::kSize}; tile_row < out.rows;
-       tile_row += gridDim.y * int64_t{CodeTile::kSize}) {
-    // This thread's rows are every second one from first_row on; `lines` of them count from there.
+  // This thread's rows of a tile are every second one from its first on; `lines` of them count from there. The loads of a
+  // tile begin before the tile above it is written transposed.
+  Op here = op;
+  int lines = 0;
+  typename Op::Raw raw[Op::kAhead];
+  const auto begin_tile = [&](int64_t tile_row) {
+    if (tile_row >= out.rows) return;
     const int64_t first_row = tile_row + first_line;
-    const int lines = count > 0 ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
-    const Op here = op.at(first_row, col);
-    const int64_t row_start = first_row * out.width;
-    typename Op::Raw raw[Op::kAhead];
+    here = op.at(first_row, col);
+    lines = count > 0 ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
 #pragma unroll
     for (int a = 0; a < Op::kAhead; ++a) {
       if (2 * a < lines) raw[a] = here.template load<vector>(2 * a, count);
     }
+  };
+  const int64_t stride = gridDim.y * int64_t{CodeTile::kSize};
+  int64_t tile_row = blockIdx.y * int64_t{CodeTile::kSize};
+  begin_tile(tile_row);
+  for (; tile_row < out.rows; tile_row += stride) {
+    const int64_t row_start = (tile_row + first_line) * out.width;
 #pragma unroll 1
     for (int base = 0; base < lines; base += 2 * Op::kAhead) {
 #pragma unroll
@@ -112,6 +120,7 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
         }
       }
     }
+    begin_tile(tile_row + stride);
     if (cast.colwise) {
       __syncthreads();
 #pragma unroll
