@@ -14,6 +14,8 @@ What is compared with what: octet in fp32 with PyTorch in fp32; octet in BF16 an
 autocast to BF16, or with PyTorch in fp32 too (--reference fp32). Differences are relative to PyTorch's loss:
   largest        the largest |octet - PyTorch| / PyTorch of any step
   mean of last   mean octet loss of the last 20 steps against PyTorch's
+  from fp32      the largest difference of any step to PyTorch in fp32, of octet / of PyTorch's autocast: which of the two
+                 a difference between them comes from (where fp32 is among the precisions)
 The exit code is 1 when a limit is missed. Needs torch, transformers, safetensors and numpy; runs without a network.
 Without --text the text is octet's own documentation and sources.
 """
@@ -208,8 +210,8 @@ def main():
           f"{size['rows']} x {size['length']} tokens a step, {args.steps} steps, {passes:.2f} passes over the text; "
           f"learning rate {args.learning_rate:g} after {args.warmup_steps} steps")
     print("| model | seed | octet | PyTorch | first loss | last loss, octet / PyTorch | largest (step) | limit | "
-          f"mean of last {LAST} | limit | |")
-    print("|" + " --- |" * 11, flush=True)
+          f"mean of last {LAST} | limit | from fp32 | |")
+    print("|" + " --- |" * 12, flush=True)
 
     results, missed = [], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -220,6 +222,8 @@ def main():
             model = work / f"{family}-{seed}"
             make_model(family, size).save_pretrained(str(model))
             references = {}
+            if "fp32" in args.precisions:  # first, so that all others can be measured against it
+                references["fp32"] = train_torch(args, model, tokens, size, False)
             for precision in args.precisions:
                 flags, step_limit, mean_limit = PRECISIONS[precision]
                 kind = "fp32" if precision == "fp32" else args.reference
@@ -231,6 +235,12 @@ def main():
                                               f"{family}-{seed}-{precision}")
                 row = compare(ours, losses, step_limit, mean_limit)
                 missed += not row["passed"]
+                from_fp32 = ""
+                if kind != "fp32" and "fp32" in references:
+                    exact = references["fp32"][0]
+                    parts = [compare(curve, exact, math.inf, None)["largest"] for curve in (ours, losses)]
+                    row["octet_from_fp32"], row["torch_from_fp32"] = parts
+                    from_fp32 = "{:.3f} % / {:.3f} %".format(*parts)
                 results.append(row | {"model": family, "seed": seed, "precision": precision, "reference": kind,
                                       "octet": ours, "torch": losses, "octet_grad_norm": our_norms,
                                       "torch_grad_norm": norms, "octet_seconds": time.monotonic() - started})
@@ -238,7 +248,7 @@ def main():
                 print(f"| {family} | {seed} | {name} | {'bf16 autocast' if kind == 'bf16' else kind} | {losses[0]:.4f} | "
                       f"{ours[-1]:.4f} / {losses[-1]:.4f} | {row['largest']:.5f} % ({row['largest_at_step']}) | "
                       f"{step_limit} % | {row['mean_of_last']:+.5f} % | {f'{mean_limit} %' if mean_limit else ''} | "
-                      f"{'ok' if row['passed'] else 'MISSED'} |", flush=True)
+                      f"{from_fp32} | {'ok' if row['passed'] else 'MISSED'} |", flush=True)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
     print(f"{len(results) - missed} of {len(results)} within their limits")

@@ -165,7 +165,8 @@ constexpr ScaleSlot slot_with_scales(float rowwise, float colwise) {
           .inverse_colwise = 1.0f / colwise};
 }
 inline constexpr ScaleSlot kUsedSlot = slot_with_scales(37.5f, 12.25f);
-inline constexpr ScaleSlot kEqualSlot = slot_with_scales(37.5f, 37.5f);  // codes of one format are made only once
+inline constexpr ScaleSlot kEqualSlot =
+    slot_with_scales(37.5f, 37.5f);  // codes of one format are made only once
 
 class CudaTest : public testing::Test {
  protected:

@@ -27,6 +27,7 @@ struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
+  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
@@ -58,6 +59,7 @@ struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
+  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
@@ -94,6 +96,7 @@ struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
+  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
@@ -128,6 +131,7 @@ struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
+  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = false;  // the registers are needed, and gated layers have no bias
   struct Raw {

@@ -171,8 +171,8 @@ template <class G, bool split>
 struct AdamRows<G, AdamMoments::E4M3, split> {
   static constexpr AdamMoments kMoments = AdamMoments::E4M3;
   // Where each part begins in a row.
-  static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8, kFactor = kV + 8,
-                       kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
+  static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8,
+                       kFactor = kV + 8, kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
   static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2, kStages = kAhead + 1;  // for three blocks at once
   static constexpr int kStageBytes = kTileThreads * kRowBytes, kSharedBytes = kStages * kStageBytes;
   uint8_t* ring;

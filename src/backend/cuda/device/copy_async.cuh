@@ -19,9 +19,11 @@ __device__ __forceinline__ void copy_async16(void* to, const void* from, bool va
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   if constexpr (bytes == 16) {  // past the first cache, which has no use for them
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from), "n"(bytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from),
+                 "n"(bytes)
                  : "memory");
   }
 }
