@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -124,6 +126,11 @@ std::optional<Found> find_key(std::span<const Key> keys, std::string_view name) 
   return std::nullopt;
 }
 
+bool may_be_config_file(const std::string& word) {
+  std::error_code code;
+  return word.ends_with(".yaml") || word.ends_with(".yml") || std::filesystem::exists(word, code);
+}
+
 // The key whose name, or one of whose aliases, is nearest.
 std::string nearest_key(std::span<const Key> keys, std::string_view word) {
   std::vector<std::string> names;
@@ -216,12 +223,15 @@ KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std:
       if (has_next && !arguments[i + 1].starts_with("-")) ++i;
       setting.values = {""};
     } else if (takes_bool) {
-      // The next word is the value only where it can be one, so that --dry_run run.yaml reads as meant.
-      const bool next_is_value =
-          has_next && (keys[found->index].type == KeyType::Bool || found->alias
-                           ? parse_bool(arguments[i + 1]).has_value()
-                           : parse_scalar(keys[found->index], arguments[i + 1]).has_value());
-      setting.values = {next_is_value ? arguments[++i] : "true"};
+      const bool value_is_bool = keys[found->index].type == KeyType::Bool || found->alias;
+      const auto is_value = [&](const std::string& word) {
+        if (value_is_bool ? parse_bool(word).has_value() : parse_scalar(keys[found->index], word).has_value())
+          return true;
+        // --dry_run run.yaml is a flag and a file. A word that is neither is a value with a mistake in it,
+        // and is told as one.
+        return !word.starts_with("-") && !may_be_config_file(word);
+      };
+      setting.values = {has_next && is_value(arguments[i + 1]) ? arguments[++i] : "true"};
     } else if (has_next && !arguments[i + 1].starts_with("--")) {
       setting.values = {arguments[++i]};
     } else {

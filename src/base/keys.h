@@ -92,7 +92,8 @@ std::vector<KeySetting> parse_settings(const std::string& text, const std::strin
                                        std::vector<std::string>& errors);
 
 // --key value, --key=value, and a bool key's --key alone; dashes inside a name count as underscores. What
-// does not start with a dash is a positional.
+// does not start with a dash is a positional. Behind a key that may stand alone a word is its value unless it is
+// a file that exists, or is named like a configuration.
 struct KeyArguments {
   std::vector<std::string> positionals;
   std::vector<KeySetting> settings;

@@ -196,6 +196,33 @@ TEST(ConfigCli, ABoolFlagBeforeTheFileDoesNotTakeItsName) {
   EXPECT_NE(result.out.find("\nseed: 7\n"), std::string::npos);
 }
 
+// Behind a flag that may stand alone, a word that is no value and no file is a mistake in the value.
+TEST(ConfigCli, ABadValueBehindABoolFlagIsToldAsOne) {
+  const TemporaryFolder folder;
+  folder.write("run.yaml", "seed: 7\n");
+  folder.write("plain", "seed: 8\n");
+  const auto with = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "train");
+    flags.push_back("--dry_run");
+    return octet(flags, folder.path());
+  };
+  const std::string maybe = "error: --fp8_head is 'maybe'; expected true or false\n";
+  expect_usage_error(with({"--fp8_head", "maybe"}), maybe);
+  expect_usage_error(with({"run.yaml", "--fp8_head", "maybe"}), maybe);
+  expect_usage_error(with({"--fp8_head", "maybe", "run.yaml"}), maybe);
+  expect_usage_error(with({"--use_fp8", "fp8"}),
+                     "error: --use_fp8 (alias of mixed_precision) is 'fp8'; expected true or false\n");
+  expect_usage_error(with({"--gradient_checkpointing", "all"}),
+                     "error: --gradient_checkpointing is 'all'; expected one of auto, none, act, mlp, "
+                     "block (true = block, false = none)\n");
+  expect_usage_error(with({"--fp8_head", ""}), "error: --fp8_head is ''; expected true or false\n");
+  // A configuration is known by being there, or by its name.
+  EXPECT_NE(with({"--fp8_head", "run.yaml"}).out.find("\nseed: 7\n"), std::string::npos);
+  EXPECT_NE(with({"--fp8_head", "plain"}).out.find("\nseed: 8\n"), std::string::npos);
+  expect_usage_error(with({"--fp8_head", "rnu.yaml"}),
+                     "error: rnu.yaml does not exist; expected a YAML file\n");
+}
+
 TEST(ConfigCli, TheResolvedConfigurationReadsBackToItself) {
   const ProcessResult demo = octet({"train", "--dry_run"});
   ASSERT_EQ(demo.exit_code, 0) << demo.err;
