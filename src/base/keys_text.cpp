@@ -185,6 +185,7 @@ std::string keys_help(std::span<const Key> keys) {
     std::string limits = "[";
     // What a bool or a plain text may be needs no words.
     if (key.type == KeyType::Choice) limits += fmt::format("{}; ", fmt::join(key.choices, " | "));
+    for (const auto& [given, meaning] : key.bool_choices) limits += fmt::format("{} = {}; ", given, meaning);
     if (key.type == KeyType::Int || key.type == KeyType::Double) limits += limits_text(key) + "; ";
     limits += fmt::format("default: {}", default_text(key));
     limits += key.aliases.empty() ? "]" : fmt::format("; also {}]", alias_text(key, "--", ""));

@@ -261,10 +261,11 @@ void add_run(KeyTable<C>& keys) {
   keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run; auto takes a GPU if there is one.");
   keys.add("deterministic", &C::deterministic, "Use only kernels that give the same bits every time.");
   keys.add(
-      "cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
-      "Record the kernels of a micro-step once and launch them as one from then on; auto does so where a "
-      "micro-step takes up to some 150 ms, since launches then are a noticeable part of it. Micro-batches of "
-      "a shape not seen before run kernel by kernel. Results are bit-equal.");
+          "cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
+          "Record the kernels of a micro-step once and launch them as one from then on; auto does so where a "
+          "micro-step takes up to some 150 ms, since launches then are a noticeable part of it. "
+          "Micro-batches of a shape not seen before run kernel by kernel. Results are bit-equal.")
+      .bools("on", "off");
   keys.add("num_threads", &C::num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
   keys.add("logging_steps", &C::logging_steps, "Steps between lines of the log and of metrics.jsonl.")
       .at_least(1)

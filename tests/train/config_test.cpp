@@ -71,6 +71,13 @@ TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
   EXPECT_EQ(from_yaml("gradient_checkpointing: mlp").gradient_checkpointing, TrainConfig::Checkpointing::Mlp);
   EXPECT_EQ(from_flags({"--gradient_checkpointing", "act"}).gradient_checkpointing,
             TrainConfig::Checkpointing::Act);
+  for (const auto& [given, meant] :
+       {std::pair("true", TrainConfig::CudaGraphs::On), std::pair("on", TrainConfig::CudaGraphs::On),
+        std::pair("false", TrainConfig::CudaGraphs::Off), std::pair("off", TrainConfig::CudaGraphs::Off),
+        std::pair("auto", TrainConfig::CudaGraphs::Auto)}) {
+    EXPECT_EQ(from_yaml(fmt::format("cuda_graphs: {}", given)).cuda_graphs, meant) << given;
+    EXPECT_EQ(from_flags({"--cuda_graphs", given}).cuda_graphs, meant) << given;
+  }
   const TrainConfig config = from_yaml(
       "micro_batch_size: 2\nmax_lr: 1e-3\nnum_epochs: 3\neval_freq: 5\nlog_freq: 6\ncutoff_len: 64\n"
       "fp8_scenario: current\ngrad_clip: 0.5\ngrad_accum_steps: 4\nwarmup_iters: 7\n");
