@@ -1,12 +1,9 @@
-#include "io/safetensors.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <cstring>
-
 #include "base/philox.h"
+#include "safetensors_support.h"
 #include "temp_dir.h"
 
 namespace octet {
@@ -15,24 +12,6 @@ namespace {
 using Fault = SafetensorsFault;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-struct StringSink : Sink {
-  using Sink::append;
-  void append(std::span<const std::byte> bytes) override {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  std::string text;
-};
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-std::string with_length(uint64_t length, std::string_view rest) {
-  std::string file(8, '\0');
-  std::memcpy(file.data(), &length, 8);
-  return file.append(rest);
-}
 
 std::string file_of(std::string_view header, size_t data_bytes = 0) {
   return with_length(header.size(), std::string(header) + std::string(data_bytes, 'x'));
@@ -285,141 +264,6 @@ TEST(Safetensors, HundredThousandTensorsAreFine) {
   EXPECT_EQ(parsed.tensors().size(), 100'000u);
   EXPECT_EQ(parsed.at("model.layers.0.weight").bytes.data(), parsed.tensors().front().bytes.data());
   for (int i = 0; i < count; i += 997) EXPECT_TRUE(parsed.find(fmt::format("model.layers.{}.weight", i)));
-}
-
-std::string write_all(const std::vector<SafeTensorSpec>& specs,
-                      const std::map<std::string, std::string>& metadata = {}) {
-  StringSink sink;
-  SafetensorsWriter writer(sink, specs, metadata);
-  for (const auto& spec : writer.specs()) {
-    std::string bytes;
-    for (int64_t i = 0; i < spec.byte_size(); ++i) bytes += static_cast<char>(spec.name[0] + i);
-    writer.append(spec.name, bytes_of(bytes));
-  }
-  writer.finish();
-  EXPECT_EQ(writer.total_bytes(), static_cast<int64_t>(sink.text.size()));
-  return sink.text;
-}
-
-TEST(SafetensorsWriter, WritesWhatTheReferenceLibraryWrites) {
-  // safetensors 0.8.0: serialize_file of the same four tensors and metadata.
-  const std::string header =
-      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
-      R"("c":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},"e":{"dtype":"F32","shape":[0,3],"data_offsets":[16,16]},)"
-      R"("a":{"dtype":"F8_E4M3","shape":[1,3],"data_offsets":[16,19]}})";
-  const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
-  EXPECT_EQ(write_all({{"a", SafeDType::F8_E4M3, {1, 3}},
-                       {"b", SafeDType::I64, {}},
-                       {"e", SafeDType::F32, {0, 3}},
-                       {"c", SafeDType::F32, {2}}},
-                      {{"format", "pt"}}),
-            with_length(padded.size(), padded + "bcdefghicdefghijabc"));
-  EXPECT_EQ(write_all({}), with_length(8, "{}      "));
-}
-
-TEST(SafetensorsWriter, RoundTripsThroughAFile) {
-  const TempDir dir;
-  const std::vector<SafeTensorSpec> specs = {{"weird \"name\" \n\x01 é", SafeDType::BF16, {3, 5}},
-                                             {"z", SafeDType::F64, {2}},
-                                             {"empty", SafeDType::U8, {0}}};
-  const std::string bytes = write_all(specs, {{"k", "v\"\\"}});
-  WritableFile file = posix_env().create(dir / "x.safetensors");
-  file.append(bytes);
-  file.sync();
-  file.close();
-  const auto parsed = SafetensorsFile::open(posix_env(), dir / "x.safetensors");
-  ASSERT_EQ(parsed.tensors().size(), 3u);
-  for (const auto& spec : specs) {
-    const SafeTensor& found = parsed.at(spec.name);
-    EXPECT_EQ(found.dtype, spec.dtype);
-    EXPECT_EQ(std::vector<int64_t>(found.shape.begin(), found.shape.end()), spec.shape);
-  }
-  EXPECT_EQ(parsed.metadata().at("k"), "v\"\\");
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(parsed.at("z").bytes.data()) % 8, 0u);
-}
-
-template <class Action>
-std::optional<Fault> thrown_by(Action&& action) {
-  try {
-    action();
-  } catch (const SafetensorsError& error) {
-    return error.fault();
-  }
-  return std::nullopt;
-}
-
-TEST(SafetensorsWriter, RefusesWhatItCouldNotReadBack) {
-  StringSink sink;
-  const auto make = [&](std::vector<SafeTensorSpec> specs) {
-    return thrown_by([&] { SafetensorsWriter(sink, std::move(specs)); });
-  };
-  EXPECT_EQ(make({{"a", SafeDType::U8, {1}}, {"a", SafeDType::F32, {1}}}), Fault::DuplicateKey);
-  EXPECT_EQ(make({{"__metadata__", SafeDType::U8, {1}}}), Fault::HeaderSchema);
-  EXPECT_EQ(make({{"\xff", SafeDType::U8, {1}}}), Fault::HeaderSyntax);
-  EXPECT_EQ(make({{"a", SafeDType::U8, {-1}}}), Fault::ShapeOverflow);
-  EXPECT_EQ(make({{"a", SafeDType::F64, {int64_t{1} << 40, int64_t{1} << 40}}}), Fault::ShapeOverflow);
-  EXPECT_EQ(make({{"a", SafeDType::F4, {3}}}), Fault::PartialByte);
-  EXPECT_EQ(make({{"a", SafeDType::U8, std::vector<int64_t>(65, 1)}}), Fault::ShapeOverflow);
-  EXPECT_TRUE(sink.text.empty());
-}
-
-TEST(SafetensorsWriter, HoldsTheCallerToTheOrderAndTheSizes) {
-  StringSink sink;
-  SafetensorsWriter writer(sink, {{"a", SafeDType::U8, {4}}, {"b", SafeDType::U8, {2}}});
-  const auto append = [&](std::string_view name, std::string_view bytes) {
-    return thrown_by([&] { writer.append(name, bytes_of(bytes)); });
-  };
-  EXPECT_EQ(append("b", "12"), Fault::WriteOrder);
-  EXPECT_EQ(append("a", "12345"), Fault::WriteOrder);
-  EXPECT_EQ(append("a", "12"), std::nullopt);
-  EXPECT_EQ(append("a", "34"), std::nullopt);
-  EXPECT_EQ(thrown_by([&] { writer.finish(); }), Fault::WriteOrder);
-  EXPECT_EQ(append("b", "56"), std::nullopt);
-  EXPECT_EQ(append("b", "7"), Fault::WriteOrder);
-  writer.finish();
-  EXPECT_TRUE(sink.text.ends_with("123456"));
-}
-
-std::optional<Fault> folder_fault(const std::string& dir) {
-  return thrown_by([&] { SafetensorsFolder::open(posix_env(), dir); });
-}
-
-TEST(SafetensorsFolder, ReadsShards) {
-  const TempDir dir;
-  EXPECT_THROW(SafetensorsFolder::open(posix_env(), dir.path()), Error);
-  write_file(dir / "m-1.safetensors", write_all({{"a", SafeDType::U8, {4}}, {"b", SafeDType::U8, {2}}}));
-  write_file(dir / "m-2.safetensors", write_all({{"c", SafeDType::F32, {1}}}));
-  const std::string index = dir / "model.safetensors.index.json";
-  const auto map = [&](const std::string& text) {
-    write_file(index, R"({"metadata":{"total_size":10},"weight_map":{)" + text + "}}");
-    return folder_fault(dir.path());
-  };
-  ASSERT_EQ(map(R"("a":"m-1.safetensors","b":"m-1.safetensors","c":"m-2.safetensors")"), std::nullopt);
-  const auto folder = SafetensorsFolder::open(posix_env(), dir.path());
-  EXPECT_EQ(folder.tensor_count(), 3u);
-  EXPECT_EQ(folder.at("c").dtype, SafeDType::F32);
-  EXPECT_EQ(folder.find("d"), nullptr);
-  EXPECT_EQ(thrown_by([&] { folder.at("d"); }), Fault::NoSuchTensor);
-
-  EXPECT_EQ(map(R"("a":"m-1.safetensors","c":"m-2.safetensors")"), Fault::ShardContent);
-  EXPECT_EQ(map(R"("a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors")"), Fault::ShardContent);
-  EXPECT_EQ(map(R"("a":"m-1.safetensors","b":"m-1.safetensors","c":"m-2.safetensors","d":"m-2.safetensors")"),
-            Fault::ShardContent);
-  EXPECT_EQ(map(R"("a":"m-1.safetensors","b":"m-1.safetensors","c":"m-3.safetensors")"), Fault::ShardContent);
-  for (const char* outside :
-       {"../m.safetensors", "/etc/passwd", "sub/m.safetensors", "..", ".", "", "a\\\\b", "a\\u0000b"}) {
-    EXPECT_EQ(map(fmt::format(R"("a":"{}")", outside)), Fault::BadIndex) << outside;
-  }
-  EXPECT_EQ(map(R"("a":1)"), Fault::BadIndex);
-  write_file(index, "[]");
-  EXPECT_EQ(folder_fault(dir.path()), Fault::BadIndex);
-  write_file(index, R"({"weight_map":[]})");
-  EXPECT_EQ(folder_fault(dir.path()), Fault::BadIndex);
-  write_file(index, std::string(100'000, '['));
-  EXPECT_THROW(SafetensorsFolder::open(posix_env(), dir.path()), Error);
-
-  write_file(dir / "model.safetensors", write_all({{"only", SafeDType::F32, {1}}}));
-  EXPECT_EQ(SafetensorsFolder::open(posix_env(), dir.path()).tensor_count(), 1u);
 }
 
 TEST(Safetensors, RefusesWhatIsNoRegularFile) {
