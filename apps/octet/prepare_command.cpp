@@ -73,8 +73,9 @@ int prepare_command(std::span<const std::string> given) {
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
-  const std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(
-      config, config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
+  choose_tokenizer(config,
+                   config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(config.tokenizer);
   const PreparedFolder prepared = prepare_with_progress(config,
                                                         {.examples = train_examples(config),
                                                          .max_samples = config.max_samples,

@@ -41,4 +41,11 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 // Reads a tokenizer file or a folder that holds one; what is read is listed in data/hf_tokenizer.h.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir);
 
+// The files of a tokenizer, with what other programs want beside them (a chat template, for example). In one folder
+// and under these names load_tokenizer reads the same tokenizer from them. None for a built-in one.
+struct TokenizerFile {
+  std::string name, path;
+};
+std::vector<TokenizerFile> tokenizer_files(const std::string& name);
+
 }  // namespace octet

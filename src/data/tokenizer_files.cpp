@@ -109,24 +109,47 @@ std::string sibling(const std::string& path, std::string_view from, std::string_
   return path.substr(0, path.size() - from.size()).append(to);
 }
 
-ByteLevelSpec read_any(const std::string& path) {
+constexpr const char* kJsonName = "tokenizer.json";
+constexpr const char* kVocabName = "vocab.json";
+constexpr const char* kMergesName = "merges.txt";
+constexpr const char* kRanksName = "tokenizer.model";
+
+// What a tokenizer is read from.
+struct Form {
+  enum class Kind { Json, Pair, Ranks } kind;
+  std::string path;    // of the JSON, of a pair's vocabulary, of the rank file
+  std::string merges;  // of a pair
+};
+
+Form form_of(const std::string& path) {
+  using enum Form::Kind;
   if (fs::is_directory(path)) {
     const auto in_folder = [&](const char* name) { return (fs::path(path) / name).string(); };
-    if (fs::exists(in_folder("tokenizer.json"))) return read_tokenizer_json(in_folder("tokenizer.json"));
-    if (fs::exists(in_folder("vocab.json")))
-      return read_vocab_and_merges(in_folder("vocab.json"), in_folder("merges.txt"));
-    if (fs::exists(in_folder("tokenizer.model"))) return read_tiktoken(in_folder("tokenizer.model"));
+    if (fs::exists(in_folder(kJsonName))) return {Json, in_folder(kJsonName), ""};
+    if (fs::exists(in_folder(kVocabName))) return {Pair, in_folder(kVocabName), in_folder(kMergesName)};
+    if (fs::exists(in_folder(kRanksName))) return {Ranks, in_folder(kRanksName), ""};
     for (const auto& entry : fs::directory_iterator(path)) {
-      if (entry.path().extension() == ".tiktoken") return read_tiktoken(entry.path().string());
+      if (entry.path().extension() == ".tiktoken") return {Ranks, entry.path().string(), ""};
     }
     fail("[{}] the folder holds none of tokenizer.json, vocab.json, tokenizer.model, *.tiktoken", path);
   }
   if (!fs::exists(path)) fail("[{}] there is no such file or folder", path);
-  if (is_flat_vocab(path)) return read_vocab_and_merges(path, sibling(path, "vocab.json", "merges.txt"));
-  if (path.ends_with("merges.txt"))
-    return read_vocab_and_merges(sibling(path, "merges.txt", "vocab.json"), path);
-  if (path.ends_with(".json")) return read_tokenizer_json(path);
-  return read_tiktoken(path);
+  if (is_flat_vocab(path)) return {Pair, path, sibling(path, kVocabName, kMergesName)};
+  if (path.ends_with(kMergesName)) return {Pair, sibling(path, kMergesName, kVocabName), path};
+  return {path.ends_with(".json") ? Json : Ranks, path, ""};
+}
+
+ByteLevelSpec read_any(const std::string& path) {
+  const Form form = form_of(path);
+  switch (form.kind) {
+    case Form::Kind::Json:
+      return read_tokenizer_json(form.path);
+    case Form::Kind::Pair:
+      return read_vocab_and_merges(form.path, form.merges);
+    case Form::Kind::Ranks:
+      break;
+  }
+  return read_tiktoken(form.path);
 }
 
 }  // namespace
@@ -258,6 +281,28 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir) {
   return std::make_unique<ByteLevelTokenizer>(read_any(file_or_dir));
+}
+
+std::vector<TokenizerFile> tokenizer_files(const std::string& name) {
+  std::vector<TokenizerFile> files;
+  if (name == "bytes") return files;
+  const Form form = form_of(name);
+  if (form.kind == Form::Kind::Json) files = {{kJsonName, form.path}};
+  if (form.kind == Form::Kind::Pair) files = {{kVocabName, form.path}, {kMergesName, form.merges}};
+  if (form.kind == Form::Kind::Ranks) files = {{kRanksName, form.path}};
+  const fs::path main = form.path;
+  // Such a file is read without the tokenizer_config.json beside it, which would count once it is called tokenizer.json.
+  if (form.kind == Form::Kind::Json && main.filename() != kJsonName) return files;
+  std::vector<const char*> others = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                     "chat_template.jinja"};
+  // Of a folder, the forms that it was not read from too: other programs prefer other ones.
+  if (fs::is_directory(name)) others.insert(others.end(), {kVocabName, kMergesName, kRanksName});
+  for (const char* other : others) {
+    const fs::path path = main.parent_path() / other;
+    const bool listed = std::ranges::any_of(files, [&](const TokenizerFile& f) { return f.name == other; });
+    if (!listed && fs::exists(path)) files.push_back({other, path.string()});
+  }
+  return files;
 }
 
 }  // namespace octet

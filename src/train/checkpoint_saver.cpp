@@ -100,6 +100,12 @@ void CheckpointSaver::run() {
   }
 }
 
+void CheckpointSaver::write_files(CheckpointWriter& writer) const {
+  snapshot_.write(writer);
+  for (const TokenizerText& file : options_.tokenizer)
+    writer.file(file.name, [&](Sink& sink) { sink.append(file.text); });
+}
+
 void CheckpointSaver::write() {
   const auto start = Clock::now();
   std::optional<std::string> failure;
@@ -107,7 +113,7 @@ void CheckpointSaver::write() {
   try {
     snapshot_.check();
     store_.save(
-        snapshot_.step(), [this](CheckpointWriter& writer) { snapshot_.write(writer); }, summary_, is_best_);
+        snapshot_.step(), [this](CheckpointWriter& writer) { write_files(writer); }, summary_, is_best_);
   } catch (const Error& error) {
     failure = error.what();
   } catch (const std::bad_alloc&) {

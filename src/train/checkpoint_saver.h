@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "report/step_record.h"
 #include "train/checkpoint.h"
+#include "train/export_tokenizer.h"
 
 namespace octet {
 
@@ -17,6 +19,7 @@ struct SaveOptions {
   bool in_background = true;
   bool in_place = false;  // written from the device without a copy on the host; never in the background
   std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
+  std::vector<TokenizerText> tokenizer = {};  // written into every checkpoint
 };
 
 // Saves checkpoints behind the training: a step waits for the copy to the host alone, the writing happens in a thread
@@ -45,6 +48,7 @@ class CheckpointSaver {
 
  private:
   void write();
+  void write_files(CheckpointWriter& writer) const;
   void finish(std::optional<std::string> failure, std::exception_ptr unexpected, double seconds);
   void run();
 

@@ -264,7 +264,7 @@ int64_t TrainingData::samples_per_epoch(int64_t length) const {
   return train.size() > 0 ? (train.size() - 1) / length : 0;
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::string& of_model) {
+void choose_tokenizer(TrainConfig& config, const std::string& of_model) {
   if (!config.is_set("tokenizer")) {
     std::error_code error;
     if (fs::is_directory(config.dataset, error) && has_dataset_manifest(posix_env(), config.dataset)) {
@@ -284,7 +284,6 @@ std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::stri
   std::error_code error;
   if (config.tokenizer != "bytes" && fs::exists(config.tokenizer, error))
     config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
-  return make_tokenizer(config.tokenizer);
 }
 
 TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer) {

@@ -24,9 +24,9 @@ struct TrainingData {
   int64_t samples_per_epoch(int64_t length) const;
 };
 
-// The tokenizer that the configuration names; where it names none, that of a prepared dataset, or `of_model`, which the
-// model that training starts from came with (empty: none). Fills in config.tokenizer.
-std::unique_ptr<Tokenizer> choose_tokenizer(TrainConfig& config, const std::string& of_model);
+// Fills in config.tokenizer where the configuration names none: that of a prepared dataset, or `of_model`, which the
+// model that training starts from came with (empty: none).
+void choose_tokenizer(TrainConfig& config, const std::string& of_model);
 
 // Opens `dataset` and `eval_dataset` whatever they are; prepares what is neither tokens nor plain text. ids must be
 // below `vocab_size`.

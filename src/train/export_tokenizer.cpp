@@ -11,11 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFiles[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
-constexpr int64_t kLargestFile = int64_t{256} << 20;
-
 // The character that stands for a byte in GPT-2's alphabet: printable ones stand for themselves, the others for the
 // characters from U+0100 on, in their order.
 std::string alphabet_character(int byte) {
@@ -90,6 +85,14 @@ void write_json(Env& env, const std::string& folder, const char* name, const Jso
 
 }  // namespace
 
+std::vector<TokenizerText> read_tokenizer_texts(Env& env, const std::string& name) {
+  constexpr int64_t kLargestFile = int64_t{256} << 20;
+  std::vector<TokenizerText> texts;
+  for (const TokenizerFile& file : tokenizer_files(name))
+    texts.push_back({file.name, env.read_text(file.path, kLargestFile)});
+  return texts;
+}
+
 std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
                              int64_t max_positions) {
   if (name == "bytes") {
@@ -101,28 +104,17 @@ std::string export_tokenizer(Env& env, const std::string& name, const std::strin
   // What cannot be read here would not be of use there.
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   std::vector<std::string> written;
-  const auto copy = [&](const std::string& from, const char* to) {
-    env.write_synced(join_path(folder, to), env.read_text(from, kLargestFile));
-    written.emplace_back(to);
-  };
-  if (env.is_directory(name)) {
-    for (const char* file : kFiles) {
-      if (const std::string path = join_path(name, file); env.exists(path)) copy(path, file);
-    }
-  } else {
-    const bool is_json = name.ends_with(".json") && !name.ends_with("vocab.json");
-    copy(name, is_json ? "tokenizer.json" : name.ends_with("vocab.json") ? "vocab.json" : "tokenizer.model");
-    const std::string beside = parent_path(name);
-    for (const char* file : {"tokenizer_config.json", "special_tokens_map.json", "merges.txt"}) {
-      if (const std::string path = join_path(beside, file); env.exists(path)) copy(path, file);
-    }
-    if (is_json && written.size() == 1) {
-      const nlohmann::json json = parse_json(env.read_text(name, kLargestFile), name);
-      write_json(env, folder, "tokenizer_config.json",
-                 tokenizer_config(added_token(json, tokenizer->bos()), added_token(json, tokenizer->eos()),
-                                  max_positions));
-      written.emplace_back("tokenizer_config.json");
-    }
+  const std::vector<TokenizerText> texts = read_tokenizer_texts(env, name);
+  for (const TokenizerText& file : texts) {
+    env.write_synced(join_path(folder, file.name), file.text);
+    written.push_back(file.name);
+  }
+  if (written == std::vector<std::string>{"tokenizer.json"}) {
+    const nlohmann::json json = parse_json(texts.front().text, name);
+    write_json(env, folder, "tokenizer_config.json",
+               tokenizer_config(added_token(json, tokenizer->bos()), added_token(json, tokenizer->eos()),
+                                max_positions));
+    written.emplace_back("tokenizer_config.json");
   }
   return fmt::format("{}", fmt::join(written, ", "));
 }

@@ -1,10 +1,17 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "io/env.h"
 
 namespace octet {
+
+// A copy of the files of the tokenizer `name`, under the names that tokenizer_files() gives them.
+struct TokenizerText {
+  std::string name, text;
+};
+std::vector<TokenizerText> read_tokenizer_texts(Env& env, const std::string& name);
 
 // Writes the files by which Transformers knows the tokenizer `name` (as for make_tokenizer) into `folder`, and says
 // in words what they are.

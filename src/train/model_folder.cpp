@@ -1,6 +1,7 @@
 #include "train/model_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <tuple>
 
 #include "base/log.h"
@@ -24,16 +25,31 @@ std::optional<TrainConfig> read_run_config(const std::string& path) {
   }
 }
 
+constexpr const char* kTokenizerNames[] = {"tokenizer.json", "vocab.json", "tokenizer.model"};
+
 bool holds_tokenizer(Env& env, const std::string& folder) {
-  for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"}) {
-    if (env.exists(join_path(folder, name))) return true;
-  }
-  return false;
+  return std::ranges::any_of(kTokenizerNames,
+                             [&](const char* name) { return env.exists(join_path(folder, name)); });
 }
 
-// What a model is read from: the optimizer's state, several times as large, need not be looked at.
-constexpr std::string_view kModelFiles[] = {checkpoint_file::kModelConfig, checkpoint_file::kWeights,
-                                            checkpoint_file::kTrainConfig};
+bool holds_tokenizer(const Checkpoint& checkpoint) {
+  return std::ranges::any_of(kTokenizerNames, [&](const char* name) { return checkpoint.has_file(name); });
+}
+
+bool is_gone(const std::string& tokenizer) {
+  return tokenizer != "bytes" && !posix_env().exists(tokenizer);
+}
+
+// Checksums of what a model is read from: the state of the training, several times as large, need not be looked at.
+void verify_model_files(Env& env, const Checkpoint& checkpoint) {
+  constexpr std::string_view kTraining[] = {checkpoint_file::kOptimizer, checkpoint_file::kFp8,
+                                            checkpoint_file::kState};
+  std::vector<std::string_view> names;
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (std::ranges::find(kTraining, file.name) == std::end(kTraining)) names.push_back(file.name);
+  }
+  verify_files(env, checkpoint, names);
+}
 
 // The newest whole one of all that the run's folders hold (a run that was switched to FP8 has two), or the best.
 Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::string& path, bool best) {
@@ -52,7 +68,7 @@ Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::
     try {
       require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", listing.checkpoint.path,
               listing.broken);
-      verify_files(env, listing.checkpoint, kModelFiles);
+      verify_model_files(env, listing.checkpoint);
       return listing.checkpoint;
     } catch (const Error& error) {
       log_warning("{}; it is passed over", error.what());
@@ -68,6 +84,7 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
     model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
     if (model.run) model.tokenizer = model.run->tokenizer;
+    if (is_gone(model.tokenizer) && holds_tokenizer(checkpoint)) model.tokenizer = checkpoint.path;
   }
   model.checkpoint = std::move(checkpoint);
   return model;
@@ -77,6 +94,18 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
 
 std::string tokenizer_of(const Checkpoint& checkpoint) {
   return model_of_checkpoint(checkpoint).tokenizer;
+}
+
+std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name) {
+  if (!is_gone(name) || !holds_tokenizer(checkpoint)) return name;
+  const std::optional<TrainConfig> run = model_of_checkpoint(checkpoint).run;
+  if (!run || run->tokenizer != std::filesystem::absolute(name).lexically_normal().string()) {
+    fail_config(
+        "[tokenizer] '{}' is not there; the checkpoint has a copy of the one it was trained with: "
+        "--tokenizer {}",
+        name, checkpoint.path);
+  }
+  return checkpoint.path;
 }
 
 bool holds_checkpoints(Env& env, const std::string& directory) {
@@ -132,7 +161,7 @@ ModelFolder find_model(const std::string& name, bool best) {
   if (env.exists(join_path(path, kManifestName))) {
     require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
     Checkpoint checkpoint = open_checkpoint(env, path, false);
-    verify_files(env, checkpoint, kModelFiles);
+    verify_model_files(env, checkpoint);
     model = model_of_checkpoint(std::move(checkpoint));
   } else if (env.exists(join_path(path, "config.json"))) {
     require(!best, "[{}] is a Hugging Face folder, --best is for the folder of a run", path);
@@ -147,6 +176,9 @@ ModelFolder find_model(const std::string& name, bool best) {
     model = model_of_checkpoint(choose(env, folders, path, best));
   }
   if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
+  if (model.run && model.run->tokenizer != model.tokenizer) {
+    log_info("the tokenizer {} is gone, its copy in the checkpoint is used", model.run->tokenizer);
+  }
   model.config = read_hf_config(model.folder);
   return model;
 }

@@ -28,8 +28,12 @@ std::string local_model_folder(const std::string& name);
 // what was looked for otherwise.
 ModelFolder find_model(const std::string& name, bool best = false);
 
-// The tokenizer that the run of a checkpoint used; empty: not known.
+// The tokenizer that the run of a checkpoint used, or the checkpoint's copy where that is gone; empty: not known.
 std::string tokenizer_of(const Checkpoint& checkpoint);
+
+// What to read the tokenizer `name` of a resumed run from: `name`, or the checkpoint's copy where that is gone. A copy
+// of another tokenizer than `name` is not taken; ConfigError.
+std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name);
 
 // The folders of a run that hold its checkpoints, [whether they are of FP8 training].
 constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};

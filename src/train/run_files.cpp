@@ -128,7 +128,9 @@ void RunFiles::open_reports(int64_t steps_done) {
 }
 
 void RunFiles::open_saver(const std::string& directory, const About& about) {
-  SaveOptions options{.total_limit = config_.save_total_limit, .in_background = config_.save_async};
+  SaveOptions options{.total_limit = config_.save_total_limit,
+                      .in_background = config_.save_async,
+                      .tokenizer = read_tokenizer_texts(env_, about.tokenizer)};
   CheckpointStore store(env_, directory);
   for (const CheckpointListing& listing : store.list()) {
     const double loss = listing.checkpoint.summary.loss;

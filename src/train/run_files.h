@@ -27,6 +27,7 @@ class RunFiles {
     bool fp8 = false;
     int64_t state_bytes = 0;  // of a checkpoint's tensors
     bool on_device = false;   // which are not in host memory already
+    std::string tokenizer;    // whose files go into every checkpoint; as for make_tokenizer
   };
   // A run without a name gets one. What holds another run or its checkpoints is refused (ConfigError): two runs would be
   // mixed, and old checkpoints pruned.

@@ -331,9 +331,15 @@ Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend, const Ch
   return setup;
 }
 
-void open_data(Setup& setup, const std::string& tokenizer_of_model) {
-  setup.tokenizer = choose_tokenizer(setup.config, tokenizer_of_model);
+void open_data(Setup& setup, const std::string& tokenizer_of_model, const Checkpoint* resumed) {
+  choose_tokenizer(setup.config, tokenizer_of_model);
   const TrainConfig& config = setup.config;
+  setup.tokenizer_source = resumed ? tokenizer_source(*resumed, config.tokenizer) : config.tokenizer;
+  if (setup.tokenizer_source != config.tokenizer) {
+    log_info("data: the tokenizer {} is gone, its copy in {} is used", config.tokenizer,
+             setup.tokenizer_source);
+  }
+  setup.tokenizer = make_tokenizer(setup.tokenizer_source);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
     fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
                 config.tokenizer, setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
@@ -387,7 +393,7 @@ Setup make_setup(TrainConfig given, const Checkpoint* resumed) {
   std::string tokenizer_of_model;
   if (resumed) tokenizer_of_model = tokenizer_of(*resumed);
   if (setup.start) tokenizer_of_model = setup.start->tokenizer;
-  open_data(setup, tokenizer_of_model);
+  open_data(setup, tokenizer_of_model, resumed);
   plan_run(setup, true);
   setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
   check_memory(setup);

@@ -19,6 +19,7 @@ struct Setup {
   std::unique_ptr<Backend> backend;
   std::optional<ModelFolder> start;  // what model_name_or_path names, where it is given
   ModelConfig model;
+  std::string tokenizer_source;  // config.tokenizer, or a copy of it where that is gone
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingData data;
   Numerics numerics;            // after any fallback

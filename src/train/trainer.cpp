@@ -78,7 +78,8 @@ class Run {
                  .steps_done = outcome_.steps,
                  .fp8 = is_fp8(),
                  .state_bytes = state_bytes(model_.parameters()),
-                 .on_device = setup_.backend->name() != "cpu"});
+                 .on_device = setup_.backend->name() != "cpu",
+                 .tokenizer = setup_.tokenizer_source});
     saver_ = files_.saver();
     outcome_.run_folder = files_.folder();
     if (!checkpoint_) first_look();

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 
 #include "base/error.h"
@@ -243,6 +244,52 @@ TEST(TokenizerFiles, TruncationIsNotAppliedAndSaysSo) {
   set_log_sink(before);
   EXPECT_THAT(said, HasSubstr("truncation"));
   EXPECT_EQ(tokenizer->encode("abcd").size(), 4u);
+}
+
+// A copy of the files under their standard names is read as the same tokenizer.
+TEST(TokenizerFiles, CopiesReadAsTheSameTokenizer) {
+  const json tokenizer = tiny_tokenizer(kMerges);
+  json with_eos = tokenizer;
+  with_eos["added_tokens"] = {added_token(259, "<end>", {"special"})};
+  const TemporaryFolder folder;
+  for (const char* name : {"json", "other", "pair", "ranks"})
+    std::filesystem::create_directory(folder.file(name));
+  folder.write("json/tokenizer.json", with_eos.dump());
+  folder.write("json/tokenizer_config.json", R"({"eos_token": "<end>"})");
+  folder.write("json/chat_template.jinja", "{{ messages }}");
+  folder.write("json/README.md", "not of the tokenizer");
+  folder.write("other/mine.json", with_eos.dump());
+  folder.write("other/tokenizer_config.json", R"({"eos_token": "<end>"})");  // not read with mine.json
+  folder.write("pair/small-vocab.json", tokenizer["model"]["vocab"].dump());
+  folder.write("pair/small-merges.txt", merges_text());
+  folder.write("pair/tokenizer.json", with_eos.dump());  // another tokenizer
+  struct Case {
+    const char* path;
+    std::vector<std::string> names;
+  };
+  const Case cases[] = {
+      {"json", {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}},
+      {"json/tokenizer.json", {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}},
+      {"other/mine.json", {"tokenizer.json"}},
+      {"pair/small-vocab.json", {"vocab.json", "merges.txt"}},
+      {"pair/small-merges.txt", {"vocab.json", "merges.txt"}},
+  };
+  for (const Case& c : cases) {
+    const TemporaryFolder copy;
+    std::vector<std::string> names;
+    for (const TokenizerFile& file : tokenizer_files(folder.file(c.path))) {
+      names.push_back(file.name);
+      std::filesystem::copy(file.path, copy.file(file.name));
+    }
+    EXPECT_EQ(names, c.names) << c.path;
+    const auto original = load_tokenizer(folder.file(c.path)), read = load_tokenizer(copy.path());
+    EXPECT_EQ(read->fingerprint(), original->fingerprint()) << c.path;
+    EXPECT_EQ(read->eos(), original->eos()) << c.path;
+  }
+  folder.write("ranks/qwen.tiktoken", "not looked at");
+  ASSERT_EQ(tokenizer_files(folder.file("ranks")).size(), 1u);
+  EXPECT_EQ(tokenizer_files(folder.file("ranks"))[0].name, "tokenizer.model");
+  EXPECT_TRUE(tokenizer_files("bytes").empty());
 }
 
 }  // namespace
