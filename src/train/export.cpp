@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -55,18 +57,24 @@ class TemporaryOutput {
   bool published_ = false;
 };
 
-// Weights as the folder has them, and with the remainders of a checkpoint where there are any.
+// Weights as the folder has them, and with the remainders of a checkpoint once those are opened.
 class WeightSource {
  public:
-  WeightSource(Env& env, const ModelFolder& model, std::span<const ParameterSpec> table)
+  WeightSource(const ModelFolder& model, std::span<const ParameterSpec> table)
       : files_(model.folder), weights_(files_.weights()), table_(table) {
     if (const std::vector<std::string> surplus = files_.surplus(table); !surplus.empty()) {
       fail("[{}] holds tensors that the model does not have:\n  {}", model.folder,
            fmt::join(surplus, "\n  "));
     }
     weights_.check(table);
-    if (model.checkpoint && model.checkpoint->has_file(checkpoint_file::kOptimizer))
-      optimizer_ = SafetensorsFile::open(env, model.checkpoint->file_path(checkpoint_file::kOptimizer));
+  }
+
+  // Error where the checksum of their file is wrong: find_model has looked at that of the weights alone.
+  void open_remainders(Env& env, const Checkpoint& checkpoint) {
+    if (!checkpoint.has_file(checkpoint_file::kOptimizer)) return;
+    optimizer_ = SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer));
+    if (std::ranges::any_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); }))
+      verify_files(env, checkpoint, std::array<std::string_view, 1>{checkpoint_file::kOptimizer});
   }
 
   // The type that all weights are stored in, or F32 where they differ.
@@ -81,7 +89,7 @@ class WeightSource {
     return [this, dtype](size_t parameter, int64_t begin, int64_t rows) {
       const ParameterSpec& spec = table_[parameter];
       std::vector<float> values = weights_.values(spec, begin, rows);
-      if (dtype == SafeDType::F32) add_remainder(spec, begin, values);
+      add_remainder(spec, begin, values);
       std::vector<std::byte> bytes(values.size() * (dtype == SafeDType::F32 ? 4 : 2));
       if (dtype == SafeDType::F32) {
         std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -96,9 +104,13 @@ class WeightSource {
   }
 
  private:
+  const SafeTensor* remainder_of(const ParameterSpec& spec) const {
+    return optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
+  }
+
   // Beside a bf16 weight the checkpoint keeps 16 more bits, so that (bits << 16) + int16(remainder) is exact.
   void add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const {
-    const SafeTensor* remainder = optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
+    const SafeTensor* remainder = remainder_of(spec);
     if (!remainder) return;
     require(remainder->dtype == SafeDType::U16 && remainder->count() == spec.shape.numel(),
             "[{}] {} is not the remainder of a weight of {} elements", optimizer_->place(), remainder->name,
@@ -180,9 +192,10 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   }
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::vector<HfTensor> tensors = hf_tensors(table);
-  const WeightSource source(env, model, table);
+  WeightSource source(model, table);
   Exported exported;
   exported.dtype = options.dtype ? *options.dtype : source.stored_dtype(tensors);
+  if (exported.dtype == SafeDType::F32 && model.checkpoint) source.open_remainders(env, *model.checkpoint);
 
   // No slash at the end: the temporary name stands beside it.
   std::string target = output;

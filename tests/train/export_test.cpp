@@ -56,6 +56,22 @@ TEST_F(Export, Fp32OfABf16CheckpointIsExact) {
   EXPECT_EQ(tokenizer->eos(), 256);
 }
 
+// The remainders stand in a file that only an export in fp32 reads, and so only it can tell.
+TEST_F(Export, AFlippedBitInTheRemaindersIsNotExported) {
+  RandomModel model(two_layers("gpt2-tiny"), DType::BF16);
+  CheckpointStore store(env, path("checkpoints"));
+  model.save(store, 3, 1.5);
+  const std::string file = path("checkpoints/step_3/optimizer.safetensors");
+  std::string bytes = read_text(file);
+  bytes.back() ^= 1;
+  folder.write("checkpoints/step_3/optimizer.safetensors", bytes);
+  const ModelFolder found = find_model(folder.path());
+  EXPECT_THAT(error([&] { export_model(env, found, path("exact"), {.dtype = SafeDType::F32}); }),
+              HasSubstr("optimizer.safetensors has checksum"));
+  EXPECT_FALSE(fs::exists(path("exact")));
+  export_model(env, found, path("rounded"), {.dtype = SafeDType::BF16});
+}
+
 TEST_F(Export, Bf16IsWhatTheRunComputedWith) {
   RandomModel model(two_layers("qwen2.5-tiny"), DType::BF16);
   CheckpointStore store(env, path("checkpoints_fp8"));
