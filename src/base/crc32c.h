@@ -10,6 +10,8 @@ namespace octet {
 // LevelDB and TFRecord. `crc` is the checksum of the bytes before these (0 for none), so that
 // crc32c(b, crc32c(a)) == crc32c(a + b).
 uint32_t crc32c(const void* data, size_t size, uint32_t crc = 0);
+// The same as it is computed on a CPU without an instruction for it.
+uint32_t crc32c_by_tables(const void* data, size_t size, uint32_t crc = 0);
 
 inline uint32_t crc32c(std::string_view bytes, uint32_t crc = 0) {
   return crc32c(bytes.data(), bytes.size(), crc);

@@ -47,6 +47,7 @@ TEST(Crc32c, EveryLengthOffsetAndSplitAgreesWithTheDefinition) {
       const std::string_view part = std::string_view(bytes).substr(offset, size);
       const uint32_t expected = crc32c_by_bits(part);
       ASSERT_EQ(crc32c(part), expected) << offset << " " << size;
+      ASSERT_EQ(crc32c_by_tables(part.data(), part.size()), expected) << offset << " " << size;
       ASSERT_EQ(crc32c(part.substr(size / 3), crc32c(part.substr(0, size / 3))), expected)
           << offset << " " << size;
     }
