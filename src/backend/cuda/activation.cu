@@ -27,7 +27,6 @@ struct GeluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
-  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
@@ -59,7 +58,6 @@ struct GeluBackward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
@@ -96,7 +94,6 @@ struct SwiGluForward {
   using Type = T;
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {
@@ -131,7 +128,6 @@ struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = false;  // the registers are needed, and gated layers have no bias
   struct Raw {

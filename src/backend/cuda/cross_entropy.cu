@@ -234,8 +234,7 @@ template <class T, bool penalised>
 struct CrossEntropyGradient {
   using Type = T;
   static constexpr int kOutputs = 1;
-  static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 4;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = false;  // heads have no bias, and partial sums would lie over `rows`
   struct Raw {

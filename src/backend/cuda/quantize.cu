@@ -9,8 +9,7 @@ template <class T>
 struct CastOp {
   using Type = T;
   static constexpr int kOutputs = 1;
-  static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 4;
+  static constexpr int kAhead = 4;
   static constexpr bool kCopies = true;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
@@ -36,8 +35,7 @@ struct PartialTable {
 
 // 32 columns x 32 shares of the partials. Then a warp adds the shares of each column, in fixed order.
 constexpr int kPartialShares = 32;
-__global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count,
-                                    int64_t width) {
+__global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count, int64_t width) {
   __shared__ float shares[kPartialShares][33];
   const PartialTable::Entry& entry = table.entries[blockIdx.y];
   const int64_t column = blockIdx.x * 32ll + threadIdx.x;
@@ -60,8 +58,8 @@ __global__ void add_partials_kernel(const __grid_constant__ PartialTable table, 
 
 // One warp for each slot.
 __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
-                                     int64_t count, int64_t length, int margin, bool most_recent, bool due,
-                                     const float* norm) {
+                                     int64_t count, int64_t length, int margin, bool most_recent,
+                                     bool due, const float* norm) {
   const int64_t index = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (index >= count) return;

@@ -10,7 +10,6 @@ struct RopeOp {
   using Type = T;
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
-  static constexpr int kBlocks = 3;
   static constexpr bool kCopies = false;
   static constexpr bool kSums = true;
   struct Raw {

@@ -23,8 +23,7 @@ struct TileOutput {
 // row, and the loads of the next kAhead rows are under way. Few values are held at once, so that many warps fit, and
 // addresses cost one instruction, since rows are counted from the place where the thread stands (`at`).
 //
-// Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row), kAhead (1, 2, 4 or 8), kBlocks (of a
-// multiprocessor at once, with bf16: more of them hide more waiting, and leave fewer registers),
+// Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row), kAhead (1, 2, 4 or 8),
 //   Op at(row, col)                                the op as seen from there
 //   Raw load<vector>(line, count)                  of row `line` from there, up to `count` of 8 columns
 //   void compute(raw, float (&)[kOutputs][8])
@@ -34,8 +33,7 @@ struct TileOutput {
 //                                                  are used
 template <class Op, bool vector, bool sums>
 __global__ void __launch_bounds__(CodeTile::kThreads,
-                                  sizeof(typename Op::Type) == 4 || (sums && Op::kOutputs == 2) ? 2
-                                                                                                : Op::kBlocks)
+                                  sizeof(typename Op::Type) == 2 && !(sums && Op::kOutputs == 2) ? 3 : 2)
     tile_kernel(const Op op, const TileOutput<typename Op::Type> out) {
   using T = typename Op::Type;
   constexpr int kWarps = CodeTile::kThreads / 32, kSteps = CodeTile::kSize / kWarps / 2;
