@@ -166,7 +166,7 @@ def compare(ours, reference, step_limit, mean_limit):
     differences = [100 * (a - b) / b for a, b in zip(ours, reference)]
     worst = max(range(len(differences)), key=lambda i: abs(differences[i]))
     last = 100 * (sum(ours[-LAST:]) / sum(reference[-LAST:]) - 1)
-    passed = all(map(math.isfinite, ours)) and abs(differences[worst]) <= step_limit and (
+    passed = all(map(math.isfinite, [*ours, *reference])) and abs(differences[worst]) <= step_limit and (
         mean_limit is None or abs(last) <= mean_limit)
     return {"largest": abs(differences[worst]), "largest_at_step": worst + 1, "mean_of_last": last, "passed": passed}
 

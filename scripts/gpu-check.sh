@@ -29,7 +29,7 @@ gpu_tests() {
   grep -E "Failure|error:|Expected|actual|FAILED|tests passed|\(Failed\)|Total Test" $logs/tests.log | head -60
 }
 
-# One process per tool and group of tests, eight side by side, with one FP8 rule for each way through the kernels. Libraries'
+# One process per tool and group of tests, eight side by side, with a few of the FP8 rules. Libraries'
 # matrix products are left out of racecheck: it would judge their kernels, not octet's.
 sanitize() {
   command -v compute-sanitizer > /dev/null || { echo "sanitize: compute-sanitizer is not on the path"; failed=1; return; }

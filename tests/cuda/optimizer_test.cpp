@@ -103,6 +103,7 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
       {DType::BF16, true, DType::BF16, DType::E4M3}, {DType::BF16, false, DType::BF16, DType::F32},
       {DType::BF16, false, DType::F32, DType::BF16}, {DType::BF16, false, DType::BF16, DType::E4M3},
       {DType::BF16, true, DType::F32, DType::BF16},  {DType::BF16, false, DType::F32, DType::E4M3},
+      {DType::BF16, true, DType::F32, DType::E4M3},
   };
   constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},     {3, 200},   {130, 136}, {129, 77},
                                                     {256, 384}, {17, 1000}, {141, 640}};

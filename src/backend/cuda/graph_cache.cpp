@@ -35,7 +35,7 @@ GraphCache::Executable GraphCache::record(const std::function<void()>& work) {
   cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cuda graph");
   try {
     work();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // whatever it is, the recording must end
     failure = error.what();
   }
   cudaGraph_t captured = nullptr;

@@ -1,10 +1,11 @@
 #include "backend/cuda/device/copy_async.cuh"
 #include "backend/cuda/optimizer.cuh"
 
-// AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 10 to 20
-// bytes an element has to pass through some sixty instructions, so these decide: the loop over rows stays rolled but for
-// pairs that share random bits (the code must fit the instruction cache), types are compile-time, offsets have 32 bits,
-// and square root and division have one check for eight elements or none. Results have the bits of the general kernel.
+// AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 12 to 30 bytes an
+// element has to pass through some sixty instructions, so that both count. Rows are asked for ahead of time; the loop
+// over rows stays rolled but for pairs that share random bits (the code must fit the instruction cache), types are compile-time,
+// offsets have 32 bits, and square root and division have one check for eight elements or none. Results have the bits of the
+// general kernel.
 
 namespace octet::device {
 namespace {
@@ -173,7 +174,8 @@ struct AdamRows<G, AdamMoments::E4M3, split> {
   // Where each part begins in a row.
   static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8,
                        kFactor = kV + 8, kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
-  static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2, kStages = kAhead + 1;  // for three blocks at once
+  static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2,
+                       kStages = kAhead + 1;  // three blocks fit, or two of 84 bytes
   static constexpr int kStageBytes = kTileThreads * kRowBytes, kSharedBytes = kStages * kStageBytes;
   uint8_t* ring;
 

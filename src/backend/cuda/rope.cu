@@ -136,7 +136,8 @@ void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const devi
     if (half % 8 == 0 && aligned16(x.data) && aligned16(table.data)) {
       launch_tiles(backend, op, rope, out, true, qkv.column_sum);
     } else {
-      launch_tiles(backend, op, static_cast<const device::RopeOp<T>&>(rope), out, false, qkv.column_sum);
+      launch_tiles<false>(backend, op, static_cast<const device::RopeOp<T>&>(rope), out, false,
+                          qkv.column_sum);
     }
   });
 }

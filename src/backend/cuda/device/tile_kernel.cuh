@@ -220,8 +220,8 @@ inline bool aligned16(const void* pointer) {
 }
 
 // Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked
-// here.
-template <class Op>
+// here. Without `has_vectors` it is never promised.
+template <bool has_vectors = true, class Op>
 void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
                   device::TileOutput<typename Op::Type> out, bool vector, Tensor column_sum = {}) {
   using device::CodeTile;
@@ -252,7 +252,11 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
     }
     launch.template operator()<with_vectors, false>();
   };
-  vector ? launch_with.template operator()<true>() : launch_with.template operator()<false>();
+  if constexpr (has_vectors) {
+    vector ? launch_with.template operator()<true>() : launch_with.template operator()<false>();
+  } else {
+    launch_with.template operator()<false>();
+  }
   check_launch(name);
   add_partials(backend, {{column_sum, out.column_sums}}, grid.y, out.width, name);
 }

@@ -1,0 +1,90 @@
+#include <functional>
+
+#include "cuda/fixture.h"
+
+// Matrices so large that a block walks down several tiles and asks for the next one's rows before it has written this
+// one. What each row must be is known from the same op on 128 rows at a time, where a block has one tile.
+
+namespace octet::test {
+namespace {
+
+// 67 x 65 tiles, cut off in both directions: two for each of 16 blocks on 132 multiprocessors.
+constexpr int64_t kRows = 8496, kCols = 8200, kTile = 128;
+constexpr QuantizeRule kRule{.format_colwise = DType::E5M2, .delayed = true};
+
+class CudaTiles : public CudaTest {
+ protected:
+  Tensor random(int64_t cols, uint64_t seed) {
+    return cuda->upload(DType::BF16, {kRows, cols}, normal_values(kRows * cols, seed, 2.0f));
+  }
+  // `run(operand, first)` computes as many rows as operand.dense has, beginning with row `first` of its inputs.
+  void check(int64_t cols, const std::function<void(const Operand&, int64_t)>& run) {
+    Quantized fused = make_quantized(*cuda, kRows, cols, kRule, kUsedSlot);
+    Quantized separate = make_quantized(*cuda, kRows, cols, kRule, kUsedSlot);
+    const Tensor whole = cuda->tensor(DType::BF16, {kRows, cols}),
+                 parts = cuda->tensor(DType::BF16, {kRows, cols});
+    run({.dense = whole, .fp8 = &fused}, 0);
+    for (int64_t first = 0; first < kRows; first += kTile)
+      run({.dense = parts.row_range(first, std::min(kTile, kRows - first))}, first);
+    const auto got = cuda->bytes(whole), expected = cuda->bytes(parts);
+    const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin()).first - got.begin();
+    EXPECT_TRUE(got == expected) << "the first difference is in row " << wrong / 2 / cols << ", column "
+                                 << wrong / 2 % cols;
+    (*cuda)->quantize({.dense = parts, .fp8 = &separate});
+    expect_same(*cuda, fused, *cuda, separate, "FP8");
+  }
+};
+
+TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
+  const auto values = normal_values(kRows * kCols, 1, 2.0f);
+  std::vector<Quantized> results;
+  for (Side* side : {cuda.get(), cpu.get()}) {
+    results.push_back(make_quantized(*side, kRows, kCols, kRule, kUsedSlot));
+    (*side)->quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, values), .fp8 = &results.back()});
+  }
+  expect_same(*cuda, results[0], *cpu, results[1], "cast");
+}
+
+TEST_F(CudaTiles, Activations) {
+  const Tensor x = random(kCols, 1), dh = random(kCols / 2, 2);
+  check(kCols, [&](const Operand& h, int64_t first) {
+    (*cuda)->activation_forward(Activation::Gelu, h, x.row_range(first, h.dense.rows()));
+  });
+  check(kCols, [&](const Operand& dx, int64_t first) {
+    const int64_t rows = dx.dense.rows();
+    (*cuda)->activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows), x.row_range(first, rows));
+  });
+}
+
+TEST_F(CudaTiles, GradientOfTheLossInPlace) {
+  const Tensor logits = random(kCols, 1), loss = cuda->tensor(DType::F32, {kRows, 1});
+  std::vector<int32_t> ids;
+  for (int64_t r = 0; r < kRows; ++r) ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kCols));
+  const Tensor targets = cuda->tensor(DType::I32, {kRows, 1});
+  (*cuda)->copy_to_device(targets, ids.data());
+  check(kCols, [&](const Operand& gradient, int64_t first) {
+    const int64_t rows = gradient.dense.rows();
+    (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
+    (*cuda)->cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
+                           targets.row_range(first, rows), {.vocab = kCols - 3, .gradient_scale = 0.25f});
+  });
+}
+
+TEST_F(CudaTiles, RopeInPlace) {
+  // Half a head's columns are one of the op's: twice as many heads for as many tiles.
+  const AttentionShape shape{.heads = 180, .kv_heads = 40, .head_dim = 64};
+  const Tensor qkv = random(shape.qkv_width(), 1);
+  std::vector<int32_t> places;
+  for (int32_t r = 0; r < kRows; ++r) places.push_back(r % 77);
+  const Tensor positions = cuda->tensor(DType::I32, {kRows, 1});
+  (*cuda)->copy_to_device(positions, places.data());
+  const Tensor table = cuda->upload(DType::F32, {77, shape.head_dim}, normal_values(77 * shape.head_dim, 2));
+  check(shape.qkv_width(), [&](const Operand& dqkv, int64_t first) {
+    const int64_t rows = dqkv.dense.rows();
+    (*cuda)->copy(dqkv.dense, qkv.row_range(first, rows));
+    (*cuda)->rope_backward(dqkv, positions.row_range(first, rows), table, shape);
+  });
+}
+
+}  // namespace
+}  // namespace octet::test
