@@ -76,9 +76,13 @@ def check_tokenizer(octet: str, work: pathlib.Path) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
-        return 2
+        return 0 if len(sys.argv) > 1 else 2
+    try:
+        import safetensors, torch, transformers  # noqa: F401, E401
+    except ImportError as error:
+        sys.exit(f"the Python package `{error.name}` is missing: pip install torch transformers safetensors")
     octet, given = sys.argv[1], sys.argv[2:]
     failed = False
     with tempfile.TemporaryDirectory() as temporary:

@@ -31,13 +31,17 @@ import sys
 import tempfile
 import time
 
-import numpy
-import torch
-import torch.nn.functional as F
-
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging as transformers_logging
+try:
+    import numpy
+    import torch
+    import torch.nn.functional as F
+    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging as transformers_logging
+except ImportError as error:
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(print(__doc__))
+    sys.exit(f"the Python package `{error.name}` is missing: pip install torch transformers safetensors numpy")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAST = 20

@@ -5,7 +5,7 @@
 #   sanitize   compute-sanitizer, memcheck and racecheck, on the op tests (SANITIZE_SECONDS: limit of each part)
 #   compare    100 training steps against Transformers (scripts/compare_transformers.py; needs torch and transformers)
 # The exit code is 1 when anything failed or a figure that must be reached was missed. Logs: build/gpu-check/.
-# Headers of cudnn-frontend are taken from the folder OCTET_CUDNN_FRONTEND where that is set.
+# Headers of cudnn-frontend are taken from the folder OCTET_CUDNN_FRONTEND where that is set. Without a GPU, use `make test`.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:/usr/local/cuda/bin
@@ -19,6 +19,9 @@ build() {
   cmake --preset release -DOCTET_CUDA=ON ${frontend:+-DOCTET_CUDNN_FRONTEND=$frontend} > $logs/configure.log 2>&1 ||
     { cat $logs/configure.log; exit 1; }
   grep -E "CUDA backend|cuDNN" $logs/configure.log
+  grep -q "cuDNN attention: yes" $logs/configure.log ||
+    echo "WARNING: built without cuDNN: attention runs octet's own kernels, and the figures below were set with cuDNN" \
+      "(pip install nvidia-cudnn-frontend==1.14.1, or set OCTET_CUDNN_FRONTEND)"
   cmake --build --preset release -j "$jobs" --target octet cuda_tests > $logs/build.log 2>&1 ||
     { grep -E "error|FAILED" -A5 $logs/build.log | head -80; exit 1; }
   echo "build: $((SECONDS - started)) s with $jobs jobs"
@@ -119,11 +122,18 @@ compare() {
     { tail -20 $logs/compare.log; failed=1; }
 }
 
+usage() { sed -n '2,8s/^# //p' scripts/gpu-check.sh; }
 [[ $# -gt 0 ]] || set -- full
 for task in "$@"; do
-  [[ $task =~ ^(quick|full|sanitize|compare)$ ]] || { sed -n '2,8s/^# //p' scripts/gpu-check.sh; exit 2; }
+  case $task in
+    quick | full | sanitize | compare) ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "unknown task '$task'" >&2; usage >&2; exit 2 ;;
+  esac
 done
-nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2> /dev/null || { echo "no NVIDIA GPU here"; exit 1; }
+command -v nvidia-smi > /dev/null || { echo "nvidia-smi is not here: no NVIDIA driver is installed. Without a GPU, use make test" >&2; exit 1; }
+nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader ||
+  { echo "nvidia-smi finds no GPU. Without one, use make test" >&2; exit 1; }
 mkdir -p $logs
 build
 for task in "$@"; do

@@ -19,19 +19,8 @@ using nlohmann::ordered_json;
 constexpr const char* kFormat = "octet dataset";
 constexpr int64_t kVersion = 1;
 
-template <class T>
-T field(const json& object, const char* key, const std::string& place) {
-  const auto found = object.find(key);
-  require(found != object.end(), "[{}] has no \"{}\"", place, key);
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
-  }
-}
-
 int64_t count_field(const json& object, const char* key, const std::string& place) {
-  const auto value = field<int64_t>(object, key, place);
+  const auto value = json_field<int64_t>(object, key, place);
   require(value >= 0, "[{}] \"{}\" is {}, expected 0 or more", place, key, value);
   return value;
 }
@@ -68,20 +57,20 @@ SplitManifest parse_split(const json& object, const std::string& place) {
   split.counts = parse_counts(object, place);
   split.dropped = count_field(object, "dropped", place);
   split.lengths.longest = count_field(object, "longest", place);
-  const auto lengths = field<std::vector<int64_t>>(object, "lengths", place);
+  const auto lengths = json_field<std::vector<int64_t>>(object, "lengths", place);
   require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place,
           lengths.size(), split.lengths.counts.size());
   std::copy(lengths.begin(), lengths.end(), split.lengths.counts.begin());
   ShardCounts sum;
-  for (const json& entry : field<json::array_t>(object, "shards", place)) {
+  for (const json& entry : json_field<json::array_t>(object, "shards", place)) {
     require(entry.is_object(), "[{}] \"shards\" holds something that is not an object", place);
     ShardEntry shard;
-    shard.name = field<std::string>(entry, "name", place);
+    shard.name = json_field<std::string>(entry, "name", place);
     require(!shard.name.empty() && shard.name[0] != '.' && shard.name.find('/') == shard.name.npos &&
                 shard.name.find('\0') == shard.name.npos,
             "[{}] lists \"{}\", which is not the name of a file in its folder", place, shard.name);
     shard.size = count_field(entry, "size", place);
-    shard.crc32c = parse_crc(field<std::string>(entry, "crc32c", place), place);
+    shard.crc32c = parse_crc(json_field<std::string>(entry, "crc32c", place), place);
     shard.counts = parse_counts(entry, place);
     shard.end_example = count_field(entry, "end_example", place);
     sum += shard.counts;
@@ -139,27 +128,27 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   const json object = parse_sealed_json(text, place);
   require(object.is_object() && object.contains("format") && object["format"] == kFormat,
           "[{}] is not the manifest of an octet dataset", place);
-  const auto version = field<int64_t>(object, "version", place);
+  const auto version = json_field<int64_t>(object, "version", place);
   require(version == kVersion, "[{}] is of format version {}, this program reads version {}", place, version,
           kVersion);
   DatasetManifest manifest;
-  manifest.tokenizer = field<std::string>(object, "tokenizer", place);
-  const auto hash = field<std::string>(object, "tokenizer_hash", place);
+  manifest.tokenizer = json_field<std::string>(object, "tokenizer", place);
+  const auto hash = json_field<std::string>(object, "tokenizer_hash", place);
   require(hash.size() == 16 && hash.find_first_not_of("0123456789abcdef") == hash.npos,
           "[{}] \"tokenizer_hash\" is \"{}\", expected sixteen hexadecimal digits", place, hash);
   manifest.tokenizer_hash = std::stoull(hash, nullptr, 16);
   manifest.vocab_size = count_field(object, "vocab_size", place);
   // Once more, for the order of the keys.
   manifest.options = ordered_json::parse(text)["options"];
-  manifest.format = field<std::string>(object, "record_format", place);
-  manifest.chat_template = field<std::string>(object, "chat_template", place);
+  manifest.format = json_field<std::string>(object, "record_format", place);
+  manifest.chat_template = json_field<std::string>(object, "chat_template", place);
   manifest.examples = count_field(object, "examples", place);
-  for (const auto& [reason, count] : field<json::object_t>(object, "skipped", place)) {
+  for (const auto& [reason, count] : json_field<json::object_t>(object, "skipped", place)) {
     require(count.is_number_integer(), "[{}] \"skipped\" holds {}, expected numbers", place, count.dump());
     manifest.skipped.emplace(reason, count.get<int64_t>());
   }
-  manifest.train = parse_split(field<json>(object, "train", place), place);
-  manifest.validation = parse_split(field<json>(object, "validation", place), place);
+  manifest.train = parse_split(json_field<json>(object, "train", place), place);
+  manifest.validation = parse_split(json_field<json>(object, "validation", place), place);
   return manifest;
 }
 

@@ -10,7 +10,7 @@ namespace octet {
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<BytesTokenizer>();
   if (!std::filesystem::exists(name))
-    fail_config("[tokenizer] '{}' is not known: expected bytes, or a tokenizer file or folder", name);
+    fail_config("[tokenizer] '{}' does not exist: expected bytes, or a tokenizer file or folder", name);
   return load_tokenizer(name);
 }
 

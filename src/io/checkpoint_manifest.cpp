@@ -13,17 +13,6 @@ using nlohmann::json;
 
 constexpr int64_t kMaxNumber = int64_t{1} << 53;
 
-template <class T>
-T field(const json& object, const char* key, const std::string& place) {
-  const auto found = object.find(key);
-  require(found != object.end(), "[{}] has no \"{}\"", place, key);
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
-  }
-}
-
 uint32_t file_crc32c(Env& env, const std::string& path) {
   ReadableFile file = env.open_read(path);
   std::vector<std::byte> buffer(static_cast<size_t>(std::clamp<int64_t>(file.size(), 4096, 1 << 20)));
@@ -54,27 +43,28 @@ Checkpoint parse_manifest(std::string_view text, const std::string& place) {
   const json manifest = parse_sealed_json(text, place);
   require(manifest.is_object() && manifest.value("format", "") == "octet checkpoint",
           "[{}] is not the manifest of an octet checkpoint", place);
-  const auto version = field<int64_t>(manifest, "version", place);
+  const auto version = json_field<int64_t>(manifest, "version", place);
   require(version == kCheckpointVersion, "[{}] is of format version {}, this program reads version {}", place,
           version, kCheckpointVersion);
 
   Checkpoint checkpoint;
-  checkpoint.step = field<int64_t>(manifest, "step", place);
-  checkpoint.sequence = field<int64_t>(manifest, "sequence", place);
-  checkpoint.saved_at = field<int64_t>(manifest, "saved_at", place);
+  checkpoint.step = json_field<int64_t>(manifest, "step", place);
+  checkpoint.sequence = json_field<int64_t>(manifest, "sequence", place);
+  checkpoint.saved_at = json_field<int64_t>(manifest, "saved_at", place);
   // Room for the next one: these numbers are counted on from.
   for (const int64_t number : {checkpoint.step, checkpoint.sequence}) {
     require(number >= 0 && number < kMaxNumber, "[{}] has step or sequence {}, expected 0 to {}", place,
             number, kMaxNumber);
   }
-  checkpoint.summary.precision = field<std::string>(manifest, "precision", place);
+  checkpoint.summary.precision = json_field<std::string>(manifest, "precision", place);
   if (const auto loss = manifest.find("loss"); loss != manifest.end() && loss->is_number()) {
     checkpoint.summary.loss = loss->get<double>();
   }
-  for (const json& entry : field<json::array_t>(manifest, "files", place)) {
+  for (const json& entry : json_field<json::array_t>(manifest, "files", place)) {
     require(entry.is_object(), "[{}] \"files\" holds something that is not an object", place);
-    CheckpointFile file = {field<std::string>(entry, "name", place), field<int64_t>(entry, "size", place),
-                           parse_crc(field<std::string>(entry, "crc32c", place), place)};
+    CheckpointFile file = {json_field<std::string>(entry, "name", place),
+                           json_field<int64_t>(entry, "size", place),
+                           parse_crc(json_field<std::string>(entry, "crc32c", place), place)};
     require(is_plain_name(file.name), "[{}] lists \"{}\", which is not the name of a file in its folder",
             place, file.name);
     checkpoint.files.push_back(std::move(file));

@@ -1,8 +1,10 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace octet {
 
@@ -17,5 +19,17 @@ nlohmann::json parse_sealed_json(std::string_view text, const std::string& place
 // Eight lower-case hexadecimal digits.
 std::string crc_text(uint32_t crc);
 uint32_t parse_crc(const std::string& text, const std::string& place);
+
+// The value of a key that must be there. `place` names the file in errors.
+template <class T>
+T json_field(const nlohmann::json& object, const char* key, const std::string& place) {
+  const auto found = object.find(key);
+  require(found != object.end(), "[{}] has no \"{}\"", place, key);
+  try {
+    return found->template get<T>();
+  } catch (const nlohmann::json::exception&) {
+    fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
+  }
+}
 
 }  // namespace octet

@@ -259,6 +259,9 @@ std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
       return make_cuda_backend({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
     }
     if (wants_cuda) fail_config("device: cuda was asked for, but {}; use device: cpu or auto", probe.reason);
+    // Where a driver is installed, a GPU that stands idle is not what its owner meant.
+    if (probe.driver.starts_with("driver"))
+      log_warning("the GPU is not used: {}; the run goes on the CPU", probe.reason);
   }
   return make_cpu_backend(static_cast<int>(config.num_threads));
 }

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "data/bytes_tokenizer.h"
 #include "data/demo_stories.h"
+#include "support/error_of.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -22,15 +21,6 @@ std::vector<int32_t> all(const TokenSource& source) {
   std::vector<int32_t> ids(static_cast<size_t>(source.size()));
   source.read(0, ids);
   return ids;
-}
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(OpenTokens, TakesFilesFoldersAndGlobsSortedByName) {
@@ -52,7 +42,7 @@ TEST(OpenTokens, RefusesWhatIsNotData) {
   const TemporaryFolder folder;
   const BytesTokenizer tokenizer;
   const auto open = [&](const std::string& path) {
-    return message([&] { open_tokens(path, 257, &tokenizer); });
+    return error_of([&] { open_tokens(path, 257, &tokenizer); });
   };
   EXPECT_THAT(open(""), HasSubstr("empty path"));
   EXPECT_THAT(open(folder.path()), AllOf(HasSubstr(folder.path()), HasSubstr("no *.bin or *.txt")));
@@ -67,7 +57,7 @@ TEST(OpenTokens, RefusesWhatIsNotData) {
               AllOf(HasSubstr("hollow.bin"), HasSubstr("blank.txt"), HasSubstr("one kind")));
   EXPECT_THAT(open(folder.file("*o*.*")), HasSubstr("no tokens"));
   EXPECT_THAT(open(folder.file("[bh]*.*")), HasSubstr("one kind"));
-  EXPECT_THAT(message([&] { open_tokens(folder.file("blank.txt"), 257, nullptr); }),
+  EXPECT_THAT(error_of([&] { open_tokens(folder.file("blank.txt"), 257, nullptr); }),
               HasSubstr("needs a tokenizer"));
 }
 
@@ -79,7 +69,7 @@ TEST(OpenDataset, HoldsOutTheTailOfEachFile) {
   EXPECT_THAT(all(dataset.train), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12));
   EXPECT_THAT(all(dataset.eval), ElementsAre(8, 9, 13));
   EXPECT_TRUE(open_dataset({.dataset = folder.path(), .eval_split = 0}, 20, nullptr).eval.empty());
-  EXPECT_THAT(message([&] { open_dataset({.dataset = folder.path(), .eval_split = 1}, 20, nullptr); }),
+  EXPECT_THAT(error_of([&] { open_dataset({.dataset = folder.path(), .eval_split = 1}, 20, nullptr); }),
               HasSubstr("eval_split 1"));
 }
 

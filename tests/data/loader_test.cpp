@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <set>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "batch_hash.h"
+#include "support/error_of.h"
 
 namespace octet {
 namespace {
@@ -32,15 +32,6 @@ Batch next(BatchSource& source) {
   Batch batch;
   source.next(batch);
   return batch;
-}
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 // The first tokens of `count` rows: with counting(), the places the rows were taken from.
@@ -215,19 +206,19 @@ TEST(Loader, AlignedCropsStartDocuments) {
 }
 
 TEST(Loader, RefusesShortDataAndBadOptions) {
-  EXPECT_THAT(message([] { Loader(counting(8), {.length = 8}); }),
+  EXPECT_THAT(error_of([] { Loader(counting(8), {.length = 8}); }),
               AllOf(HasSubstr("8 tokens"), HasSubstr("counting"), HasSubstr("= 9")));
   EXPECT_EQ(Loader(counting(9), {.length = 8}).samples_per_epoch(), 1);
-  EXPECT_THAT(message([] { Loader(counting(9), {.length = 0}); }), HasSubstr("max_seq_length 0"));
-  EXPECT_THAT(message([] { Loader(counting(9), {.rows = 0, .length = 4}); }), HasSubstr("rows per batch 0"));
-  EXPECT_THAT(message([] { Loader(counting(9), {.length = 4, .rank = 2, .ranks = 2}); }),
+  EXPECT_THAT(error_of([] { Loader(counting(9), {.length = 0}); }), HasSubstr("max_seq_length 0"));
+  EXPECT_THAT(error_of([] { Loader(counting(9), {.rows = 0, .length = 4}); }), HasSubstr("rows per batch 0"));
+  EXPECT_THAT(error_of([] { Loader(counting(9), {.length = 4, .rank = 2, .ranks = 2}); }),
               HasSubstr("rank 2 of 2"));
-  EXPECT_THAT(message([] { Loader(counting(9), {.length = 4, .respect_documents = true}); }),
+  EXPECT_THAT(error_of([] { Loader(counting(9), {.length = 4, .respect_documents = true}); }),
               HasSubstr("no end-of-text"));
-  EXPECT_THAT(message([] { Loader(counting(9), {.rows = int64_t{1} << 30, .length = 4}); }),
+  EXPECT_THAT(error_of([] { Loader(counting(9), {.rows = int64_t{1} << 30, .length = 4}); }),
               HasSubstr("2^31"));
   Loader loader(counting(9), {.length = 4});
-  EXPECT_THAT(message([&] { loader.set_state({0, -1}); }), HasSubstr("-1"));
+  EXPECT_THAT(error_of([&] { loader.set_state({0, -1}); }), HasSubstr("-1"));
 }
 
 TEST(Loader, APlaceInOtherDataIsNoticed) {

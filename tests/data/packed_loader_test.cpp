@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -13,6 +12,7 @@
 #include "batch_hash.h"
 #include "data/prefetcher.h"
 #include "document_support.h"
+#include "support/error_of.h"
 
 namespace octet {
 namespace {
@@ -26,15 +26,6 @@ Batch next(BatchSource& source) {
   Batch batch;
   source.next(batch);
   return batch;
-}
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 PackedLoaderOptions options(int64_t rows, int64_t length, Packing packing = Packing::BestFit) {
@@ -246,13 +237,13 @@ TEST(PackedLoader, OtherDataThanTheSavedStatesIsSaid) {
 
 TEST(PackedLoader, BadOptionsAndEmptyDataAreErrors) {
   const DocumentSource source = source_of(many_documents(10, 50));
-  EXPECT_THAT(message([&] { PackedLoader(source, options(0, 64)); }), HasSubstr("rows per batch 0"));
-  EXPECT_THAT(message([&] { PackedLoader(source, options(1, 0)); }), HasSubstr("max_seq_length 0"));
-  EXPECT_THAT(message([&] { PackedLoader(DocumentSource(), options(1, 8)); }),
+  EXPECT_THAT(error_of([&] { PackedLoader(source, options(0, 64)); }), HasSubstr("rows per batch 0"));
+  EXPECT_THAT(error_of([&] { PackedLoader(source, options(1, 0)); }), HasSubstr("max_seq_length 0"));
+  EXPECT_THAT(error_of([&] { PackedLoader(DocumentSource(), options(1, 8)); }),
               HasSubstr("nothing to train on"));
-  EXPECT_THAT(message([&] { PackedLoader(source_of({counting_document(1, 1)}), options(1, 8)); }),
+  EXPECT_THAT(error_of([&] { PackedLoader(source_of({counting_document(1, 1)}), options(1, 8)); }),
               HasSubstr("nothing to train on: 1 documents with 1 tokens and 0 targets"));
-  EXPECT_THAT(message([&] { parse_loader_state(nlohmann::json::parse("{\"seed\": 1}"), "state.json"); }),
+  EXPECT_THAT(error_of([&] { parse_loader_state(nlohmann::json::parse("{\"seed\": 1}"), "state.json"); }),
               HasSubstr("[state.json] the loader's state has no integer \"next_sample\""));
 }
 

@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "data/bytes_tokenizer.h"
 #include "io/fault_env.h"
+#include "support/error_of.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -75,15 +76,6 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
     files[entry.path().filename().string()] = fmt::format("{} {:08x}", text.str().size(), crc32c(text.str()));
   }
   return files;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Prepare, WritesEveryDocumentInOrderWithItsTargets) {

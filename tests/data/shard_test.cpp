@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/crc32c.h"
 #include "document_support.h"
+#include "support/error_of.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -14,15 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::vector<Document> read_all(const Shard& shard) {
   std::vector<Document> documents;
@@ -110,11 +100,11 @@ TEST(Shard, IsReadFromItsFile) {
   const TemporaryFolder folder;
   const std::string path = folder.write("a.octet", shard_bytes(kThree, {300, 0}));
   EXPECT_EQ(Shard::open(posix_env(), path).counts().tokens, 14);
-  EXPECT_THAT(message([&] { Shard::open(posix_env(), folder.file("b.octet")); }), HasSubstr("b.octet"));
+  EXPECT_THAT(error_of([&] { Shard::open(posix_env(), folder.file("b.octet")); }), HasSubstr("b.octet"));
 }
 
 TEST(Shard, RefusesAnIdOutsideTheVocabularyWhenWritten) {
-  EXPECT_THAT(message([] {
+  EXPECT_THAT(error_of([] {
                 shard_bytes({counting_document(8, 3)}, {10, 0});
               }),
               HasSubstr("id 10 at token 2 of document 0, expected 0 to 9"));
@@ -125,21 +115,21 @@ TEST(Shard, EveryFlippedBitAndEveryLengthIsNoticed) {
   for (size_t i = 0; i < bytes.size() * 8; ++i) {
     std::string changed = bytes;
     changed[i / 8] = static_cast<char>(changed[i / 8] ^ 1 << i % 8);
-    EXPECT_THAT(message([&] { parse_shard(changed, "x.octet"); }),
+    EXPECT_THAT(error_of([&] { parse_shard(changed, "x.octet"); }),
                 AllOf(HasSubstr("x.octet"), HasSubstr("offset")))
         << "bit " << i;
   }
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THAT(message([&] { parse_shard(bytes.substr(0, size), "x.octet"); }),
+    EXPECT_THAT(error_of([&] { parse_shard(bytes.substr(0, size), "x.octet"); }),
                 HasSubstr("[shard] x.octet"));
   }
-  EXPECT_THAT(message([&] { parse_shard(bytes + bytes); }), HasSubstr("size mismatch"));
+  EXPECT_THAT(error_of([&] { parse_shard(bytes + bytes); }), HasSubstr("size mismatch"));
 }
 
 TEST(Shard, ForeignAndBrokenFilesAreNamedWithTheirPlace) {
   const std::string bytes = shard_bytes(kThree, {300, 0});
   const size_t trailer = bytes.size() - 64, index = 64 + 32, mask = index + 32;
-  const auto error = [](const std::string& changed) { return message([&] { parse_shard(changed, "x"); }); };
+  const auto error = [](const std::string& changed) { return error_of([&] { parse_shard(changed, "x"); }); };
   EXPECT_EQ(error(reseal(bytes)), "nothing was thrown");
   EXPECT_THAT(error(llmc_header(20240520, 1, 0)), HasSubstr("bad magic at byte offset 0"));
   EXPECT_THAT(error(""), HasSubstr("not an octet shard"));
@@ -182,8 +172,8 @@ TEST(DocumentSource, NumbersTheDocumentsOfAllShards) {
 TEST(DocumentSource, RefusesIdsOutsideTheModelAndMixedTokenizers) {
   std::vector<Shard> shards = {parse_shard(shard_bytes(kThree, {300, 1}), "a"),
                                parse_shard(shard_bytes(kThree, {300, 2}), "b")};
-  EXPECT_THAT(message([&] { DocumentSource({shards[0]}, 105); }), HasSubstr("a: id 105 at token 8"));
-  EXPECT_THAT(message([&] { DocumentSource(shards, 300); }), HasSubstr("expected one tokenizer"));
+  EXPECT_THAT(error_of([&] { DocumentSource({shards[0]}, 105); }), HasSubstr("a: id 105 at token 8"));
+  EXPECT_THAT(error_of([&] { DocumentSource(shards, 300); }), HasSubstr("expected one tokenizer"));
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "data/bytes_tokenizer.h"
 #include "document_support.h"
+#include "support/error_of.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -23,15 +23,6 @@ std::vector<int32_t> all(const TokenSource& source) {
   std::vector<int32_t> ids(static_cast<size_t>(source.size()));
   source.read(0, ids);
   return ids;
-}
-
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(TokenSource, ReadsLlmcShards) {
@@ -71,7 +62,7 @@ TEST(TokenSource, ReadsAcrossPieces) {
 TEST(TokenSource, RefusesDamagedShards) {
   const TemporaryFolder folder;
   const auto open = [](const std::string& path) {
-    return message([&] { TokenSource::from_token_file(path, 50257); });
+    return error_of([&] { TokenSource::from_token_file(path, 50257); });
   };
   const std::vector<uint16_t> ids = {1, 2, 3, 4};
 
@@ -110,15 +101,15 @@ TEST(TokenSource, RefusesIdsOutsideTheVocabulary) {
   const auto shard = folder.write_ids("shard.bin", ids, llmc_header(20240520, 1, 100000));
   EXPECT_EQ(TokenSource::from_token_file(shard, 12).size(), 100000);
   // 1024 + 2 * 70001
-  EXPECT_THAT(message([&] { TokenSource::from_token_file(shard, 10); }),
+  EXPECT_THAT(error_of([&] { TokenSource::from_token_file(shard, 10); }),
               AllOf(HasSubstr(shard), HasSubstr("id 10 "), HasSubstr("token 70001"),
                     HasSubstr("offset 141026"), HasSubstr("vocabulary of 10")));
   const auto raw = folder.write_ids("raw.bin", ids);
-  EXPECT_THAT(message([&] { TokenSource::from_token_file(raw, 11); }), HasSubstr("offset 199998"));
+  EXPECT_THAT(error_of([&] { TokenSource::from_token_file(raw, 11); }), HasSubstr("offset 199998"));
   const auto wide = folder.write_ids<uint32_t>("wide.bin", {1, 0xfffffff0}, llmc_header(20240801, 7, 2));
-  EXPECT_THAT(message([&] { TokenSource::from_token_file(wide, 128256); }),
+  EXPECT_THAT(error_of([&] { TokenSource::from_token_file(wide, 128256); }),
               HasSubstr("id 4294967280 at token 1"));
-  EXPECT_THAT(message([&] { TokenSource::from_ids({1, -1}, "memory", 4); }), HasSubstr("memory"));
+  EXPECT_THAT(error_of([&] { TokenSource::from_ids({1, -1}, "memory", 4); }), HasSubstr("memory"));
 }
 
 TEST(TokenSource, ReadsBeyondTwoGibibytes) {
@@ -154,7 +145,7 @@ TEST(TokenSource, SplitsTheTailOfEachPiece) {
   EXPECT_THAT(all(tail), ElementsAre(7, 8, 9, 24, 25));
   EXPECT_EQ(all(source.split_tail(0).first), all(source));
   EXPECT_TRUE(source.split_tail(0).second.empty());
-  EXPECT_THAT(message([&] { (void)source.split_tail(1.5); }), HasSubstr("1.5"));
+  EXPECT_THAT(error_of([&] { (void)source.split_tail(1.5); }), HasSubstr("1.5"));
 }
 
 TEST(TokenSource, TextDocumentsEndWithEos) {
@@ -165,7 +156,7 @@ TEST(TokenSource, TextDocumentsEndWithEos) {
   const BytesTokenizer tokenizer;
   const TokenSource source = TokenSource::from_text_files(paths, tokenizer, 257);
   EXPECT_EQ(tokenizer.decode(all(source)), "one\n<|endoftext|>two<|endoftext|>\nthree<|endoftext|>");
-  EXPECT_THAT(message([&] { TokenSource::from_text_files(paths, tokenizer, 256); }),
+  EXPECT_THAT(error_of([&] { TokenSource::from_text_files(paths, tokenizer, 256); }),
               AllOf(HasSubstr("1.txt and 2 more"), HasSubstr("id 256 at token 4")));
 }
 
@@ -194,7 +185,7 @@ TEST(TokenSource, TextFilesAreReadAsTheReaderReadsThem) {
   const std::vector<std::string> marked = {folder.write("bom.txt", "\xef\xbb\xbfone")};
   EXPECT_EQ(tokenizer.decode(all(TokenSource::from_text_files(marked, tokenizer, 257))), "one<|endoftext|>");
   const std::vector<std::string> bad = {folder.write("bad.txt", "a\xff<|endoftext|>good")};
-  EXPECT_THAT(message([&] { TokenSource::from_text_files(bad, tokenizer, 257); }),
+  EXPECT_THAT(error_of([&] { TokenSource::from_text_files(bad, tokenizer, 257); }),
               HasSubstr("bad.txt] invalid UTF-8 at byte 1"));
   const LogSink previous = set_log_sink([](LogLevel, std::string_view) {});
   EXPECT_EQ(tokenizer.decode(all(TokenSource::from_text_files(bad, tokenizer, 257, true))),

@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "data/tiny_tokenizer.h"
 #include "data/tokenizer.h"
 #include "resume_support.h"
+#include "support/error_of.h"
 #include "train/exit_codes.h"
 #include "train/export.h"
 #include "train/model_folder.h"
@@ -29,14 +28,6 @@ struct CheckpointTokenizer : Resume {
   TrainConfig with_tokenizer(const std::string& name, Settings changes = {}) {
     changes.insert(changes.begin(), {{"tokenizer", tokenizer}, {"mixed_precision", "bf16"}});
     return config(name, changes);
-  }
-  std::string error_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
   }
 
   std::string tokenizer = folder.path() + "/tokenizer";

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer.h"
+#include "support/error_of.h"
 #include "support/model_fixture.h"
 #include "support/process.h"
 #include "train/hf_folder.h"
@@ -19,14 +20,6 @@ namespace fs = std::filesystem;
 
 struct Export : testing::Test {
   std::string path(const std::string& name) const { return join_path(folder.path(), name); }
-  std::string error(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  }
   TemporaryFolder folder;
   Env& env = posix_env();
 };
@@ -66,7 +59,7 @@ TEST_F(Export, AFlippedBitInTheRemaindersIsNotExported) {
   bytes.back() ^= 1;
   folder.write("checkpoints/step_3/optimizer.safetensors", bytes);
   const ModelFolder found = find_model(folder.path());
-  EXPECT_THAT(error([&] { export_model(env, found, path("exact"), {.dtype = SafeDType::F32}); }),
+  EXPECT_THAT(error_of([&] { export_model(env, found, path("exact"), {.dtype = SafeDType::F32}); }),
               HasSubstr("optimizer.safetensors has checksum"));
   EXPECT_FALSE(fs::exists(path("exact")));
   export_model(env, found, path("rounded"), {.dtype = SafeDType::BF16});
@@ -111,7 +104,7 @@ TEST_F(Export, RefusesAFolderWithSomethingInIt) {
   RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("model"));
   fs::create_directory(path("out"));
   export_model(env, find_model(path("model")), path("out"), {});  // an empty one is taken
-  EXPECT_THAT(error([&] { export_model(env, find_model(path("model")), path("out/"), {}); }),
+  EXPECT_THAT(error_of([&] { export_model(env, find_model(path("model")), path("out/"), {}); }),
               HasSubstr("not an empty folder"));
 }
 
@@ -120,7 +113,7 @@ TEST_F(Export, AFailureLeavesNothingBehind) {
   model.write_folder(path("model"));
   model.config.layers = 3;  // more than the weights have
   folder.write("model/config.json", to_hf_config(model.config, DType::F32));
-  EXPECT_THAT(error([&] { export_model(env, find_model(path("model")), path("out"), {}); }),
+  EXPECT_THAT(error_of([&] { export_model(env, find_model(path("model")), path("out"), {}); }),
               HasSubstr("model.layers.2.mlp.down_proj.weight is missing"));
   std::vector<std::string> left = env.list(folder.path());
   EXPECT_EQ(left, std::vector<std::string>{"model"});
@@ -131,15 +124,15 @@ TEST_F(Export, TheTokenizerMustFitTheModel) {
   config.vocab = 200;
   RandomModel(config, DType::F32).write_folder(path("model"));
   EXPECT_THAT(
-      error([&] { export_model(env, find_model(path("model")), path("out"), {.tokenizer = "bytes"}); }),
+      error_of([&] { export_model(env, find_model(path("model")), path("out"), {.tokenizer = "bytes"}); }),
       HasSubstr("257 ids"));
 }
 
 TEST_F(Export, FindModelSaysWhatItLookedFor) {
-  EXPECT_THAT(error([&] { find_model(path("nowhere")); }), HasSubstr("is no folder"));
-  EXPECT_THAT(error([&] { find_model(folder.path()); }), HasSubstr("neither config.json"));
+  EXPECT_THAT(error_of([&] { find_model(path("nowhere")); }), HasSubstr("is no folder"));
+  EXPECT_THAT(error_of([&] { find_model(folder.path()); }), HasSubstr("neither config.json"));
   folder.write("config.json", "{\"model_type\": \"mamba\"}");
-  EXPECT_THAT(error([&] { find_model(folder.path()); }),
+  EXPECT_THAT(error_of([&] { find_model(folder.path()); }),
               HasSubstr("\"mamba\", expected gpt2, llama or qwen2"));
 }
 
