@@ -9,13 +9,21 @@ namespace octet::test {
 namespace {
 
 // 67 x 65 tiles, cut off in both directions: two for each of 16 blocks on 132 multiprocessors.
-constexpr int64_t kRows = 8496, kCols = 8200, kTile = 128;
+constexpr int64_t kRows = 8496, kCols = 8208, kTile = 128;
 constexpr QuantizeRule kRule{.format_colwise = DType::E5M2, .delayed = true};
 
 class CudaTiles : public CudaTest {
  protected:
+  // A million random values, over and over, in another place of every row.
+  static std::vector<float> values(int64_t cols, uint64_t seed) {
+    constexpr size_t kPeriod = 1'000'003;
+    const auto some = normal_values(kPeriod, seed, 2.0f);
+    std::vector<float> all(static_cast<size_t>(kRows * cols));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = some[i % kPeriod];
+    return all;
+  }
   Tensor random(int64_t cols, uint64_t seed) {
-    return cuda->upload(DType::BF16, {kRows, cols}, normal_values(kRows * cols, seed, 2.0f));
+    return cuda->upload(DType::BF16, {kRows, cols}, values(cols, seed));
   }
   // `run(operand, first)` computes as many rows as operand.dense has, beginning with row `first` of its inputs.
   void check(int64_t cols, const std::function<void(const Operand&, int64_t)>& run) {
@@ -36,37 +44,40 @@ class CudaTiles : public CudaTest {
 };
 
 TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
-  const auto values = normal_values(kRows * kCols, 1, 2.0f);
+  const auto all = values(kCols, 1);
   std::vector<Quantized> results;
   for (Side* side : {cuda.get(), cpu.get()}) {
     results.push_back(make_quantized(*side, kRows, kCols, kRule, kUsedSlot));
-    (*side)->quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, values), .fp8 = &results.back()});
+    (*side)->quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
   }
   expect_same(*cuda, results[0], *cpu, results[1], "cast");
 }
 
 TEST_F(CudaTiles, Activations) {
-  const Tensor x = random(kCols, 1), dh = random(kCols / 2, 2);
+  const Tensor x = random(kCols, 1), wide = random(2 * kCols, 2), dh = random(kCols, 3);
   check(kCols, [&](const Operand& h, int64_t first) {
     (*cuda)->activation_forward(Activation::Gelu, h, x.row_range(first, h.dense.rows()));
   });
-  check(kCols, [&](const Operand& dx, int64_t first) {
+  check(2 * kCols, [&](const Operand& dx, int64_t first) {
     const int64_t rows = dx.dense.rows();
-    (*cuda)->activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows), x.row_range(first, rows));
+    (*cuda)->activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
+                                 wide.row_range(first, rows));
   });
 }
 
 TEST_F(CudaTiles, GradientOfTheLossInPlace) {
+  constexpr int64_t kVocab = kCols - 3;
   const Tensor logits = random(kCols, 1), loss = cuda->tensor(DType::F32, {kRows, 1});
   std::vector<int32_t> ids;
-  for (int64_t r = 0; r < kRows; ++r) ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kCols));
+  for (int64_t r = 0; r < kRows; ++r)
+    ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kVocab));
   const Tensor targets = cuda->tensor(DType::I32, {kRows, 1});
   (*cuda)->copy_to_device(targets, ids.data());
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
     (*cuda)->cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
-                           targets.row_range(first, rows), {.vocab = kCols - 3, .gradient_scale = 0.25f});
+                           targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = 0.25f});
   });
 }
 
