@@ -187,20 +187,12 @@ TEST_F(CudnnPacked, NothingLeaksAcrossBorders) {
   }
 }
 
-TEST_F(CudnnPacked, DeterministicRunsGiveTheSameBits) {
+// Its workspace would depend on what is free on the device, and with it the choice of kernels.
+TEST_F(CudnnPacked, DeterministicRunsLeaveItToTheOwnKernels) {
   const auto attention = packed_case("mixed", 4, 2, 128, {300, 5, 129, 64, 526});
-  const auto side = make_side("cudnn", true);
-  const std::string reason = try_run(*side, attention);
-  // Keeping all scores, as the deterministic backward does, may take more than the machine has left.
-  if (reason.find("workspace") != std::string::npos) GTEST_SKIP() << reason;
-  ASSERT_EQ(reason, "");
-  const AttentionResults first = run_attention(*side, attention, DType::BF16);
-  compare(attention, DType::BF16, first, run_attention(*cpu, attention, DType::BF16), 1e-2, false);
-  for (int i = 0; i < 3; ++i) {
-    const AttentionResults again = run_attention(*side, attention, DType::BF16);
-    EXPECT_EQ(first.out, again.out);
-    EXPECT_EQ(first.dqkv, again.dqkv);
-  }
+  const std::string reason = try_run(*make_side("cudnn", true), attention);
+  if (reason.find("built without cuDNN") != std::string::npos) GTEST_SKIP() << reason;
+  EXPECT_NE(reason.find("deterministic runs use no workspace"), std::string::npos) << reason;
 }
 
 // A second run takes the plans that the first one timed, and times none.

@@ -40,6 +40,8 @@ constexpr int64_t kTailRows = 128;           // see own()
 // cuDNN starts blocks for all documents as long as the longest. Where tokens are this rare among them, starting the
 // blocks takes longer than what the own kernels lose.
 constexpr int64_t kMostPadding = 16;
+// What is free on the device depends on other programs and on the shapes seen before, a resumed run on neither.
+constexpr const char* kNotPlanned = "deterministic runs use no workspace beyond what was planned for them";
 
 struct PlanPair {
   PlanPair(const CudnnShape& shape, bool deterministic)
@@ -67,7 +69,9 @@ class CudnnAttention final : public AttentionEngine {
     if (attention.shape.head_dim % 8 != 0) {
       return fmt::format("heads of width {} are not a multiple of 8", attention.shape.head_dim);
     }
+    const bool deterministic = backend_.options().deterministic;
     if (!dense(attention)) {
+      if (deterministic) return kNotPlanned;
       if (cudnn_version() < kPackedVersion) {
         return fmt::format("packed documents need cuDNN {}, this is {}", kPackedVersion, cudnn_version());
       }
@@ -84,7 +88,7 @@ class CudnnAttention final : public AttentionEngine {
       return fmt::format("{} documents of up to {} tokens are too uneven", attention.documents.count,
                          attention.documents.max_length);
     }
-    if (!plans_.contains(shape) && plans_.size() >= kMostPlans)
+    if (!deterministic && !plans_.contains(shape) && plans_.size() >= kMostPlans)
       return "too many different shapes have been seen";
     return plans(shape).reason;
   }
@@ -135,7 +139,6 @@ class CudnnAttention final : public AttentionEngine {
   // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
   static constexpr size_t kMostPlans = 64;
   static constexpr int kMostCandidates = 3;
-  // The deterministic backward of packed documents keeps all scores: documents x heads x length^2.
   static constexpr int64_t kMostWorkspace = int64_t{4} << 30;
 
   static void check_status(cudnnStatus_t status, const char* what) {
@@ -286,6 +289,7 @@ class CudnnAttention final : public AttentionEngine {
   // does not know of it: it must leave room for what the libraries allocate later.
   std::byte* own(int64_t bytes) {
     constexpr int64_t kStep = int64_t{128} << 20, kLeaveFree = int64_t{512} << 20;
+    require(!backend_.options().deterministic, "{}", kNotPlanned);
     if (bytes > own_bytes_) {
       bytes = round_up(bytes, kStep);
       size_t free_bytes = 0, total_bytes = 0;
@@ -314,7 +318,12 @@ class CudnnAttention final : public AttentionEngine {
 std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason) {
   reason = open_cudnn();
   if (!reason.empty()) return nullptr;
-  return std::make_unique<CudnnAttention>(backend);
+  try {
+    return std::make_unique<CudnnAttention>(backend);
+  } catch (const Error& error) {  // such as a library whose parts do not belong together
+    reason = error.what();
+    return nullptr;
+  }
 }
 
 }  // namespace octet

@@ -169,6 +169,8 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
       handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
       static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
   plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+  std::erase_if(plan->candidates,
+                [](const auto& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
 
   if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
@@ -210,7 +212,7 @@ cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasL
                      stream_);
 }
 
-void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
+bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
                        int64_t workspace_bytes) {
   // Repeated launches must not add to C again and again: they go to memory of their own.
   DeviceMemory own;
@@ -222,8 +224,7 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
       cudaGetLastError();
       log_warning("[gemm] {}: no {} MB free to time the algorithms; the first proposal is used",
                   key.to_string(), bytes >> 20);
-      plan.algo = plan.candidates.front().algo;
-      return;
+      return false;
     }
     own.reset(memory);
     c = memory;
@@ -278,33 +279,37 @@ void GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   plan.algo = winner.algo;
   plan.ms = winner.ms;
   cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
+  return true;
 }
 
 void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes) {
   Plan& plan = find(key, workspace_bytes);
-  if (!plan.chosen) {
-    require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product",
-            key.to_string());
-    if (tune_ && !is_capturing(stream_)) {
-      tune(key, plan, call, workspace, workspace_bytes);
-    } else {
-      // The first proposal that the library then also runs.
-      for (size_t i = 0; i + 1 < plan.candidates.size(); ++i) {
-        if (launch(key, plan, plan.candidates[i].algo, call, call.c, workspace, workspace_bytes) ==
-            CUBLAS_STATUS_SUCCESS) {
-          plan.algo = plan.candidates[i].algo;
-          plan.chosen = true;
-          plan.candidates = {};
-          return;
-        }
-      }
-      plan.algo = plan.candidates.back().algo;
-    }
-    plan.chosen = true;
-    plan.candidates = {};
+  const auto run_by = [&](const cublasLtMatmulAlgo_t& algo) {
+    return launch(key, plan, algo, call, call.c, workspace, workspace_bytes);
+  };
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (plan.chosen) {
+    status = run_by(plan.algo);
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    // A choice of an earlier run, with another driver perhaps, has others behind it.
+    if (plan.candidates.empty()) lt().check(status, ("gemm " + key.to_string()).c_str());
+    log_warning("[gemm] {}: the algorithm that was kept does not run; another is chosen", key.to_string());
+    plan.chosen = false;
   }
-  const cublasStatus_t status = launch(key, plan, plan.algo, call, call.c, workspace, workspace_bytes);
+  require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product", key.to_string());
+  if (tune_ && !is_capturing(stream_) && tune(key, plan, call, workspace, workspace_bytes)) {
+    status = run_by(plan.algo);
+  } else {
+    // The first proposal that the library then also runs.
+    for (const auto& candidate : plan.candidates) {
+      plan.algo = candidate.algo;
+      status = run_by(plan.algo);
+      if (status == CUBLAS_STATUS_SUCCESS) break;
+    }
+  }
   if (status != CUBLAS_STATUS_SUCCESS) lt().check(status, ("gemm " + key.to_string()).c_str());
+  plan.chosen = true;
+  plan.candidates = {};
 }
 
 }  // namespace octet

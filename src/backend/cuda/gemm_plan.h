@@ -55,7 +55,8 @@ class GemmPlanner {
  private:
   struct Plan;
   Plan& find(const GemmKey& key, int64_t workspace_bytes);
-  void tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
+  // False where there is no memory for it; otherwise the plan has its algorithm.
+  bool tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
   cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
                         const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);
 

@@ -78,7 +78,11 @@ class OpScope {
   OpScope(Profiler& profiler, OpKind kind, const char* op, double bytes = 0)
       : OpScope(profiler, OpLabel{.kind = kind, .op = op, .bytes = bytes}) {}
   ~OpScope() {
-    if (profiler_) profiler_->end();
+    if (!profiler_) return;
+    try {
+      profiler_->end();
+    } catch (...) {  // the op's own error is on its way, or finish() meets this one again
+    }
   }
   OpScope(const OpScope&) = delete;
   OpScope& operator=(const OpScope&) = delete;

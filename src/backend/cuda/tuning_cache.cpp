@@ -37,7 +37,7 @@ void TuningCache::add(const std::string& key, const std::string& choice, float m
   const nlohmann::json entry = {
       {"gpu", gpu_}, {library_, version_}, {"key", key}, {"algo", choice}, {"ms", ms}};
   std::ofstream lines(file_, std::ios::app);
-  lines << entry.dump() + "\n";
+  lines << entry.dump() + "\n" << std::flush;
   if (!lines) log_warning("[cuda] the tuning cache {} cannot be written", file_);
 }
 
