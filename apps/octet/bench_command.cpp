@@ -32,7 +32,8 @@ constexpr const char* kHelp =
     "'GEMM ceiling': the time that the model's matrix products (layers and head; forward, dgrad and wgrad,\n"
     "each once) would take alone, in the precision each runs in and at the rates measured on this GPU with\n"
     "large layers, as a share of the measured step; '-' without such rates (CPU, fp32, emulated FP8, ...).\n"
-    "Keys as for 'octet train --help': model_preset, max_seq_length, per_device_train_batch_size, ...\n";
+    "Keys as for 'octet train --help': model_preset, max_seq_length (default 1024, 128 for the -tiny presets),\n"
+    "per_device_train_batch_size, ...\n";
 
 constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
 
@@ -188,7 +189,7 @@ int bench_command(std::span<const std::string> arguments) {
   throw_config_errors(errors);
   if (parsed.positionals.size() > 1) fail_config("octet bench takes one configuration file");
   const TrainConfig base =
-      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+      load_plan_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
   std::vector<TrainConfig> configs;
   const std::vector<std::string> variants =
       request.variants.empty() ? configured_variants(base) : request.variants;

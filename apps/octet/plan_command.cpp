@@ -2,6 +2,7 @@
 
 #include "backend/cuda_workspace.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "command.h"
 #include "report/text.h"
 #include "train/fp8_report.h"
@@ -21,7 +22,13 @@ constexpr const char* kHelp =
     "the\n"
     "matrix work on it. Without it, the GPU of this machine is taken where it is known. Keys as for 'octet "
     "train "
-    "--help'.\n";
+    "--help'.\n"
+    "Memory is counted as 'octet train' counts it. Where no dataset is named, a -tiny preset is taken for "
+    "the "
+    "demo\n"
+    "(128 tokens, samples), and any other model for a run on a dataset: 1024 tokens, no samples unless "
+    "sample_steps\n"
+    "asks for them.\n";
 
 // Takes "--gpu NAME" or "--gpu=NAME" out of the arguments: it is no key of a run.
 std::string take_gpu(std::vector<std::string>& arguments) {
@@ -62,11 +69,15 @@ int plan_command(std::span<const std::string> given) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  TrainConfig config =
-      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
-  // Without a dataset there is no word of what the run is to do: the demo's samples are not meant.
-  const bool samples = config.is_set("dataset") || config.is_set("sample_steps");
-  const Setup setup = make_model_setup(std::move(config), std::move(planned), samples);
+  const TrainConfig config =
+      load_plan_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  if (planned && config.device == TrainConfig::Device::Cpu)
+    log_warning("device cpu has no effect: --gpu {} says what is planned for", gpu);
+  if (config.assumes_data)
+    log_info("no dataset is named: planned as for one ('octet train' without a dataset trains the demo)");
+  for (const std::string& missing : missing_data(config))
+    log_warning("this run would not start: {}", missing);
+  const Setup setup = make_model_setup(config, std::move(planned), true);
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
              human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
@@ -83,8 +94,9 @@ int plan_command(std::span<const std::string> given) {
   if (gpu.empty()) gpu = setup.backend->description();
   // The rates are those of products with one scale for each tensor.
   const Fp8Recipe recipe = setup.numerics.fp8.recipe;
-  const bool one_scale = recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current;
-  if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && one_scale) {
+  const bool has_rates = setup.numerics.precision == Precision::Fp8 &&
+                         (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
+  if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
     fmt::print("\nexpected FP8/BF16 ratio of the matrix work on {}: {:.2f}x\n", rates->gpu,
                expected_matrix_ratio(*setup.transformer, *rates));
   }

@@ -69,14 +69,6 @@ std::vector<std::string> files_of_glob(const std::string& pattern) {
   return files;
 }
 
-std::vector<std::string> files_of(const std::string& path) {
-  require(!path.empty(), "[dataset] empty path, expected a file, a folder, a glob or '{}'", kDemo);
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return files_of_folder(path);
-  if (fs::exists(path, ignored)) return {path};
-  return files_of_glob(path);
-}
-
 TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size, const Tokenizer* tokenizer,
                        bool skip_bad_text) {
   for (const std::string& file : files) {
@@ -117,9 +109,17 @@ TokenSource demo_tokens(const DatasetOptions& options, DemoSplit split, int64_t 
 
 }  // namespace
 
+std::vector<std::string> stream_files(const std::string& path) {
+  require(!path.empty(), "[dataset] empty path, expected a file, a folder, a glob or '{}'", kDemo);
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return files_of_folder(path);
+  if (fs::exists(path, ignored)) return {path};
+  return files_of_glob(path);
+}
+
 TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
                         bool skip_bad_text) {
-  return open_files(files_of(path), vocab_size, tokenizer, skip_bad_text);
+  return open_files(stream_files(path), vocab_size, tokenizer, skip_bad_text);
 }
 
 Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer) {
@@ -137,7 +137,7 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
     return dataset;
   }
 
-  std::vector<std::string> files = files_of(options.dataset);
+  std::vector<std::string> files = stream_files(options.dataset);
   std::error_code ignored;
   if (fs::is_directory(options.dataset, ignored)) {
     const auto validation = std::stable_partition(

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "data/token_source.h"
 
@@ -29,6 +30,9 @@ struct Dataset {
 // Ids must be below `vocab_size`, the model's. The tokenizer makes ids of text; token files do without, so it
 // may be null for them.
 Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer);
+
+// The files of a path (file, folder or glob), in their order; an error where there are none.
+std::vector<std::string> stream_files(const std::string& path);
 
 // One path (file, folder or glob) as it is, without any split.
 TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,

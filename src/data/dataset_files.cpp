@@ -275,6 +275,15 @@ void check_all_parts(const std::vector<std::string>& paths, const std::string& p
   }
 }
 
+bool is_on_hub(const ExampleOptions& options) {
+  const std::string& dataset = options.dataset;
+  std::error_code ignored;
+  if (fs::exists(dataset, ignored)) return false;
+  if (find_dataset_preset(dataset)) return options.data_dir.empty();
+  // "data/train.jsonl" would also be a name on the hub.
+  return is_hub_id(dataset) && dataset.find('/') != dataset.npos && !file_kind(dataset);
+}
+
 ResolvedDataset resolve_dataset(const ExampleOptions& options) {
   const std::string& dataset = options.dataset;
   require(!dataset.empty(),
@@ -290,8 +299,7 @@ ResolvedDataset resolve_dataset(const ExampleOptions& options) {
   }
   if (dataset.find_first_of("*?[{") != dataset.npos) return {files_of_glob(dataset, options.split), options};
   if (const DatasetPreset* preset = find_dataset_preset(dataset)) return resolve_preset(*preset, options);
-  // "data/train.jsonl" would also be a name on the hub.
-  if (is_hub_id(dataset) && dataset.find('/') != dataset.npos && !file_kind(dataset)) {
+  if (is_on_hub(options)) {
     return {files_of_hub(dataset, options, {}, options.split, ""), options};
   }
   std::string names;

@@ -14,6 +14,8 @@ struct ResolvedDataset {
   ExampleOptions options;
 };
 ResolvedDataset resolve_dataset(const ExampleOptions& options);
+// Whether that asks the hub (which may have the files in its cache).
+bool is_on_hub(const ExampleOptions& options);
 
 // The paths of a split. A path belongs to it when its name or one of its folders has the split's name as a word:
 // "data/train_1M-00000-of-00003.parquet" is of train_1M and not of train. validation, valid, val and dev are one

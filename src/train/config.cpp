@@ -17,9 +17,7 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
   }
 }
 
-}  // namespace
-
-TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
+TrainConfig read_config(const std::string& path, std::span<const KeySetting> flags) {
   TrainConfig config;
   std::vector<std::string> errors;
   if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
@@ -27,13 +25,29 @@ TrainConfig load_train_config(const std::string& path, std::span<const KeySettin
   throw_config_errors(errors);
   check_contradictions(config, errors);
   throw_config_errors(errors);
+  return config;
+}
+
+}  // namespace
+
+TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(path, flags);
+  resolve_defaults(config);
+  return config;
+}
+
+TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(path, flags);
+  const bool demo_model = config.model_name_or_path.empty() &&
+                          (config.model_preset.empty() || config.model_preset.ends_with("-tiny"));
+  config.assumes_data = config.dataset.empty() && !demo_model;
   resolve_defaults(config);
   return config;
 }
 
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
-  if (config.dataset.empty()) config.dataset = "demo";
+  if (demo) config.dataset = "demo";
   if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   if (config.max_steps == 0 && config.num_train_epochs == 0) {

@@ -135,8 +135,11 @@ struct TrainConfig {
   // Where each key that somebody named came from: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;
 
+  // No dataset is named, and yet the demo is not meant: see load_plan_config.
+  bool assumes_data = false;
+
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
-  bool is_demo() const { return dataset.empty() || dataset == "demo"; }
+  bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
 };
 
 const KeyTable<TrainConfig>& train_keys();
@@ -145,6 +148,10 @@ const KeyTable<TrainConfig>& train_keys();
 // fills in the defaults that depend on other keys. Everything wrong is reported in one ConfigError, a message
 // per line.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
+
+// As load_train_config, for commands that look at a run without its data. Where no dataset is named, only a `-tiny`
+// preset (or no model at all) is taken for the demo: any other model is about to see a dataset, whatever that is.
+TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
 
 // The parts of load_train_config, for callers that build a config in code.
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors);

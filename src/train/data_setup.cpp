@@ -286,6 +286,27 @@ void choose_tokenizer(TrainConfig& config, const std::string& of_model) {
     config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
 }
 
+std::vector<std::string> missing_data(const TrainConfig& config) {
+  std::vector<std::string> missing;
+  const auto attempt = [&](const auto& open) {
+    try {
+      open();
+    } catch (const Error& error) {
+      missing.emplace_back(error.what());
+    }
+  };
+  const auto find = [&](const ExampleOptions& examples) {
+    const DataKind kind = kind_of(config, examples.dataset);
+    if (kind == DataKind::Stream) stream_files(examples.dataset);
+    if (kind == DataKind::Examples && !is_on_hub(examples)) resolve_dataset(examples);
+  };
+  if (!config.is_demo() && !config.assumes_data) attempt([&] { find(train_examples(config)); });
+  if (!config.eval_dataset.empty() && config.eval_dataset != "demo")
+    attempt([&] { find(eval_examples(config)); });
+  attempt([&] { make_tokenizer(config.tokenizer); });
+  return missing;
+}
+
 TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer) {
   TrainingData data = DataOpener(config, vocab_size, tokenizer).open();
   if (data.train_plan) {

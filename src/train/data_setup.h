@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "data/packed_loader.h"
@@ -27,6 +28,10 @@ struct TrainingData {
 // Fills in config.tokenizer where the configuration names none: that of a prepared dataset, or `of_model`, which the
 // model that training starts from came with (empty: none).
 void choose_tokenizer(TrainConfig& config, const std::string& of_model);
+
+// What keeps `dataset`, `eval_dataset` and `tokenizer` from being opened, one message each; nothing is read but the
+// tokenizer, and nothing downloaded: what is on the hub counts as there.
+std::vector<std::string> missing_data(const TrainConfig& config);
 
 // Opens `dataset` and `eval_dataset` whatever they are; prepares what is neither tokens nor plain text. ids must be
 // below `vocab_size`.

@@ -8,18 +8,11 @@
 
 #include "base/log.h"
 #include "data/loader.h"
-#include "train/generate.h"
+#include "report/text.h"
 #include "train/hf_folder.h"
 
 namespace octet {
 namespace {
-
-int64_t memory_limit(const TrainConfig& config, const Backend& backend) {
-  if (config.device_memory_limit_gb > 0) {
-    return static_cast<int64_t>(config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30));
-  }
-  return backend.memory_bytes();
-}
 
 // Plans found by timing are kept for later runs, where other programs keep such things.
 std::string tuning_cache_path() {
@@ -31,10 +24,6 @@ std::string tuning_cache_path() {
   std::error_code error;
   fs::create_directories(folder, error);
   return error ? "" : (folder / "gemm_plans.jsonl").string();
-}
-
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
 }
 
 std::string upper_name(Precision precision) {
@@ -87,57 +76,38 @@ std::string fp8_label(Setup& setup) {
   return "FP8 (partly emulated)";
 }
 
-// What sampling will take beside the plan of the training step.
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
-  const int64_t rows = sampling_rows(config);
-  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
-}
-
-constexpr Checkpointing kLevels[] = {Checkpointing::None, Checkpointing::Act, Checkpointing::Mlp,
-                                     Checkpointing::Block};
-
-// The config's names begin with auto.
-TrainConfig::Checkpointing key_of(Checkpointing level) {
-  return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
-}
-std::optional<Checkpointing> level_of(TrainConfig::Checkpointing key) {
-  if (key == TrainConfig::Checkpointing::Auto) return std::nullopt;
-  return static_cast<Checkpointing>(static_cast<int>(key) - 1);
-}
-
 // Plans the transformer, with the cheapest level of checkpointing that fits where none was asked for. Where no level
-// fits it is the last, and check_memory says what is missing.
-void plan_transformer(Setup& setup, bool samples) {
-  const auto plan = [&] {
+// fits it is the last, gradient_checkpointing stays auto, and check_memory says what is missing.
+void plan_transformer(Setup& setup) {
+  const auto plan = [&](Checkpointing level) {
+    setup.shape.checkpointing = level;
     setup.transformer =
         std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
-    return setup.transformer->plan().peak_bytes() +
-           (samples ? sampling_bytes(setup.config, *setup.transformer, *setup.backend) : 0);
+    if (setup.makes_samples)
+      setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
+    return setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
   };
-  if (const std::optional<Checkpointing> asked = level_of(setup.config.gradient_checkpointing)) {
-    setup.shape.checkpointing = *asked;
-    plan();
-    return;
-  }
-  const int64_t memory = memory_limit(setup.config, *setup.backend);
-  int64_t without = 0;
-  for (const Checkpointing level : kLevels) {
-    setup.shape.checkpointing = level;
-    const int64_t need = plan();
-    if (level == Checkpointing::None) without = need;
-    if (need > memory && level != Checkpointing::Block) continue;
+  std::optional<int64_t> without;
+  for (const Checkpointing level : levels_of(setup.config.gradient_checkpointing)) {
+    const int64_t need = plan(level);
+    if (need > setup.memory.bytes) {
+      if (!without) without = need;
+      continue;
+    }
     setup.config.gradient_checkpointing = key_of(level);
-    if (level != Checkpointing::None) {
-      log_info("gradient_checkpointing is {}: the run needs {:.2f} GiB with it and {:.2f} without, of {:.2f}",
-               config_text(setup.config, "gradient_checkpointing"), gib(need), gib(without), gib(memory));
+    if (without) {
+      log_info("gradient_checkpointing is {}: the run needs {} with it and {} without, of {}",
+               config_text(setup.config, "gradient_checkpointing"), human_bytes(static_cast<double>(need)),
+               human_bytes(static_cast<double>(*without)),
+               human_bytes(static_cast<double>(setup.memory.bytes)));
     }
     return;
   }
 }
 
-void plan_model(Setup& setup, bool samples) {
+void plan_model(Setup& setup) {
   const TrainConfig::Checkpointing asked = setup.config.gradient_checkpointing;
-  plan_transformer(setup, samples);
+  plan_transformer(setup);
   setup.precision_label = upper_name(setup.numerics.precision);
   if (setup.numerics.precision != Precision::Fp8) return;
 
@@ -150,77 +120,34 @@ void plan_model(Setup& setup, bool samples) {
   log_warning("FP8 cannot run: {}; the run goes on in BF16", setup.fallback_reason);
   setup.numerics.precision = Precision::Bf16;
   setup.config.gradient_checkpointing = asked;
-  plan_transformer(setup, samples);
+  plan_transformer(setup);
   setup.precision_label = "BF16 (fallback)";
 }
 
+// Where not even one row fits, it is one, and check_memory says what is missing.
 void choose_batch_size(Setup& setup) {
   TrainConfig& config = setup.config;
-  RunShape one = setup.shape;
-  one.rows = 1;
-  Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
-  const int64_t memory = memory_limit(config, *setup.backend);
-  const int64_t beside = sampling_bytes(config, smallest, *setup.backend);
-  const std::optional<Checkpointing> asked = level_of(config.gradient_checkpointing);
+  int64_t memory = setup.memory.bytes;
+  if (setup.makes_samples) {
+    RunShape one = setup.shape;
+    one.rows = 1;
+    Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
+    memory -= sampling_bytes(config, smallest, *setup.backend);
+  }
   int64_t rows = 0;
-  for (const Checkpointing level : kLevels) {  // more is recomputed only where not even one row fits without
-    if (rows > 0 || (asked && level != *asked)) continue;
+  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
+    if (rows > 0) break;  // more is recomputed only where not even one row fits without
     setup.shape.checkpointing = level;
-    rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory - beside);
+    rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory);
   }
-  if (rows == 0) {
-    fail_config(
-        "auto_batch_size: even one sequence of {} tokens needs {:.2f} GiB, the limit is {:.2f} GiB; shorten "
-        "max_seq_length, set gradient_checkpointing to block, optimizer_state to fp8 or master_weights to "
-        "stochastic, "
-        "or use a smaller model",
-        one.length, gib(smallest.plan().peak_bytes()), gib(memory));
-  }
-  int64_t chosen = rows;
+  rows = std::max<int64_t>(rows, 1);
   if (setup.data.train.size() > 0) {  // more rows than sequences would only repeat them
-    chosen = std::clamp<int64_t>(setup.data.samples_per_epoch(config.max_seq_length), 1, chosen);
+    rows = std::clamp<int64_t>(setup.data.samples_per_epoch(config.max_seq_length), 1, rows);
   }
-  // A target must come out exactly: take the largest divisor of it that fits.
-  if (config.target_effective_batch_size > 0) {
-    chosen = std::min(chosen, config.target_effective_batch_size);
-    while (config.target_effective_batch_size % chosen != 0) --chosen;
-  }
-  config.per_device_train_batch_size = chosen;
+  config.per_device_train_batch_size = dividing_batch(config, rows);
   apply_target_batch_size(config);
-  setup.shape.rows = chosen;
+  setup.shape.rows = config.per_device_train_batch_size;
 }
-
-}  // namespace
-
-int64_t sampling_rows(const TrainConfig& config) {
-  constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
-  return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
-}
-
-std::string memory_shortage(const Setup& setup) {
-  const int64_t need = setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
-  const int64_t memory = memory_limit(setup.config, *setup.backend);
-  if (need <= memory) return "";
-  std::string advice = fmt::format("lower per_device_train_batch_size (now {}) or max_seq_length (now {})",
-                                   setup.shape.rows, setup.shape.length);
-  const auto add = [&](bool possible, const char* key, const char* better) {
-    if (possible)
-      advice += fmt::format(", set {} to {} (now {})", key, better, config_text(setup.config, key));
-  };
-  const TrainConfig& config = setup.config;
-  add(setup.shape.checkpointing != Checkpointing::Block, "gradient_checkpointing", "auto or block");
-  add(config.optimizer_state != TrainConfig::OptimizerState::Fp8, "optimizer_state",
-      config.optimizer_state == TrainConfig::OptimizerState::Fp32 ? "bf16 or fp8" : "fp8");
-  add(config.master_weights != TrainConfig::MasterWeights::Stochastic, "master_weights", "stochastic");
-  return fmt::format("the run needs {:.2f} GiB, the {} {:.2f} GiB; {}", gib(need),
-                     config.device_memory_limit_gb > 0 ? "limit is" : "device has", gib(memory), advice);
-}
-
-void check_memory(const Setup& setup) {
-  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) fail_config("{}", shortage);
-}
-
-namespace {
 
 ScheduleConfig schedule_from(const TrainConfig& config) {
   ScheduleConfig schedule;
@@ -287,23 +214,6 @@ Numerics numerics_from(const TrainConfig& config) {
   return numerics;
 }
 
-int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
-                      int64_t memory) {
-  const auto fits = [&](int64_t rows) {
-    shape.rows = rows;
-    return Transformer(model, shape, numerics, backend).plan().peak_bytes() <= memory;
-  };
-  constexpr int64_t kMost = 4096;
-  if (!fits(1)) return 0;
-  int64_t low = 1, high = 2;
-  while (high <= kMost && fits(high)) low = high, high *= 2;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return std::min(low, kMost);
-}
-
 namespace {
 
 // A preset beside a checkpoint must be the checkpoint's model: whoever changed it does not expect the old one.
@@ -360,12 +270,13 @@ bool wants_graphs(const Setup& setup) {
          kShortStep;
 }
 
-void plan_run(Setup& setup, bool samples) {
+void plan_run(Setup& setup) {
   TrainConfig& config = setup.config;
   if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
     fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
                 setup.model.max_positions, setup.model.name);
   }
+  setup.memory = memory_limit(config, *setup.backend);
   setup.numerics = numerics_from(config);
   // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
   const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
@@ -379,15 +290,15 @@ void plan_run(Setup& setup, bool samples) {
   if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
   if (config.auto_batch_size) choose_batch_size(setup);
   setup.shape.graphs = wants_graphs(setup);
-  plan_model(setup, samples);
+  plan_model(setup);
 }
 
 }  // namespace
 
-Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend, bool samples) {
+Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend, bool makes_samples) {
   Setup setup = begin_setup(std::move(given), std::move(backend));
-  plan_run(setup, samples);
-  if (samples) setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
+  setup.makes_samples = makes_samples;
+  plan_run(setup);
   return setup;
 }
 
@@ -397,8 +308,7 @@ Setup make_setup(TrainConfig given, const Checkpoint* resumed) {
   if (resumed) tokenizer_of_model = tokenizer_of(*resumed);
   if (setup.start) tokenizer_of_model = setup.start->tokenizer;
   open_data(setup, tokenizer_of_model, resumed);
-  plan_run(setup, true);
-  setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
+  plan_run(setup);
   check_memory(setup);
   resolve_steps(setup);
   setup.schedule = schedule_from(setup.config);

@@ -7,6 +7,7 @@
 #include "model/transformer.h"
 #include "train/config.h"
 #include "train/data_setup.h"
+#include "train/memory_fit.h"
 #include "train/model_folder.h"
 #include "train/schedule.h"
 
@@ -25,8 +26,10 @@ struct Setup {
   Numerics numerics;            // after any fallback
   std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
   std::string fallback_reason;  // empty when there was none
+  MemoryLimit memory;
   RunShape shape;
   std::unique_ptr<Transformer> transformer;  // planned, not allocated
+  bool makes_samples = true;                 // where the configuration asks for them; a benchmark does not
   int64_t sampling_bytes = 0;                // what generating samples allocates beside the plan
   ScheduleConfig schedule;
 };
@@ -36,21 +39,13 @@ struct Setup {
 // With `resumed`, the model is that of the checkpoint, and what model_name_or_path names is not needed any more.
 Setup make_setup(TrainConfig config, const Checkpoint* resumed = nullptr);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
-// On `backend` where one is given, else on the one that the configuration asks for. With `samples`, the memory for
-// generating them counts.
-Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr, bool samples = false);
-// Prompts that are continued together in this run; 0 when it makes no samples.
-int64_t sampling_rows(const TrainConfig& config);
-// Empty, or that the plan is larger than the device's memory or the limit, with what to change.
-std::string memory_shortage(const Setup& setup);
-// Throws ConfigError where memory_shortage has something to say.
-void check_memory(const Setup& setup);
+// On `backend` where one is given, else on the one that the configuration asks for. With `makes_samples`, the memory
+// for those that the configuration asks for counts.
+Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr,
+                       bool makes_samples = false);
 
 // Parts that other commands use alone.
 std::unique_ptr<Backend> make_backend(const TrainConfig& config);
 Numerics numerics_from(const TrainConfig& config);
-// The largest number of rows whose plan fits `memory` bytes, found from plans alone; 0 when not even one fits.
-int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
-                      int64_t memory);
 
 }  // namespace octet
