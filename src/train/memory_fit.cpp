@@ -80,7 +80,7 @@ namespace {
 // Ways to run are configurations here: what they ask to change is where they differ from that of the setup.
 class RemedySearch {
  public:
-  explicit RemedySearch(const Setup& setup) : setup_(setup), ways_(make_ways(setup)) {}
+  explicit RemedySearch(const Setup& setup) : setup_(setup) {}
 
   MemoryRemedies search() const {
     MemoryRemedies remedies;
@@ -88,17 +88,22 @@ class RemedySearch {
       if (advice) remedies.fitting.push_back(*advice);
       return advice.has_value();
     };
-    for (const TrainConfig& way : ways_) {
-      if (add(as_it_is(way))) break;
-    }
-    // Fewer rows and nothing else is the other choice that a user has.
     const TrainConfig& given = setup_.config;
-    if (const int64_t rows = fewer_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
+    std::vector<TrainConfig> ways = smaller_states(given);
+    add(first_that_fits(ways));
+    // Fewer rows and nothing else is the other choice that a user has.
+    if (const int64_t rows = most_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
       add(with_rows(given, rows));
-    if (!remedies.fitting.empty()) return remedies;
-    if (add(with_most_rows())) return remedies;
+    if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
+    // The last resort: no FP8 copies of weights, and half the size of fp32.
+    if (setup_.numerics.precision != Precision::Bf16 && !given.require_fp8) {
+      TrainConfig in_bf16 = given;
+      in_bf16.mixed_precision = Precision::Bf16;
+      ways = smaller_states(in_bf16);
+      if (add(first_that_fits(ways)) || add(with_most_rows(ways))) return remedies;
+    }
     constexpr int64_t kShortest = 128;  // no use below
-    TrainConfig smallest = ways_.back();
+    TrainConfig smallest = ways.back();
     smallest.per_device_train_batch_size = 1;
     while (smallest.max_seq_length / 2 >= kShortest) {
       smallest.max_seq_length /= 2;
@@ -110,22 +115,22 @@ class RemedySearch {
   }
 
  private:
-  // What makes the optimizer's state and the head smaller, the mildest first and the configuration itself before all.
-  static std::vector<TrainConfig> make_ways(const Setup& setup) {
+  // With less for the optimizer's state and the head, the mildest first and the configuration itself before all.
+  std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
     using State = TrainConfig::OptimizerState;
     using Master = TrainConfig::MasterWeights;
-    const TrainConfig& given = setup.config;
+    const Precision precision = numerics_of(config).precision;
     std::vector<TrainConfig> ways;
     for (const Master master : {Master::Exact, Master::Stochastic}) {
-      if (master < given.master_weights) continue;
-      if (master != given.master_weights && setup.numerics.precision == Precision::Fp32) continue;
+      if (master < config.master_weights) continue;
+      if (master != config.master_weights && precision == Precision::Fp32) continue;
       for (const State state : {State::Fp32, State::Bf16, State::Fp8}) {
-        if (state < given.optimizer_state) continue;
-        TrainConfig way = given;
+        if (state < config.optimizer_state) continue;
+        TrainConfig way = config;
         way.master_weights = master;
         way.optimizer_state = state;
         ways.push_back(way);
-        if (!given.fp8_head || setup.numerics.precision != Precision::Fp8) continue;
+        if (!config.fp8_head || precision != Precision::Fp8) continue;
         way.fp8_head = false;  // no FP8 copies of its weights
         ways.push_back(std::move(way));
       }
@@ -140,11 +145,8 @@ class RemedySearch {
   }
 
   Numerics numerics_of(const TrainConfig& way) const {
-    const Numerics asked = numerics_from(way);
-    Numerics numerics = setup_.numerics;  // after any fallback
-    numerics.moments = asked.moments;
-    numerics.stochastic_weights = asked.stochastic_weights;
-    numerics.fp8.head = asked.fp8.head;
+    Numerics numerics = numerics_from(way, *setup_.backend);
+    if (!setup_.fallback_reason.empty()) numerics.precision = setup_.numerics.precision;
     return numerics;
   }
   RunShape shape_of(const TrainConfig& way, Checkpointing level) const {
@@ -165,8 +167,8 @@ class RemedySearch {
     const bool automatic = way.gradient_checkpointing == TrainConfig::Checkpointing::Auto;
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
-    for (const char* key : {"gradient_checkpointing", "fp8_head", "optimizer_state", "master_weights",
-                            "per_device_train_batch_size", "max_seq_length"}) {
+    for (const char* key : {"mixed_precision", "gradient_checkpointing", "fp8_head", "optimizer_state",
+                            "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
       const std::string value = config_text(way, key);
       if (value != config_text(setup_.config, key)) advice.changes.push_back({key, value});
     }
@@ -181,8 +183,15 @@ class RemedySearch {
     return std::nullopt;
   }
 
+  std::optional<MemoryAdvice> first_that_fits(const std::vector<TrainConfig>& ways) const {
+    for (const TrainConfig& way : ways) {
+      if (const std::optional<MemoryAdvice> advice = as_it_is(way)) return advice;
+    }
+    return std::nullopt;
+  }
+
   // As many rows as the last of the levels lets fit; 0 where there are none.
-  int64_t fewer_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
+  int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
     const int64_t rows = largest_batch(setup_.model, shape_of(way, levels.back()), numerics_of(way),
                                        *setup_.backend, setup_.memory.bytes - setup_.sampling_bytes);
     return rows == 0 ? 0 : dividing_batch(way, rows);
@@ -193,11 +202,11 @@ class RemedySearch {
   }
 
   // The way that keeps most of the rows; of several the mildest.
-  std::optional<MemoryAdvice> with_most_rows() const {
+  std::optional<MemoryAdvice> with_most_rows(const std::vector<TrainConfig>& ways) const {
     std::optional<MemoryAdvice> best;
     int64_t most = 0;
-    for (const TrainConfig& way : ways_) {
-      const int64_t rows = fewer_rows(way, levels_to_try());
+    for (const TrainConfig& way : ways) {
+      const int64_t rows = most_rows(way, levels_to_try());
       if (rows <= most) continue;
       most = rows;
       best = with_rows(way, rows);
@@ -206,7 +215,6 @@ class RemedySearch {
   }
 
   const Setup& setup_;
-  std::vector<TrainConfig> ways_;
 };
 
 // "optimizer_state to fp8, master_weights to stochastic and ..."

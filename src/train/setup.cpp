@@ -193,13 +193,16 @@ std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
   return make_cpu_backend(static_cast<int>(config.num_threads));
 }
 
-Numerics numerics_from(const TrainConfig& config) {
+Numerics numerics_from(const TrainConfig& config, const Backend& backend) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;
   constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
   numerics.moments = kMoments[static_cast<size_t>(config.optimizer_state)];
   numerics.stochastic_weights = config.master_weights == TrainConfig::MasterWeights::Stochastic &&
                                 config.mixed_precision != Precision::Fp32;
+  // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
+  const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
+  if (backend.name() == "cuda" && !accumulates) numerics.gradients = numerics.dense();
   Fp8Config& fp8 = numerics.fp8;
   fp8.recipe = config.fp8_recipe;
   fp8.format = config.fp8_format;
@@ -277,10 +280,7 @@ void plan_run(Setup& setup) {
                 setup.model.max_positions, setup.model.name);
   }
   setup.memory = memory_limit(config, *setup.backend);
-  setup.numerics = numerics_from(config);
-  // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
-  const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
-  if (setup.backend->name() == "cuda" && !accumulates) setup.numerics.gradients = setup.numerics.dense();
+  setup.numerics = numerics_from(config, *setup.backend);
   if (const std::string note = format_note(setup.numerics.fp8);
       !note.empty() && setup.numerics.precision == Precision::Fp8) {
     log_info("{}", note);

@@ -46,6 +46,6 @@ Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nu
 
 // Parts that other commands use alone.
 std::unique_ptr<Backend> make_backend(const TrainConfig& config);
-Numerics numerics_from(const TrainConfig& config);
+Numerics numerics_from(const TrainConfig& config, const Backend& backend);
 
 }  // namespace octet

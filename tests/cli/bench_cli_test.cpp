@@ -56,6 +56,18 @@ TEST_F(BenchCli, MeasuresWhatTheConfigurationSays) {
   EXPECT_THAT(measured({"--fp8_recipe", "current", "--variants", "block"}), ElementsAre("block"));
 }
 
+TEST_F(BenchCli, SequencesOfRealModelsAreThoseOfADataset) {
+  const auto first_line = [&](const char* preset) {
+    return run_process(
+               OCTET_PROGRAM,
+               {"bench", "--device", "cpu", "--device_memory_limit_gb", "0.001", "--model_preset", preset},
+               folder.path())
+        .out;
+  };
+  EXPECT_THAT(first_line("gpt2"), HasSubstr("gpt2, 8 x 1024 tokens"));
+  EXPECT_THAT(first_line("gpt2-tiny"), HasSubstr("gpt2-tiny, 8 x 128 tokens"));
+}
+
 TEST_F(BenchCli, RefusesBeforeItMeasures) {
   expect_refused({"--variants", ""}, "--variants is empty");
   expect_refused({"--variants", "bf16,fp4"}, "'fp4' is none of bf16");

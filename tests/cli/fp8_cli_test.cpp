@@ -1,4 +1,4 @@
-// FP8 as a user of the command line meets it: labels, statistics, fallback, refusals and the plan.
+// FP8 as a user of the command line meets it: labels, statistics, fallback and refusals.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,11 +55,6 @@ class Fp8Cli : public testing::Test {
 
   TemporaryFolder folder_;
 };
-
-ProcessResult plan(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), {"plan", "--device", "cpu"});
-  return run_process(OCTET_PROGRAM, flags);
-}
 
 TEST_F(Fp8Cli, TheCpuSaysThatItEmulates) {
   const ProcessResult result = train_on_cpu({});
@@ -185,63 +180,6 @@ TEST_F(Fp8Cli, CudaWhereThereIsNoneIsRefused) {
   EXPECT_THAT(result.err,
               MatchesRegex("error: device: cuda was asked for, but .+; use device: cpu or auto\n"));
   EXPECT_FALSE(anything_written());
-}
-
-TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
-  const ProcessResult result = plan({"--gpu", "h200", "--fp8_skip_layers", "first:1,*.mlp.down"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  EXPECT_THAT(
-      result.out,
-      HasSubstr(
-          "llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 on NVIDIA H200 (planned)"));
-  const auto row = [&](const std::string& pattern) {
-    EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\n" + pattern + " *\n(.|\n)*"));
-  };
-  row("layers\\.0\\.attention\\.qkv +256 x 128 +3\\.5 % +BF16 +fp8_skip_layers: 'first:1'");
-  row("layers\\.1-3\\.attention\\.qkv +256 x 128 +10\\.6 % +FP8");
-  row("layers\\.1-3\\.mlp\\.down +128 x 384 +15\\.9 % +BF16 +fp8_skip_layers: '\\*\\.mlp\\.down'");
-  row("head +272 x 128 +3\\.7 % +BF16 +the head stays in BF16 unless fp8_head is set");
-  row("base matrices +84\\.6 % +56 %");
-  row("head +3\\.7 % +0 %");
-  row("attention +8\\.2 % +0 %");
-  row("other +3\\.4 % +0 %");
-  row("all +100\\.0 % +47\\.6 %");
-  for (const char* category : {"weights", "gradients", "optimizer", "activations", "workspace", "peak"}) {
-    row(std::string(category) + " +[0-9.]+ [KM]iB");
-  }
-  row("expected FP8/BF16 ratio of the matrix work on NVIDIA H200: 1\\.31x");
-}
-
-TEST(PlanCli, TheRatioFollowsTheCoverage) {
-  const auto last_line = [](const std::string& text) {
-    return text.substr(text.rfind('\n', text.size() - 2) + 1);
-  };
-  const std::string text = "expected FP8/BF16 ratio of the matrix work on NVIDIA H200: ";
-  EXPECT_EQ(last_line(plan({"--gpu", "h200", "--mixed_precision", "bf16"}).out), text + "1.00x\n");
-  // All products in FP8: (1/774 + 1/720 + 1/707) / (1/1396 + 1/1324 + 1/1220) = 1.79.
-  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head"}).out), text + "1.79x\n");
-  EXPECT_THAT(plan({}).out, Not(HasSubstr("ratio")));  // nothing was measured on a CPU
-}
-
-TEST(PlanCli, ASingleProductThatCannotHasItsReason) {
-  // 3 x 8 tokens: wgrad reduces over 24, which is no multiple of 16.
-  const ProcessResult result = plan({"--batch_size", "3", "--max_seq_length", "8"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("FP8/FP8/BF16"), HasSubstr("wgrad: 24 tokens in a micro-batch")));
-}
-
-TEST(PlanCli, Refusals) {
-  const ProcessResult unknown = plan({"--gpu", "x"});
-  EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_EQ(unknown.out, "");
-  EXPECT_EQ(unknown.err, "error: no rates were measured on a GPU called 'x'; known: h200\n");
-  const ProcessResult none = plan({"--gpu"});
-  EXPECT_EQ(none.exit_code, 2);
-  EXPECT_EQ(none.err, "error: --gpu needs the name of a GPU\n");
-  const ProcessResult glob = plan({"--fp8_skip_layers", "nowhere"});
-  EXPECT_EQ(glob.exit_code, 2);
-  EXPECT_THAT(glob.err, HasSubstr("'nowhere' matches no layer"));
 }
 
 }  // namespace

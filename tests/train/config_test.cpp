@@ -154,6 +154,23 @@ TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
   EXPECT_EQ(from_yaml("num_train_epochs: 2").max_steps, 0);
 }
 
+TEST(TrainConfig, PlansAreForTheDemoWithItsModelsOnly) {
+  const auto planned = [](const std::string& yaml) {
+    const test::TemporaryFolder folder;
+    return load_plan_config(folder.write("run.yaml", yaml), {});
+  };
+  for (const char* demo : {"seed: 1", "model_preset: gpt2-tiny", "model_preset: gpt2\ndataset: demo"}) {
+    EXPECT_TRUE(planned(demo).is_demo()) << demo;
+    EXPECT_EQ(planned(demo).max_seq_length, 128) << demo;
+  }
+  for (const char* own : {"model_preset: gpt2", "model_name_or_path: x-tiny", "dataset: a.txt"}) {
+    EXPECT_FALSE(planned(own).is_demo()) << own;
+    EXPECT_EQ(planned(own).max_seq_length, 1024) << own;
+    EXPECT_EQ(planned(own).sample_steps, 0) << own;
+  }
+  EXPECT_TRUE(from_yaml("model_preset: gpt2").is_demo());
+}
+
 TEST(TrainConfig, TheTargetBatchSizeSetsTheAccumulation) {
   TrainConfig config = from_yaml("target_effective_batch_size: 32\nbatch_size: 4");
   EXPECT_EQ(config.gradient_accumulation_steps, 8);

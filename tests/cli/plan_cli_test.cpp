@@ -1,0 +1,142 @@
+// octet plan from the command line.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+ProcessResult plan(std::vector<std::string> flags, const std::string& folder = "") {
+  flags.insert(flags.begin(), "plan");
+  return run_process(OCTET_PROGRAM, flags, folder);
+}
+ProcessResult plan_on_cpu(std::vector<std::string> flags) {
+  flags.insert(flags.end(), {"--device", "cpu"});
+  return plan(std::move(flags));
+}
+
+TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
+  const ProcessResult result = plan({"--gpu", "h200", "--fp8_skip_layers", "first:1,*.mlp.down"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(
+      result.out,
+      HasSubstr(
+          "llama-tiny: 820K parameters, 4 layers, width 128; 8 x 128 tokens; FP8 on NVIDIA H200 (planned)"));
+  const auto row = [&](const std::string& pattern) {
+    EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\n" + pattern + " *\n(.|\n)*"));
+  };
+  row("layers\\.0\\.attention\\.qkv +256 x 128 +3\\.5 % +BF16 +fp8_skip_layers: 'first:1'");
+  row("layers\\.1-3\\.attention\\.qkv +256 x 128 +10\\.6 % +FP8");
+  row("layers\\.1-3\\.mlp\\.down +128 x 384 +15\\.9 % +BF16 +fp8_skip_layers: '\\*\\.mlp\\.down'");
+  row("head +272 x 128 +3\\.7 % +BF16 +the head stays in BF16 unless fp8_head is set");
+  row("base matrices +84\\.6 % +56 %");
+  row("head +3\\.7 % +0 %");
+  row("attention +8\\.2 % +0 %");
+  row("other +3\\.4 % +0 %");
+  row("all +100\\.0 % +47\\.6 %");
+  for (const char* category : {"weights", "gradients", "optimizer", "activations", "workspace", "peak"}) {
+    row(std::string(category) + " +[0-9.]+ [KM]iB");
+  }
+  row("expected FP8/BF16 ratio of the matrix work on NVIDIA H200: 1\\.31x");
+}
+
+TEST(PlanCli, TheRatioFollowsTheCoverage) {
+  const auto last_line = [](const std::string& text) {
+    return text.substr(text.rfind('\n', text.size() - 2) + 1);
+  };
+  const std::string text = "expected FP8/BF16 ratio of the matrix work on NVIDIA H200: ";
+  for (const char* precision : {"bf16", "fp32"})
+    EXPECT_THAT(plan({"--gpu", "h200", "--mixed_precision", precision}).out, Not(HasSubstr("ratio")));
+  // All products in FP8: (1/774 + 1/720 + 1/707) / (1/1396 + 1/1324 + 1/1220) = 1.79.
+  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head"}).out), text + "1.79x\n");
+  EXPECT_THAT(plan_on_cpu({}).out, Not(HasSubstr("ratio")));  // nothing was measured on a CPU
+}
+
+TEST(PlanCli, ASingleProductThatCannotHasItsReason) {
+  // 3 x 8 tokens: wgrad reduces over 24, which is no multiple of 16.
+  const ProcessResult result = plan_on_cpu({"--batch_size", "3", "--max_seq_length", "8"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("FP8/FP8/BF16"), HasSubstr("wgrad: 24 tokens in a micro-batch")));
+}
+
+TEST(PlanCli, Refusals) {
+  const ProcessResult unknown = plan({"--gpu", "x"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.out, "");
+  EXPECT_EQ(unknown.err, "error: no rates were measured on a GPU called 'x'; known: h200\n");
+  const ProcessResult none = plan({"--gpu"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_EQ(none.err, "error: --gpu needs the name of a GPU\n");
+  const ProcessResult glob = plan_on_cpu({"--fp8_skip_layers", "nowhere"});
+  EXPECT_EQ(glob.exit_code, 2);
+  EXPECT_THAT(glob.err, HasSubstr("'nowhere' matches no layer"));
+}
+
+// The demo's samples count here as they do in its training.
+TEST(PlanCli, FitsWhereTrainingFits) {
+  const TemporaryFolder folder;
+  const auto train = [&](const std::string& limit) {
+    return run_process(
+        OCTET_PROGRAM,
+        {"train", "--dry_run", "--num_threads", "1", "--device", "cpu", "--device_memory_limit_gb", limit},
+        folder.path());
+  };
+  for (const char* limit : {"0.03", "0.033"}) {
+    const ProcessResult planned = plan_on_cpu({"--num_threads", "1", "--device_memory_limit_gb", limit});
+    const ProcessResult trained = train(limit);
+    const size_t at = planned.out.find("this does not fit: ");
+    EXPECT_EQ(at == std::string::npos, trained.exit_code == 0) << limit;
+    EXPECT_THAT(planned.out, HasSubstr("2.50 MiB beside it for samples"));
+    if (at != std::string::npos) {
+      const size_t begin = planned.out.find("the run", at);
+      EXPECT_EQ(trained.err, "error: " + planned.out.substr(begin));
+    }
+  }
+  EXPECT_EQ(train("0.03").exit_code, 2);
+}
+
+TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {
+  const ProcessResult real = plan({"--gpu", "h200", "--model_preset", "gpt2"});
+  ASSERT_EQ(real.exit_code, 0) << real.err;
+  EXPECT_THAT(real.out, AllOf(HasSubstr("8 x 1024 tokens"), Not(HasSubstr("samples"))));
+  EXPECT_THAT(real.err, HasSubstr("no dataset is named"));
+  const ProcessResult tiny = plan({"--gpu", "h200", "--model_preset", "gpt2-tiny"});
+  EXPECT_THAT(tiny.out, AllOf(HasSubstr("8 x 128 tokens"), HasSubstr("samples")));
+  EXPECT_EQ(tiny.err, "");
+}
+
+TEST(PlanCli, AutomaticBatchSizeThatFindsNoneIsNoError) {
+  const ProcessResult result = plan({"--gpu", "h200", "--model_preset", "qwen2.5-14b", "--auto_batch_size"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("this does not fit: even one sequence of 1024 tokens needs 220 GiB"));
+}
+
+TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {
+  const TemporaryFolder folder;
+  folder.write("text.txt", "some text\n");
+  EXPECT_THAT(plan({"--gpu", "h200", "--device", "cpu"}).err, HasSubstr("warning: device cpu has no effect"));
+  const auto warnings = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--device", "cpu"});
+    const ProcessResult result = plan(std::move(flags), folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(warnings({"--dataset", "text.txt"}), "");
+  EXPECT_EQ(warnings({"--dataset", "org/name"}), "");  // may be on the hub, which is not asked
+  EXPECT_THAT(warnings({"--dataset", "none.txt"}),
+              HasSubstr("warning: this run would not start: [dataset] none.txt"));
+  EXPECT_THAT(warnings({"--dataset", "none.jsonl"}), HasSubstr("none.jsonl: no such file"));
+  EXPECT_THAT(warnings({"--dataset", "text.txt", "--eval_dataset", "e*.txt"}), HasSubstr("[dataset] e*.txt"));
+  EXPECT_THAT(warnings({"--tokenizer", "/none"}), HasSubstr("[tokenizer] '/none' is not known"));
+}
+
+}  // namespace
+}  // namespace octet::test
