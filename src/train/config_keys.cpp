@@ -128,7 +128,9 @@ void add_batch_and_length(KeyTable<C>& keys) {
   keys.add("auto_batch_size", &C::auto_batch_size,
            "Pick the largest per_device_train_batch_size whose memory plan fits the device.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
-           "Memory the run may use on each device, in GiB (2^30 bytes). 0: what the device has.")
+           "Memory the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: what "
+           "it "
+           "has.")
       .at_least(0)
       .at_most(1e6);
 

@@ -49,7 +49,8 @@ struct MemoryRemedies {
   std::vector<MemoryAdvice> fitting;  // each alone makes the run fit; empty where nothing does
   MemoryAdvice least;                 // what takes the least memory; only where nothing fits
 };
-// Tries what takes less memory, the mildest first, in the order of docs/gpu.md.
+// Tries what takes less memory, the mildest first: gradient_checkpointing, which leaves results alone, then the head in
+// BF16, optimizer_state and master_weights. Fewer rows alone are another choice; more than that is tried where it must.
 MemoryRemedies find_remedies(const Setup& setup);
 
 // Empty, or that the run is larger than its memory, with what to change.
