@@ -135,7 +135,7 @@ TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {
               HasSubstr("warning: this run would not start: [dataset] none.txt"));
   EXPECT_THAT(warnings({"--dataset", "none.jsonl"}), HasSubstr("none.jsonl: no such file"));
   EXPECT_THAT(warnings({"--dataset", "text.txt", "--eval_dataset", "e*.txt"}), HasSubstr("[dataset] e*.txt"));
-  EXPECT_THAT(warnings({"--tokenizer", "/none"}), HasSubstr("[tokenizer] '/none' is not known"));
+  EXPECT_THAT(warnings({"--tokenizer", "/none"}), HasSubstr("this run would not start: [tokenizer] '/none'"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 namespace octet::test {
 namespace {
 
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
@@ -107,9 +108,8 @@ TEST_F(TrainCli, BadInputIsNamed) {
   EXPECT_THAT(error({{"--model_preset", "gpt2-tiny"}, {"--max_seq_length", "2048"}}),
               HasSubstr("1024 positions"));
   EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
-  EXPECT_THAT(
-      error({{"--device_memory_limit_gb", "0.001"}}),
-      HasSubstr("the run needs 15.9 MiB, the limit is 1.02 MiB (14.9 MiB are missing); no key makes it fit"));
+  EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}),
+              AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no key makes it fit")));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
   EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("[no_such_model] is no folder"));
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/log.h"
 #include "report/step_record.h"
+#include "support/captured_log.h"
 
 namespace octet {
 
@@ -30,19 +30,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// Keeps what is logged while it lives.
-class CapturedLog {
- public:
-  CapturedLog() {
-    previous_ = set_log_sink([this](LogLevel, std::string_view message) { messages.emplace_back(message); });
-  }
-  ~CapturedLog() { set_log_sink(previous_); }
-
-  std::vector<std::string> messages;
-
- private:
-  LogSink previous_;
-};
+using test::CapturedLog;
 
 inline std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

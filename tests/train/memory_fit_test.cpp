@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda_workspace.h"
-#include "base/log.h"
+#include "support/captured_log.h"
 #include "train/setup.h"
 
 namespace octet::test {
@@ -20,17 +20,6 @@ using testing::Not;
 using Flags = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int64_t kGib = int64_t{1} << 30;
-
-struct LogLines {
-  LogLines() {
-    previous = set_log_sink([this](LogLevel level, std::string_view message) {
-      text += std::string(level == LogLevel::Warning ? "warning: " : "") + std::string(message) + "\n";
-    });
-  }
-  ~LogLines() { set_log_sink(previous); }
-  LogSink previous;
-  std::string text;
-};
 
 TrainConfig config_of(const Flags& flags) {
   std::vector<std::string> arguments, errors;
@@ -75,7 +64,7 @@ MemoryRemedies followed_remedies(const Flags& flags) {
 }
 
 TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
-  const LogLines log;
+  const CapturedLog log;
   const Flags flags = {{"model_preset", "llama-3.1-8b"}, {"gradient_checkpointing", "none"}};
   const auto limited = [&](const char* gib) {
     Flags with_limit = flags;
@@ -86,14 +75,15 @@ TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
   EXPECT_EQ(above.memory.bytes, 138 * kGib);
   EXPECT_THAT(memory_shortage(above),
               HasSubstr("needs 152 GiB, the device has 138 GiB (13.6 GiB are missing)"));
-  EXPECT_THAT(log.text, HasSubstr("warning: device_memory_limit_gb 500 has no effect: H200 has 138 GiB"));
+  EXPECT_THAT(log.messages,
+              ElementsAre("device_memory_limit_gb 500 has no effect: H200 has 138 GiB for a run"));
   const octet::Setup below = limited("100");
   EXPECT_EQ(below.memory.bytes, 100 * kGib);
   EXPECT_THAT(memory_shortage(below), HasSubstr("needs 152 GiB, the limit is 100 GiB"));
 }
 
 TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
-  const LogLines quiet;
+  const CapturedLog quiet;
   const Flags large = {{"model_preset", "qwen2.5-14b"}, {"per_device_train_batch_size", "4"}};
   const auto with = [](Flags flags, const Flags& more) {
     for (const auto& flag : more) {
@@ -144,7 +134,7 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
 }
 
 TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
-  const LogLines quiet;
+  const CapturedLog quiet;
   Flags flags = {{"model_preset", "llama-3.1-8b"}, {"fp8_head", "true"}, {"gradient_checkpointing", "block"}};
   const int64_t need = need_of(on_h200(flags));
   const double short_of = static_cast<double>(need - (int64_t{1} << 20)) / static_cast<double>(kGib);
@@ -153,7 +143,7 @@ TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
 }
 
 TEST(MemoryFit, WhereNothingFitsItSaysSo) {
-  const LogLines log;
+  const CapturedLog log;
   const octet::Setup setup = on_h200({{"model_preset", "qwen2.5-14b"}, {"device_memory_limit_gb", "20"}});
   EXPECT_THAT(find_remedies(setup).fitting, IsEmpty());
   EXPECT_THAT(
@@ -163,7 +153,7 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
                       "it still needs 8"),
             HasSubstr("take a smaller model or raise the limit"), Not(HasSubstr("set "))));
   EXPECT_THROW(check_memory(setup), ConfigError);
-  EXPECT_THAT(log.text, Not(HasSubstr("gradient_checkpointing is")));  // none of its levels helps
+  EXPECT_THAT(log.messages, IsEmpty());  // no word of gradient_checkpointing: none of its levels helps
   const octet::Setup bare = on_h200({{"model_preset", "qwen2.5-14b"},
                                      {"mixed_precision", "bf16"},
                                      {"optimizer_state", "fp8"},
@@ -175,7 +165,7 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
 }
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
-  const LogLines log;
+  const CapturedLog quiet;
   const Flags flags = {{"model_preset", "llama-3.1-8b"}, {"optimizer_state", "bf16"}};
   const auto with = [&](const char* key, const char* value) {
     Flags more = flags;
@@ -190,7 +180,7 @@ TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
 }
 
 TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
-  const LogLines log;
+  const CapturedLog quiet;
   const Flags flags = {{"model_preset", "qwen2.5-14b"}, {"auto_batch_size", "true"}};
   const octet::Setup setup = on_h200(flags);
   EXPECT_EQ(setup.shape.rows, 1);
@@ -204,7 +194,7 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
 
 // Samples count for a plan and the batch size that it picks, not for a benchmark, which makes none.
 TEST(MemoryFit, SamplesCountWhereTheyAreMade) {
-  const LogLines quiet;
+  const CapturedLog quiet;
   const TrainConfig demo = config_of({{"auto_batch_size", "true"}, {"device_memory_limit_gb", "0.3"}});
   const auto plan = [&](bool makes_samples) {
     return make_model_setup(demo, make_planned_gpu("H200", 139 * kGib, 132), makes_samples);
