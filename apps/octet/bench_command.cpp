@@ -32,8 +32,8 @@ constexpr const char* kHelp =
     "'GEMM ceiling': the time that the model's matrix products (layers and head; forward, dgrad and wgrad,\n"
     "each once) would take alone, in the precision each runs in and at the rates measured on this GPU with\n"
     "large layers, as a share of the measured step; '-' without such rates (CPU, fp32, emulated FP8, ...).\n"
-    "Keys as for 'octet train --help': model_preset, max_seq_length (default 1024, 128 for the -tiny presets),\n"
-    "per_device_train_batch_size, ...\n";
+    "Keys as for 'octet train --help': model_preset, max_seq_length (1024 unless given, 128 for the -tiny\n"
+    "presets), per_device_train_batch_size, ...\n";
 
 constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
 
