@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "command.h"
 #include "report/table.h"
 #include "report/text.h"
+#include "run_arguments.h"
 #include "train/bench.h"
 
 namespace octet {
@@ -21,60 +21,37 @@ constexpr const char* kHelp =
     "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--profile]\n"
     "                   [--json FILE] [--key value]...\n\n"
     "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
-    "  --variants LIST     what is measured: bf16, fp32, delayed, current, block, mxfp8. It decides where\n"
-    "                      mixed_precision and fp8_recipe say otherwise. Default: bf16 and what these two\n"
-    "                      keys say, which is bf16,delayed where neither is given\n"
-    "  --bench_steps N     measured steps, the median counts; default 10\n"
-    "  --bench_warmup N    steps before; default 3\n"
-    "  --profile           also take the device time of every op in one more step, and print it by kind;\n"
-    "                      needs a GPU\n"
-    "  --json FILE         also write the figures there\n"
+    "All variants are planned before the first is measured, and run with the same batch size and the same\n"
+    "gradient_checkpointing: where these are automatic, with what all of them can run with.\n"
     "'GEMM ceiling': the time that the model's matrix products (layers and head; forward, dgrad and wgrad,\n"
     "each once) would take alone, in the precision each runs in and at the rates measured on this GPU with\n"
     "large layers, as a share of the measured step; '-' without such rates (CPU, fp32, emulated FP8, ...).\n"
     "Keys as for 'octet train --help': model_preset, max_seq_length (1024 unless given, 128 for the -tiny\n"
-    "presets), per_device_train_batch_size, ...\n";
+    "presets), per_device_train_batch_size, ..., and:\n";
 
 constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
 
-struct Request {
+struct BenchFlags {
   std::vector<std::string> variants;  // empty: those that the configuration says
-  BenchOptions options;
+  int64_t bench_steps = 10;
+  int64_t bench_warmup = 3;
+  bool profile = false;
   std::string json;
-  std::vector<std::string> rest;
 };
 
-int64_t positive(const std::string& flag, const std::string& text) {
-  const std::optional<int64_t> value = parse_int(text);
-  if (!value || *value < 1) fail_config("{} is '{}', expected a whole number of at least 1", flag, text);
-  return *value;
-}
-
-Request take_own_flags(std::span<const std::string> arguments) {
-  Request request;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const size_t equals = arguments[i].find('=');
-    const std::string flag = arguments[i].substr(0, equals);
-    if (arguments[i] == "--profile") {
-      request.options.profile = true;
-      continue;
-    }
-    if (flag != "--variants" && flag != "--bench_steps" && flag != "--bench_warmup" && flag != "--json") {
-      request.rest.push_back(arguments[i]);
-      continue;
-    }
-    if (equals == std::string::npos && i + 1 == arguments.size()) fail_config("{} needs a value", flag);
-    const std::string value = equals == std::string::npos ? arguments[++i] : arguments[i].substr(equals + 1);
-    if (flag == "--variants") {
-      request.variants = split_list(value);
-      if (request.variants.empty())
-        fail_config("--variants is empty, expected at least one of {}", kVariants);
-    }
-    if (flag == "--bench_steps") request.options.steps = positive(flag, value);
-    if (flag == "--bench_warmup") request.options.warmup = positive(flag, value);
-    if (flag == "--json") request.json = value;
-  }
-  return request;
+KeyTable<BenchFlags> bench_keys() {
+  KeyTable<BenchFlags> table;
+  table
+      .add("variants", &BenchFlags::variants,
+           fmt::format("What is measured: {}. It decides where mixed_precision and fp8_recipe say otherwise.",
+                       kVariants))
+      .note("bf16 and what these two keys say, which is bf16,delayed where neither is given");
+  table.add("bench_steps", &BenchFlags::bench_steps, "Measured steps, the median counts.").at_least(1);
+  table.add("bench_warmup", &BenchFlags::bench_warmup, "Steps before them.").at_least(1);
+  table.add("profile", &BenchFlags::profile,
+            "Also take the device time of every op in one more step, and print it by kind; needs a GPU.");
+  table.add("json", &BenchFlags::json, "Also write the figures to this file.");
+  return table;
 }
 
 // BF16, against which the other is compared, and what the configuration runs in.
@@ -176,30 +153,21 @@ nlohmann::json profile_json(const BenchResult& result) {
   return ops;
 }
 
-}  // namespace
+std::string model_name(const TrainConfig& config) {
+  return config.model_name_or_path.empty() ? config.model_preset : config.model_name_or_path;
+}
 
-int bench_command(std::span<const std::string> arguments) {
-  const Request request = take_own_flags(arguments);
-  std::vector<std::string> errors;
-  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), request.rest, errors);
-  if (parsed.help) {
-    fmt::print("{}", kHelp);
-    return kExitDone;
-  }
-  throw_config_errors(errors);
-  if (parsed.positionals.size() > 1) fail_config("octet bench takes one configuration file");
-  const TrainConfig base =
-      load_plan_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
-  std::vector<TrainConfig> configs;
-  const std::vector<std::string> variants =
-      request.variants.empty() ? configured_variants(base) : request.variants;
-  for (const std::string& variant : variants) configs.push_back(variant_config(base, variant));
-  if (!request.json.empty()) check_writable(request.json);
+std::string name_of(const BenchResult& result) {
+  return result.recipe.empty() ? result.precision : fmt::format("{} {}", result.precision, result.recipe);
+}
 
-  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n", base.model_preset,
-             base.per_device_train_batch_size, base.max_seq_length, base.gradient_accumulation_steps,
-             request.options.steps, request.options.warmup);
+double ratio_to_first(const BenchResult& result, const std::vector<BenchResult>& results) {
+  return result.tokens_per_second / results.front().tokens_per_second;
+}
+
+std::string results_text(const std::vector<BenchResult>& results) {
   Table table({{"precision"},
+               {"recompute"},
                {"ms/step", Align::Right},
                {"tokens/s", Align::Right},
                {"TFLOP/s", Align::Right},
@@ -207,50 +175,92 @@ int bench_command(std::span<const std::string> arguments) {
                {"memory", Align::Right},
                {"loss", Align::Right},
                {"against the first", Align::Right}});
-  BenchOptions options = request.options;
-  options.progress = [](const std::string& what) { log_info("{}", what); };
-  nlohmann::json figures = nlohmann::json::array();
-  std::string profiles;
-  double first_rate = 0;
-  for (const TrainConfig& config : configs) {
-    const BenchResult r = bench(config, options);
-    if (first_rate == 0) first_rate = r.tokens_per_second;
-    const double ratio = r.tokens_per_second / first_rate;
-    table.add_row({r.recipe.empty() ? r.precision : fmt::format("{} {}", r.precision, r.recipe),
-                   fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),
-                   rate_text(r.model_tflops),
+  for (const BenchResult& r : results) {
+    table.add_row({name_of(r), r.gradient_checkpointing, fmt::format("{:.2f}", r.step_ms),
+                   fmt::format("{:.0f}", r.tokens_per_second), rate_text(r.model_tflops),
                    r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
                    human_bytes(static_cast<double>(r.memory_bytes)), fmt::format("{:.4f}", r.loss),
-                   fmt::format("{:.2f}x", ratio)});
-    figures.push_back({{"model", base.model_preset},
-                       {"device", r.device},
-                       {"rows", r.rows},
-                       {"length", base.max_seq_length},
-                       {"gradient_accumulation_steps", r.accumulation},
-                       {"steps", options.steps},
-                       {"optimizer_state", config_text(base, "optimizer_state")},
-                       {"master_weights", config_text(base, "master_weights")},
-                       {"precision", r.precision},
-                       {"recipe", r.recipe},
-                       {"step_ms", r.step_ms},
-                       {"tokens_per_second", r.tokens_per_second},
-                       {"model_tflops", r.model_tflops},
-                       {"memory_bytes", r.memory_bytes},
-                       {"loss", r.loss},
-                       {"ratio", ratio},
-                       {"gemm_ceiling_share", nullptr}});
-    if (r.gemm_ceiling_share) figures.back()["gemm_ceiling_share"] = *r.gemm_ceiling_share;
-    if (r.profile.empty()) continue;
-    figures.back()["profile"] = profile_json(r);
-    profiles += fmt::format("\nOne step of {}{}{}, device time by kind:\n{}", r.precision,
-                            r.recipe.empty() ? "" : " ", r.recipe, profile_text(r));
+                   fmt::format("{:.2f}x", ratio_to_first(r, results))});
   }
-  fmt::print("{}{}", table.str(), profiles);
-  if (!request.json.empty()) {
-    std::ofstream file(request.json);
-    file << figures.dump(1) << "\n";
+  return table.str();
+}
+
+nlohmann::json results_json(const std::vector<BenchResult>& results, const TrainConfig& config,
+                            const BenchFlags& flags) {
+  nlohmann::json runs = nlohmann::json::array();
+  for (const BenchResult& r : results) {
+    nlohmann::json run = {{"model", model_name(config)},
+                          {"device", r.device},
+                          {"rows", r.rows},
+                          {"length", config.max_seq_length},
+                          {"gradient_accumulation_steps", r.accumulation},
+                          {"steps", flags.bench_steps},
+                          {"warmup_steps", flags.bench_warmup},
+                          {"optimizer_state", config_text(config, "optimizer_state")},
+                          {"master_weights", config_text(config, "master_weights")},
+                          {"gradient_checkpointing", r.gradient_checkpointing},
+                          {"cuda_graphs", r.cuda_graphs},
+                          {"deterministic", config.deterministic},
+                          {"precision", r.precision},
+                          {"recipe", r.recipe},
+                          {"fp8_format", r.fp8_format},
+                          {"fp8_head", r.fp8_head},
+                          {"step_ms", r.step_ms},
+                          {"tokens_per_second", r.tokens_per_second},
+                          {"model_tflops", r.model_tflops},
+                          {"memory_bytes", r.memory_bytes},
+                          {"loss", r.loss},
+                          {"ratio", ratio_to_first(r, results)},
+                          {"gemm_ceiling_share", nullptr}};
+    if (r.gemm_ceiling_share) run["gemm_ceiling_share"] = *r.gemm_ceiling_share;
+    if (!r.profile.empty()) run["profile"] = profile_json(r);
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace
+
+int bench_command(std::span<const std::string> arguments) {
+  const KeyTable<BenchFlags> own = bench_keys();
+  BenchFlags flags;
+  const RunArguments parsed = parse_run_arguments("bench", own, flags, arguments);
+  if (parsed.help) {
+    fmt::print("{}{}", kHelp, keys_help(own.keys()));
+    return kExitDone;
+  }
+  const TrainConfig base = load_plan_config(parsed.config_file, parsed.settings);
+  std::vector<BenchVariant> variants;
+  std::vector<TrainConfig> configs;
+  for (const std::string& name : flags.variants.empty() ? configured_variants(base) : flags.variants) {
+    configs.push_back(variant_config(base, name));
+    variants.push_back({name, configs.back()});
+  }
+  const bool on_gpu = runs_on_gpu(base);
+  if (flags.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU has no clock for single ops");
+  if (!flags.json.empty()) check_writable(flags.json);
+  warn_of_idle_settings(configs, on_gpu);
+
+  std::vector<BenchResult> results;
+  for (Setup& setup : plan_bench(variants)) {
+    results.push_back(
+        bench(std::move(setup), {.warmup = flags.bench_warmup,
+                                 .steps = flags.bench_steps,
+                                 .profile = flags.profile,
+                                 .progress = [](const std::string& what) { log_info("{}", what); }}));
+  }
+  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
+             results.front().rows, base.max_seq_length, results.front().accumulation, flags.bench_steps,
+             flags.bench_warmup, results_text(results));
+  for (const BenchResult& result : results) {
+    if (result.profile.empty()) continue;
+    fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
+  }
+  if (!flags.json.empty()) {
+    std::ofstream file(flags.json);
+    file << results_json(results, base, flags).dump(1) << "\n";
     file.close();
-    require(file.good(), "[{}] cannot be written", request.json);
+    require(file.good(), "[{}] cannot be written", flags.json);
   }
   return kExitDone;
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "command.h"
 #include "report/text.h"
+#include "run_arguments.h"
 #include "train/fp8_report.h"
 #include "train/gpu_rates.h"
 #include "train/overview.h"
@@ -17,60 +18,44 @@ constexpr const char* kHelp =
     "Shows what a run would do before it is started: every layer with its shape, share of the work and "
     "precision,\n"
     "why anything is not in FP8, the share of all work in FP8, and the memory plan. Nothing is trained.\n"
-    "--gpu NAME plans for a GPU that need not be there (h200): its memory, and the expected FP8/BF16 ratio "
-    "of "
-    "the\n"
-    "matrix work on it. Without it, the GPU of this machine is taken where it is known. Keys as for 'octet "
-    "train "
-    "--help'.\n"
     "Memory is counted as 'octet train' counts it. Where no dataset is named, a -tiny preset is taken for "
-    "the "
-    "demo\n"
+    "the demo\n"
     "(128 tokens, samples), and any other model for a run on a dataset: 1024 tokens, no samples unless "
     "sample_steps\n"
-    "asks for them.\n";
+    "asks for them. Keys as for 'octet train --help', and:\n";
 
-// Takes "--gpu NAME" or "--gpu=NAME" out of the arguments: it is no key of a run.
-std::string take_gpu(std::vector<std::string>& arguments) {
-  std::string gpu;
-  for (size_t i = 0; i < arguments.size();) {
-    if (arguments[i].starts_with("--gpu=")) {
-      gpu = arguments[i].substr(6);
-      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
-    } else if (arguments[i] == "--gpu") {
-      if (i + 1 == arguments.size()) fail_config("--gpu needs the name of a GPU");
-      gpu = arguments[i + 1];
-      const auto at = arguments.begin() + static_cast<std::ptrdiff_t>(i);
-      arguments.erase(at, at + 2);
-    } else {
-      ++i;
-    }
-  }
-  return gpu;
+struct PlanFlags {
+  std::string gpu;  // "": the one of this machine
+};
+
+KeyTable<PlanFlags> plan_keys() {
+  KeyTable<PlanFlags> table;
+  table.add("gpu", &PlanFlags::gpu,
+            "Plan for a GPU that need not be there (h200): its memory, and the expected FP8/BF16 ratio of "
+            "the matrix work on it. Without it, the GPU of this machine is taken where it is known.");
+  return table;
 }
 
 }  // namespace
 
-int plan_command(std::span<const std::string> given) {
-  std::vector<std::string> arguments(given.begin(), given.end());
-  std::string gpu = take_gpu(arguments);
-  if (!gpu.empty() && !gpu_rates(gpu))
-    fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
-  std::vector<std::string> errors;
-  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
+int plan_command(std::span<const std::string> arguments) {
+  const KeyTable<PlanFlags> own = plan_keys();
+  PlanFlags flags;
+  const RunArguments parsed = parse_run_arguments("plan", own, flags, arguments);
   if (parsed.help) {
-    fmt::print("{}", kHelp);
+    fmt::print("{}{}", kHelp, keys_help(own.keys()));
     return kExitDone;
   }
-  throw_config_errors(errors);
-  if (parsed.positionals.size() > 1) fail_config("octet plan takes one configuration file");
+  std::string& gpu = flags.gpu;
+  if (!gpu.empty() && !gpu_rates(gpu))
+    fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
   std::unique_ptr<Backend> planned;
   if (!gpu.empty()) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  const TrainConfig config =
-      load_plan_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  const TrainConfig config = load_plan_config(parsed.config_file, parsed.settings);
+  warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: --gpu {} says what is planned for", gpu);
   if (config.assumes_data)

@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "command.h"
+#include "run_arguments.h"
 #include "train/data_prepare.h"
 #include "train/data_setup.h"
 #include "train/model_folder.h"
@@ -25,47 +25,31 @@ constexpr const char* kHelp =
     "  tokenizer, num_threads, progress\n"
     "  eval_split, seed        the share of the examples, and the choice of them, for the validation split\n"
     "  shard_tokens            size of a shard\n"
-    "'octet train --help' describes them.\n\n"
-    "  --output DIR   Folder of the dataset: new, empty, or of an earlier call with the same options.\n"
-    "  -h, --help     Print this.\n";
+    "'octet train --help' describes them. Beside them:\n";
 
-// Takes "--output DIR" or "--output=DIR" out of the arguments: it is no key of a run.
-std::string take_output(std::vector<std::string>& arguments) {
+struct PrepareFlags {
   std::string output;
-  for (size_t i = 0; i < arguments.size();) {
-    const auto at = arguments.begin() + static_cast<std::ptrdiff_t>(i);
-    if (arguments[i].starts_with("--output=")) {
-      output = arguments[i].substr(9);
-      arguments.erase(at);
-    } else if (arguments[i] == "--output") {
-      if (i + 1 == arguments.size()) fail_config("--output needs the name of a folder");
-      output = arguments[i + 1];
-      arguments.erase(at, at + 2);
-    } else {
-      ++i;
-    }
-  }
-  return output;
+};
+
+KeyTable<PrepareFlags> prepare_keys() {
+  KeyTable<PrepareFlags> table;
+  table.add("output", &PrepareFlags::output,
+            "Folder of the dataset: new, empty, or of an earlier call with the same options.");
+  return table;
 }
 
 }  // namespace
 
-int prepare_command(std::span<const std::string> given) {
-  std::vector<std::string> arguments(given.begin(), given.end());
-  const std::string output = take_output(arguments);
-  std::vector<std::string> errors;
-  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
+int prepare_command(std::span<const std::string> arguments) {
+  const KeyTable<PrepareFlags> own = prepare_keys();
+  PrepareFlags flags;
+  const RunArguments parsed = parse_run_arguments("prepare", own, flags, arguments);
   if (parsed.help) {
-    fmt::print("{}", kHelp);
+    fmt::print("{}{}", kHelp, keys_help(own.keys()));
     return kExitDone;
   }
-  throw_config_errors(errors);
-  if (parsed.positionals.size() > 1) {
-    fail_config("octet prepare takes one configuration file, got '{}' and '{}'",
-                printable(parsed.positionals[0]), printable(parsed.positionals[1]));
-  }
-  TrainConfig config =
-      load_train_config(parsed.positionals.empty() ? "" : parsed.positionals[0], parsed.settings);
+  const std::string& output = flags.output;
+  TrainConfig config = load_train_config(parsed.config_file, parsed.settings);
   if (config.is_demo())
     fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
   if (output.empty()) fail_config("octet prepare needs --output DIR, the folder for shards and manifest");

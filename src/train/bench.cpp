@@ -1,12 +1,15 @@
 #include "train/bench.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
+#include <set>
 
+#include "base/log.h"
 #include "base/philox.h"
 #include "report/text.h"
 #include "train/gpu_rates.h"
-#include "train/setup.h"
 #include "train/step.h"
 
 namespace octet {
@@ -77,17 +80,72 @@ std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds
          matrix_seconds(*setup.transformer, *rates) / step_seconds;
 }
 
+// On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
+Setup plan_variant(const TrainConfig& config, std::unique_ptr<Backend>& device) {
+  Setup setup = make_model_setup(config, std::move(device));
+  check_memory(setup);
+  setup.transformer.reset();
+  device = std::move(setup.backend);
+  setup.config.device = device->name() == "cuda" ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
+  return setup;
+}
+
+// What is wrong with every variant in the same way is said once and of none.
+std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Backend>& device) {
+  std::vector<Setup> setups;
+  std::vector<std::string> named;
+  std::set<std::string> reasons;
+  bool is_usage = true;
+  const auto note = [&](const BenchVariant& variant, const Error& error) {
+    named.push_back(fmt::format("variant {}: {}", variant.name, error.what()));
+    reasons.insert(error.what());
+  };
+  for (const BenchVariant& variant : variants) {
+    try {
+      setups.push_back(plan_variant(variant.config, device));
+    } catch (const ConfigError& error) {
+      note(variant, error);
+    } catch (const Error& error) {
+      note(variant, error);
+      is_usage = false;
+    }
+  }
+  if (named.empty()) return setups;
+  const bool is_common = named.size() == variants.size() && reasons.size() == 1;
+  const std::string text = is_common ? *reasons.begin() : fmt::format("{}", fmt::join(named, "\n"));
+  if (is_usage) fail_config("{}", text);
+  fail("{}", text);
+}
+
 }  // namespace
 
-BenchResult bench(TrainConfig config, const BenchOptions& options) {
-  std::unique_ptr<Backend> backend = make_backend(config);
-  const bool on_gpu = backend->name() == "cuda";
-  if (options.profile && !on_gpu) {
-    fail_config("--profile needs a GPU: the {} backend ({}) has no clock for single ops", backend->name(),
-                backend->description());
+std::vector<Setup> plan_bench(std::span<const BenchVariant> variants) {
+  std::unique_ptr<Backend> device;
+  std::vector<Setup> setups = plan_variants(variants, device);
+  const auto rows = [](const Setup& setup) { return setup.shape.rows; };
+  const auto level = [](const Setup& setup) { return setup.shape.checkpointing; };
+  const int64_t fewest_rows = rows(*std::ranges::min_element(setups, {}, rows));
+  const Setup& highest = *std::ranges::max_element(setups, {}, level);
+  const Checkpointing highest_level = level(highest);
+  const TrainConfig::Checkpointing highest_key = highest.config.gradient_checkpointing;
+  for (size_t i = 0; i < setups.size(); ++i) {
+    if (rows(setups[i]) == fewest_rows && level(setups[i]) == highest_level) continue;
+    TrainConfig alike = variants[i].config;
+    alike.auto_batch_size = false;
+    alike.per_device_train_batch_size = fewest_rows;
+    apply_target_batch_size(alike);
+    alike.gradient_checkpointing = highest_key;
+    setups[i] = plan_variant(alike, device);
+    log_info("{} runs as the others do: batch size {}, gradient_checkpointing {}", variants[i].name,
+             fewest_rows, config_text(alike, "gradient_checkpointing"));
   }
-  Setup setup = make_model_setup(std::move(config), std::move(backend));
-  check_memory(setup);
+  return setups;
+}
+
+BenchResult bench(Setup setup, const BenchOptions& options) {
+  setup.backend = make_backend(setup.config);  // its own: no other variant leaves anything on it
+  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  const bool on_gpu = setup.backend->name() == "cuda";
   Transformer& model = *setup.transformer;
   const auto tell = [&](const std::string& what) {
     if (options.progress) options.progress(what);
@@ -128,7 +186,13 @@ BenchResult bench(TrainConfig config, const BenchOptions& options) {
   std::sort(times.begin(), times.end());
   result.step_ms = times[times.size() / 2];
   result.precision = setup.precision_label;
-  if (setup.numerics.precision == Precision::Fp8) result.recipe = config_text(setup.config, "fp8_recipe");
+  if (setup.numerics.precision == Precision::Fp8) {
+    result.recipe = config_text(setup.config, "fp8_recipe");
+    result.fp8_format = config_text(setup.config, "fp8_format");
+    result.fp8_head = setup.config.fp8_head;
+  }
+  result.gradient_checkpointing = config_text(setup.config, "gradient_checkpointing");
+  result.cuda_graphs = on_gpu && setup.shape.graphs;
   result.device = setup.backend->description();
   result.rows = setup.shape.rows;
   result.accumulation = accumulation;

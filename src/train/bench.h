@@ -2,11 +2,12 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ops/backend.h"
-#include "train/config.h"
+#include "train/setup.h"
 
 namespace octet {
 
@@ -18,10 +19,26 @@ struct BenchOptions {
       progress;  // told what is being done, since starting may take a while
 };
 
+// One of the runs that are compared.
+struct BenchVariant {
+  std::string name;  // of --variants
+  TrainConfig config;
+};
+
+// The variants before any of them is measured, in their order; nothing is allocated, and the device is free again.
+// What the configurations leave open is the same for all, so that only the precision is compared: the smallest of the
+// automatic batch sizes, and the highest of the automatic levels of gradient_checkpointing. Where one cannot run,
+// ConfigError or Error with its name.
+std::vector<Setup> plan_bench(std::span<const BenchVariant> variants);
+
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.
 struct BenchResult {
-  std::string precision;  // the label of the run
-  std::string recipe;     // empty unless FP8
+  std::string precision;               // the label of the run
+  std::string recipe;                  // empty unless FP8
+  std::string fp8_format;              // likewise
+  bool fp8_head = false;               // the head's products are in FP8
+  std::string gradient_checkpointing;  // the level that ran
+  bool cuda_graphs = false;            // micro-steps are recorded and replayed
   std::string device;
   int64_t rows = 0;  // of a micro-batch, found where auto_batch_size was asked for
   int64_t accumulation = 0;
@@ -36,7 +53,7 @@ struct BenchResult {
   std::vector<OpTime> profile;  // by op, those of a kind together
 };
 
-// Throws ConfigError before anything is measured where the device cannot do what is asked for.
-BenchResult bench(TrainConfig config, const BenchOptions& options);
+// Measures a variant of plan_bench.
+BenchResult bench(Setup setup, const BenchOptions& options);
 
 }  // namespace octet

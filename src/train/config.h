@@ -162,8 +162,10 @@ void resolve_defaults(TrainConfig& config);
 // The trainer calls it again once auto_batch_size has found per_device_train_batch_size.
 void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 
-// Settings that have no effect beside the others, in words; the trainer shows them as warnings.
-std::vector<std::string> idle_settings(const TrainConfig& config);
+// Settings that have no effect beside the others, in words. Of several runs side by side, which differ in their
+// precision: those that have none in any of them.
+std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
+void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 
 // The named key that `key` follows from and must not be given beside (auto_batch_size for
 // per_device_train_batch_size), or "" where there is none.

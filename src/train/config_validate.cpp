@@ -1,8 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <type_traits>
 #include <variant>
 
+#include "base/log.h"
 #include "train/config.h"
 
 namespace octet {
@@ -94,10 +97,16 @@ std::string_view decided_by(const TrainConfig& config, std::string_view key) {
   return "";
 }
 
-std::vector<std::string> idle_settings(const TrainConfig& config) {
-  std::vector<std::string> idle;
+namespace {
+
+struct IdleSetting {
+  std::string key, because;
+};
+
+std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu) {
+  std::vector<IdleSetting> idle;
   const auto note = [&](std::string_view key, std::string_view because) {
-    if (is_changed(config, key)) idle.push_back(fmt::format("{} has no effect: {}", key, because));
+    if (is_changed(config, key)) idle.push_back({std::string(key), std::string(because)});
   };
   const bool fp8 = config.mixed_precision == TrainConfig::Precision::Fp8;
   if (!fp8) {
@@ -126,7 +135,33 @@ std::vector<std::string> idle_settings(const TrainConfig& config) {
     for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
   }
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
+  if (!on_gpu && config.cuda_graphs == TrainConfig::CudaGraphs::On)
+    note("cuda_graphs", "the run is on the CPU");
   return idle;
+}
+
+}  // namespace
+
+std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  std::vector<std::vector<IdleSetting>> idle_in;
+  for (const TrainConfig& run : runs) idle_in.push_back(idle_settings_of(run, on_gpu));
+  std::vector<std::string> texts;
+  for (const IdleSetting& setting : idle_in.front()) {
+    std::vector<std::string> reasons;
+    bool in_all = true;
+    for (const std::vector<IdleSetting>& idle : idle_in) {
+      const auto found = std::ranges::find(idle, setting.key, &IdleSetting::key);
+      in_all = in_all && found != idle.end();
+      if (in_all && std::ranges::find(reasons, found->because) == reasons.end())
+        reasons.push_back(found->because);
+    }
+    if (in_all) texts.push_back(fmt::format("{} has no effect: {}", setting.key, fmt::join(reasons, ", ")));
+  }
+  return texts;
+}
+
+void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  for (const std::string& text : idle_settings(runs, on_gpu)) log_warning("{}", text);
 }
 
 }  // namespace octet

@@ -155,8 +155,8 @@ std::string local_model_folder(const std::string& name) {
 ModelFolder find_model(const std::string& name, bool best) {
   Env& env = posix_env();
   const std::string path = local_model_folder(name);
-  require(env.is_directory(path),
-          "[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
+  if (!env.is_directory(path))
+    fail_config("[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
   ModelFolder model;
   if (env.exists(join_path(path, kManifestName))) {
     require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
@@ -169,10 +169,12 @@ ModelFolder find_model(const std::string& name, bool best) {
     model.source = fmt::format("Hugging Face folder {}", path);
   } else {
     const std::vector<std::string> folders = checkpoint_folders(env, path);
-    require(!folders.empty(),
-            "[{}] is no model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
-            "checkpoints/step_N (a run)",
-            path, kManifestName);
+    if (folders.empty()) {
+      fail_config(
+          "[{}] is no model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
+          "checkpoints/step_N (a run)",
+          path, kManifestName);
+    }
     model = model_of_checkpoint(choose(env, folders, path, best));
   }
   if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;

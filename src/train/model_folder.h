@@ -24,8 +24,8 @@ struct ModelFolder {
 std::string local_model_folder(const std::string& name);
 
 // `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
-// checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. Error that says
-// what was looked for otherwise.
+// checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. ConfigError that
+// says what was looked for where the name leads to no model, Error where the model is broken.
 ModelFolder find_model(const std::string& name, bool best = false);
 
 // The tokenizer that the run of a checkpoint used, or the checkpoint's copy where that is gone; empty: not known.

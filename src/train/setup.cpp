@@ -193,6 +193,11 @@ std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
   return make_cpu_backend(static_cast<int>(config.num_threads));
 }
 
+bool runs_on_gpu(const TrainConfig& config) {
+  if (config.device == TrainConfig::Device::Auto) return probe_cuda().usable;
+  return config.device == TrainConfig::Device::Cuda;
+}
+
 Numerics numerics_from(const TrainConfig& config, const Backend& backend) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;

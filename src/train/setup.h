@@ -46,6 +46,8 @@ Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nu
 
 // Parts that other commands use alone.
 std::unique_ptr<Backend> make_backend(const TrainConfig& config);
+// Whether make_backend makes that of a GPU, or refuses because there is none.
+bool runs_on_gpu(const TrainConfig& config);
 Numerics numerics_from(const TrainConfig& config, const Backend& backend);
 
 }  // namespace octet

@@ -406,7 +406,7 @@ std::string as_comments(const std::string& text) {
 }  // namespace
 
 int train(TrainConfig config, Env& env) {
-  for (const std::string& remark : idle_settings(config)) log_warning("{}", remark);
+  warn_of_idle_settings({&config, 1}, runs_on_gpu(config));
   std::optional<RunLock> lock;
   std::optional<Checkpoint> checkpoint;
   if (!config.resume.empty()) {

@@ -67,6 +67,16 @@ TEST(PlanCli, ASingleProductThatCannotHasItsReason) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("FP8/FP8/BF16"), HasSubstr("wgrad: 24 tokens in a micro-batch")));
 }
 
+TEST(PlanCli, SettingsWithoutEffectAreNamed) {
+  EXPECT_EQ(plan_on_cpu({"--mixed_precision", "fp32", "--master_weights", "stochastic"}).err,
+            "warning: master_weights has no effect: mixed_precision is fp32\n");
+  EXPECT_EQ(plan_on_cpu({"--mixed_precision", "bf16", "--fp8_head"}).err,
+            "warning: fp8_head has no effect: mixed_precision is bf16\n");
+  EXPECT_EQ(plan_on_cpu({"--cuda_graphs", "on"}).err,
+            "warning: cuda_graphs has no effect: the run is on the CPU\n");
+  EXPECT_EQ(plan({"--cuda_graphs", "on", "--gpu", "h200"}).err, "");
+}
+
 TEST(PlanCli, Refusals) {
   const ProcessResult unknown = plan({"--gpu", "x"});
   EXPECT_EQ(unknown.exit_code, 2);
@@ -74,7 +84,13 @@ TEST(PlanCli, Refusals) {
   EXPECT_EQ(unknown.err, "error: no rates were measured on a GPU called 'x'; known: h200\n");
   const ProcessResult none = plan({"--gpu"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_EQ(none.err, "error: --gpu needs the name of a GPU\n");
+  EXPECT_EQ(none.err, "error: --gpu needs a value; expected UTF-8 text\n");
+  EXPECT_EQ(plan({"--gpu="}).err, "error: --gpu is empty; expected a value\n");
+  EXPECT_EQ(plan({"--gpu", "h200", "--gpu=h200"}).err, "error: --gpu is given twice\n");
+  EXPECT_EQ(plan({"--gpus", "h200"}).err, "error: unknown flag '--gpus'; did you mean '--gpu'?\n");
+  const ProcessResult folder = plan_on_cpu({"--model_name_or_path", "/nonexistent"});
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_THAT(folder.err, HasSubstr("[/nonexistent] is no folder"));
   const ProcessResult glob = plan_on_cpu({"--fp8_skip_layers", "nowhere"});
   EXPECT_EQ(glob.exit_code, 2);
   EXPECT_THAT(glob.err, HasSubstr("'nowhere' matches no layer"));

@@ -183,6 +183,9 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   EXPECT_THAT(error({"prepare", "--dataset", "empty.jsonl", "--output", "o3"}), HasSubstr("empty.jsonl"));
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl"}), HasSubstr("needs --output"));
   EXPECT_THAT(error({"prepare", "--output", "o4"}), HasSubstr("needs --dataset"));
+  EXPECT_THAT(error({"prepare", "--output="}), HasSubstr("--output is empty"));
+  EXPECT_THAT(error({"prepare", "--output", "o4", "--output", "o5"}), HasSubstr("--output is given twice"));
+  EXPECT_THAT(error({"prepare", "--outptu", "o4"}), HasSubstr("did you mean '--output'?"));
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "o5", "--chat_template", "chatml"}),
               HasSubstr("<|im_start|>"));
   ASSERT_EQ(run({"prepare", "--dataset", "chats.jsonl", "--output", "good"}).exit_code, 0);

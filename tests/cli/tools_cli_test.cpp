@@ -141,7 +141,7 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
   result = run_cpu({"generate", "model"});
   EXPECT_EQ(result.exit_code, 2);
   result = run_cpu({"generate", "nowhere", "--prompt_ids", "1"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("[nowhere] is no folder"));
   fs::remove(path("model/model.safetensors"));
   result = run_cpu({"generate", "model", "--prompt_ids", "1", "--print_ids"});

@@ -112,6 +112,7 @@ TEST_F(TrainCli, BadInputIsNamed) {
               AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no key makes it fit")));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
   EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("[no_such_model] is no folder"));
+  EXPECT_EQ(run(small_run("bad", {{"--model_name_or_path", "no_such_model"}})).exit_code, 2);
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
 }
 

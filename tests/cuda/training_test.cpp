@@ -144,10 +144,23 @@ TEST_F(CudaTraining, TooLargeARunIsRefusedWithWhatToChange) {
   config.per_device_train_batch_size = 512;
   config.max_seq_length = 4096;
   config.gradient_checkpointing = TrainConfig::Checkpointing::None;
-  const std::string said = error_of([&] { bench(config, {}); });
+  const std::string said = error_of([&] { plan_bench(std::vector<BenchVariant>{{"delayed", config}}); });
   for (const char* part :
        {"the run needs", "GiB", "per_device_train_batch_size (now 512)", "gradient_checkpointing"})
     EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+TEST_F(CudaTraining, BenchSaysThatItsStepsWereReplayed) {
+  TrainConfig config;
+  config.model_preset = "llama-tiny";
+  config.max_seq_length = 128;
+  for (const auto graphs : {TrainConfig::CudaGraphs::On, TrainConfig::CudaGraphs::Off}) {
+    config.cuda_graphs = graphs;
+    std::vector<octet::Setup> setups = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
+    const BenchResult result = bench(std::move(setups.front()), {.warmup = 1, .steps = 2});
+    EXPECT_EQ(result.cuda_graphs, graphs == TrainConfig::CudaGraphs::On);
+    EXPECT_GT(result.tokens_per_second, 0);
+  }
 }
 
 TEST_F(CudaTraining, ErrorsNameTheOp) {

@@ -273,16 +273,35 @@ TEST(TrainConfig, RandomConfigsRoundTrip) {
 }
 
 TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
-  EXPECT_THAT(idle_settings(load_train_config("", {})), ElementsAre());
-  EXPECT_THAT(idle_settings(from_yaml("mixed_precision: bf16\nfp8_recipe: block")),
+  const auto idle = [](const TrainConfig& config, bool on_gpu = true) {
+    return idle_settings({&config, 1}, on_gpu);
+  };
+  EXPECT_THAT(idle(load_train_config("", {})), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("mixed_precision: bf16\nfp8_recipe: block")),
               ElementsAre("fp8_recipe has no effect: mixed_precision is bf16"));
-  EXPECT_THAT(idle_settings(
-                  from_yaml("fp8_recipe: current\nfp8_margin: 2\nfp8_amax_history_len: 8\nfp8_interval: 1")),
-              ElementsAre("fp8_amax_history_len has no effect: fp8_recipe is current"));
-  EXPECT_THAT(idle_settings(from_yaml("fp8_recipe: block\nfp8_margin: 2")),
+  EXPECT_THAT(
+      idle(from_yaml("fp8_recipe: current\nfp8_margin: 2\nfp8_amax_history_len: 8\nfp8_interval: 1")),
+      ElementsAre("fp8_amax_history_len has no effect: fp8_recipe is current"));
+  EXPECT_THAT(idle(from_yaml("fp8_recipe: block\nfp8_margin: 2")),
               ElementsAre("fp8_margin has no effect: fp8_recipe is block"));
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: on"), false),
+              ElementsAre("cuda_graphs has no effect: the run is on the CPU"));
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: on"), true), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: off"), false), ElementsAre());
   // A resolved file names every key, and that alone is no reason to complain.
-  EXPECT_THAT(idle_settings(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
+  EXPECT_THAT(idle(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
+}
+
+// Of runs side by side a setting has an effect when it has one in any of them.
+TEST(TrainConfig, SettingsWithoutEffectInAnyOfSeveralRunsAreNamed) {
+  const std::string keys = "fp8_amax_history_len: 8\nfp8_head: true\n";
+  const TrainConfig bf16 = from_yaml(keys + "mixed_precision: bf16"), delayed = from_yaml(keys),
+                    current = from_yaml(keys + "fp8_recipe: current");
+  EXPECT_THAT(idle_settings(std::vector{bf16, delayed}, true), ElementsAre());
+  EXPECT_THAT(idle_settings(std::vector{delayed, bf16}, true), ElementsAre());
+  EXPECT_THAT(idle_settings(std::vector{bf16, current, bf16}, true),
+              ElementsAre("fp8_amax_history_len has no effect: mixed_precision is bf16, "
+                          "fp8_recipe is current"));
 }
 
 TEST(NearestName, TakesTheNearestAndRefusesTheFar) {
