@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "base/philox.h"
@@ -252,11 +254,14 @@ void gemms(Backend& backend, int64_t tokens, int64_t out, int64_t in) {
              [&] { backend.gemm_fp8(dw, dy8.colwise, x8.colwise, {.accumulate = true}); });
 }
 
-}  // namespace
+constexpr const char* kHelp =
+    "Usage: cuda_ops_bench [--once]\n\n"
+    "Times single ops of the CUDA backend at the shapes of real models, and prints TB/s of the elementwise\n"
+    "ones, attention's and the matrix products' TFLOP/s. Needs a GPU.\n"
+    "  --once       run every op a single time and print no figures, for a profiler of kernels\n"
+    "  -h, --help   print this\n";
 
-// With any argument each op runs once, for a profiler.
-int main(int argc, char**) {
-  Bench::once = argc > 1;
+void run_all() {
   const auto backend = make_cuda_backend({});
   Tensor workspace{nullptr, DType::U8, {int64_t{512} << 20}};
   const auto memory = backend->allocate(workspace.bytes());
@@ -277,5 +282,26 @@ int main(int argc, char**) {
   optimizer(*backend, 13824, 5120, true);
   gemms(*backend, 65536, 3072, 768);
   gemms(*backend, 8192, 28672, 4096);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view argument = argc > 1 ? argv[1] : "";
+  if (argument == "-h" || argument == "--help") {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  Bench::once = argument == "--once";
+  if (argc > 2 || (argc == 2 && !Bench::once)) {
+    fmt::print(stderr, "error: cuda_ops_bench takes --once or nothing\n");
+    return 2;
+  }
+  try {
+    run_all();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
   return 0;
 }
