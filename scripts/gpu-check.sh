@@ -98,7 +98,7 @@ benchmark() {
     rm -f "$log.json"
     # shellcheck disable=SC2086  # flags are words
     timeout 120 $octet bench --device cuda --model_preset "$preset" --per_device_train_batch_size "$rows" \
-      --max_seq_length 1024 --fp8_head --variants bf16,delayed --bench_steps 10 --json "$log.json" $flags > "$log.log" 2>&1 < /dev/null
+      --max_seq_length 1024 --gradient_checkpointing none --fp8_head --variants bf16,delayed --bench_steps 10 --json "$log.json" $flags > "$log.log" 2>&1 < /dev/null
     python3 - "$log.json" "$preset" "$rows" "$must" "$aim" "$peer" "$peer_bf16" <<'PYTHON' || failed=1
 import json, sys
 path, preset, rows, *figures = sys.argv[1:]

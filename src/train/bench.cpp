@@ -83,6 +83,7 @@ std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds
 // On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
 Setup plan_variant(const TrainConfig& config, std::unique_ptr<Backend>& device) {
   Setup setup = make_model_setup(config, std::move(device));
+  setup.precision_is_given = true;
   check_memory(setup);
   setup.transformer.reset();
   device = std::move(setup.backend);

@@ -126,7 +126,8 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("auto_batch_size", &C::auto_batch_size,
-           "Pick the largest per_device_train_batch_size whose memory plan fits the device.");
+           "Pick the largest per_device_train_batch_size (up to 4096) whose memory plan fits the device. Under "
+           "gradient_checkpointing auto that is the largest without recomputation, as long as one sequence fits so.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
            "Memory the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: what "
            "it "

@@ -280,9 +280,8 @@ void choose_tokenizer(TrainConfig& config, const std::string& of_model) {
     log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
                 config.model_name_or_path);
   }
-  // The run may be looked at from another folder.
-  std::error_code error;
-  if (config.tokenizer != "bytes" && fs::exists(config.tokenizer, error))
+  // The run may be looked at from another folder, and resumed after the tokenizer is gone.
+  if (config.tokenizer != "bytes")
     config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
 }
 
@@ -303,7 +302,8 @@ std::vector<std::string> missing_data(const TrainConfig& config) {
   if (!config.is_demo() && !config.assumes_data) attempt([&] { find(train_examples(config)); });
   if (!config.eval_dataset.empty() && config.eval_dataset != "demo")
     attempt([&] { find(eval_examples(config)); });
-  attempt([&] { make_tokenizer(config.tokenizer); });
+  if (config.resume.empty())
+    attempt([&] { make_tokenizer(config.tokenizer); });  // a checkpoint may have a copy
   return missing;
 }
 

@@ -96,7 +96,7 @@ class RemedySearch {
       add(with_rows(given, rows));
     if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
     // The last resort: no FP8 copies of weights, and half the size of fp32.
-    if (setup_.numerics.precision != Precision::Bf16 && !given.require_fp8) {
+    if (setup_.numerics.precision != Precision::Bf16 && !given.require_fp8 && !setup_.precision_is_given) {
       TrainConfig in_bf16 = given;
       in_bf16.mixed_precision = Precision::Bf16;
       ways = smaller_states(in_bf16);

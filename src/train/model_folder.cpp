@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "data/tokenizer.h"
 #include "io/checkpoint_manifest.h"
@@ -36,8 +37,21 @@ bool holds_tokenizer(const Checkpoint& checkpoint) {
   return std::ranges::any_of(kTokenizerNames, [&](const char* name) { return checkpoint.has_file(name); });
 }
 
-bool is_gone(const std::string& tokenizer) {
-  return tokenizer != "bytes" && !posix_env().exists(tokenizer);
+std::string absolute_path(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+// Whether the files of the tokenizer `name` are those that the checkpoint has copies of.
+bool has_copy_of(const Checkpoint& checkpoint, const std::string& name) {
+  Env& env = posix_env();
+  try {
+    return std::ranges::all_of(tokenizer_files(name), [&](const TokenizerFile& file) {
+      const auto copy = std::ranges::find(checkpoint.files, file.name, &CheckpointFile::name);
+      return copy != checkpoint.files.end() && copy->crc32c == crc32c(env.read_text(file.path));
+    });
+  } catch (const Error&) {  // it is gone, or broken
+    return false;
+  }
 }
 
 // Checksums of what a model is read from: the state of the training, several times as large, need not be looked at.
@@ -61,8 +75,7 @@ Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::
   }
   std::stable_sort(found.begin(), found.end(), [&](const CheckpointListing& a, const CheckpointListing& b) {
     if (best) return a.checkpoint.summary.loss < b.checkpoint.summary.loss;
-    return std::tuple(a.checkpoint.saved_at, a.checkpoint.sequence) >
-           std::tuple(b.checkpoint.saved_at, b.checkpoint.sequence);
+    return order_of(a.checkpoint) > order_of(b.checkpoint);
   });
   for (const CheckpointListing& listing : found) {
     try {
@@ -84,8 +97,9 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
     model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
     if (model.run) model.tokenizer = model.run->tokenizer;
-    if (is_gone(model.tokenizer) && holds_tokenizer(checkpoint)) model.tokenizer = checkpoint.path;
   }
+  // What the run read may have changed since, or be gone.
+  if (holds_tokenizer(checkpoint)) model.tokenizer = checkpoint.path;
   model.checkpoint = std::move(checkpoint);
   return model;
 }
@@ -97,15 +111,15 @@ std::string tokenizer_of(const Checkpoint& checkpoint) {
 }
 
 std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name) {
-  if (!is_gone(name) || !holds_tokenizer(checkpoint)) return name;
+  if (name == "bytes" || !holds_tokenizer(checkpoint)) return name;
   const std::optional<TrainConfig> run = model_of_checkpoint(checkpoint).run;
-  if (!run || run->tokenizer != std::filesystem::absolute(name).lexically_normal().string()) {
-    fail_config(
-        "[tokenizer] '{}' is not there; the checkpoint has a copy of the one it was trained with: "
-        "--tokenizer {}",
-        name, checkpoint.path);
-  }
-  return checkpoint.path;
+  if (run && absolute_path(run->tokenizer) == absolute_path(name))
+    return has_copy_of(checkpoint, name) ? name : checkpoint.path;
+  if (posix_env().exists(name)) return name;
+  fail_config(
+      "[tokenizer] '{}' is not there; the checkpoint has a copy of the one it was trained with: --tokenizer "
+      "{}",
+      name, checkpoint.path);
 }
 
 bool holds_checkpoints(Env& env, const std::string& directory) {
@@ -178,9 +192,6 @@ ModelFolder find_model(const std::string& name, bool best) {
     model = model_of_checkpoint(choose(env, folders, path, best));
   }
   if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
-  if (model.run && model.run->tokenizer != model.tokenizer) {
-    log_info("the tokenizer {} is gone, its copy in the checkpoint is used", model.run->tokenizer);
-  }
   model.config = read_hf_config(model.folder);
   return model;
 }

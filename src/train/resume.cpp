@@ -105,14 +105,16 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
     folders = checkpoint_folders(env, run_folder(config));
   }
   // A run that changed its precision has two folders; the newest state is where it stands.
-  std::optional<std::pair<int64_t, std::string>> newest;
+  std::optional<Checkpoint> newest;
+  std::string newest_folder;
   for (const std::string& folder : folders) {
     for (const CheckpointListing& listing : CheckpointStore(env, folder).list()) {
-      const int64_t saved_at = listing.checkpoint.saved_at;
-      if (!newest || saved_at > newest->first) newest = {saved_at, folder};
+      if (newest && order_of(listing.checkpoint) <= order_of(*newest)) continue;
+      newest = listing.checkpoint;
+      newest_folder = folder;
     }
   }
-  if (newest) return CheckpointStore(env, newest->second).open_latest();
+  if (newest) return CheckpointStore(env, newest_folder).open_latest();
   if (latest) return std::nullopt;
   fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
               config.resume);

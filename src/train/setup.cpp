@@ -257,8 +257,9 @@ void open_data(Setup& setup, const std::string& tokenizer_of_model, const Checkp
   const TrainConfig& config = setup.config;
   setup.tokenizer_source = resumed ? tokenizer_source(*resumed, config.tokenizer) : config.tokenizer;
   if (setup.tokenizer_source != config.tokenizer) {
-    log_info("data: the tokenizer {} is gone, its copy in {} is used", config.tokenizer,
-             setup.tokenizer_source);
+    log_warning("the tokenizer {} {}, the copy in {} is used", config.tokenizer,
+                posix_env().exists(config.tokenizer) ? "is not what the run began with" : "is gone",
+                setup.tokenizer_source);
   }
   setup.tokenizer = make_tokenizer(setup.tokenizer_source);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {

@@ -20,7 +20,7 @@ struct Setup {
   std::unique_ptr<Backend> backend;
   std::optional<ModelFolder> start;  // what model_name_or_path names, where it is given
   ModelConfig model;
-  std::string tokenizer_source;  // config.tokenizer, or a copy of it where that is gone
+  std::string tokenizer_source;  // config.tokenizer, or a checkpoint's copy of it
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingData data;
   Numerics numerics;            // after any fallback
@@ -29,6 +29,7 @@ struct Setup {
   MemoryLimit memory;
   RunShape shape;
   std::unique_ptr<Transformer> transformer;  // planned, not allocated
+  bool precision_is_given = false;           // mixed_precision is what is asked for, and not to be changed
   bool makes_samples = true;                 // where the configuration asks for them; a benchmark does not
   int64_t sampling_bytes = 0;                // what generating samples allocates beside the plan
   ScheduleConfig schedule;

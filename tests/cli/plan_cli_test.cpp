@@ -117,6 +117,7 @@ TEST(PlanCli, FitsWhereTrainingFits) {
     }
   }
   EXPECT_EQ(train("0.03").exit_code, 2);
+  EXPECT_EQ(train("0.033").exit_code, 0);
 }
 
 TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {

@@ -41,7 +41,7 @@ TEST_F(CheckpointTokenizer, IsInTheManifestOfEveryCheckpoint) {
       EXPECT_EQ(read_text(saved.file_path(name)), read_text(join_path(tokenizer, name))) << name;
     EXPECT_FALSE(fs::exists(join_path(saved.path, "notes.txt")));
   }
-  EXPECT_EQ(find_model(folder.path() + "/runs/run").tokenizer, tokenizer) << "while it is there";
+  EXPECT_EQ(find_model(folder.path() + "/runs/run").tokenizer, checkpoint("run", 12, false));
 }
 
 TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnIsGone) {
@@ -52,7 +52,7 @@ TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnIsGone) {
 
   Stderr log;
   ASSERT_EQ(train(with_tokenizer("halves", {{"resume", half}})), kExitDone);
-  EXPECT_THAT(log.text(), HasSubstr("tokenizer " + tokenizer + " is gone, its copy in " + half + " is used"));
+  EXPECT_THAT(log.text(), HasSubstr("tokenizer " + tokenizer + " is gone, the copy in " + half + " is used"));
   expect_equal_states(checkpoint("whole", 12, false), checkpoint("halves", 12, false));
   // And on from there: what a copy was read from is copied too.
   EXPECT_TRUE(open_checkpoint(posix_env(), checkpoint("halves", 12, false)).has_file("tokenizer.json"));
@@ -63,6 +63,36 @@ TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnIsGone) {
   const Exported exported = export_model(posix_env(), model, folder.path() + "/out", {});
   EXPECT_EQ(exported.tokenizer, "tokenizer.json, tokenizer_config.json");
   EXPECT_EQ(load_tokenizer(folder.path() + "/out")->fingerprint(), fingerprint);
+}
+
+// As a scheduler does it: the same command again and again, with a path that is relative and no longer there.
+TEST_F(CheckpointTokenizer, IsUsedByEveryRestart) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const auto run = [&](const char* steps) {
+    return train(
+        with_tokenizer("run", {{"tokenizer", "tokenizer"}, {"resume", "latest"}, {"max_steps", steps}}));
+  };
+  EXPECT_EQ(run("6"), kExitDone);
+  fs::rename("tokenizer", "elsewhere");
+  EXPECT_EQ(run("8"), kExitDone);
+  EXPECT_EQ(run("10"), kExitDone);
+  fs::current_path(before);
+}
+
+// Other ids behind the old path: neither the training nor what is made of it may notice.
+TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnHasChanged) {
+  ASSERT_EQ(train(with_tokenizer("whole")), kExitDone);
+  const std::string half = checkpoint("whole", 6, false);
+  const uint64_t fingerprint = load_tokenizer(tokenizer)->fingerprint();
+  folder.write("tokenizer/tokenizer.json", tiny_tokenizer({{"u", "n"}}).dump());
+  ASSERT_NE(load_tokenizer(tokenizer)->fingerprint(), fingerprint);
+
+  Stderr log;
+  ASSERT_EQ(train(with_tokenizer("halves", {{"resume", half}})), kExitDone);
+  EXPECT_THAT(log.text(), HasSubstr("is not what the run began with, the copy in " + half + " is used"));
+  expect_equal_states(checkpoint("whole", 12, false), checkpoint("halves", 12, false));
+  EXPECT_EQ(make_tokenizer(find_model(half).tokenizer)->fingerprint(), fingerprint);
 }
 
 // A name with a mistake in it must not pass for the tokenizer that the run had.

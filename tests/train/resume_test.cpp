@@ -182,5 +182,22 @@ TEST_F(Resume, TheStartModelMayBeGone) {
   EXPECT_EQ(train(again), kExitDone);
 }
 
+// Checkpoints of both precisions from one second, in which times say nothing: the further one counts.
+TEST_F(Resume, GoesOnFromTheFurtherOneOfASecond) {
+  const auto run = [&](const char* precision, const char* steps) {
+    return config(
+        "run",
+        {{"resume", "latest"}, {"mixed_precision", precision}, {"max_steps", steps}, {"save_steps", steps}});
+  };
+  int64_t step = 0;
+  for (const char* precision : {"bf16", "fp8", "bf16", "fp8"}) {
+    step += 2;
+    ASSERT_EQ(train(run(precision, std::to_string(step).c_str())), kExitDone);
+    const std::optional<Checkpoint> found = find_checkpoint(posix_env(), run(precision, "99"));
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->step, step) << precision;
+  }
+}
+
 }  // namespace
 }  // namespace octet::test
