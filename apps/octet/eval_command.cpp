@@ -101,13 +101,13 @@ int eval_command(std::span<const std::string> arguments) {
   app.add_option("--tokenizer", options.tokenizer, "Default: what the model came with");
   app.add_option("--max_seq_length", options.max_seq_length,
                  "Tokens of a window; default: the model's positions, at most 1024")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app.add_option("--batch_size", options.batch_size,
                  "Windows at a time; changes speed and memory, not the result")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   app.add_option("--batches", options.batches, "At most so many batches; 0: the whole dataset")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_flag("--json", options.json, "Print a JSON object");
   options.device.add_to(app, {"fp32", "bf16", "fp8"});

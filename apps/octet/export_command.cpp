@@ -21,7 +21,7 @@ int export_command(std::span<const std::string> arguments) {
                  "Its files go into the folder; default: what the model came with");
   app.add_option("--max_shard_size_gb", shard_gb,
                  "Weights above this are cut into files of at most this size")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   if (!parse_arguments(app, arguments)) return kExitDone;
   if (!dtype.empty()) options.dtype = dtype == "bf16" ? SafeDType::BF16 : SafeDType::F32;

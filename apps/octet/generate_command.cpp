@@ -233,13 +233,13 @@ int generate_command(std::span<const std::string> arguments) {
   app.add_option("--tokenizer", options.tokenizer,
                  "bytes, a tokenizer file or a folder; default: what the model came with");
   app.add_option("--max_new_tokens", options.sample.max_tokens, "At most so many")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   app.add_option("--temperature", options.sample.temperature, "0: always the most likely token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_option("--top_k", options.sample.top_k, "Draw from the k most likely tokens; 0: from all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   app.add_option("--top_p", options.sample.top_p,
                  "Draw from the most likely tokens that together have this probability; 1: from all")
       ->check(CLI::Range(0.0, 1.0));

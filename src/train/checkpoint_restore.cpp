@@ -220,13 +220,13 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Tr
   if (!fp8) {
     if (saved)
       remarks.push_back(
-          "FP8 to BF16: the checkpoint's FP8 scales are left aside, weights and moments are kept");
+          "from FP8: the checkpoint's FP8 scales are left aside, weights and moments are kept");
     return;
   }
   const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed;
   const char* anew = delayed ? "found anew from the first micro-batch" : "made anew with every tensor";
   if (!saved) {
-    remarks.push_back(fmt::format("BF16 to FP8: the scales are {}, weights and moments are kept", anew));
+    remarks.push_back(fmt::format("to FP8: the scales are {}, weights and moments are kept", anew));
     return;
   }
   const std::string path = checkpoint.file_path(checkpoint_file::kFp8);

@@ -149,6 +149,15 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
   EXPECT_THAT(result.err, HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
 }
 
+TEST_F(ToolsCli, NumbersAreCheckedAndDashesAreUnderscores) {
+  const ProcessResult number = run({"generate", "nowhere", "--max-new-tokens", "-1"});
+  EXPECT_EQ(number.exit_code, 2);
+  EXPECT_THAT(number.err, HasSubstr("--max_new_tokens: is '-1', expected a number of at least 1"));
+  EXPECT_THAT(run({"export", "nowhere", "--output", "o", "--max-shard-size-gb=0"}).err,
+              HasSubstr("--max_shard_size_gb: is '0', expected a number above 0"));
+  EXPECT_THAT(run({"eval", "nowhere", "--dataset", "t", "--batch-size", "4"}).err, HasSubstr("nowhere"));
+}
+
 TEST_F(ToolsCli, TheModelsPositionsEndTheText) {
   write_golden_folder("gpt2", path("model"));  // 24 positions
   const ProcessResult result = run_cpu({"generate", "model", "--prompt_ids", "1 2 3 4", "--print_ids",
