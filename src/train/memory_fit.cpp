@@ -1,6 +1,7 @@
 #include "train/memory_fit.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -69,10 +70,14 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
 
 int64_t dividing_batch(const TrainConfig& config, int64_t most) {
   const int64_t target = config.target_effective_batch_size;
-  if (target == 0) return most;
-  int64_t rows = std::min(most, target);
-  while (target % rows != 0) --rows;
-  return rows;
+  if (target > 0) most = std::min(most, target);
+  const int64_t sixteenths = std::gcd<int64_t>(16, config.max_seq_length);
+  const int64_t step = config.mixed_precision == Precision::Fp8 ? 16 / sixteenths : 1;
+  for (int64_t rows = most - most % step; rows > 0; rows -= step) {
+    if (target == 0 || target % rows == 0) return rows;
+  }
+  while (target > 0 && target % most != 0) --most;
+  return most;
 }
 
 namespace {

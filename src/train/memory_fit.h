@@ -35,7 +35,8 @@ TrainConfig::Checkpointing key_of(Checkpointing level);
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
                       int64_t memory);
-// The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly.
+// The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly and, where that can be, the
+// tokens of a micro-batch in sixteens: FP8 has no gradient of weights for others.
 int64_t dividing_batch(const TrainConfig& config, int64_t most);
 
 struct KeyChange {

@@ -243,8 +243,10 @@ Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend, const Ch
   setup.backend = backend ? std::move(backend) : make_backend(setup.config);
   if (resumed) {
     setup.model = read_hf_config(resumed->path);
-    if (!setup.config.model_preset.empty())
-      refuse_other_preset(setup.config.model_preset, setup.model, resumed->path);
+    if (const std::string& preset = setup.config.model_preset; !preset.empty()) {
+      refuse_other_preset(preset, setup.model, resumed->path);
+      setup.model.name = preset;
+    }
     return setup;
   }
   if (!setup.config.model_name_or_path.empty()) setup.start = find_model(setup.config.model_name_or_path);

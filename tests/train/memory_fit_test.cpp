@@ -179,6 +179,24 @@ TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
   EXPECT_NE(with("per_device_train_batch_size", "13").shape.checkpointing, Checkpointing::None);
 }
 
+// The weights' gradients have FP8 products for tokens in sixteens alone.
+TEST(MemoryFit, RowsKeepTheTokensInSixteens) {
+  const auto rows = [](const Flags& flags, int64_t most) { return dividing_batch(config_of(flags), most); };
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}}, 29), 28);
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}, {"mixed_precision", "bf16"}}, 29), 29);
+  EXPECT_EQ(rows({{"max_seq_length", "1024"}}, 29), 29);
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}}, 1), 1) << "where it cannot be";
+  EXPECT_EQ(
+      rows({{"max_seq_length", "1000"}, {"target_effective_batch_size", "60"}, {"auto_batch_size", "true"}},
+           29),
+      20);
+  EXPECT_EQ(
+      rows({{"max_seq_length", "1000"}, {"target_effective_batch_size", "9"}, {"auto_batch_size", "true"}},
+           29),
+      9)
+      << "nor here";
+}
+
 TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
   const CapturedLog quiet;
   const Flags flags = {{"model_preset", "qwen2.5-14b"}, {"auto_batch_size", "true"}};
