@@ -139,7 +139,7 @@ class CudnnAttention final : public AttentionEngine {
   // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
   static constexpr size_t kMostPlans = 64;
   static constexpr int kMostCandidates = 3;
-  static constexpr int64_t kMostWorkspace = int64_t{4} << 30;
+  static constexpr int64_t kMostWorkspace = int64_t{4} << 30;  // of packed documents; the model needs the rest
 
   static void check_status(cudnnStatus_t status, const char* what) {
     require(status == CUDNN_STATUS_SUCCESS, "[cuda] {}: cuDNN says {}", what, cudnnGetErrorString(status));
