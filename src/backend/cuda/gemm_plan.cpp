@@ -169,8 +169,6 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
       handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
       static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
   plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
-  std::erase_if(plan->candidates,
-                [](const auto& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
 
   if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
