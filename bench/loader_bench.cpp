@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/philox.h"
-#include "data/packed_loader.h"
+#include "data/loading/packed_loader.h"
 
 using namespace octet;
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Checks that includes under src/ follow the dependency direction of the house:
 
-    base <- tensor <- ops <- backend, precision <- model <- train <- apps
+    base <- tensor <- ops <- backend, precision <- model
     io, report, dist see base and tensor; data sees io too, because it maps its files through it
+    config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
+    <- train (what happens during training) <- bench <- apps
 
 and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
 Usage: check_includes.py REPOSITORY. Prints each include that breaks the rule; exits 1 if there is one.
@@ -11,6 +13,7 @@ import pathlib
 import re
 import sys
 
+FOUNDATION = {"base", "tensor", "ops", "precision", "model", "data", "io", "report"}
 ALLOWED = {
     "base": {"base"},
     "tensor": {"base", "tensor"},
@@ -22,7 +25,14 @@ ALLOWED = {
     "io": {"base", "tensor", "io"},
     "report": {"base", "tensor", "report"},
     "dist": {"base", "tensor", "dist"},
-    "train": {"base", "tensor", "ops", "backend", "precision", "model", "data", "io", "report", "dist", "train"},
+    "config": FOUNDATION | {"config"},
+    "hf": FOUNDATION | {"hf"},
+    "generate": FOUNDATION | {"generate"},
+    "checkpoint": FOUNDATION | {"config", "hf", "checkpoint"},
+    "demo": FOUNDATION | {"generate", "demo"},
+    "plan": FOUNDATION | {"backend", "dist", "config", "hf", "generate", "checkpoint", "plan"},
+    "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "train"},
+    "bench": FOUNDATION | {"backend", "config", "plan", "train", "bench"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvtx|nvml)")

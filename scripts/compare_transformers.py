@@ -107,7 +107,7 @@ def batch_of(tokens, step, size):
 
 
 def learning_rate(step, steps):
-    """As src/train/schedule.cpp: the last warm-up step has the peak, the last step of all the minimum."""
+    """As src/config/schedule.cpp: the last warm-up step has the peak, the last step of all the minimum."""
     peak, warmup = OPTIMIZER["learning_rate"], OPTIMIZER["warmup_steps"]
     if step < warmup:
         return peak * (step + 1) / warmup

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/unicode_tables.inc from the Unicode data files (Debian package unicode-data, 15.0.0).
+"""Writes src/data/tokenizer/unicode_tables.inc from the Unicode data files (Debian package unicode-data, 15.0.0).
 
 Ids must equal those of the `tokenizers` library, whose parts follow different versions of Unicode:
   - \\p{L}, \\p{N}, \\s (Oniguruma 6.9.10) and \\w (Rust's regex): Unicode 16.0. Characters of 15.1 and 16.0 are not in
@@ -15,7 +15,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "src/data/unicode_tables.inc"
+OUTPUT = ROOT / "src/data/tokenizer/unicode_tables.inc"
 NFC_AGE = (9, 0)
 
 LETTER, NUMBER, SPACE, WORD, NFC_ACTIVE = 1, 2, 4, 8, 16

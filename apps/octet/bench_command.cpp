@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "bench/bench.h"
 #include "command.h"
 #include "report/table.h"
 #include "report/text.h"
 #include "run_arguments.h"
-#include "train/bench.h"
 
 namespace octet {
 namespace {

@@ -1,11 +1,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/model_folder.h"
 #include "cli.h"
 #include "command.h"
 #include "report/table.h"
 #include "report/text.h"
-#include "train/model_folder.h"
 
 namespace octet {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config.h"
+#include "config/config.h"
 #include "train/exit_codes.h"
 
 namespace octet {

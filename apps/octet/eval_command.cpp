@@ -2,14 +2,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "checkpoint/model_folder.h"
 #include "cli.h"
 #include "command.h"
-#include "data/dataset.h"
+#include "data/datasets/dataset.h"
+#include "hf/hf_folder.h"
+#include "plan/setup.h"
 #include "report/text.h"
 #include "train/evaluate.h"
-#include "train/hf_folder.h"
-#include "train/model_folder.h"
-#include "train/setup.h"
 
 namespace octet {
 namespace {

@@ -1,8 +1,8 @@
 #include "base/log.h"
+#include "checkpoint/export.h"
 #include "cli.h"
 #include "command.h"
 #include "report/text.h"
-#include "train/export.h"
 
 namespace octet {
 

@@ -3,13 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "checkpoint/model_folder.h"
 #include "cli.h"
 #include "command.h"
-#include "data/stream_decoder.h"
-#include "train/generate.h"
-#include "train/hf_folder.h"
-#include "train/model_folder.h"
-#include "train/setup.h"
+#include "data/tokenizer/stream_decoder.h"
+#include "generate/generate.h"
+#include "hf/hf_folder.h"
+#include "plan/setup.h"
 
 namespace octet {
 namespace {

@@ -11,7 +11,7 @@ namespace {
 std::string configuration_markdown() {
   return fmt::format(
       "# Configuration\n\n"
-      "<!-- Written by `octet keys --markdown > docs/configuration.md`; edit src/train/config_keys.cpp "
+      "<!-- Written by `octet keys --markdown > docs/configuration.md`; edit src/config/config_keys.cpp "
       "instead. -->\n\n"
       "`octet train [CONFIG.yaml] [--key value]...` reads its keys from a YAML file and from flags.\n\n"
       "- The file is one flat map: `key: value` lines. Nested maps, duplicate keys and unknown keys are "

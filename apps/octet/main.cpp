@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
-#include "train/data_prepare.h"
+#include "plan/data_prepare.h"
 
 namespace octet {
 
@@ -38,8 +38,10 @@ int run_program(std::span<const std::string> arguments) {
   app.set_version_flag("--version", "octet " OCTET_VERSION, "Print the version and exit");
   app.footer(
       "'octet COMMAND --help' lists what a command takes.\n"
-      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 3 no finite gradient for three steps, 4 three "
-      "checkpoints\ncould not be saved, 75 stopped by a signal and saved (go on with --resume latest), 128 + N ended "
+      "Exit codes: 0 done, 1 failure, 2 wrong usage or configuration, 3 no finite gradient for three steps, "
+      "4 three "
+      "checkpoints\ncould not be saved, 75 stopped by a signal and saved (go on with --resume latest), 128 + "
+      "N ended "
       "at once by signal N.");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   for (const Command& command : commands())

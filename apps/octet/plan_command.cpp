@@ -3,12 +3,12 @@
 #include "backend/cuda_workspace.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "bench/gpu_rates.h"
 #include "command.h"
+#include "plan/coverage.h"
+#include "plan/overview.h"
 #include "report/text.h"
 #include "run_arguments.h"
-#include "train/fp8_report.h"
-#include "train/gpu_rates.h"
-#include "train/overview.h"
 
 namespace octet {
 namespace {

@@ -2,11 +2,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/model_folder.h"
 #include "command.h"
+#include "plan/data_prepare.h"
+#include "plan/data_setup.h"
 #include "run_arguments.h"
-#include "train/data_prepare.h"
-#include "train/data_setup.h"
-#include "train/model_folder.h"
 
 namespace octet {
 namespace {

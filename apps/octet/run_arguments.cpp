@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "train/config.h"
+#include "config/config.h"
 
 namespace octet {
 

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "command.h"
-#include "data/stream_decoder.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/stream_decoder.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace octet {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/resume.h"
 #include "command.h"
-#include "train/resume.h"
 #include "train/trainer.h"
 
 namespace octet {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 namespace octet {
 namespace {
@@ -11,9 +12,9 @@ template <int mantissa, int bias>
 float decode(uint8_t code) {
   const int exponent = (code & 0x7F) >> mantissa;
   const int fraction = code & ((1 << mantissa) - 1);
-  const float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
-                                    : std::ldexp(static_cast<float>(fraction + (1 << mantissa)),
-                                                 exponent - bias - mantissa);
+  const float value =
+      exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
+                    : std::ldexp(static_cast<float>(fraction + (1 << mantissa)), exponent - bias - mantissa);
   return code & 0x80 ? -value : value;
 }
 
@@ -21,7 +22,8 @@ using ValueTable = std::array<float, 256>;
 
 ValueTable make_table(float (*value_of)(uint8_t)) {
   ValueTable table;
-  for (int code = 0; code < 256; ++code) table[static_cast<size_t>(code)] = value_of(static_cast<uint8_t>(code));
+  for (int code = 0; code < 256; ++code)
+    table[static_cast<size_t>(code)] = value_of(static_cast<uint8_t>(code));
   return table;
 }
 
@@ -51,6 +53,29 @@ uint8_t to_e8m0_round_up(float x) {
   const uint32_t fraction = bits & 0x7FFFFF;
   if (exponent == 0) return static_cast<uint8_t>(fraction > 0x400000 ? 1 : 0);
   return static_cast<uint8_t>(std::min<uint32_t>(exponent + (fraction != 0), 254));
+}
+
+bool all_finite(std::span<const std::byte> bytes, DType dtype) {
+  // A float is not finite when all bits of its exponent are set.
+  bool finite = true;
+  if (dtype == DType::F32) {
+    const auto count = static_cast<int64_t>(bytes.size() / 4);
+#pragma omp parallel for reduction(&& : finite)
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 4 * i, 4);
+      finite = finite && (bits & 0x7F800000u) != 0x7F800000u;
+    }
+  } else if (dtype == DType::BF16) {
+    const auto count = static_cast<int64_t>(bytes.size() / 2);
+#pragma omp parallel for reduction(&& : finite)
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 2 * i, 2);
+      finite = finite && (bits & 0x7F80u) != 0x7F80u;
+    }
+  }
+  return finite;
 }
 
 }  // namespace octet

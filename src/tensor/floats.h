@@ -1,8 +1,10 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "tensor/dtype.h"
 
@@ -15,7 +17,9 @@ struct Bf16 {
   uint16_t bits = 0;
 };
 
-constexpr float to_float(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+constexpr float to_float(Bf16 x) {
+  return std::bit_cast<float>(uint32_t{x.bits} << 16);
+}
 
 constexpr Bf16 to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -26,13 +30,17 @@ constexpr Bf16 to_bf16(float x) {
 }
 
 // The value of x after a trip through bf16.
-constexpr float round_to_bf16(float x) { return to_float(to_bf16(x)); }
+constexpr float round_to_bf16(float x) {
+  return to_float(to_bf16(x));
+}
 
 constexpr float kE4M3Max = 448.0f;
 constexpr float kE5M2Max = 57344.0f;
 
 // The largest finite value of an FP8 format.
-constexpr float fp8_max(DType format) { return format == DType::E5M2 ? kE5M2Max : kE4M3Max; }
+constexpr float fp8_max(DType format) {
+  return format == DType::E5M2 ? kE5M2Max : kE4M3Max;
+}
 
 namespace detail {
 
@@ -65,12 +73,18 @@ inline uint8_t encode_fp8(float x) {
 // E4M3 (OCP "fn": no infinities, NaN = 0x7F and 0xFF) and E5M2 (IEEE-like). Saturating: finite values and
 // infinities beyond the largest finite value become that value with their sign; NaN becomes 0x7F whatever its sign;
 // -0 stays -0; subnormals are exact. These are the semantics of the GPU's satfinite conversions.
-inline uint8_t to_e4m3(float x) { return detail::encode_fp8<3, -6, 0x7E>(x); }
-inline uint8_t to_e5m2(float x) { return detail::encode_fp8<2, -14, 0x7B>(x); }
+inline uint8_t to_e4m3(float x) {
+  return detail::encode_fp8<3, -6, 0x7E>(x);
+}
+inline uint8_t to_e5m2(float x) {
+  return detail::encode_fp8<2, -14, 0x7B>(x);
+}
 float from_e4m3(uint8_t code);
 float from_e5m2(uint8_t code);
 
-inline uint8_t to_fp8(float x, DType format) { return format == DType::E5M2 ? to_e5m2(x) : to_e4m3(x); }
+inline uint8_t to_fp8(float x, DType format) {
+  return format == DType::E5M2 ? to_e5m2(x) : to_e4m3(x);
+}
 inline float from_fp8(uint8_t code, DType format) {
   return format == DType::E5M2 ? from_e5m2(code) : from_e4m3(code);
 }
@@ -84,5 +98,8 @@ constexpr float from_e8m0(uint8_t code) {
 }
 // The smallest E8M0 value that is not below x (x > 0 and finite); clamped to [2^-127, 2^127].
 uint8_t to_e8m0_round_up(float x);
+
+// Whether every value of host bytes (fp32 or bf16; other types count as finite) is finite.
+bool all_finite(std::span<const std::byte> bytes, DType dtype);
 
 }  // namespace octet

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "model/transformer.h"
-#include "train/data_setup.h"
+#include "plan/data_setup.h"
 
 namespace octet {
 

@@ -39,29 +39,6 @@ void SpikeDetector::restore(std::span<const double> window, int spikes_in_a_row)
   spikes_in_a_row_ = spikes_in_a_row;
 }
 
-bool all_finite(std::span<const std::byte> bytes, DType dtype) {
-  // A float is not finite when all bits of its exponent are set.
-  bool finite = true;
-  if (dtype == DType::F32) {
-    const auto count = static_cast<int64_t>(bytes.size() / 4);
-#pragma omp parallel for reduction(&& : finite)
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t bits = 0;
-      std::memcpy(&bits, bytes.data() + 4 * i, 4);
-      finite = finite && (bits & 0x7F800000u) != 0x7F800000u;
-    }
-  } else if (dtype == DType::BF16) {
-    const auto count = static_cast<int64_t>(bytes.size() / 2);
-#pragma omp parallel for reduction(&& : finite)
-    for (int64_t i = 0; i < count; ++i) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, bytes.data() + 2 * i, 2);
-      finite = finite && (bits & 0x7F80u) != 0x7F80u;
-    }
-  }
-  return finite;
-}
-
 std::string describe_nonfinite_gradients(Backend& backend, const ParameterSet& parameters) {
   int64_t bad = 0;
   const Parameter* uppermost = nullptr;

@@ -11,9 +11,6 @@
 
 namespace octet {
 
-// Steps without a finite gradient, and saves that fail, in a row: this many end a run.
-constexpr int kMaxFailuresInARow = 3;
-
 // Tells a loss that jumps out of what the run has shown lately. The candidate is judged against the losses before it,
 // never against a window that it stands in itself: there, no value of 128 can be more than 11.27 deviations away.
 class SpikeDetector {
@@ -45,8 +42,5 @@ class SpikeDetector {
 // Where gradients stopped being finite, in words: backward goes from the head down, so the uppermost parameter
 // whose gradient is not finite is the nearest to the cause. Empty when all are finite. Waits for the device.
 std::string describe_nonfinite_gradients(Backend& backend, const ParameterSet& parameters);
-
-// Whether every value of host bytes (fp32 or bf16; other types count as finite) is finite.
-bool all_finite(std::span<const std::byte> bytes, DType dtype);
 
 }  // namespace octet

@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "base/log.h"
+#include "checkpoint/model_folder.h"
+#include "checkpoint/resume.h"
 #include "report/text.h"
-#include "train/model_folder.h"
-#include "train/resume.h"
 
 namespace octet {
 namespace {

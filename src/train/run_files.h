@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/checkpoint_saver.h"
+#include "config/config.h"
 #include "report/metrics.h"
 #include "report/tensorboard.h"
-#include "train/checkpoint_saver.h"
-#include "train/config.h"
 
 namespace octet {
 

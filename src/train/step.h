@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "data/loader.h"
+#include "config/schedule.h"
+#include "data/loading/loader.h"
 #include "model/transformer.h"
-#include "train/schedule.h"
 
 namespace octet {
 

@@ -7,20 +7,22 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/signals.h"
+#include "checkpoint/resume.h"
+#include "demo/demo_exam.h"
+#include "generate/generate.h"
+#include "hf/hf_folder.h"
+#include "plan/coverage.h"
+#include "plan/overview.h"
 #include "report/console.h"
 #include "report/text.h"
-#include "train/demo_exam.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
-#include "train/fp8_report.h"
-#include "train/generate.h"
+#include "train/fp8_stats.h"
 #include "train/guards.h"
-#include "train/hf_folder.h"
-#include "train/overview.h"
-#include "train/resume.h"
 #include "train/run_files.h"
-#include "train/signals.h"
 #include "train/step.h"
+#include "train/summary.h"
 
 namespace octet {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "io/env.h"
-#include "train/setup.h"
+#include "plan/setup.h"
 
 namespace octet {
 

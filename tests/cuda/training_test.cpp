@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "bench/bench.h"
 #include "support/tiny_run.h"
-#include "train/bench.h"
 
 namespace octet::test {
 namespace {

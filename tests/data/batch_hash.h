@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "data/batch.h"
+#include "data/loading/batch.h"
 
 namespace octet {
 

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "data/stream_decoder.h"
-#include "data/tokenizer.h"
-#include "data/unicode.h"
+#include "data/tokenizer/stream_decoder.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/unicode.h"
 #include "temporary_folder.h"
 #include "tiny_tokenizer.h"
 

@@ -1,4 +1,4 @@
-#include "data/bytes_tokenizer.h"
+#include "data/tokenizer/bytes_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

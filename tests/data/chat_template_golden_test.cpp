@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/chat_template.h"
-#include "data/hf_tokenizer.h"
+#include "data/chat/chat_template.h"
+#include "data/tokenizer/hf_tokenizer.h"
 #include "tiny_tokenizer.h"
 
 namespace octet {

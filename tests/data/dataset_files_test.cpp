@@ -1,4 +1,4 @@
-#include "data/dataset_files.h"
+#include "data/datasets/dataset_files.h"
 
 #include <gmock/gmock.h>
 
@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/dataset_presets.h"
-#include "data/manifest.h"
+#include "data/datasets/dataset_presets.h"
+#include "data/shards/manifest.h"
 #include "temporary_folder.h"
 
 namespace octet {

@@ -1,12 +1,12 @@
-#include "data/dataset.h"
+#include "data/datasets/dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/bytes_tokenizer.h"
-#include "data/demo_stories.h"
+#include "data/datasets/demo_stories.h"
+#include "data/tokenizer/bytes_tokenizer.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"
 

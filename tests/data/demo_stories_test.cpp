@@ -1,4 +1,4 @@
-#include "data/demo_stories.h"
+#include "data/datasets/demo_stories.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "data/document_source.h"
+#include "data/shards/document_source.h"
 
 namespace octet {
 

@@ -1,4 +1,4 @@
-#include "data/example_reader.h"
+#include "data/records/example_reader.h"
 
 #include <gmock/gmock.h>
 
@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/bytes_tokenizer.h"
-#include "data/hf_tokenizer.h"
-#include "data/record_reader.h"
+#include "data/records/record_reader.h"
+#include "data/tokenizer/bytes_tokenizer.h"
+#include "data/tokenizer/hf_tokenizer.h"
 #include "temporary_folder.h"
 #include "tiny_tokenizer.h"
 

@@ -1,4 +1,4 @@
-#include "data/packed_loader.h"
+#include "data/loading/packed_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "batch_hash.h"
-#include "data/prefetcher.h"
+#include "data/loading/prefetcher.h"
 #include "document_support.h"
 #include "support/error_of.h"
 

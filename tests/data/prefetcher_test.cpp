@@ -1,4 +1,4 @@
-#include "data/prefetcher.h"
+#include "data/loading/prefetcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

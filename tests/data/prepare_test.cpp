@@ -1,4 +1,4 @@
-#include "data/prepare.h"
+#include "data/datasets/prepare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "base/crc32c.h"
 #include "base/philox.h"
-#include "data/bytes_tokenizer.h"
+#include "data/tokenizer/bytes_tokenizer.h"
 #include "io/fault_env.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"

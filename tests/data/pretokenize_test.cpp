@@ -1,4 +1,4 @@
-#include "data/pretokenize.h"
+#include "data/tokenizer/pretokenize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

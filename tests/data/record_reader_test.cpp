@@ -1,4 +1,4 @@
-#include "data/record_reader.h"
+#include "data/records/record_reader.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "data/shard.h"
+#include "data/shards/shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/token_source.h"
+#include "data/shards/token_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/bytes_tokenizer.h"
+#include "data/tokenizer/bytes_tokenizer.h"
 #include "document_support.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"

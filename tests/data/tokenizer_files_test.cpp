@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/hf_tokenizer.h"
+#include "data/tokenizer/hf_tokenizer.h"
 #include "temporary_folder.h"
 #include "tiny_tokenizer.h"
 

@@ -1,4 +1,4 @@
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-#include "data/conversation.h"
-#include "data/record_reader.h"
+#include "data/chat/conversation.h"
+#include "data/records/record_reader.h"
 
 namespace {
 

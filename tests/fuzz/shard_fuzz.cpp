@@ -7,7 +7,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "data/document_support.h"
-#include "data/packed_loader.h"
+#include "data/loading/packed_loader.h"
 
 namespace {
 

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/hf_tokenizer.h"
-#include "data/stream_decoder.h"
 #include "data/tiny_tokenizer.h"
-#include "data/unicode.h"
+#include "data/tokenizer/hf_tokenizer.h"
+#include "data/tokenizer/stream_decoder.h"
+#include "data/tokenizer/unicode.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "hf/hf_folder.h"
 #include "support/golden_model.h"
-#include "train/hf_folder.h"
 
 namespace octet {
 namespace {

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "hf/hf_folder.h"
 #include "support/golden_model.h"
-#include "train/hf_folder.h"
 
 namespace octet::test {
 namespace {

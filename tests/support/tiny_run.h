@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "data/loader.h"
+#include "data/loading/loader.h"
 #include "model/transformer.h"
 #include "train/step.h"
 

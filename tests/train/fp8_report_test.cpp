@@ -1,6 +1,7 @@
 // What users are told of FP8: statistics as JSON, warnings about saturation, shares of the work.
 
-#include "train/fp8_report.h"
+#include "plan/coverage.h"
+#include "train/fp8_stats.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

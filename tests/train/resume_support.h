@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/resume.h"
+#include "config/config.h"
+#include "hf/hf_folder.h"
 #include "model/transformer.h"
 #include "support/process.h"
-#include "train/config.h"
-#include "train/hf_folder.h"
-#include "train/resume.h"
 
 namespace octet::test {
 

@@ -1,6 +1,6 @@
 // Runs that are resumed: to the bit, in another precision, and from which of their checkpoints.
 
-#include "train/resume.h"
+#include "checkpoint/resume.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,208 @@
+#include "bench/bench.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "base/log.h"
+#include "base/philox.h"
+#include "bench/gpu_rates.h"
+#include "report/text.h"
+#include "train/step.h"
+
+namespace octet {
+namespace {
+
+// A few batches made beforehand, in turn: a run has its batches read ahead, so that making them must not be timed.
+class RandomTokens final : public BatchSource {
+ public:
+  RandomTokens(int64_t rows, int64_t length, int64_t vocab) {
+    for (uint64_t number = 0; number < 4; ++number) batches_.push_back(make(rows, length, vocab, number));
+  }
+
+  void next(Batch& batch) override { batch = batches_[static_cast<size_t>(count_++) % batches_.size()]; }
+  LoaderState state() const override { return {0, count_}; }
+  void set_state(const LoaderState& state) override { count_ = state.next_sample; }
+  double epoch() const override { return 0; }
+
+ private:
+  static Batch make(int64_t rows, int64_t length, int64_t vocab, uint64_t number) {
+    const Philox random(1, number);
+    const int64_t n = rows * length;
+    Batch batch;
+    batch.rows = rows;
+    batch.length = length;
+    batch.tokens.resize(static_cast<size_t>(n));
+    batch.targets.resize(batch.tokens.size());
+    batch.positions.resize(batch.tokens.size());
+    for (int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      batch.tokens[at] =
+          static_cast<int32_t>(random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(vocab)));
+      batch.positions[at] = static_cast<int32_t>(i % length);
+      if (i % length == 0) batch.document_starts.push_back(static_cast<int32_t>(i));
+    }
+    for (int64_t i = 0; i < n; ++i)
+      batch.targets[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>((i + 1) % n)];
+    batch.document_starts.push_back(static_cast<int32_t>(n));
+    batch.target_count = n;
+    return batch;
+  }
+
+  std::vector<Batch> batches_;
+  int64_t count_ = 0;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Multiply-adds of the matrices three times, of causal attention's two products likewise.
+double model_flops(const Transformer& model) {
+  const ModelConfig& c = model.config();
+  const auto n = static_cast<double>(model.shape().tokens());
+  double matrices = 0;
+  for (const Linear* linear : model.linears()) {
+    matrices += static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
+  }
+  return 6 * matrices * n +
+         6 * static_cast<double>(c.layers * c.attention().out_width() * model.shape().length) * n;
+}
+
+std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds) {
+  const std::optional<GpuRates> rates =
+      setup.backend->name() == "cuda" ? gpu_rates(setup.backend->description()) : std::nullopt;
+  const bool emulated = setup.numerics.precision == Precision::Fp8 && setup.precision_label != "FP8";
+  if (!rates || emulated || setup.numerics.precision == Precision::Fp32) return std::nullopt;
+  return static_cast<double>(setup.config.gradient_accumulation_steps) *
+         matrix_seconds(*setup.transformer, *rates) / step_seconds;
+}
+
+// On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
+Setup plan_variant(const TrainConfig& config, std::unique_ptr<Backend>& device) {
+  Setup setup = make_model_setup(config, std::move(device));
+  setup.precision_is_given = true;
+  check_memory(setup);
+  setup.transformer.reset();
+  device = std::move(setup.backend);
+  setup.config.device = device->name() == "cuda" ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
+  return setup;
+}
+
+// What is wrong with every variant in the same way is said once and of none.
+std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Backend>& device) {
+  std::vector<Setup> setups;
+  std::vector<std::string> named;
+  std::set<std::string> reasons;
+  bool is_usage = true;
+  const auto note = [&](const BenchVariant& variant, const Error& error) {
+    named.push_back(fmt::format("variant {}: {}", variant.name, error.what()));
+    reasons.insert(error.what());
+  };
+  for (const BenchVariant& variant : variants) {
+    try {
+      setups.push_back(plan_variant(variant.config, device));
+    } catch (const ConfigError& error) {
+      note(variant, error);
+    } catch (const Error& error) {
+      note(variant, error);
+      is_usage = false;
+    }
+  }
+  if (named.empty()) return setups;
+  const bool is_common = named.size() == variants.size() && reasons.size() == 1;
+  const std::string text = is_common ? *reasons.begin() : fmt::format("{}", fmt::join(named, "\n"));
+  if (is_usage) fail_config("{}", text);
+  fail("{}", text);
+}
+
+}  // namespace
+
+std::vector<Setup> plan_bench(std::span<const BenchVariant> variants) {
+  std::unique_ptr<Backend> device;
+  std::vector<Setup> setups = plan_variants(variants, device);
+  const auto rows = [](const Setup& setup) { return setup.shape.rows; };
+  const auto level = [](const Setup& setup) { return setup.shape.checkpointing; };
+  const int64_t fewest_rows = rows(*std::ranges::min_element(setups, {}, rows));
+  const Setup& highest = *std::ranges::max_element(setups, {}, level);
+  const Checkpointing highest_level = level(highest);
+  const TrainConfig::Checkpointing highest_key = highest.config.gradient_checkpointing;
+  for (size_t i = 0; i < setups.size(); ++i) {
+    if (rows(setups[i]) == fewest_rows && level(setups[i]) == highest_level) continue;
+    TrainConfig alike = variants[i].config;
+    alike.auto_batch_size = false;
+    alike.per_device_train_batch_size = fewest_rows;
+    apply_target_batch_size(alike);
+    alike.gradient_checkpointing = highest_key;
+    setups[i] = plan_variant(alike, device);
+    log_info("{} runs as the others do: batch size {}, gradient_checkpointing {}", variants[i].name,
+             fewest_rows, config_text(alike, "gradient_checkpointing"));
+  }
+  return setups;
+}
+
+BenchResult bench(Setup setup, const BenchOptions& options) {
+  setup.backend = make_backend(setup.config);  // its own: no other variant leaves anything on it
+  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+  const bool on_gpu = setup.backend->name() == "cuda";
+  Transformer& model = *setup.transformer;
+  const auto tell = [&](const std::string& what) {
+    if (options.progress) options.progress(what);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  tell(fmt::format("{}: {} on {}", setup.precision_label,
+                   human_bytes(static_cast<double>(model.plan().peak_bytes())),
+                   setup.backend->description()));
+  model.allocate();
+  model.parameters().initialise(*setup.backend, 3);
+  model.weights_changed();
+  setup.backend->synchronize();
+  tell(fmt::format("weights after {:.1f} s; first step{}", seconds_since(begin),
+                   on_gpu ? " (times GEMM algorithms that are not in the cache)" : ""));
+  RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
+  OptimizerOptions optimizer;
+  optimizer.schedule = {
+      .type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
+  const int64_t accumulation = setup.config.gradient_accumulation_steps;
+  StepRunner runner(model, *setup.backend, tokens, accumulation, optimizer, {});
+
+  BenchResult result;
+  std::vector<double> times;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    result.loss = runner.train_step(step, false).loss;
+    const double ms = 1e3 * seconds_since(start);
+    if (step == 0)
+      tell(fmt::format("first step after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
+    if (step >= options.warmup) times.push_back(ms);
+  }
+  if (options.profile) {
+    require(setup.backend->start_profile(), "[bench] --profile: the {} backend has no clock for single ops",
+            setup.backend->name());
+    runner.train_step(options.warmup + options.steps, false);
+    result.profile = setup.backend->finish_profile();
+  }
+  std::sort(times.begin(), times.end());
+  result.step_ms = times[times.size() / 2];
+  result.precision = setup.precision_label;
+  if (setup.numerics.precision == Precision::Fp8) {
+    result.recipe = config_text(setup.config, "fp8_recipe");
+    result.fp8_format = config_text(setup.config, "fp8_format");
+    result.fp8_head = setup.config.fp8_head;
+  }
+  result.gradient_checkpointing = config_text(setup.config, "gradient_checkpointing");
+  result.cuda_graphs = on_gpu && setup.shape.graphs;
+  result.device = setup.backend->description();
+  result.rows = setup.shape.rows;
+  result.accumulation = accumulation;
+  const auto work = static_cast<double>(accumulation);
+  result.tokens_per_second = work * static_cast<double>(setup.shape.tokens()) / result.step_ms * 1e3;
+  result.model_tflops = work * model_flops(model) / result.step_ms / 1e9;
+  result.gemm_ceiling_share = gemm_ceiling_share(setup, result.step_ms / 1e3);
+  result.memory_bytes = model.allocated_bytes();
+  return result;
+}
+
+}  // namespace octet

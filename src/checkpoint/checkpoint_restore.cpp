@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/checkpoint.h"
+#include "hf/hf_folder.h"
+#include "ops/stochastic.h"
+#include "tensor/floats.h"
+
+namespace octet {
+namespace {
+
+enum class Moment { Mean, Square };  // v is kept as its square root where it is e4m3
+
+float value_of(float stored, Moment moment) {
+  return moment == Moment::Square ? stored * stored : stored;
+}
+
+bool is_finite(const SafeTensor& tensor) {
+  if (tensor.dtype == SafeDType::F32) return all_finite(tensor.bytes, DType::F32);
+  return tensor.dtype != SafeDType::BF16 || all_finite(tensor.bytes, DType::BF16);
+}
+
+// A checkpoint's moment as fp32, in rows of `cols`.
+std::vector<float> moment_values(const SafeTensor& tensor, const SafeTensor* scales, int64_t cols,
+                                 Moment moment, const std::string& place) {
+  const int64_t count = tensor.count();
+  std::vector<float> values(static_cast<size_t>(count));
+  if (tensor.dtype == SafeDType::F32) {
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  } else if (tensor.dtype == SafeDType::BF16) {
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
+      values[static_cast<size_t>(i)] = to_float(Bf16{bits});
+    }
+  } else {
+    const int64_t blocks = (cols + kMomentBlock - 1) / kMomentBlock;
+    require(tensor.dtype == SafeDType::F8_E4M3 && scales && scales->dtype == SafeDType::F32 &&
+                scales->count() == count / cols * blocks,
+            "[{}] {} is {}, expected F32, BF16, or F8_E4M3 with its scales", place, tensor.name,
+            safe_dtype_name(tensor.dtype));
+    const float* codes = fp8_values(DType::E4M3);
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) {
+      float factor = 0;
+      std::memcpy(&factor, scales->bytes.data() + 4 * (i / cols * blocks + i % cols / kMomentBlock), 4);
+      values[static_cast<size_t>(i)] =
+          value_of(codes[std::to_integer<uint8_t>(tensor.bytes[static_cast<size_t>(i)])] * factor, moment);
+    }
+  }
+  return values;
+}
+
+// Writes a moment in this run's form; e4m3 as the optimizer keeps it, but rounded to nearest.
+void set_moment(Backend& backend, Tensor to, Tensor to_scales, const std::vector<float>& values,
+                Moment moment) {
+  if (to.dtype == DType::F32) {
+    backend.copy_to_device(to, values.data());
+    return;
+  }
+  if (to.dtype == DType::BF16) {
+    std::vector<Bf16> rounded(values.size());
+#pragma omp parallel for
+    for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
+    backend.copy_to_device(to, rounded.data());
+    return;
+  }
+  const int64_t cols = to.cols(), blocks = (cols + kMomentBlock - 1) / kMomentBlock;
+  const int64_t rows = static_cast<int64_t>(values.size()) / cols;
+  std::vector<uint8_t> codes(values.size());
+  std::vector<float> factors(static_cast<size_t>(rows * blocks));
+#pragma omp parallel for
+  for (int64_t block = 0; block < rows * blocks; ++block) {
+    const int64_t col = block % blocks * kMomentBlock, first = block / blocks * cols + col;
+    const int64_t last = first + std::min(kMomentBlock, cols - col);
+    const auto stored = [&](int64_t i) {
+      const float value = values[static_cast<size_t>(i)];
+      return moment == Moment::Square ? std::sqrt(value) : value;
+    };
+    float largest = 0;
+    for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::fabs(stored(i)));
+    const float factor = moment_factor(largest);
+    factors[static_cast<size_t>(block)] = factor;
+    for (int64_t i = first; i < last; ++i) {
+      const uint8_t code = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
+      codes[static_cast<size_t>(i)] = moment == Moment::Square ? std::max<uint8_t>(code, 1) : code;
+    }
+  }
+  backend.copy_to_device(to, codes.data());
+  backend.copy_to_device(to_scales, factors.data());
+}
+
+// The lower halves of fp32 weights, added to their rounded upper halves.
+void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
+#pragma omp parallel for
+  for (size_t i = 0; i < values.size(); ++i) {
+    int16_t low = 0;
+    std::memcpy(&low, remainder.bytes.data() + 2 * i, 2);
+    values[i] =
+        std::bit_cast<float>(std::bit_cast<uint32_t>(values[i]) + static_cast<uint32_t>(int32_t{low}));
+  }
+}
+
+// Restores the parameters one by one and notes what had to be converted.
+class ParameterRestorer {
+ public:
+  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Backend& backend)
+      : backend_(backend),
+        weights_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kWeights))),
+        optimizer_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer))) {}
+
+  void restore(ParameterSet& parameters) {
+    check_fit(parameters);
+    const HfWeights weights([this](std::string_view name) { return weights_.find(name); }, weights_.place());
+    for (Parameter& parameter : parameters.all()) {
+      restore_weight(parameter, weights.values(parameter.spec));
+      if (parameter.remainder) restore_remainder(parameter);
+      restore_moment(parameter.spec.name + ".m", parameter.m, parameter.m_scales, Moment::Mean);
+      restore_moment(parameter.spec.name + ".v", parameter.v, parameter.v_scales, Moment::Square);
+    }
+  }
+
+  std::vector<std::string> remarks() const { return {remarks_.begin(), remarks_.end()}; }
+
+ private:
+  // Everything that does not fit is found before anything is changed.
+  void check_fit(const ParameterSet& parameters) const {
+    std::vector<std::string> faults;
+    for (const Parameter& parameter : parameters.all()) {
+      const std::vector<int64_t> expected = dimensions(parameter.spec.shape);
+      for (const char* moment : {".m", ".v"}) {
+        const std::string name = parameter.spec.name + moment;
+        const SafeTensor* found = optimizer_.find(name);
+        if (!found) {
+          faults.push_back(fmt::format("{} is missing", name));
+        } else if (!std::equal(expected.begin(), expected.end(), found->shape.begin(), found->shape.end())) {
+          faults.push_back(fmt::format("{} has shape ({}), expected ({})", name,
+                                       fmt::join(found->shape, ", "), fmt::join(expected, ", ")));
+        }
+      }
+    }
+    require(faults.empty(), "[{}] does not fit the model:\n  {}", optimizer_.place(),
+            fmt::join(faults, "\n  "));
+  }
+
+  void restore_weight(Parameter& parameter, std::vector<float> values) {
+    require(all_finite(std::as_bytes(std::span(values)), DType::F32),
+            "[{}] {} holds values that are not finite", weights_.place(), parameter.spec.hf.front().name);
+    const SafeTensor* remainder = optimizer_.find(parameter.spec.name + ".remainder");
+    if (remainder) {
+      require(remainder->dtype == SafeDType::U16 && remainder->count() == parameter.weight.numel(),
+              "[{}] {} is not the remainder of a weight of {} elements", optimizer_.place(), remainder->name,
+              parameter.weight.numel());
+    }
+    if (remainder && !parameter.remainder) {
+      if (parameter.weight.dtype == DType::F32) {
+        add_remainder(values, *remainder);
+        note("weights: the exact fp32 values of the bf16 checkpoint");
+      } else {
+        note("weights: bf16 as in the checkpoint, whose 16-bit remainders this run does not keep");
+      }
+    }
+    if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
+    ParameterSet::set_weight(backend_, parameter,
+                             values);  // the remainder, where kept, is restored with the state
+  }
+
+  void restore_remainder(const Parameter& parameter) {
+    const SafeTensor* from = optimizer_.find(parameter.spec.name + ".remainder");
+    if (from)
+      backend_.copy_to_device(parameter.remainder, from->bytes.data());  // else set_weight has made it
+  }
+
+  void restore_moment(const std::string& name, Tensor to, Tensor to_scales, Moment moment) {
+    const SafeTensor& from = optimizer_.at(name);
+    const SafeTensor* scales = optimizer_.find(name + ".scales");
+    require(is_finite(from) && (!scales || is_finite(*scales)), "[{}] {} holds values that are not finite",
+            optimizer_.place(), name);
+    const bool same = from.dtype == safe_dtype(to.dtype) &&
+                      (!to_scales || (scales && scales->dtype == SafeDType::F32 &&
+                                      static_cast<int64_t>(scales->bytes.size()) == to_scales.bytes()));
+    if (same) {
+      backend_.copy_to_device(to, from.bytes.data());
+      if (to_scales) backend_.copy_to_device(to_scales, scales->bytes.data());
+      return;
+    }
+    set_moment(backend_, to, to_scales, moment_values(from, scales, to.cols(), moment, optimizer_.place()),
+               moment);
+    note(fmt::format("AdamW's moments: converted from {} to {}", safe_dtype_name(from.dtype),
+                     name_of(to.dtype)));
+  }
+
+  void note(std::string remark) {
+    if (std::find(remarks_.begin(), remarks_.end(), remark) == remarks_.end())
+      remarks_.push_back(std::move(remark));
+  }
+
+  Backend& backend_;
+  SafetensorsFile weights_, optimizer_;
+  std::vector<std::string> remarks_;
+};
+
+std::vector<std::byte> read_bytes(Env& env, const std::string& path) {
+  ReadableFile file = env.open_read(path);
+  std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
+  bytes.resize(file.read(bytes));
+  return bytes;
+}
+
+// The scales go with recipe and format. Where those differ the run starts as a new one does: every tensor scaled by
+// itself in the first micro-batch, from which the histories grow.
+void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model,
+                    std::vector<std::string>& remarks) {
+  const bool fp8 = model.numerics().precision == Precision::Fp8 && model.scales().count() > 0;
+  const bool saved = checkpoint.has_file(checkpoint_file::kFp8);
+  if (!fp8) {
+    if (saved)
+      remarks.push_back("from FP8: the checkpoint's FP8 scales are left aside, weights and moments are kept");
+    return;
+  }
+  const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed;
+  const char* anew = delayed ? "found anew from the first micro-batch" : "made anew with every tensor";
+  if (!saved) {
+    remarks.push_back(fmt::format("to FP8: the scales are {}, weights and moments are kept", anew));
+    return;
+  }
+  const std::string path = checkpoint.file_path(checkpoint_file::kFp8);
+  try {
+    model.scales().restore(backend, read_bytes(env, path));
+  } catch (const IoError&) {
+    throw;
+  } catch (const Error& reason) {
+    remarks.push_back(fmt::format("FP8 scales: {} ({})", anew, reason.what()));
+  }
+}
+
+}  // namespace
+
+Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model) {
+  const std::string state_path = checkpoint.file_path(checkpoint_file::kState);
+  Restored restored;
+  restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
+  require(restored.state.step == checkpoint.step, "[{}] is of step {}, the manifest says {}", state_path,
+          restored.state.step, checkpoint.step);
+  ParameterRestorer parameters(env, checkpoint, backend);
+  parameters.restore(model.parameters());
+  restored.remarks = parameters.remarks();
+  restore_scales(env, checkpoint, backend, model, restored.remarks);
+  model.weights_changed();
+  return restored;
+}
+
+}  // namespace octet

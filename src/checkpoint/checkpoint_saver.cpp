@@ -1,0 +1,158 @@
+#include "checkpoint/checkpoint_saver.h"
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "base/log.h"
+
+namespace octet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOptions& options)
+    : store_(env, std::move(directory)), options_(options), best_(options.best) {
+  if (options_.in_place) options_.in_background = false;
+  if (options_.in_background) thread_ = std::thread([this] { run(); });
+}
+
+CheckpointSaver::~CheckpointSaver() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckpointSaver::save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+                           const CheckpointSummary& summary) {
+  const auto start = Clock::now();
+  wait();
+  summary_ = summary;
+  is_best_ =
+      std::isfinite(summary.loss) && summary.loss < best_.value_or(std::numeric_limits<double>::infinity());
+  state.best_eval = is_best_ ? std::optional(summary.loss) : best_;
+  pending_cost_ = {.step = state.step};
+  try {
+    snapshot_.take(backend, model, std::move(state), std::move(train_config), options_.in_place);
+  } catch (const std::bad_alloc&) {
+    finish("there is not enough host memory for a copy of the state", nullptr, 0);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    pending_cost_.bytes = snapshot_.bytes();
+    pending_cost_.wait_ms = 1e3 * seconds_since(start);
+    busy_ = true;
+  }
+  if (options_.in_background) {
+    changed_.notify_all();
+  } else {
+    write();
+    pending_cost_.wait_ms = 1e3 * seconds_since(start);
+    if (last_cost_) last_cost_->wait_ms = pending_cost_.wait_ms;
+    if (cost_) cost_->wait_ms = pending_cost_.wait_ms;
+    wait();
+  }
+}
+
+bool CheckpointSaver::is_writing() {
+  const std::lock_guard lock(mutex_);
+  return busy_;
+}
+
+void CheckpointSaver::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !busy_; });
+  if (const std::exception_ptr unexpected = std::exchange(unexpected_, nullptr))
+    std::rethrow_exception(unexpected);
+}
+
+std::optional<CheckpointCost> CheckpointSaver::take_cost() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(cost_, std::nullopt);
+}
+
+int CheckpointSaver::failures_in_a_row() {
+  const std::lock_guard lock(mutex_);
+  return failures_in_a_row_;
+}
+
+void CheckpointSaver::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return busy_ || stopping_; });
+    if (!busy_) return;
+    lock.unlock();
+    write();
+    lock.lock();
+  }
+}
+
+void CheckpointSaver::write_files(CheckpointWriter& writer) const {
+  snapshot_.write(writer);
+  for (const TokenizerText& file : options_.tokenizer)
+    writer.file(file.name, [&](Sink& sink) { sink.append(file.text); });
+}
+
+void CheckpointSaver::write() {
+  const auto start = Clock::now();
+  std::optional<std::string> failure;
+  std::exception_ptr unexpected;
+  try {
+    snapshot_.check();
+    store_.save(
+        snapshot_.step(), [this](CheckpointWriter& writer) { write_files(writer); }, summary_, is_best_);
+  } catch (const Error& error) {
+    failure = error.what();
+  } catch (const std::bad_alloc&) {
+    failure = "there is not enough host memory";
+  } catch (...) {
+    unexpected = std::current_exception();
+  }
+  if (!failure && !unexpected) {
+    try {
+      store_.prune(options_.total_limit);
+    } catch (const Error& error) {  // the checkpoint itself is safe
+      log_warning("older checkpoints could not be removed: {}", error.what());
+    } catch (...) {
+      unexpected = std::current_exception();
+    }
+  }
+  finish(std::move(failure), unexpected, seconds_since(start));
+}
+
+void CheckpointSaver::finish(std::optional<std::string> failure, std::exception_ptr unexpected,
+                             double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    pending_cost_.write_seconds = seconds;
+    failures_in_a_row_ = failure ? failures_in_a_row_ + 1 : 0;
+    if (!failure && !unexpected) {
+      cost_ = last_cost_ = pending_cost_;
+      if (is_best_) best_ = summary_.loss;
+    }
+    unexpected_ = unexpected;
+    busy_ = false;
+    if (failure) {
+      log_line(LogLevel::Error,
+               fmt::format(
+                   "the checkpoint of step {} was not saved ({} in a row, {} end the run); the ones before "
+                   "it are untouched: {}",
+                   pending_cost_.step, failures_in_a_row_, kMaxFailuresInARow, *failure));
+    }
+  }
+  changed_.notify_all();
+}
+
+}  // namespace octet

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "hf/export_tokenizer.h"
+#include "report/step_record.h"
+
+namespace octet {
+
+// Saves that fail in a row, and steps without a finite gradient: this many end a run.
+constexpr int kMaxFailuresInARow = 3;
+
+struct SaveOptions {
+  int64_t total_limit = 0;  // as CheckpointStore::prune takes it
+  bool in_background = true;
+  bool in_place = false;  // written from the device without a copy on the host; never in the background
+  std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
+  std::vector<TokenizerText> tokenizer = {};  // written into every checkpoint
+};
+
+// Saves checkpoints behind the training: a step waits for the copy to the host alone, the writing happens in a thread
+// of its own. A save that fails is said loudly and counted; the checkpoints from before stay as they are.
+class CheckpointSaver {
+ public:
+  CheckpointSaver(Env& env, std::string directory, const SaveOptions& options);
+  ~CheckpointSaver();  // finishes what was begun
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  // Waits first for the save before it, if that is still being written. The state's best_eval is filled in: the lowest
+  // loss (of summary) among the checkpoints that are there, this one included.
+  void save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+            const CheckpointSummary& summary);
+  bool is_writing();
+  void wait();  // until nothing is being written
+
+  // What a save has cost, once after each that was published.
+  std::optional<CheckpointCost> take_cost();
+  const std::optional<CheckpointCost>& last_cost() const {
+    return last_cost_;
+  }  // while nothing is being written
+  int failures_in_a_row();
+  const std::string& directory() const { return store_.directory(); }
+
+ private:
+  void write();
+  void write_files(CheckpointWriter& writer) const;
+  void finish(std::optional<std::string> failure, std::exception_ptr unexpected, double seconds);
+  void run();
+
+  CheckpointStore store_;
+  SaveOptions options_;
+  Snapshot snapshot_;  // the writer's while busy_
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool busy_ = false, stopping_ = false;
+  CheckpointSummary summary_;
+  bool is_best_ = false;
+  std::optional<double> best_;  // of what was published
+  CheckpointCost pending_cost_;
+  std::optional<CheckpointCost> cost_, last_cost_;
+  int failures_in_a_row_ = 0;
+  std::exception_ptr unexpected_;  // what is not an Error is thrown on to the caller
+  std::thread thread_;
+};
+
+}  // namespace octet

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/model_folder.h"
+#include "io/safetensors.h"
+
+namespace octet {
+
+struct ExportOptions {
+  std::optional<SafeDType> dtype;                // F32 or BF16; absent: as the weights are stored
+  int64_t shard_bytes = int64_t{5'000'000'000};  // weights above this are cut into files of at most this size
+  std::string tokenizer;                         // instead of the model's; as for make_tokenizer
+};
+
+struct Exported {
+  int64_t tensors = 0, bytes = 0, files = 0;  // of the weights
+  SafeDType dtype = SafeDType::F32;
+  std::string tokenizer;  // what was written of it, in words
+};
+
+// Writes the model as a Hugging Face folder: config.json, generation_config.json, safetensors (with an index where
+// there are several) and the tokenizer's files. In F32 the weights of a bf16 run are exact: the remainders of its
+// checkpoint are added. Everything is written beside `output` first and renamed when it is whole; a folder that is
+// there already and not empty is a ConfigError.
+Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
+                      const ExportOptions& options);
+
+}  // namespace octet

@@ -1,0 +1,199 @@
+#include "checkpoint/model_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <tuple>
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "config/config.h"
+#include "data/tokenizer/tokenizer.h"
+#include "hf/hf_folder.h"
+#include "io/checkpoint_manifest.h"
+#include "io/hub.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+std::optional<TrainConfig> read_run_config(const std::string& path) {
+  try {
+    return load_train_config(path, {});
+  } catch (const Error& error) {
+    log_warning("{} cannot be read, so what it says of the run is not known: {}", path, error.what());
+    return std::nullopt;
+  }
+}
+
+constexpr const char* kTokenizerNames[] = {"tokenizer.json", "vocab.json", "tokenizer.model"};
+
+bool holds_tokenizer(Env& env, const std::string& folder) {
+  return std::ranges::any_of(kTokenizerNames,
+                             [&](const char* name) { return env.exists(join_path(folder, name)); });
+}
+
+bool holds_tokenizer(const Checkpoint& checkpoint) {
+  return std::ranges::any_of(kTokenizerNames, [&](const char* name) { return checkpoint.has_file(name); });
+}
+
+std::string absolute_path(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+// Whether the files of the tokenizer `name` are those that the checkpoint has copies of.
+bool has_copy_of(const Checkpoint& checkpoint, const std::string& name) {
+  Env& env = posix_env();
+  try {
+    return std::ranges::all_of(tokenizer_files(name), [&](const TokenizerFile& file) {
+      const auto copy = std::ranges::find(checkpoint.files, file.name, &CheckpointFile::name);
+      return copy != checkpoint.files.end() && copy->crc32c == crc32c(env.read_text(file.path));
+    });
+  } catch (const Error&) {  // it is gone, or broken
+    return false;
+  }
+}
+
+// Checksums of what a model is read from: the state of the training, several times as large, need not be looked at.
+void verify_model_files(Env& env, const Checkpoint& checkpoint) {
+  constexpr std::string_view kTraining[] = {checkpoint_file::kOptimizer, checkpoint_file::kFp8,
+                                            checkpoint_file::kState};
+  std::vector<std::string_view> names;
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (std::ranges::find(kTraining, file.name) == std::end(kTraining)) names.push_back(file.name);
+  }
+  verify_files(env, checkpoint, names);
+}
+
+// The newest whole one of all that the run's folders hold (a run that was switched to FP8 has two), or the best.
+Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::string& path, bool best) {
+  std::vector<CheckpointListing> found;
+  for (const std::string& folder : folders) {
+    for (CheckpointListing& listing : CheckpointStore(env, folder).list()) {
+      if (!best || listing.is_best) found.push_back(std::move(listing));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [&](const CheckpointListing& a, const CheckpointListing& b) {
+    if (best) return a.checkpoint.summary.loss < b.checkpoint.summary.loss;
+    return order_of(a.checkpoint) > order_of(b.checkpoint);
+  });
+  for (const CheckpointListing& listing : found) {
+    try {
+      require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", listing.checkpoint.path,
+              listing.broken);
+      verify_model_files(env, listing.checkpoint);
+      return listing.checkpoint;
+    } catch (const Error& error) {
+      log_warning("{}; it is passed over", error.what());
+    }
+  }
+  fail("[{}] holds no {}checkpoint{}", path, best ? "best " : "", found.empty() ? "" : " that is whole");
+}
+
+ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
+  ModelFolder model;
+  model.folder = checkpoint.path;
+  model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
+  if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
+    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+    if (model.run) model.tokenizer = model.run->tokenizer;
+  }
+  // What the run read may have changed since, or be gone.
+  if (holds_tokenizer(checkpoint)) model.tokenizer = checkpoint.path;
+  model.checkpoint = std::move(checkpoint);
+  return model;
+}
+
+}  // namespace
+
+std::string tokenizer_of(const Checkpoint& checkpoint) {
+  return model_of_checkpoint(checkpoint).tokenizer;
+}
+
+std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name) {
+  if (name == "bytes" || !holds_tokenizer(checkpoint)) return name;
+  const std::optional<TrainConfig> run = model_of_checkpoint(checkpoint).run;
+  if (run && absolute_path(run->tokenizer) == absolute_path(name))
+    return has_copy_of(checkpoint, name) ? name : checkpoint.path;
+  if (posix_env().exists(name)) return name;
+  fail_config(
+      "[tokenizer] '{}' is not there; the checkpoint has a copy of the one it was trained with: --tokenizer "
+      "{}",
+      name, checkpoint.path);
+}
+
+bool holds_checkpoints(Env& env, const std::string& directory) {
+  return !CheckpointStore(env, directory).list().empty();
+}
+
+std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
+  if (holds_checkpoints(env, path)) return {path};
+  std::vector<std::string> folders;
+  for (const char* name : kCheckpointFolders) {
+    if (const std::string folder = join_path(path, name); holds_checkpoints(env, folder))
+      folders.push_back(folder);
+  }
+  if (const std::string config = join_path(path, "config.yaml"); env.exists(config)) {
+    const std::optional<TrainConfig> run = read_run_config(config);
+    if (run && !run->checkpoint_dir.empty() && holds_checkpoints(env, run->checkpoint_dir))
+      folders.push_back(run->checkpoint_dir);
+  }
+  return folders;
+}
+
+std::string local_model_folder(const std::string& name) {
+  if (posix_env().exists(name) || !is_hub_id(name)) return name;
+  // What begins with a folder that is here is a path with a mistake in it.
+  if (posix_env().is_directory(name.substr(0, name.find('/')))) return name;
+  // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
+  if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
+  HubRequest request{.kind = HubKind::Model, .id = name, .files = hub_model_files()};
+  double said = 0;
+  request.on_progress = [&said](const HubProgress& progress) {
+    const double share = static_cast<double>(progress.done_bytes) /
+                         static_cast<double>(std::max<int64_t>(progress.total_bytes, 1));
+    if (share >= said + 0.1 || said == 0) {
+      log_info("hub: {} ({:.0f} % of {})", progress.file, 100 * share,
+               human_bytes(static_cast<double>(progress.total_bytes)));
+      said = std::max(share, 1e-9);
+    }
+    return true;
+  };
+  try {
+    return hub_snapshot(request);
+  } catch (const Error& error) {
+    fail("there is no folder {}, and as a hub id: {}", name, error.what());
+  }
+}
+
+ModelFolder find_model(const std::string& name, bool best) {
+  Env& env = posix_env();
+  const std::string path = local_model_folder(name);
+  if (!env.is_directory(path))
+    fail_config("[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
+  ModelFolder model;
+  if (env.exists(join_path(path, kManifestName))) {
+    require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
+    Checkpoint checkpoint = open_checkpoint(env, path, false);
+    verify_model_files(env, checkpoint);
+    model = model_of_checkpoint(std::move(checkpoint));
+  } else if (env.exists(join_path(path, "config.json"))) {
+    require(!best, "[{}] is a Hugging Face folder, --best is for the folder of a run", path);
+    model.folder = path;
+    model.source = fmt::format("Hugging Face folder {}", path);
+  } else {
+    const std::vector<std::string> folders = checkpoint_folders(env, path);
+    if (folders.empty()) {
+      fail_config(
+          "[{}] is no model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
+          "checkpoints/step_N (a run)",
+          path, kManifestName);
+    }
+    model = model_of_checkpoint(choose(env, folders, path, best));
+  }
+  if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
+  model.config = read_hf_config(model.folder);
+  return model;
+}
+
+}  // namespace octet

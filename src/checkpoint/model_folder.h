@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "config/config.h"
+#include "io/checkpoint_store.h"
+#include "model/config.h"
+
+namespace octet {
+
+// A trained model on disk, however it was named.
+struct ModelFolder {
+  std::string folder;  // holds config.json and the safetensors
+  std::string source;  // "Hugging Face folder x", "checkpoint of step 500, runs/a/checkpoints/step_500"
+  std::optional<Checkpoint> checkpoint;  // where it is one
+  std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
+  std::string tokenizer;  // for make_tokenizer, a checkpoint's own copy first; empty: not known
+  ModelConfig config;     // with the ids that end a text, where folder or tokenizer know them
+};
+
+// The folder itself where there is one. Otherwise `name` may be a hub id (org/name, or gpt2 and its sizes), whose files
+// are taken from the Hugging Face cache or downloaded into it.
+std::string local_model_folder(const std::string& name);
+
+// `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
+// checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. ConfigError that
+// says what was looked for where the name leads to no model, Error where the model is broken.
+ModelFolder find_model(const std::string& name, bool best = false);
+
+// The checkpoint's copy of its tokenizer or, where it has none, what the run used; empty: not known.
+std::string tokenizer_of(const Checkpoint& checkpoint);
+
+// What to read the tokenizer `name` of a resumed run from: `name`, or the checkpoint's copy where `name` is what the run
+// had and is gone or changed. ConfigError where it is another one and not there.
+std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name);
+
+// Of two checkpoints the newer one has more: when it was saved, in seconds, and how far the training had come. Numbers of
+// saves count in one folder only.
+inline std::tuple<int64_t, int64_t, int64_t> order_of(const Checkpoint& checkpoint) {
+  return {checkpoint.saved_at, checkpoint.step, checkpoint.sequence};
+}
+
+// The folders of a run that hold its checkpoints, [whether they are of FP8 training].
+constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};
+bool holds_checkpoints(Env& env, const std::string& directory);
+
+// The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it is one; empty where there are none.
+std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
+
+}  // namespace octet

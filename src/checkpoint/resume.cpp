@@ -1,0 +1,140 @@
+#include "checkpoint/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_folder.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLatest = "latest";
+
+bool is_run_with_checkpoints(const fs::path& folder) {
+  return !checkpoint_folders(posix_env(), folder.string()).empty();
+}
+
+// The run below output_dir that was written to last.
+fs::path newest_run(const fs::path& output_dir) {
+  std::optional<std::pair<fs::file_time_type, fs::path>> newest;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    if (!is_run_with_checkpoints(entry.path())) continue;
+    const auto time = fs::last_write_time(entry.path() / "metrics.jsonl", error);
+    if (!error && (!newest || time > newest->first)) newest = {time, entry.path()};
+  }
+  if (!newest) {
+    fail_config("resume is latest, and {} holds no run with a checkpoint; give run_name or output_dir",
+                output_dir.string());
+  }
+  return newest->second;
+}
+
+// The run that a given path belongs to: itself, or what its checkpoints lie in. Empty: it cannot be told.
+fs::path run_of(const fs::path& path) {
+  fs::path folder = fs::absolute(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
+  for (int up = 0; up < 3 && folder.has_filename(); ++up, folder = folder.parent_path()) {
+    if (fs::exists(folder / "config.yaml") && is_run_with_checkpoints(folder)) return folder;
+  }
+  return {};
+}
+
+// Whether a key bears on what the run computes, and not only on where it stands and how it is shown.
+bool is_compared(const Key& key) {
+  const bool about_the_run = key.group == "Run" || key.group == "Checkpoints";
+  return !key.transient && (!about_the_run || key.name == "seed");
+}
+
+}  // namespace
+
+std::string run_folder(const TrainConfig& config) {
+  return (fs::path(config.output_dir) / config.run_name).string();
+}
+
+std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
+  if (!config.checkpoint_dir.empty()) return config.checkpoint_dir;
+  return (fs::path(run_folder(config)) / kCheckpointFolders[fp8]).string();
+}
+
+TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config = load_train_config(path, flags);
+  if (config.resume.empty()) return config;
+  const bool named = config.is_set("run_name");
+  fs::path run;
+  if (config.resume != kLatest) {
+    run = run_of(config.resume);
+  } else if (named) {
+    run = run_folder(config);
+  } else if (!path.empty() || !config.checkpoint_dir.empty()) {
+    fail_config("resume is latest, and nothing says of which run: give run_name{}",
+                path.empty() ? "" : fmt::format(", in {} or as --run_name", path));
+  } else {
+    run = newest_run(config.output_dir);
+  }
+  if (run.empty()) return config;
+  const fs::path file = run / "config.yaml";
+  if (path.empty() && fs::exists(file)) config = load_train_config(file.string(), flags);
+  if (!named) {
+    config.run_name = run.filename().string();
+    config.output_dir = run.parent_path().string();
+  }
+  return config;
+}
+
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
+  const bool latest = config.resume == kLatest;
+  std::vector<std::string> folders;
+  if (!latest) {
+    const fs::path path = config.resume;
+    if (!fs::is_directory(path)) {
+      fail_config("resume is {}, which is not a folder; expected latest or a checkpoint's folder",
+                  path.string());
+    }
+    if (fs::exists(path / "manifest.json") || path.filename().string().starts_with("step_")) {
+      return open_checkpoint(env, path.string());
+    }
+    folders = checkpoint_folders(env, path.string());
+  } else if (!config.checkpoint_dir.empty()) {
+    if (holds_checkpoints(env, config.checkpoint_dir)) folders = {config.checkpoint_dir};
+  } else {
+    folders = checkpoint_folders(env, run_folder(config));
+  }
+  // A run that changed its precision has two folders; the newest state is where it stands.
+  std::optional<Checkpoint> newest;
+  std::string newest_folder;
+  for (const std::string& folder : folders) {
+    for (const CheckpointListing& listing : CheckpointStore(env, folder).list()) {
+      if (newest && order_of(listing.checkpoint) <= order_of(*newest)) continue;
+      newest = listing.checkpoint;
+      newest_folder = folder;
+    }
+  }
+  if (newest) return CheckpointStore(env, newest_folder).open_latest();
+  if (latest) return std::nullopt;
+  fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
+              config.resume);
+}
+
+std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {
+  std::vector<std::string> changes;
+  if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return changes;
+  TrainConfig before;
+  try {
+    before = load_train_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
+  } catch (const Error& error) {
+    return {fmt::format("the checkpoint's own settings cannot be read: {}", error.what())};
+  }
+  for (const Key& key : train_keys().keys()) {
+    if (!is_compared(key)) continue;
+    const std::string was = config_text(before, key.name), is = config_text(config, key.name);
+    if (was != is) changes.push_back(fmt::format("{} {} -> {}", key.name, was, is));
+  }
+  return changes;
+}
+
+}  // namespace octet

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "config/config.h"
+#include "io/checkpoint_store.h"
+
+namespace octet {
+
+// The folder of a run, <output_dir>/<run_name>.
+std::string run_folder(const TrainConfig& config);
+
+// Where a run keeps its checkpoints: checkpoint_dir, or else a folder of the run, FP8 runs one of their own.
+std::string checkpoint_directory(const TrainConfig& config, bool fp8);
+
+// As load_train_config. With `resume` and without a file, the configuration is the one that the resumed run wrote, and
+// the flags are laid over it; unless run_name is given, the run goes on in its own folder. With a file, `latest` needs
+// run_name: somebody else's run is not taken over.
+TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags);
+
+// The checkpoint that `resume` names. latest: the newest whole one of this run, whatever its precision; none is no
+// error, the run starts from the beginning. A path: a checkpoint, or a folder of checkpoints or of a run, whose latest
+// is taken; Error when there is none or it is not whole.
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config);
+
+// Settings of the run that differ from those the checkpoint was made with and bear on the result, one per line:
+// "learning_rate 0.0006 -> 0.0003".
+std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config);
+
+}  // namespace octet

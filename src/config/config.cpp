@@ -1,0 +1,106 @@
+#include "config/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vector<std::string>& errors) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  for (const KeyAssignment& assignment : resolve_settings(table.keys(), settings, errors)) {
+    table.set(config, assignment.index, assignment.value);
+    config.origins[table.keys()[assignment.index].name] = assignment.origin;
+  }
+}
+
+TrainConfig read_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config;
+  std::vector<std::string> errors;
+  if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
+  apply(config, flags, errors);
+  throw_config_errors(errors);
+  check_contradictions(config, errors);
+  throw_config_errors(errors);
+  return config;
+}
+
+}  // namespace
+
+TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(path, flags);
+  resolve_defaults(config);
+  return config;
+}
+
+TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(path, flags);
+  const bool demo_model = config.model_name_or_path.empty() &&
+                          (config.model_preset.empty() || config.model_preset.ends_with("-tiny"));
+  config.assumes_data = config.dataset.empty() && !demo_model;
+  resolve_defaults(config);
+  return config;
+}
+
+void resolve_defaults(TrainConfig& config) {
+  const bool demo = config.is_demo();
+  if (demo) config.dataset = "demo";
+  if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
+  if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
+  if (config.max_steps == 0 && config.num_train_epochs == 0) {
+    if (demo) {
+      config.max_steps = 600;
+    } else {
+      config.num_train_epochs = 1;
+    }
+  }
+  if (demo) {  // what learns the stories in under two minutes on two cores
+    if (!config.is_set("data_order")) config.data_order = TrainConfig::DataOrder::Random;
+    if (!config.is_set("sample_steps")) config.sample_steps = 200;
+    if (!config.is_set("learning_rate")) config.learning_rate = 2e-3;
+    if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio"))
+      config.warmup_steps = config.max_steps > 0 ? std::min<int64_t>(50, config.max_steps / 4) : 50;
+    if (!config.is_set("logging_steps")) config.logging_steps = 20;
+    if (!config.is_set("sample_prompt")) config.sample_prompt = "Mia has";
+  }
+  if (!config.auto_batch_size) apply_target_batch_size(config);
+}
+
+void apply_target_batch_size(TrainConfig& config, int64_t device_count) {
+  if (config.target_effective_batch_size == 0) return;
+  const int64_t micro_step = config.per_device_train_batch_size * device_count;
+  if (config.target_effective_batch_size % micro_step != 0) {
+    fail_config(
+        "target_effective_batch_size {} is not a multiple of {} (per_device_train_batch_size {} on {} {})",
+        config.target_effective_batch_size, micro_step, config.per_device_train_batch_size, device_count,
+        device_count == 1 ? "device" : "devices");
+  }
+  config.gradient_accumulation_steps = config.target_effective_batch_size / micro_step;
+}
+
+std::string to_yaml(const TrainConfig& config) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  std::string text;
+  std::string_view group;
+  for (size_t i = 0; i < table.keys().size(); ++i) {
+    const Key& key = table.keys()[i];
+    if (key.transient) continue;
+    if (key.group != group) {
+      text += fmt::format("{}# {}\n", group.empty() ? "" : "\n", key.group);
+      group = key.group;
+    }
+    const std::string_view decider = decided_by(config, key.name);
+    text += fmt::format("{}{}: {}", decider.empty() ? "" : "# ", key.name, value_yaml(table.get(config, i)));
+    text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);
+  }
+  return text;
+}
+
+std::string config_text(const TrainConfig& config, std::string_view key) {
+  return value_text(train_keys().get(config, train_keys().index_of(key)));
+}
+
+}  // namespace octet

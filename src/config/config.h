@@ -1,0 +1,181 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/keys.h"
+#include "config/schedule.h"
+#include "data/records/example_reader.h"
+#include "model/block.h"
+#include "precision/fp8_config.h"
+#include "report/console.h"
+
+namespace octet {
+
+// Everything a training run is told. A member is named as its key; config_keys.cpp holds the table that gives
+// each key its help, aliases and limits. The order of an enum is the order of its names in that table.
+struct TrainConfig {
+  enum class DataOrder { Shuffled, Random, Sequential };
+  enum class Packing { Auto, BestFit, None, Stream };
+  using LrScheduler = ScheduleType;
+  enum class OptimizerState { Fp32, Bf16, Fp8 };
+  enum class MasterWeights { Exact, Stochastic };
+  using Penalty = PenaltyKind;
+  using Precision = octet::Precision;
+  using Fp8Recipe = octet::Fp8Recipe;
+  using Fp8Format = octet::Fp8Format;
+  enum class Fp8AmaxCompute { Max, MostRecent };
+  enum class Fp8BlockScales { Pow2, Exact };
+  enum class Checkpointing { Auto, None, Act, Mlp, Block };
+  enum class CudaGraphs { Auto, On, Off };
+  enum class Device { Auto, Cpu, Cuda };
+  using Progress = ConsoleMode;
+  enum class SaveStrategy { Steps, No };
+
+  // Model
+  std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
+  std::string model_name_or_path;  // a Hugging Face folder
+
+  // Data
+  std::string dataset;  // "" is resolved to "demo", the built-in stories
+  std::string eval_dataset, eval_dataset_split;
+  std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
+  ExampleFormat dataset_format = ExampleFormat::Auto;
+  std::string text_column, prompt_column, completion_column, messages_column;
+  ChatTemplate chat_template = ChatTemplate::Auto;
+  std::string default_system = "auto";  // the template's own
+  std::string train_on = "completion";
+  OnError on_error = OnError::Stop;
+  int64_t max_samples = 0;  // 0: all
+  std::string tokenizer = "bytes";
+  int64_t max_seq_length = 0;  // 0 is resolved: 128 in the demo, else 1024
+  Packing packing = Packing::Auto;
+  DataOrder data_order = DataOrder::Shuffled;  // Random in the demo
+  double eval_split = 0.05;
+  int64_t shard_tokens = 100'000'000;
+  std::string cache_dir;  // "": where other programs keep such things
+
+  // Batch
+  int64_t per_device_train_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  int64_t target_effective_batch_size = 0;  // 0: off
+  bool auto_batch_size = false;
+  double device_memory_limit_gb = 0;  // 0: what the device has
+
+  // Length; after resolving exactly one of the two is not 0
+  int64_t max_steps = 0;
+  double num_train_epochs = 0;
+
+  // Optimizer
+  double learning_rate = 6e-4;
+  LrScheduler lr_scheduler_type = LrScheduler::Cosine;
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0;
+  double min_lr_ratio = 0.1;
+  double decay_ratio = 0.2;  // wsd
+  double weight_decay = 0.1;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;  // 0: no clipping
+  OptimizerState optimizer_state = OptimizerState::Fp32;
+  MasterWeights master_weights = MasterWeights::Exact;
+  Penalty penalty_type = Penalty::None;
+  double penalty_weight = 1e-4;
+
+  // Precision
+  Precision mixed_precision = Precision::Fp8;
+  Fp8Recipe fp8_recipe = Fp8Recipe::Delayed;
+  Fp8Format fp8_format = Fp8Format::Hybrid;
+  int64_t fp8_margin = 0;
+  int64_t fp8_interval = 1;
+  int64_t fp8_amax_history_len = 16;
+  Fp8AmaxCompute fp8_amax_compute = Fp8AmaxCompute::Max;
+  Fp8BlockScales fp8_block_scales = Fp8BlockScales::Pow2;
+  bool fp8_head = false;
+  std::vector<std::string> fp8_skip_layers;
+  bool fp8_eval = false;
+  int64_t fp8_stats_steps = 100;  // 0: never
+  bool require_fp8 = false;
+
+  // Memory
+  Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
+
+  // Run
+  std::string output_dir = "runs";
+  std::string run_name;  // "": made from the time and the model
+  int64_t seed = 42;
+  Device device = Device::Auto;
+  bool deterministic = false;
+  CudaGraphs cuda_graphs = CudaGraphs::Auto;
+  int64_t num_threads = 0;  // 0: all
+  int64_t logging_steps = 1;
+  int64_t eval_steps = 100;  // 0: only at the end
+  int64_t eval_batches = 20;
+  int64_t sample_steps = 0;  // 0: never
+  std::string sample_prompt = "Once upon a time";
+  int64_t sample_tokens = 64;
+  double sample_temperature = 0.8;
+  bool dry_run = false;
+  Progress progress = Progress::Auto;
+
+  // Checkpoints
+  std::string resume;          // "latest" or a path; "": a new run
+  std::string checkpoint_dir;  // "": a folder of the run
+  SaveStrategy save_strategy = SaveStrategy::Steps;
+  int64_t save_steps = 500;  // 0: only at the end
+  int64_t save_total_limit = 3;
+  bool save_async = true;
+  bool use_tensorboard = true;
+
+  // Where each key that somebody named came from: "--lr", "max_steps in run.yaml:3". Absent: the default.
+  std::map<std::string, std::string, std::less<>> origins;
+
+  // No dataset is named, and yet the demo is not meant: see load_plan_config.
+  bool assumes_data = false;
+
+  bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
+  bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
+};
+
+const KeyTable<TrainConfig>& train_keys();
+
+// Reads the file ("" for none) and lays the flags over it; checks every value and every contradiction, then
+// fills in the defaults that depend on other keys. Everything wrong is reported in one ConfigError, a message
+// per line.
+TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
+
+// As load_train_config, for commands that look at a run without its data. Where no dataset is named, only a `-tiny`
+// preset (or no model at all) is taken for the demo: any other model is about to see a dataset, whatever that is.
+TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
+
+// The parts of load_train_config, for callers that build a config in code.
+void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors);
+void resolve_defaults(TrainConfig& config);
+
+// Sets gradient_accumulation_steps so that an optimizer step sees target_effective_batch_size sequences on
+// `device_count` devices; does nothing where the target is 0. A target that does not divide is a ConfigError.
+// The trainer calls it again once auto_batch_size has found per_device_train_batch_size.
+void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
+
+// Settings that have no effect beside the others, in words. Of several runs side by side, which differ in their
+// precision: those that have none in any of them.
+std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
+void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
+
+// The named key that `key` follows from and must not be given beside (auto_batch_size for
+// per_device_train_batch_size), or "" where there is none.
+std::string_view decided_by(const TrainConfig& config, std::string_view key);
+
+// The value of a key as users write it ("fp8", "0.0006"); `key` must be in the table.
+std::string config_text(const TrainConfig& config, std::string_view key);
+
+// The whole config as YAML that load_train_config reads back to the same values. A key that follows from
+// another one (gradient_accumulation_steps from target_effective_batch_size) stands there as a comment.
+std::string to_yaml(const TrainConfig& config);
+
+}  // namespace octet

@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <variant>
+
+#include "base/log.h"
+#include "config/config.h"
+
+namespace octet {
+namespace {
+
+// Two keys that answer the same question: where one is named, the other follows from it or is off.
+struct Exclusive {
+  const char* first;
+  const char* second;
+  const char* why;
+};
+
+constexpr Exclusive kExclusive[] = {
+    {"model_preset", "model_name_or_path", "both name the model"},
+    {"target_effective_batch_size", "gradient_accumulation_steps", "the first sets the second"},
+    {"auto_batch_size", "per_device_train_batch_size", "the first picks the second"},
+    {"max_steps", "num_train_epochs", "both set the length of the run"},
+    {"warmup_steps", "warmup_ratio", "both set the length of the warm-up"},
+};
+
+bool is_off(const KeyValue& value) {
+  return std::visit([](const auto& v) { return v == std::decay_t<decltype(v)>{}; }, value);
+}
+
+// Named by somebody, and not just to say that it is off.
+bool is_named(const TrainConfig& config, const char* key) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  return config.is_set(key) && !is_off(table.get(config, table.index_of(key)));
+}
+
+bool is_changed(const TrainConfig& config, std::string_view key) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  const size_t index = table.index_of(key);
+  return config.is_set(key) && table.get(config, index) != table.keys()[index].default_value;
+}
+
+constexpr const char* kFp8Only[] = {
+    "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
+    "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
+    "fp8_skip_layers",      "fp8_eval",         "fp8_stats_steps"};
+constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len", "fp8_amax_compute"};
+
+}  // namespace
+
+void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors) {
+  const auto origin = [&](const char* key) { return config.origins.find(key)->second; };
+  for (const Exclusive& pair : kExclusive) {
+    if (is_named(config, pair.first) && is_named(config, pair.second)) {
+      errors.push_back(fmt::format("{} and {} contradict each other: {}; give one of them",
+                                   origin(pair.first), origin(pair.second), pair.why));
+    }
+  }
+  if (config.require_fp8 && config.mixed_precision != TrainConfig::Precision::Fp8) {
+    errors.push_back(fmt::format("require_fp8 contradicts mixed_precision {}; expected fp8",
+                                 config_text(config, "mixed_precision")));
+  }
+  if (config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd &&
+      config.warmup_ratio + config.decay_ratio > 1) {
+    errors.push_back(fmt::format("warmup_ratio {} and decay_ratio {} add up to more than the whole run",
+                                 config.warmup_ratio, config.decay_ratio));
+  }
+  if (config.run_name == "." || config.run_name == ".." || config.run_name.find('/') != std::string::npos) {
+    errors.push_back(fmt::format("run_name is '{}'; expected a plain folder name (output_dir takes paths)",
+                                 config.run_name));
+  }
+  if (config.save_total_limit == 1) {
+    errors.push_back(
+        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the "
+        "one "
+        "that is being replaced");
+  }
+  if (!config.eval_dataset_split.empty() && config.eval_dataset.empty()) {
+    errors.push_back(fmt::format(
+        "eval_dataset_split is '{}' without an eval_dataset; expected both (which may be the dataset's name)",
+        config.eval_dataset_split));
+  }
+  if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
+  if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
+}
+
+std::string_view decided_by(const TrainConfig& config, std::string_view key) {
+  if (config.is_set(key)) return "";
+  for (const Exclusive& pair : kExclusive) {
+    if (pair.second == key && is_named(config, pair.first)) return pair.first;
+    if (pair.first == key && is_named(config, pair.second)) return pair.second;
+  }
+  // The default length is epochs, from which the trainer reckons the steps.
+  if (key == "max_steps" && config.num_train_epochs > 0) return "num_train_epochs";
+  return "";
+}
+
+namespace {
+
+struct IdleSetting {
+  std::string key, because;
+};
+
+std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu) {
+  std::vector<IdleSetting> idle;
+  const auto note = [&](std::string_view key, std::string_view because) {
+    if (is_changed(config, key)) idle.push_back({std::string(key), std::string(because)});
+  };
+  const bool fp8 = config.mixed_precision == TrainConfig::Precision::Fp8;
+  if (!fp8) {
+    for (const char* key : kFp8Only) {
+      note(key, fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
+    }
+  } else {
+    const std::string recipe = fmt::format("fp8_recipe is {}", config_text(config, "fp8_recipe"));
+    const bool delayed = config.fp8_recipe == TrainConfig::Fp8Recipe::Delayed;
+    if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) note("fp8_margin", recipe);
+    if (!delayed) {
+      for (const char* key : kDelayedOnly) note(key, recipe);
+    }
+    if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
+  }
+  if (config.mixed_precision == TrainConfig::Precision::Fp32) {
+    note("master_weights", "mixed_precision is fp32");
+  }
+  if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
+    note("decay_ratio", "lr_scheduler_type is not wsd");
+  if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
+    note("min_lr_ratio", "lr_scheduler_type is constant");
+  }
+  if (config.penalty_type == TrainConfig::Penalty::None) note("penalty_weight", "penalty_type is none");
+  if (config.save_strategy == TrainConfig::SaveStrategy::No) {
+    for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
+  }
+  if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
+  if (!on_gpu && config.cuda_graphs == TrainConfig::CudaGraphs::On)
+    note("cuda_graphs", "the run is on the CPU");
+  return idle;
+}
+
+}  // namespace
+
+std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  std::vector<std::vector<IdleSetting>> idle_in;
+  for (const TrainConfig& run : runs) idle_in.push_back(idle_settings_of(run, on_gpu));
+  std::vector<std::string> texts;
+  for (const IdleSetting& setting : idle_in.front()) {
+    std::vector<std::string> reasons;
+    bool in_all = true;
+    for (const std::vector<IdleSetting>& idle : idle_in) {
+      const auto found = std::ranges::find(idle, setting.key, &IdleSetting::key);
+      in_all = in_all && found != idle.end();
+      if (in_all && std::ranges::find(reasons, found->because) == reasons.end())
+        reasons.push_back(found->because);
+    }
+    if (in_all) texts.push_back(fmt::format("{} has no effect: {}", setting.key, fmt::join(reasons, ", ")));
+  }
+  return texts;
+}
+
+void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  for (const std::string& text : idle_settings(runs, on_gpu)) log_warning("{}", text);
+}
+
+}  // namespace octet

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "data/records/example_reader.h"
+
+namespace octet {
+
+enum class ChatRole { System, User, Assistant };
+constexpr size_t kRoles = 3;
+const char* name_of(ChatRole role);  // "system", "user", "assistant"
+
+struct Message {
+  ChatRole role = ChatRole::User;
+  std::string content;
+  std::string input = {};  // Alpaca's second column, which its template sets apart
+
+  // The content with the input on a line of its own behind it, as all other templates have it.
+  std::string text() const { return input.empty() ? content : content + "\n" + input; }
+};
+using Conversation = std::vector<Message>;
+
+// The columns that a format reads: what the options name, else the format's own names.
+struct FormatColumns {
+  ExampleFormat format = ExampleFormat::Auto;
+  std::string text, prompt, completion, messages, input, system, history;  // unused ones are empty
+  std::vector<std::string> all() const;
+};
+
+// Decides the format by the names of the columns where the options do not. `place` names the file or record in
+// the Error of columns that fit nothing ("file] line 1"), which lists them and what is accepted.
+FormatColumns choose_format(const ExampleOptions& options, const std::vector<std::string>& columns,
+                            const std::string& place);
+
+// Error where `columns` lack one that the format needs.
+void check_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,
+                   const std::string& place);
+
+// The record's text, or its conversation; RecordError naming `place`, the column and the columns there are.
+std::string text_of(const nlohmann::json& record, const FormatColumns& columns, const std::string& place);
+Conversation conversation_of(const nlohmann::json& record, const FormatColumns& columns,
+                             const std::string& place);
+
+}  // namespace octet

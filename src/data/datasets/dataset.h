@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/shards/token_source.h"
+
+namespace octet {
+
+struct DatasetOptions {
+  // "demo" (built in), or a file, a folder or a glob. Files are taken in the order of their names; a folder
+  // gives its *.bin (token files) or its *.txt (text), and both at once is an error.
+  std::string dataset = "demo";
+  // As `dataset`. Where it is empty: the demo's held-out stories; the files of a folder that are named as
+  // validation (val.bin beside train.bin, name_val_000000.bin); or else the last `eval_split` share of each
+  // piece of `dataset`.
+  std::string eval_dataset = {};
+  double eval_split = 0.01;
+  uint64_t seed = 0;             // of the demo's stories
+  bool skip_bad_text = false;    // leave out texts with invalid UTF-8 rather than fail
+  int64_t demo_stories = 20000;  // for training; a tenth as many for evaluation
+};
+
+struct Dataset {
+  TokenSource train;
+  TokenSource eval;  // empty when eval_split is 0 and nothing else was named
+};
+
+// Ids must be below `vocab_size`, the model's. The tokenizer makes ids of text; token files do without, so it
+// may be null for them.
+Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer);
+
+// The files of a path (file, folder or glob), in their order; an error where there are none.
+std::vector<std::string> stream_files(const std::string& path);
+
+// One path (file, folder or glob) as it is, without any split.
+TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
+                        bool skip_bad_text = false);
+
+}  // namespace octet

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace octet {
+
+constexpr int32_t kIgnoreTarget = -1;
+
+// One micro-batch on the host: `rows` rows of `length` tokens, flattened to N = rows * length. A row holds one or
+// more documents (packed) or a part of one; attention and positions never cross a document's border.
+struct Batch {
+  int64_t rows = 0;
+  int64_t length = 0;
+  std::vector<int32_t> tokens;     // (N)
+  std::vector<int32_t> targets;    // (N) the next token, or kIgnoreTarget where no loss is taken
+  std::vector<int32_t> positions;  // (N) position inside the token's own document
+  std::vector<int32_t>
+      document_starts;       // (documents + 1) offsets into N, first 0, last N; rows start documents
+  int64_t target_count = 0;  // targets that are not kIgnoreTarget
+};
+
+}  // namespace octet

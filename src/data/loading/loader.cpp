@@ -1,0 +1,143 @@
+#include "data/loading/loader.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/philox.h"
+#include "data/loading/permutation.h"
+
+namespace octet {
+namespace {
+
+// Streams of random numbers, kept apart so that the seed can be shared with the rest of a run.
+constexpr uint64_t kCropStream = 0x6c6f616465720001;
+constexpr uint64_t kShuffleStream = 0x6c6f616465720002;
+
+void check(const LoaderOptions& options, const TokenSource& source) {
+  require(options.rows > 0, "[loader] rows per batch {}, expected at least 1", options.rows);
+  require(options.length > 0, "[loader] max_seq_length {}, expected at least 1", options.length);
+  require(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
+          "[loader] rank {} of {}, expected 0 <= rank < ranks", options.rank, options.ranks);
+  require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
+          "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
+          options.length);
+  require(options.eos.has_value() || !(options.respect_documents || options.align_to_documents),
+          "[loader] document borders asked for, but the tokenizer has no end-of-text token");
+  require(source.size() > options.length,
+          "[loader] data set of {} tokens ({}), expected at least max_seq_length + 1 = {}", source.size(),
+          source.describe(), options.length + 1);
+}
+
+}  // namespace
+
+Loader::Loader(TokenSource source, const LoaderOptions& options)
+    : source_(std::move(source)), options_(options), state_{.seed = options.seed} {
+  check(options_, source_);
+  windows_ = (source_.size() - 1) / options_.length;
+  row_.resize(static_cast<size_t>(options_.length) + 1);
+  // What the numbering of samples depends on.
+  state_.data_hash =
+      Hash64().add(source_.hash()).add(options_.length).add(static_cast<int>(options_.order)).value();
+}
+
+void Loader::set_state(const LoaderState& state) {
+  state_ = restored(state, state_.data_hash);
+}
+
+double Loader::epoch() const {
+  return static_cast<double>(state_.next_sample) / static_cast<double>(windows_);
+}
+
+int64_t Loader::sample_start(int64_t sample) const {
+  const int64_t epoch = sample / windows_, window = sample % windows_;
+  switch (options_.order) {
+    case SampleOrder::Sequential:
+      return window * options_.length;
+    case SampleOrder::Shuffled:
+      return permuted(window, windows_, epoch_random(state_.seed, kShuffleStream, epoch)) * options_.length;
+    case SampleOrder::RandomCrops:
+      break;
+  }
+  const uint64_t places = static_cast<uint64_t>(source_.size() - options_.length);
+  const Philox random(state_.seed, kCropStream);
+  return static_cast<int64_t>(random.below(static_cast<uint64_t>(sample), places));
+}
+
+int64_t Loader::aligned(int64_t start) {
+  if (start == 0) return start;
+  // A document starts where the token before is an eos.
+  const int64_t last = std::min(start + options_.length - 1, source_.size() - options_.length - 1);
+  const std::span<int32_t> before(row_.data(), static_cast<size_t>(last - start + 1));
+  source_.read(start - 1, before);
+  const auto found = std::find(before.begin(), before.end(), *options_.eos);
+  return found == before.end() ? start : start + (found - before.begin());
+}
+
+void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
+  source_.read(start, row_);
+  if (source_.has_mask()) {
+    is_target_.resize(row_.size());
+    source_.read_targets(start, is_target_);
+  }
+  const size_t length = static_cast<size_t>(options_.length), base = static_cast<size_t>(row) * length;
+  std::copy_n(row_.begin(), length, batch.tokens.begin() + static_cast<std::ptrdiff_t>(base));
+  batch.document_starts.push_back(static_cast<int32_t>(base));
+  int32_t position = 0;
+  for (size_t i = 0; i < length; ++i) {
+    const bool ends_document = options_.respect_documents && row_[i] == *options_.eos;
+    batch.positions[base + i] = position++;
+    const bool counts = !ends_document && (is_target_.empty() || is_target_[i + 1] != 0);
+    batch.targets[base + i] = counts ? row_[i + 1] : kIgnoreTarget;
+    batch.target_count += counts;
+    if (ends_document && i + 1 < length) {
+      position = 0;
+      batch.document_starts.push_back(static_cast<int32_t>(base + i + 1));
+    }
+  }
+}
+
+LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash) {
+  require(saved.next_sample >= 0, "[loader] state with next_sample {}, expected at least 0",
+          saved.next_sample);
+  if (saved.data_hash != data_hash && saved.data_hash != 0) {
+    log_warning(
+        "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; "
+        "going "
+        "on there, but tokens may be seen again or not at all in this epoch",
+        saved.next_sample);
+  }
+  LoaderState state = saved;
+  state.data_hash = data_hash;
+  return state;
+}
+
+void SampleLoader::prepare_batch(Batch& batch, int64_t rows, int64_t length) {
+  const size_t count = static_cast<size_t>(rows * length);
+  batch.rows = rows;
+  batch.length = length;
+  batch.tokens.resize(count);
+  batch.targets.resize(count);
+  batch.positions.resize(count);
+  batch.document_starts.clear();
+  batch.target_count = 0;
+}
+
+void Loader::next(Batch& batch) {
+  const int64_t stride = options_.ranks, taken = options_.rows * stride;
+  prepare_batch(batch, options_.rows, options_.length);
+  for (int64_t row = 0; row < options_.rows; ++row) {
+    int64_t start = sample_start(state_.next_sample + options_.rank + row * stride);
+    if (options_.align_to_documents && options_.order == SampleOrder::RandomCrops) start = aligned(start);
+    fill_row(batch, row, start);
+  }
+  batch.document_starts.push_back(static_cast<int32_t>(options_.rows * options_.length));
+  state_.next_sample += taken;
+}
+
+}  // namespace octet

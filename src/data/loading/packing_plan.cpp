@@ -1,0 +1,210 @@
+#include "data/loading/packing_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+
+// A set of numbers below `size` with the smallest that is at least x, in log64(size) steps: a tree of bit words, where
+// a bit of a level says that the word below it has one.
+class NumberSet {
+ public:
+  explicit NumberSet(size_t size) {
+    do {
+      size = (size + 63) / 64;
+      levels_.emplace_back(size, 0);
+    } while (size > 1);
+  }
+  void insert(size_t x) {
+    for (auto& level : levels_) {
+      level[x / 64] |= uint64_t{1} << (x % 64);
+      x /= 64;
+    }
+  }
+  void erase(size_t x) {
+    for (auto& level : levels_) {
+      level[x / 64] &= ~(uint64_t{1} << (x % 64));
+      if (level[x / 64] != 0) return;
+      x /= 64;
+    }
+  }
+  // `none` where there is no such number.
+  size_t at_least(size_t x, size_t none) const {
+    for (size_t up = 0; up < levels_.size(); ++up) {
+      if (x / 64 >= levels_[up].size()) return none;
+      const uint64_t rest = levels_[up][x / 64] & ~uint64_t{0} << (x % 64);
+      if (rest == 0) {
+        x = x / 64 + 1;  // the words behind this one, by their bits a level higher
+        continue;
+      }
+      x = x / 64 * 64 + static_cast<size_t>(std::countr_zero(rest));
+      for (size_t down = up; down > 0; --down) {
+        x = x * 64 + static_cast<size_t>(std::countr_zero(levels_[down - 1][x]));
+      }
+      return x;
+    }
+    return none;
+  }
+
+ private:
+  std::vector<std::vector<uint64_t>> levels_;
+};
+
+}  // namespace
+
+PackingPlan::PackingPlan(const DocumentSource& source, int64_t length, Packing packing) : length_(length) {
+  require(length > 0, "[packing] max_seq_length {}, expected at least 1", length);
+  require(source.counts().documents < kNone, "[packing] {} documents, expected fewer than {}",
+          source.counts().documents, kNone);
+  collect(source);
+  if (packing == Packing::BestFit) {
+    pack_best_fit();
+  } else {
+    pack_one_each();
+  }
+  order_rows();
+}
+
+void PackingPlan::collect(const DocumentSource& source) {
+  // Calls visit(document, window, length of the window) for every fragment with a target in it.
+  const auto for_each_fragment = [&](auto&& visit) {
+    totals_ = {};
+    source.for_each_length([&](int64_t document, int64_t tokens) {
+      const int64_t inputs = tokens - 1;
+      totals_.single_tokens += inputs == 0;
+      totals_.split_documents += inputs > length_;
+      for (int64_t window = 0, first = 0; first < inputs; ++window, first += length_) {
+        const int64_t count = std::min(length_, inputs - first);
+        if (inputs > length_ && !source.any_target(document, first + 1, count)) {
+          ++totals_.dropped_windows;
+          continue;
+        }
+        totals_.inputs += count;
+        visit(static_cast<uint32_t>(document), static_cast<uint32_t>(window), count);
+      }
+    });
+  };
+  length_starts_.assign(static_cast<size_t>(length_) + 1, 0);
+  int64_t fragments = 0;
+  for_each_fragment([&](uint32_t, uint32_t, int64_t count) {
+    ++length_starts_[static_cast<size_t>(length_ - count) + 1];
+    ++fragments;
+  });
+  require(fragments < kNone, "[packing] {} parts of documents, expected fewer than {}", fragments, kNone);
+  std::partial_sum(length_starts_.begin(), length_starts_.end(), length_starts_.begin());
+  fragments_.resize(static_cast<size_t>(fragments));
+  std::vector<int64_t> next = length_starts_;
+  for_each_fragment([&](uint32_t document, uint32_t window, int64_t count) {
+    fragments_[static_cast<size_t>(next[static_cast<size_t>(length_ - count)]++)] = {document, window};
+  });
+}
+
+void PackingPlan::pack_best_fit() {
+  // Rows with the same room form a list, as do the places of a row.
+  const auto size = static_cast<size_t>(length_);
+  NumberSet rooms(size + 1);
+  std::vector<uint32_t> first_row(size + 1, kNone), next_row, last_place,
+      previous_place(fragments_.size(), kNone);
+  for (size_t k = 0; k < size; ++k) {
+    const size_t length = size - k;
+    for (int64_t i = length_starts_[k]; i < length_starts_[k + 1]; ++i) {
+      const auto place = static_cast<uint32_t>(i);
+      const size_t room = rooms.at_least(length, 0);
+      uint32_t row = 0;
+      if (room == 0) {
+        row = static_cast<uint32_t>(last_place.size());
+        last_place.push_back(kNone);
+        next_row.push_back(kNone);
+      } else {
+        row = first_row[room];
+        first_row[room] = next_row[row];
+        if (first_row[room] == kNone) rooms.erase(room);
+      }
+      previous_place[place] = last_place[row];
+      last_place[row] = place;
+      const size_t left = (room == 0 ? size : room) - length;
+      if (left == 0) continue;
+      next_row[row] = first_row[left];
+      if (first_row[left] == kNone) rooms.insert(left);
+      first_row[left] = row;
+    }
+  }
+  row_starts_.reserve(last_place.size() + 1);
+  row_starts_.push_back(0);
+  places_.reserve(fragments_.size());
+  for (uint32_t place : last_place) {
+    const auto begin = static_cast<std::ptrdiff_t>(places_.size());
+    for (; place != kNone; place = previous_place[place]) places_.push_back(place);
+    std::reverse(places_.begin() + begin, places_.end());
+    row_starts_.push_back(static_cast<int64_t>(places_.size()));
+  }
+}
+
+void PackingPlan::pack_one_each() {
+  places_.resize(fragments_.size());
+  std::iota(places_.begin(), places_.end(), 0u);
+  row_starts_.resize(fragments_.size() + 1);
+  std::iota(row_starts_.begin(), row_starts_.end(), int64_t{0});
+}
+
+void PackingPlan::order_rows() {
+  struct Row {
+    uint32_t document, window, number;
+  };
+  std::vector<Row> order(static_cast<size_t>(rows()));
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = {kNone, 0, static_cast<uint32_t>(i)};
+    for (const uint32_t place : row(static_cast<int64_t>(i))) {
+      const Fragment& part = fragments_[place];
+      if (std::pair(part.document, part.window) < std::pair(order[i].document, order[i].window)) {
+        order[i] = {part.document, part.window, order[i].number};
+      }
+    }
+  }
+  std::sort(order.begin(), order.end(), [](const Row& a, const Row& b) {
+    return std::pair(a.document, a.window) < std::pair(b.document, b.window);
+  });
+  std::vector<uint32_t> places;
+  places.reserve(places_.size());
+  std::vector<int64_t> starts = {0};
+  starts.reserve(row_starts_.size());
+  for (const Row& from : order) {
+    const auto part = row(from.number);
+    places.insert(places.end(), part.begin(), part.end());
+    starts.push_back(static_cast<int64_t>(places.size()));
+  }
+  places_ = std::move(places);
+  row_starts_ = std::move(starts);
+}
+
+std::span<const uint32_t> PackingPlan::row(int64_t row) const {
+  const auto index = static_cast<size_t>(row);
+  return std::span(places_).subspan(static_cast<size_t>(row_starts_[index]),
+                                    static_cast<size_t>(row_starts_[index + 1] - row_starts_[index]));
+}
+
+std::pair<int64_t, int64_t> PackingPlan::same_length(int64_t place) const {
+  const auto after = std::upper_bound(length_starts_.begin(), length_starts_.end(), place);
+  return {*(after - 1), *after - *(after - 1)};
+}
+
+int64_t PackingPlan::fragment_length(int64_t place) const {
+  const auto after = std::upper_bound(length_starts_.begin(), length_starts_.end(), place);
+  return length_ - (after - 1 - length_starts_.begin());
+}
+
+double PackingPlan::utilisation() const {
+  return rows() == 0
+             ? 0
+             : static_cast<double>(totals_.inputs) / static_cast<double>(checked_mul(rows(), length_));
+}
+
+}  // namespace octet

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/records/example.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace octet {
+
+// What a record's columns mean. docs/datasets.md lists the columns of each.
+enum class ExampleFormat {
+  Auto,              // decided by the columns of the first record
+  Text,              // `text`, or the column named
+  PromptCompletion,  // `prompt`, `completion`: texts, or lists of messages
+  QuestionAnswer,    // `question`, `answer`
+  ProblemSolution,   // `problem`, `generated_solution` (OpenMathInstruct-2)
+  Alpaca,            // `instruction`, `output`, and where there is one `input`
+  ShareGpt,          // `conversations`: a list of {from, value}
+  Messages,          // `messages`: a list of {role, content}
+};
+
+// How a conversation becomes text and special tokens.
+enum class ChatTemplate {
+  Auto,    // by the tokenizer's special tokens; where it has none Alpaca for that format and Plain for others
+  Llama3,  // Llama 3
+  Llama31,  // Llama 3.1 and 3.2: as Llama3, with a system message that always gives two dates
+  Chatml,   // Qwen2.5
+  Alpaca,
+  Plain,  // the contents one after another
+};
+
+enum class OnError { Stop, Skip };
+
+// The names are those of the configuration: "auto", "text", "prompt_completion", "question_answer",
+// "problem_solution", "alpaca", "sharegpt", "messages"; "auto", "llama3", "llama3.1", "chatml", "alpaca",
+// "plain"; "stop", "skip". An unknown name is a ConfigError that lists them.
+ExampleFormat parse_example_format(const std::string& name);
+ChatTemplate parse_chat_template(const std::string& name);
+OnError parse_on_error(const std::string& name);
+const char* name_of(ExampleFormat format);
+const char* name_of(ChatTemplate chat_template);
+
+struct ExampleOptions {
+  // A file, a folder, a glob, a preset's name (data/dataset_presets.h) or a hub id "org/name"; what exists on
+  // disk goes first.
+  std::string dataset;
+  // Files of this split only ("train", "test", "train_1M"), by their names. Empty: the preset's own, or all
+  // files but those named as validation or test where there are others.
+  std::string split = {};
+  std::string subset = {};       // hub ids: the configuration, a folder of the repository ("main")
+  std::string revision = {};     // hub ids: branch, tag or commit; empty: main
+  std::string data_dir = {};     // presets: the folder with the files, instead of the cache and a download
+  std::string text_column = {};  // the column with the text; implies the format text
+  // Columns with other names than the format's own; without a format they also say which it is.
+  std::string prompt_column = {}, completion_column = {}, messages_column = {};
+  ExampleFormat format = ExampleFormat::Auto;
+  ChatTemplate chat_template = ChatTemplate::Auto;
+  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has no roles:
+  // the loss is on all of it.
+  std::string loss_on = "completion";
+  // System message of conversations without one; "" for none, nothing for the template's own.
+  std::optional<std::string> default_system = std::nullopt;
+  bool add_bos =
+      true;  // text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
+  bool add_eos = true;  // text, Alpaca and Plain: the tokenizer's eos behind the text or the answer
+  OnError on_error = OnError::Stop;  // Skip: bad records are counted and left out
+};
+
+// Why a record was left out. Empty texts are left out whatever `on_error` says.
+enum class SkipReason { EmptyText, BrokenRecord, InvalidUtf8, MissingColumn, BadValue, NoTarget };
+constexpr size_t kSkipReasons = 6;
+const char* name_of(SkipReason reason);  // "empty text", ...
+
+struct SkipCounts {
+  std::array<int64_t, kSkipReasons> counts{};
+  std::string first_error;  // the message of the first record skipped by OnError::Skip
+  int64_t of(SkipReason reason) const { return counts[static_cast<size_t>(reason)]; }
+  int64_t total() const;
+  std::string describe() const;  // "3 empty text, 1 invalid UTF-8"; "none"
+};
+
+class DatasetReader : public ExampleReader {
+ public:
+  virtual const std::vector<std::string>& files() const = 0;  // in the order in which they are read
+  virtual const SkipCounts& skipped() const = 0;
+  virtual int64_t examples() const = 0;  // given so far
+  // What Auto was found to be: known once next() has given an example.
+  virtual ExampleFormat format() const = 0;
+  virtual ChatTemplate chat_template() const = 0;
+};
+
+// Goes up with every change of the code after which the same files give other tokens or targets, so that what was
+// prepared before it is not taken for the same. 2: bos in front of alpaca and plain conversations.
+constexpr int kReaderVersion = 2;
+
+// Resolves the dataset (downloading it where need be) and opens its first file. The tokenizer must outlive the
+// reader; it decides the chat template and names bos and eos. A dataset in which no example was found is an
+// Error of the next() that reaches the end.
+std::unique_ptr<DatasetReader> open_examples(const ExampleOptions& options, const Tokenizer& tokenizer);
+
+// Neighbouring pieces of text with the same is_target are encoded as one text, so that without a mask the ids
+// are those of the whole; where the mask changes the text is cut, as it is when a model answers a prompt. A
+// special piece is that one token; an Error where the tokenizer has none of that name. Thread-safe.
+Document encode_example(const Example& example, const Tokenizer& tokenizer);
+
+}  // namespace octet

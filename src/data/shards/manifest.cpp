@@ -1,0 +1,223 @@
+#include "data/shards/manifest.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "io/sealed_json.h"
+
+namespace octet {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr const char* kFormat = "octet dataset";
+constexpr int64_t kVersion = 1;
+
+int64_t count_field(const json& object, const char* key, const std::string& place) {
+  const auto value = json_field<int64_t>(object, key, place);
+  require(value >= 0, "[{}] \"{}\" is {}, expected 0 or more", place, key, value);
+  return value;
+}
+
+ordered_json counts_json(const ShardCounts& counts) {
+  return {{"documents", counts.documents}, {"tokens", counts.tokens}, {"targets", counts.targets}};
+}
+
+ShardCounts parse_counts(const json& object, const std::string& place) {
+  return {count_field(object, "documents", place), count_field(object, "tokens", place),
+          count_field(object, "targets", place)};
+}
+
+ordered_json split_json(const SplitManifest& split) {
+  ordered_json result = counts_json(split.counts);
+  result["dropped"] = split.dropped;
+  result["longest"] = split.lengths.longest;
+  const auto& counts = split.lengths.counts;
+  const auto last = std::find_if(counts.rbegin(), counts.rend(), [](int64_t count) { return count != 0; });
+  result["lengths"] = std::vector<int64_t>(counts.begin(), last.base());
+  result["shards"] = ordered_json::array();
+  for (const ShardEntry& shard : split.shards) {
+    ordered_json entry = {{"name", shard.name}, {"size", shard.size}, {"crc32c", crc_text(shard.crc32c)}};
+    entry.update(counts_json(shard.counts));
+    entry["end_example"] = shard.end_example;
+    result["shards"].push_back(std::move(entry));
+  }
+  return result;
+}
+
+SplitManifest parse_split(const json& object, const std::string& place) {
+  require(object.is_object(), "[{}] a split is not an object", place);
+  SplitManifest split;
+  split.counts = parse_counts(object, place);
+  split.dropped = count_field(object, "dropped", place);
+  split.lengths.longest = count_field(object, "longest", place);
+  const auto lengths = json_field<std::vector<int64_t>>(object, "lengths", place);
+  require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place,
+          lengths.size(), split.lengths.counts.size());
+  std::copy(lengths.begin(), lengths.end(), split.lengths.counts.begin());
+  ShardCounts sum;
+  for (const json& entry : json_field<json::array_t>(object, "shards", place)) {
+    require(entry.is_object(), "[{}] \"shards\" holds something that is not an object", place);
+    ShardEntry shard;
+    shard.name = json_field<std::string>(entry, "name", place);
+    require(!shard.name.empty() && shard.name[0] != '.' && shard.name.find('/') == shard.name.npos &&
+                shard.name.find('\0') == shard.name.npos,
+            "[{}] lists \"{}\", which is not the name of a file in its folder", place, shard.name);
+    shard.size = count_field(entry, "size", place);
+    shard.crc32c = parse_crc(json_field<std::string>(entry, "crc32c", place), place);
+    shard.counts = parse_counts(entry, place);
+    shard.end_example = count_field(entry, "end_example", place);
+    sum += shard.counts;
+    split.shards.push_back(std::move(shard));
+  }
+  require(sum == split.counts,
+          "[{}] the shards have {} tokens in {} documents, their sum is given as {} in {}", place, sum.tokens,
+          sum.documents, split.counts.tokens, split.counts.documents);
+  return split;
+}
+
+void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManifest& manifest,
+                 const std::string& place) {
+  require(shard.counts() == entry.counts,
+          "[{}] {} tokens in {} documents with {} targets, the manifest says {} in {} with {}", place,
+          shard.counts().tokens, shard.counts().documents, shard.counts().targets, entry.counts.tokens,
+          entry.counts.documents, entry.counts.targets);
+  require(shard.kind().tokenizer_hash == manifest.tokenizer_hash &&
+              shard.kind().vocab_size == manifest.vocab_size,
+          "[{}] is of tokenizer {:016x} with {} ids, the manifest of {:016x} with {}", place,
+          shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
+}
+
+}  // namespace
+
+void LengthStatistics::add(int64_t length) {
+  ++counts[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(length, 1)))) - 1];
+  longest = std::max(longest, length);
+}
+
+LengthStatistics& LengthStatistics::operator+=(const LengthStatistics& other) {
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+  longest = std::max(longest, other.longest);
+  return *this;
+}
+
+std::string dataset_manifest_text(const DatasetManifest& manifest) {
+  ordered_json result = {{"format", kFormat},
+                         {"version", kVersion},
+                         {"tokenizer", manifest.tokenizer},
+                         {"tokenizer_hash", fmt::format("{:016x}", manifest.tokenizer_hash)},
+                         {"vocab_size", manifest.vocab_size},
+                         {"options", manifest.options},
+                         {"record_format", manifest.format},
+                         {"chat_template", manifest.chat_template},
+                         {"examples", manifest.examples},
+                         {"skipped", ordered_json::object()}};
+  for (const auto& [reason, count] : manifest.skipped) result["skipped"][reason] = count;
+  result["train"] = split_json(manifest.train);
+  result["validation"] = split_json(manifest.validation);
+  return seal_json(result);
+}
+
+DatasetManifest parse_dataset_manifest(std::string_view text, const std::string& place) {
+  const json object = parse_sealed_json(text, place);
+  require(object.is_object() && object.contains("format") && object["format"] == kFormat,
+          "[{}] is not the manifest of an octet dataset", place);
+  const auto version = json_field<int64_t>(object, "version", place);
+  require(version == kVersion, "[{}] is of format version {}, this program reads version {}", place, version,
+          kVersion);
+  DatasetManifest manifest;
+  manifest.tokenizer = json_field<std::string>(object, "tokenizer", place);
+  const auto hash = json_field<std::string>(object, "tokenizer_hash", place);
+  require(hash.size() == 16 && hash.find_first_not_of("0123456789abcdef") == hash.npos,
+          "[{}] \"tokenizer_hash\" is \"{}\", expected sixteen hexadecimal digits", place, hash);
+  manifest.tokenizer_hash = std::stoull(hash, nullptr, 16);
+  manifest.vocab_size = count_field(object, "vocab_size", place);
+  // Once more, for the order of the keys.
+  manifest.options = ordered_json::parse(text)["options"];
+  manifest.format = json_field<std::string>(object, "record_format", place);
+  manifest.chat_template = json_field<std::string>(object, "chat_template", place);
+  manifest.examples = count_field(object, "examples", place);
+  for (const auto& [reason, count] : json_field<json::object_t>(object, "skipped", place)) {
+    require(count.is_number_integer(), "[{}] \"skipped\" holds {}, expected numbers", place, count.dump());
+    manifest.skipped.emplace(reason, count.get<int64_t>());
+  }
+  manifest.train = parse_split(json_field<json>(object, "train", place), place);
+  manifest.validation = parse_split(json_field<json>(object, "validation", place), place);
+  return manifest;
+}
+
+namespace {
+
+bool is_manifest(Env& env, const std::string& path) {
+  if (!env.exists(path) || env.is_directory(path)) return false;
+  // Other programs have a manifest.json too.
+  return env.read_text(path).find(fmt::format("\"format\": \"{}\"", kFormat)) != std::string::npos;
+}
+
+}  // namespace
+
+bool has_dataset_manifest(Env& env, const std::string& folder) {
+  return is_manifest(env, join_path(folder, kManifestName));
+}
+
+bool has_dataset_progress(Env& env, const std::string& folder) {
+  return is_manifest(env, join_path(folder, kProgressName));
+}
+
+DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {
+  return parse_dataset_manifest(env.read_text(path), path);
+}
+
+void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
+                           std::string_view text) {
+  const std::string temporary = join_path(folder, fmt::format(".tmp-{}", name));
+  WritableFile file = env.create(temporary);
+  file.append(text);
+  file.sync();
+  file.close();
+  env.rename(temporary, join_path(folder, name));
+  env.sync_directory(folder);
+}
+
+std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
+                              const SplitManifest& split) {
+  std::vector<Shard> shards(split.shards.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  size_t error_index = shards.size();
+  const auto work = [&] {
+    for (size_t i = next++; i < shards.size(); i = next++) {
+      const ShardEntry& entry = split.shards[i];
+      const std::string path = join_path(folder, entry.name);
+      try {
+        require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
+        const int64_t size = env.file_size(path);
+        require(size == entry.size, "[{}] has {} bytes, {} says {}", path, size, kManifestName, entry.size);
+        shards[i] = Shard::open(env, path);
+        check_entry(shards[i], entry, manifest, path);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (i < error_index) {  // the same message whatever the threads did
+          error = std::current_exception();
+          error_index = i;
+        }
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const size_t most = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  for (size_t i = 1; i < std::min(most, shards.size()); ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+  return shards;
+}
+
+}  // namespace octet

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/shards/shard.h"
+
+namespace octet {
+
+// What `octet prepare` leaves in a folder beside the shards; docs/formats.md describes the file.
+
+constexpr const char* kManifestName = "manifest.json";  // of a whole dataset
+constexpr const char* kProgressName =
+    "progress.json";  // of one that is not finished: the same with fewer shards
+
+struct ShardEntry {
+  std::string name;
+  int64_t size = 0;
+  uint32_t crc32c = 0;
+  ShardCounts counts;
+  // Examples of the input up to here are in this shard and those before it (or belong to another split).
+  int64_t end_example = 0;
+  bool operator==(const ShardEntry&) const = default;
+};
+
+struct LengthStatistics {
+  // counts[i]: documents of 2^i to 2^(i+1) - 1 tokens.
+  std::array<int64_t, 40> counts{};
+  int64_t longest = 0;
+  void add(int64_t length);
+  LengthStatistics& operator+=(const LengthStatistics& other);
+  bool operator==(const LengthStatistics&) const = default;
+};
+
+struct SplitManifest {
+  std::vector<ShardEntry> shards;
+  ShardCounts counts;  // of all shards
+  LengthStatistics lengths;
+  int64_t dropped = 0;  // documents without a token to predict
+  int64_t end_example() const { return shards.empty() ? 0 : shards.back().end_example; }
+  bool operator==(const SplitManifest&) const = default;
+};
+
+struct DatasetManifest {
+  std::string tokenizer;  // as it was named
+  uint64_t tokenizer_hash = 0;
+  int64_t vocab_size = 0;
+  nlohmann::ordered_json options;  // everything else that the shards follow from; compared as a whole
+  SplitManifest train, validation;
+  int64_t examples = 0;                    // read from the input
+  std::map<std::string, int64_t> skipped;  // records left out, by reason
+  std::string format, chat_template;       // what was found or named
+
+  bool operator==(const DatasetManifest&) const = default;
+};
+
+std::string dataset_manifest_text(const DatasetManifest& manifest);
+// `place` names the file in errors.
+DatasetManifest parse_dataset_manifest(std::string_view text, const std::string& place);
+
+// Whether the folder holds a whole prepared dataset.
+bool has_dataset_manifest(Env& env, const std::string& folder);
+// Whether it holds one that is not finished.
+bool has_dataset_progress(Env& env, const std::string& folder);
+DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
+// Writes the file under a temporary name, syncs it, and renames it.
+void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
+                           std::string_view text);
+
+// The shards of a split, mapped and checked against the manifest and their own checksums, on several threads.
+std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
+                              const SplitManifest& split);
+
+}  // namespace octet

@@ -1,0 +1,247 @@
+#include "data/shards/token_source.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/records/record_reader.h"
+#include "data/shards/token_bytes.h"
+#include "io/env.h"
+
+namespace octet {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "token files are read in place and are little-endian");
+
+// Header of an llm.c file: 256 words, of which all but the first few are 0.
+constexpr int64_t kHeaderBytes = 256 * 4;
+using Header = std::array<uint32_t, 256>;
+
+struct Format {
+  uint32_t magic, version;
+  int width;
+};
+constexpr std::array kShardFormats = {Format{20240520, 1, 2}, Format{20240801, 7, 4}};
+constexpr uint32_t kLlmcEvalMagic = 20240522;  // multiple-choice questions, not a token stream
+
+// A raw file has no header to judge by. Words 4 to 255 all 0 would be a run of 504 tokens of id 0, which no
+// tokenizer makes of text: that is a header (words 0 to 3 hold magic, version, count, longest example).
+bool looks_like_header(std::span<const std::byte> bytes) {
+  if (static_cast<int64_t>(bytes.size()) < kHeaderBytes) return false;
+  return std::all_of(bytes.begin() + 16, bytes.begin() + kHeaderBytes,
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
+struct Layout {
+  int64_t offset;  // of the first id
+  int width;
+  int64_t count;
+};
+
+Layout shard_layout(const std::string& path, std::span<const std::byte> bytes, const Format& format) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  require(size >= kHeaderBytes, "[dataset] {}: truncated, {} bytes, expected a header of {} bytes", path,
+          size, kHeaderBytes);
+  Header header;
+  std::memcpy(header.data(), bytes.data(), kHeaderBytes);
+  require(header[1] == format.version, "[dataset] {}: token shard of version {}, expected {} with magic {}",
+          path, header[1], format.version, format.magic);
+  const int64_t count = static_cast<int32_t>(header[2]);
+  require(count >= 0, "[dataset] {}: header says {} tokens, expected 0 or more", path, count);
+  const int64_t expected = kHeaderBytes + count * format.width;
+  require(size == expected,
+          "[dataset] {}: {}, {} bytes, expected {} ({} tokens of {} bytes after a header of {})", path,
+          size < expected ? "truncated" : "too long", size, expected, count, format.width, kHeaderBytes);
+  return {kHeaderBytes, format.width, count};
+}
+
+Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  require(size > 0, "[dataset] {}: empty file, expected tokens", path);
+  uint32_t magic = 0;
+  if (size >= 4) std::memcpy(&magic, bytes.data(), 4);
+  for (const Format& format : kShardFormats) {
+    if (magic == format.magic) return shard_layout(path, bytes, format);
+  }
+  require(magic != kLlmcEvalMagic,
+          "[dataset] {}: magic {} is an llm.c evaluation file, expected a token shard", path, magic);
+  require(!looks_like_header(bytes),
+          "[dataset] {}: bad magic {}, expected {} or {} (llm.c shard) or ids of 2 bytes", path, magic,
+          kShardFormats[0].magic, kShardFormats[1].magic);
+  require(size % 2 == 0, "[dataset] {}: {} bytes, an odd number; expected ids of 2 bytes", path, size);
+  return {0, 2, size / 2};
+}
+
+// Enough to tell one file from another without reading all of it.
+uint64_t checksum_of_ends(const std::byte* data, int64_t bytes) {
+  const auto part = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16));
+  return uint64_t{crc32c(data, part)} << 32 | crc32c(data + (static_cast<size_t>(bytes) - part), part);
+}
+
+}  // namespace
+
+void TokenSource::append(Piece piece) {
+  if (piece.count == 0) return;
+  has_mask_ = has_mask_ || piece.mask || !piece.document_starts.empty();
+  starts_.push_back(size_);
+  size_ += piece.count;
+  pieces_.push_back(std::move(piece));
+}
+
+void TokenSource::append(const TokenSource& other) {
+  const std::vector<Piece> pieces = other.pieces_;  // other may be *this
+  for (const Piece& piece : pieces) append(piece);
+}
+
+TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size) {
+  auto owner = std::make_shared<const std::vector<int32_t>>(std::move(ids));
+  Piece piece{owner,
+              reinterpret_cast<const std::byte*>(owner->data()),
+              4,
+              static_cast<int64_t>(owner->size()),
+              std::move(name),
+              0,
+              0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
+  check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
+  auto file = std::make_shared<const MappedFile>(posix_env().map(path));
+  const Layout layout = layout_of(path, file->bytes());
+  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset, 0};
+  piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
+  check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
+  const ShardKind& kind = shard.kind();
+  if (kind.vocab_size > vocab_size) {
+    check_token_bytes(shard.token_bytes(), kind.token_width(), shard.counts().tokens, vocab_size,
+                      shard.name(), shard.token_bytes_offset());
+  }
+  Piece piece{shard.owner(), shard.token_bytes(),        kind.token_width(), shard.counts().tokens,
+              shard.name(),  shard.token_bytes_offset(), shard.checksum()};
+  piece.mask = shard.mask_bytes();
+  if (!piece.mask) piece.document_starts = shard.document_starts();
+  TokenSource source;
+  source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_documents(std::span<const std::string_view> documents, std::string name,
+                                        const Tokenizer& tokenizer, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (std::string_view document : documents) {
+    const std::vector<int32_t> encoded = tokenizer.encode(document);
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+    if (tokenizer.eos()) ids.push_back(*tokenizer.eos());
+  }
+  return from_ids(std::move(ids), std::move(name), vocab_size);
+}
+
+TokenSource TokenSource::from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
+                                         int64_t vocab_size, bool skip_bad) {
+  std::vector<int32_t> ids;
+  int64_t skipped = 0;
+  std::string first_error;
+  for (const std::string& path : paths) {
+    const std::unique_ptr<RecordReader> records = text_records(open_byte_stream(path));
+    Record record;
+    while (true) {
+      try {
+        if (!records->next(record)) break;
+      } catch (const RecordError& error) {
+        if (!skip_bad) throw;
+        if (skipped++ == 0) first_error = error.what();
+        continue;
+      }
+      const std::vector<int32_t> encoded =
+          tokenizer.encode(record.value["text"].get_ref<const std::string&>());
+      ids.insert(ids.end(), encoded.begin(), encoded.end());
+      if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
+    }
+  }
+  if (skipped > 0) log_warning("data: {} texts were left out; the first: {}", skipped, first_error);
+  std::string name = paths.empty() ? "no files" : paths[0];
+  if (paths.size() > 1) name += fmt::format(" and {} more", paths.size() - 1);
+  return from_ids(std::move(ids), std::move(name), vocab_size);
+}
+
+template <class Out, class Function>
+void TokenSource::for_each_part(int64_t first, std::span<Out> out, Function&& part) const {
+  assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= size_);
+  if (out.empty()) return;
+  auto index =
+      static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1);
+  for (; !out.empty(); ++index) {
+    const Piece& piece = pieces_[index];
+    const int64_t place = first - starts_[index];
+    const auto count = std::min(out.size(), static_cast<size_t>(piece.count - place));
+    part(piece, place, out.first(count));
+    out = out.subspan(count);
+    first += static_cast<int64_t>(count);
+  }
+}
+
+void TokenSource::read(int64_t first, std::span<int32_t> out) const {
+  for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<int32_t> ids) {
+    widen_token_bytes(piece.data, piece.width, place, ids);
+  });
+}
+
+void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
+  for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<uint8_t> bits) {
+    const int64_t begin = piece.first + place, end = begin + static_cast<int64_t>(bits.size());
+    read_mask_bits(piece.mask, begin, bits);
+    const auto starts = piece.document_starts;
+    for (auto at = std::lower_bound(starts.begin(), starts.end(), static_cast<uint64_t>(begin));
+         at != starts.end() && std::cmp_less(*at, end); ++at) {
+      bits[static_cast<size_t>(static_cast<int64_t>(*at) - begin)] = 0;
+    }
+  });
+}
+
+std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const {
+  require(share >= 0 && share <= 1, "[dataset] share {} to hold out, expected 0 to 1", share);
+  TokenSource front, tail;
+  for (const Piece& piece : pieces_) {
+    const auto held_out = static_cast<int64_t>(static_cast<double>(piece.count) * share);
+    Piece first = piece, last = piece;
+    first.count = piece.count - held_out;
+    last.count = held_out;
+    last.data += first.count * piece.width;
+    last.data_offset += first.count * piece.width;
+    last.first += first.count;
+    front.append(std::move(first));
+    tail.append(std::move(last));
+  }
+  return {front, tail};
+}
+
+uint64_t TokenSource::hash() const {
+  Hash64 hash;
+  for (const Piece& piece : pieces_) hash.add(piece.first).add(piece.count).add(piece.checksum);
+  return hash.value();
+}
+
+std::string TokenSource::describe() const {
+  if (pieces_.empty()) return "nothing";
+  if (pieces_.size() == 1) return pieces_[0].name;
+  return fmt::format("{} and {} more", pieces_[0].name, pieces_.size() - 1);
+}
+
+}  // namespace octet

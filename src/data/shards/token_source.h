@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/shards/shard.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace octet {
+
+// A long sequence of token ids, read at any place: pieces (memory-mapped files, or ids in memory) laid end to
+// end. Immutable and cheap to copy; copies share the mapping. Reading is thread-safe. Every id was checked
+// against the vocabulary when the source was opened.
+class TokenSource {
+ public:
+  TokenSource() = default;
+  static TokenSource from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size);
+
+  // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see
+  // docs/formats.md.
+  static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
+
+  // A shard's documents one after another; its mask says which tokens are targets. A document's first never is one:
+  // what stands before it is another document.
+  static TokenSource from_shard(const Shard& shard, int64_t vocab_size);
+
+  // The documents one after another, each followed by the tokenizer's eos where it has one.
+  static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
+                                    const Tokenizer& tokenizer, int64_t vocab_size);
+
+  // Documents of text files, in order, read as data/record_reader.h reads them: a document ends at the end of its
+  // file or at the marker "<|endoftext|>". Empty documents are left out. Invalid UTF-8 is an Error, or, with
+  // `skip_bad`, that document is left out and a warning counts them.
+  static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
+                                     int64_t vocab_size, bool skip_bad = false);
+
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  // out = ids [first, first + out.size()), which must lie inside the source.
+  void read(int64_t first, std::span<int32_t> out) const;
+
+  // Whether some tokens are no targets; and which: 1 where predicting the token counts in the loss.
+  bool has_mask() const { return has_mask_; }
+  void read_targets(int64_t first, std::span<uint8_t> out) const;
+
+  void append(const TokenSource& other);
+
+  // (front, tail): the tail is the last `share` (0 to 1) of each piece, rounded down to whole tokens, so that
+  // data sets of several files hold out a part of each. The two never overlap and together are the whole.
+  std::pair<TokenSource, TokenSource> split_tail(double share) const;
+
+  // Tells sources apart: lengths, and the content (of files without checksums its beginning and end).
+  uint64_t hash() const;
+
+  // The pieces' names and lengths, for messages.
+  std::string describe() const;
+
+ private:
+  struct Piece {
+    std::shared_ptr<const void> owner;
+    const std::byte* data;  // count ids of `width` bytes, little-endian
+    int width;              // 2 or 4
+    int64_t count;
+    std::string name;
+    int64_t data_offset;  // of `data` in the file, for messages
+    uint64_t checksum;    // of the content, or of parts of it
+    // Of a shard, whose token number `first` is the piece's first.
+    int64_t first = 0;
+    const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
+    std::span<const uint64_t> document_starts =
+        {};  // whose tokens are no targets; empty where the mask says so
+  };
+
+  void append(Piece piece);
+  template <class Out, class Function>
+  void for_each_part(int64_t first, std::span<Out> out, Function&& part) const;
+
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> starts_;  // of each piece in the source
+  int64_t size_ = 0;
+  bool has_mask_ = false;
+};
+
+}  // namespace octet

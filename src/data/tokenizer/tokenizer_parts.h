@@ -1,0 +1,57 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizer/byte_level_tokenizer.h"
+
+namespace octet {
+
+// What the readers of tokenizer files share.
+
+std::string read_text_file(const std::string& path);
+
+nlohmann::json read_json_file(const std::string& path);  // a key that stands twice is an error
+
+// The bytes that a string of GPT-2's byte alphabet stands for ("Ġthe" is " the"); nothing where it has a
+// character outside of it.
+std::optional<std::string> bytes_of_alphabet(std::string_view token);
+
+// A vocabulary under construction: token strings as they stand in the file, each with an id of its own.
+class VocabReader {
+ public:
+  explicit VocabReader(ByteLevelSpec& spec) : spec_(&spec) {}
+
+  void read(const nlohmann::json& vocab);
+  // Merges get their ranks in the order of the calls.
+  void add_merge(std::string_view left, std::string_view right, size_t number);
+  // An entry of added_tokens or added_tokens_decoder, checked against the others and the vocabulary.
+  void add_added(int32_t id, const nlohmann::json& entry);
+  std::optional<int32_t> find(std::string_view token) const;
+  size_t size() const { return ids_.size(); }
+
+ private:
+  int32_t merge_part(std::string_view token, std::string_view left, std::string_view right,
+                     size_t number) const;
+
+  ByteLevelSpec* spec_;
+  std::unordered_map<std::string, int32_t> ids_;
+  std::unordered_map<std::string, int32_t> added_by_content_;
+  std::unordered_map<int32_t, std::string> added_by_id_;
+};
+
+// Ids are bounded, so that a broken one does not become a table of gigabytes.
+int32_t checked_token_id(const nlohmann::json& value, const std::string& place, std::string_view what);
+
+// Reads bos and eos, and into `vocab` where given the added tokens, of the tokenizer_config.json in `folder`,
+// if there is one. Returns its tokenizer_class.
+std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, const std::string& folder);
+
+// eos where no config names it: the special token that ends a document in the known families.
+void guess_eos(ByteLevelSpec& spec);
+
+}  // namespace octet

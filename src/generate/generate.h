@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/tokenizer.h"
+#include "model/decoder.h"
+#include "model/transformer.h"
+
+namespace octet {
+
+struct SampleOptions {
+  int64_t max_tokens = 64;
+  double temperature = 0.8;  // 0: always the most likely token
+  int64_t top_k = 0;         // only the k most likely tokens; 0: all
+  double top_p = 1;          // only the most likely tokens that together have this probability; 1: all
+  uint64_t seed = 0;
+  std::string stop = {};  // the text ends after the first occurrence of this; empty: never
+};
+
+// The index of the chosen logit: the largest at temperature 0 (the lowest index on a tie), else drawn with the
+// uniform number `u` in [0, 1) from the softmax of logits / temperature, cut first by top_k and then by top_p.
+int32_t sample_logits(const std::vector<float>& logits, const SampleOptions& options, double u);
+
+struct GenerateCallbacks {
+  // Called with each new token of prompt `row`; false ends that row.
+  std::function<bool(size_t row, int32_t id)> on_token = {};
+  // A row whose sequence is full forgets the older half of its context and goes on; otherwise it ends.
+  bool slide = false;
+};
+
+// Continues the prompts, at most decoder.shape().sequences of them and none empty, side by side. Gives the new ids
+// of each; a row ends with the first of the `end_ids`, which is given too. The same prompts, options and seed give
+// the same ids; `options.stop` is for callers that know the text.
+std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
+                                               const std::vector<std::vector<int32_t>>& prompts,
+                                               const SampleOptions& options, std::span<const int32_t> end_ids,
+                                               const GenerateCallbacks& callbacks);
+
+// What a Generator of this size allocates beside the weights, from its plan alone.
+int64_t generator_bytes(Transformer& trained, Backend& backend, int64_t rows, int64_t length);
+
+// Text from the weights of a model in training, several prompts at a time, in the run's dense precision.
+class Generator {
+ public:
+  // `rows` prompts are worked on together; contexts longer than `length` lose their oldest tokens.
+  Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows, int64_t length);
+
+  // The continuation of every prompt, without the prompt.
+  std::vector<std::string> continue_prompts(const std::vector<std::string>& prompts,
+                                            const SampleOptions& options);
+  std::string continue_prompt(const std::string& prompt, const SampleOptions& options) {
+    return continue_prompts({prompt}, options).front();
+  }
+  int64_t allocated_bytes() const { return decoder_.plan().peak_bytes(); }
+
+ private:
+  std::vector<std::string> run(std::span<const std::string> prompts, const SampleOptions& options);
+
+  Decoder decoder_;
+  const Tokenizer& tokenizer_;
+};
+
+}  // namespace octet

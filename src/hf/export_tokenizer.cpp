@@ -1,0 +1,122 @@
+#include "hf/export_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "data/tokenizer/bytes_tokenizer.h"
+#include "data/tokenizer/unicode.h"
+
+namespace octet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The character that stands for a byte in GPT-2's alphabet: printable ones stand for themselves, the others for the
+// characters from U+0100 on, in their order.
+std::string alphabet_character(int byte) {
+  const auto printable = [](int b) {
+    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+  };
+  uint32_t point = static_cast<uint32_t>(byte);
+  if (!printable(byte)) {
+    point = 256;
+    for (int b = 0; b < byte; ++b) point += !printable(b);
+  }
+  std::string text;
+  append_utf8(text, point);
+  return text;
+}
+
+// The bytes tokenizer as a byte-level BPE without merges.
+Json bytes_tokenizer_json() {
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[alphabet_character(byte)] = byte;
+  const Json end = {{"id", BytesTokenizer::kEndOfText},
+                    {"content", "<|endoftext|>"},
+                    {"single_word", false},
+                    {"lstrip", false},
+                    {"rstrip", false},
+                    {"normalized", false},
+                    {"special", true}};
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", Json::array({end})},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", Json::array()}}}};
+}
+
+// The text of a token in a tokenizer.json; "" where it has none.
+std::string added_token(const nlohmann::json& tokenizer, std::optional<int32_t> id) {
+  if (!id || !tokenizer.contains("added_tokens")) return "";
+  for (const nlohmann::json& token : tokenizer.at("added_tokens")) {
+    if (token.value("id", -1) == *id) return token.value("content", "");
+  }
+  return "";
+}
+
+// Without it Transformers would take the class of the model's family, whatever the tokenizer is.
+Json tokenizer_config(const std::string& bos, const std::string& eos, int64_t max_positions) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"model_max_length", max_positions},
+                 {"clean_up_tokenization_spaces", false}};
+  if (!bos.empty()) config["bos_token"] = bos;
+  if (!eos.empty()) config["eos_token"] = eos;
+  return config;
+}
+
+void write_json(Env& env, const std::string& folder, const char* name, const Json& json) {
+  env.write_synced(join_path(folder, name), json.dump(2) + "\n");
+}
+
+}  // namespace
+
+std::vector<TokenizerText> read_tokenizer_texts(Env& env, const std::string& name) {
+  constexpr int64_t kLargestFile = int64_t{256} << 20;
+  std::vector<TokenizerText> texts;
+  for (const TokenizerFile& file : tokenizer_files(name))
+    texts.push_back({file.name, env.read_text(file.path, kLargestFile)});
+  return texts;
+}
+
+std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
+                             int64_t max_positions) {
+  if (name == "bytes") {
+    write_json(env, folder, "tokenizer.json", bytes_tokenizer_json());
+    write_json(env, folder, "tokenizer_config.json",
+               tokenizer_config("<|endoftext|>", "<|endoftext|>", max_positions));
+    return "bytes, as tokenizer.json";
+  }
+  // What cannot be read here would not be of use there.
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
+  std::vector<std::string> written;
+  const std::vector<TokenizerText> texts = read_tokenizer_texts(env, name);
+  for (const TokenizerText& file : texts) {
+    env.write_synced(join_path(folder, file.name), file.text);
+    written.push_back(file.name);
+  }
+  if (written == std::vector<std::string>{"tokenizer.json"}) {
+    const nlohmann::json json = parse_json(texts.front().text, name);
+    write_json(env, folder, "tokenizer_config.json",
+               tokenizer_config(added_token(json, tokenizer->bos()), added_token(json, tokenizer->eos()),
+                                max_positions));
+    written.emplace_back("tokenizer_config.json");
+  }
+  return fmt::format("{}", fmt::join(written, ", "));
+}
+
+}  // namespace octet

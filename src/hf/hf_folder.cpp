@@ -1,0 +1,301 @@
+#include "hf/hf_folder.h"
+
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace octet {
+namespace {
+
+float half_to_float(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1F, fraction = bits & 0x3FF;
+  if (exponent == 0) {
+    const float value = static_cast<float>(fraction) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
+}
+
+template <class T>
+T element(const SafeTensor& tensor, int64_t index) {
+  T value;
+  std::memcpy(&value, tensor.bytes.data() + static_cast<size_t>(index) * sizeof(T), sizeof(T));
+  return value;
+}
+
+bool is_readable(SafeDType dtype) {
+  return dtype == SafeDType::F32 || dtype == SafeDType::BF16 || dtype == SafeDType::F16;
+}
+
+float element_as_float(const SafeTensor& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case SafeDType::F32:
+      return element<float>(tensor, index);
+    case SafeDType::BF16:
+      return to_float(Bf16{element<uint16_t>(tensor, index)});
+    default:
+      return half_to_float(element<uint16_t>(tensor, index));
+  }
+}
+
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("({})", fmt::join(shape, ", "));
+}
+
+int64_t row_width(const ParameterSpec& spec) {
+  return spec.shape.rank() == 1 ? 1 : spec.shape[1];
+}
+
+// The shape of a part in a Hugging Face folder.
+std::vector<int64_t> hf_shape(const ParameterSpec& spec, const HfPart& part) {
+  std::vector<int64_t> shape = {part.rows};
+  if (spec.shape.rank() == 2) shape.push_back(spec.shape[1]);
+  if (part.transposed) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+constexpr int64_t kPieceBytes = int64_t{16} << 20;  // read and written at a time
+
+// (rows, cols) to (cols, rows).
+std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, int64_t rows, int64_t cols,
+                                  size_t size) {
+  std::vector<std::byte> result(bytes.size());
+#pragma omp parallel for
+  for (int64_t col = 0; col < cols; ++col) {
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(result.data() + static_cast<size_t>(col * rows + row) * size,
+                  bytes.data() + static_cast<size_t>(row * cols + col) * size, size);
+    }
+  }
+  return result;
+}
+
+std::vector<ParameterSpec> specs_of(const ParameterSet& parameters) {
+  std::vector<ParameterSpec> table;
+  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
+  return table;
+}
+
+// Tensors that folders hold beside the parameters: causal masks and rotary tables of older versions, and the head
+// where it is tied to the embedding.
+bool is_known_surplus(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
+}
+
+}  // namespace
+
+ModelConfig read_hf_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::ifstream file(path);
+  require(file.good(),
+          "[{}] cannot be opened; model_name_or_path must be a Hugging Face folder with config.json and "
+          "model.safetensors",
+          path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return model_config_from_hf(text.str(), path);
+}
+
+const SafeTensor* HfWeights::find(const ParameterSpec& spec, const HfPart& part,
+                                  std::vector<std::string>& faults) const {
+  const SafeTensor* tensor = find_(prefix_ + part.name);
+  if (!tensor) {
+    faults.push_back(fmt::format("{} is missing", part.name));
+    return nullptr;
+  }
+  const std::vector<int64_t> expected = hf_shape(spec, part);
+  if (!std::equal(expected.begin(), expected.end(), tensor->shape.begin(), tensor->shape.end())) {
+    faults.push_back(fmt::format("{} has shape {}, expected {}", part.name, shape_text(tensor->shape),
+                                 shape_text(expected)));
+    return nullptr;
+  }
+  if (!is_readable(tensor->dtype)) {
+    faults.push_back(
+        fmt::format("{} is {}, expected F32, BF16 or F16", part.name, safe_dtype_name(tensor->dtype)));
+    return nullptr;
+  }
+  return tensor;
+}
+
+void HfWeights::check(std::span<const ParameterSpec> table, std::vector<std::string> faults) const {
+  for (const ParameterSpec& spec : table) {
+    for (const HfPart& part : spec.hf) find(spec, part, faults);
+  }
+  require(faults.empty(), "[{}] does not fit the model:\n  {}", place_, fmt::join(faults, "\n  "));
+}
+
+std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, int64_t rows) const {
+  const int64_t cols = row_width(spec);
+  std::vector<float> values(static_cast<size_t>(rows * cols), 0.0f);
+  std::vector<std::string> faults;
+  for (const HfPart& part : spec.hf) {
+    const int64_t first = std::max(begin, part.row_begin);
+    const int64_t last = std::min(begin + rows, part.row_begin + part.rows);
+    const SafeTensor* tensor = first < last ? find(spec, part, faults) : nullptr;
+    if (!tensor) continue;
+#pragma omp parallel for
+    for (int64_t row = first; row < last; ++row) {
+      float* to = values.data() + (row - begin) * cols;
+      const int64_t from = row - part.row_begin;
+      for (int64_t col = 0; col < cols; ++col)
+        to[col] = element_as_float(*tensor, part.transposed ? col * part.rows + from : from * cols + col);
+    }
+  }
+  require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
+  return values;
+}
+
+void HfWeights::load(Backend& backend, ParameterSet& parameters, std::vector<std::string> faults) const {
+  // All faults are found before anything is written.
+  check(specs_of(parameters), std::move(faults));
+  for (Parameter& parameter : parameters.all()) {
+    if (load_as_it_is(backend, parameter)) continue;
+    const std::vector<float> read = values(parameter.spec);
+    require(all_finite(std::as_bytes(std::span(read)), DType::F32),
+            "[{}] {} holds values that are not finite", place_, parameter.spec.hf.front().name);
+    ParameterSet::set_weight(backend, parameter, read);
+  }
+}
+
+// bf16 into bf16, rows in the same order: straight from the file to where it belongs.
+bool HfWeights::load_as_it_is(Backend& backend, Parameter& parameter) const {
+  const ParameterSpec& spec = parameter.spec;
+  if (parameter.weight.dtype != DType::BF16) return false;
+  std::vector<std::string> faults;
+  int64_t rows = 0;
+  for (const HfPart& part : spec.hf) {
+    if (part.transposed || find(spec, part, faults)->dtype != SafeDType::BF16) return false;
+    rows += part.rows;
+  }
+  if (rows != spec.shape[0]) backend.zero(parameter.weight);  // padding
+  if (parameter.remainder) backend.zero(parameter.remainder);
+  const Tensor matrix = parameter.weight.reshaped({spec.shape[0], row_width(spec)});
+  for (const HfPart& part : spec.hf) {
+    const SafeTensor* tensor = find(spec, part, faults);
+    require(all_finite(tensor->bytes, DType::BF16), "[{}] {} holds values that are not finite", place_,
+            part.name);
+    backend.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
+  }
+  return true;
+}
+
+HfFiles::HfFiles(const std::string& folder)
+    : folder_(folder), files_(SafetensorsFolder::open(posix_env(), folder)) {
+  if (!files_.find("transformer.wte.weight") && files_.find("wte.weight")) dropped_prefix_ = "transformer.";
+}
+
+std::string_view HfFiles::stored_name(std::string_view name) const {
+  if (name.starts_with(dropped_prefix_)) name.remove_prefix(dropped_prefix_.size());
+  return name;
+}
+
+HfWeights HfFiles::weights() const {
+  return HfWeights([this](std::string_view name) { return find(name); }, folder_);
+}
+
+std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) const {
+  std::set<std::string, std::less<>> known;
+  for (const ParameterSpec& spec : table) {
+    for (const HfPart& part : spec.hf) known.emplace(stored_name(part.name));
+  }
+  std::vector<std::string> names;
+  for (const SafetensorsFile& file : files_.files()) {
+    for (const SafeTensor& tensor : file.tensors()) {
+      if (!known.contains(tensor.name) && !is_known_surplus(tensor.name)) names.emplace_back(tensor.name);
+    }
+  }
+  return names;
+}
+
+void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
+  const HfFiles files(folder);
+  std::vector<std::string> faults;
+  for (const std::string& name : files.surplus(specs_of(parameters))) {
+    faults.push_back(fmt::format("{} is not a tensor of the model", name));
+  }
+  files.weights().load(backend, parameters, std::move(faults));
+}
+
+ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
+  return [&backend, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
+    const Parameter& parameter = parameters.all()[index];
+    Parameter part{.spec = parameter.spec};
+    const auto rows_of = [&](Tensor tensor) {
+      return tensor.reshaped({parameter.spec.shape[0], row_width(parameter.spec)}).row_range(begin, rows);
+    };
+    part.weight = rows_of(parameter.weight);
+    if (parameter.remainder) part.remainder = rows_of(parameter.remainder);
+    const auto count = static_cast<size_t>(part.weight.numel());
+    std::vector<std::byte> bytes(count * (dtype == SafeDType::F32 ? 4 : 2));
+    if (dtype == SafeDType::BF16 && part.weight.dtype == DType::BF16) {
+      backend.copy_to_host(bytes.data(), part.weight);
+      return bytes;
+    }
+    const std::vector<float> values = ParameterSet::weight_values(backend, part);
+    if (dtype == SafeDType::F32) {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      return bytes;
+    }
+#pragma omp parallel for
+    for (size_t i = 0; i < count; ++i) {
+      const Bf16 value = to_bf16(values[i]);
+      std::memcpy(bytes.data() + 2 * i, &value, 2);
+    }
+    return bytes;
+  };
+}
+
+SafeTensorSpec HfTensor::as(SafeDType dtype) const {
+  return {part->name, dtype, hf_shape(*spec, *part)};
+}
+
+std::vector<HfTensor> hf_tensors(std::span<const ParameterSpec> table) {
+  std::vector<HfTensor> tensors;
+  for (size_t i = 0; i < table.size(); ++i) {
+    for (const HfPart& part : table[i].hf) tensors.push_back({i, &table[i], &part});
+  }
+  return tensors;
+}
+
+void write_hf_tensors(Sink& sink, std::span<const HfTensor> tensors, SafeDType dtype,
+                      const ReadWeightRows& read) {
+  require(dtype == SafeDType::F32 || dtype == SafeDType::BF16,
+          "[safetensors] weights as {}, expected F32 or BF16", safe_dtype_name(dtype));
+  std::map<std::string_view, const HfTensor*> by_name;
+  std::vector<SafeTensorSpec> specs;
+  for (const HfTensor& tensor : tensors) {
+    by_name[tensor.part->name] = &tensor;
+    specs.push_back(tensor.as(dtype));
+  }
+  // Transformers reads only files that say which framework's layout they hold.
+  SafetensorsWriter writer(sink, std::move(specs), {{"format", "pt"}});
+  const int64_t element_bytes = safe_dtype_bits(dtype) / 8;
+  for (const SafeTensorSpec& spec : writer.specs()) {
+    const HfTensor& tensor = *by_name.at(spec.name);
+    const HfPart& part = *tensor.part;
+    const int64_t cols = row_width(*tensor.spec);
+    if (part.transposed) {
+      writer.append(spec.name, transposed(read(tensor.parameter, part.row_begin, part.rows), part.rows, cols,
+                                          static_cast<size_t>(element_bytes)));
+      continue;
+    }
+    const int64_t piece = std::max<int64_t>(kPieceBytes / (cols * element_bytes), 1);
+    for (int64_t begin = 0; begin < part.rows; begin += piece) {
+      writer.append(spec.name,
+                    read(tensor.parameter, part.row_begin + begin, std::min(piece, part.rows - begin)));
+    }
+  }
+  writer.finish();
+}
+
+void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype,
+                     const ReadWeightRows& read) {
+  const std::vector<ParameterSpec> table = specs_of(parameters);
+  write_hf_tensors(sink, hf_tensors(table), dtype, read);
+}
+
+}  // namespace octet

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "data/datasets/prepare.h"
+
+namespace octet {
+
+// SIGINT or SIGTERM while a dataset was being prepared: the program ends with 128 + the signal's number.
+class Interrupted : public Error {
+ public:
+  Interrupted(const std::string& message, int signal) : Error(message), signal_(signal) {}
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
+// How the keys of a configuration say that its dataset is read, and its eval_dataset. What names files (split, subset,
+// revision, folder) is of the dataset alone: another eval_dataset has its own split (eval_dataset_split) and nothing
+// else of these, while columns, format and chat template serve both.
+ExampleOptions train_examples(const TrainConfig& config);
+ExampleOptions eval_examples(const TrainConfig& config);
+
+struct PrepareRequest {
+  ExampleOptions examples;
+  int64_t max_samples = 0;  // 0: all
+  double eval_split = 0;
+  uint64_t seed = 0;
+  // The folder to write; "": one in the cache, named by the input and all options, so that the same call finds it again.
+  std::string output;
+};
+
+struct PreparedFolder {
+  std::string folder;
+  PrepareResult result;
+};
+
+// Reads, tokenizes and writes `request.examples` with a progress bar and says what it does; throws Interrupted when a
+// signal stops it. A folder of the cache that is there already is only named.
+PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
+                                     const Tokenizer& tokenizer);
+
+// Documents, tokens, share of targets, lengths and what was left out, as tables.
+std::string statistics_text(const DatasetManifest& manifest);
+
+}  // namespace octet

@@ -1,0 +1,394 @@
+#include "plan/data_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "data/datasets/dataset_files.h"
+#include "data/datasets/dataset_presets.h"
+#include "data/loading/prefetcher.h"
+#include "plan/data_prepare.h"
+#include "plan/setup.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The validation split of a dataset that is prepared on the way does not depend on the run's seed: runs that differ in
+// it share the prepared files and are evaluated on the same documents.
+constexpr uint64_t kSplitSeed = 42;
+
+enum class DataKind {
+  Prepared,  // a folder of octet's shards
+  Stream,    // the demo, token files or plain text, all of which data/dataset.h opens
+  Examples,  // records, to be prepared
+};
+
+bool ends_with_any(const std::string& path, std::initializer_list<const char*> endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](const char* ending) { return path.ends_with(ending); });
+}
+
+bool asks_for_documents(const TrainConfig& config) {
+  return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
+         config.dataset_format != ExampleFormat::Auto || !config.text_column.empty() ||
+         !config.prompt_column.empty() || !config.messages_column.empty();
+}
+
+DataKind kind_of_file(const TrainConfig& config, const std::string& path) {
+  if (path.ends_with(".bin")) return DataKind::Stream;
+  if (path.ends_with(".txt") && !asks_for_documents(config)) return DataKind::Stream;
+  return DataKind::Examples;
+}
+
+DataKind kind_of(const TrainConfig& config, const std::string& dataset) {
+  if (dataset == "demo") return DataKind::Stream;
+  std::error_code error;
+  if (!fs::is_directory(dataset, error)) return kind_of_file(config, dataset);
+  if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
+  require(!fs::exists(fs::path(dataset) / kProgressName, error),
+          "[dataset] {} is not prepared to its end; run the same 'octet prepare' again", dataset);
+  bool tokens = false, text = false, records = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {
+    const std::string path = entry.path().string();
+    tokens = tokens || path.ends_with(".bin");
+    text = text || path.ends_with(".txt");
+    records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
+  }
+  if (tokens || (text && !records)) return kind_of_file(config, tokens ? "x.bin" : "x.txt");
+  return DataKind::Examples;
+}
+
+std::vector<Shard> open_prepared(const std::string& folder, const DatasetManifest& manifest,
+                                 const SplitManifest& split) {
+  return open_split(posix_env(), folder, manifest, split);
+}
+
+DatasetManifest read_prepared(const std::string& folder, const TrainConfig& config,
+                              const Tokenizer& tokenizer) {
+  DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
+  if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
+    fail_config("dataset {} was prepared with tokenizer {} ({:016x}), the run's is {} ({:016x})", folder,
+                manifest.tokenizer, manifest.tokenizer_hash, config.tokenizer, tokenizer.fingerprint());
+  }
+  return manifest;
+}
+
+class DataOpener {
+ public:
+  DataOpener(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer)
+      : config_(config), vocab_size_(vocab_size), tokenizer_(tokenizer) {}
+
+  TrainingData open() {
+    const bool names_eval = !config_.eval_dataset.empty();
+    const DataKind kind = kind_of(config_, config_.dataset);
+    if (kind == DataKind::Stream) {
+      open_streams(names_eval && kind_of(config_, config_.eval_dataset) == DataKind::Stream);
+    } else {
+      const ExampleOptions examples = train_examples(config_);
+      const std::string validation = names_eval ? "" : own_validation_split(examples);
+      const bool holds_out = !names_eval && validation.empty() && config_.eval_split > 0;
+      const auto [folder, manifest] =
+          find_prepared(examples, kind, holds_out ? config_.eval_split : 0, config_.max_samples);
+      set_train(open_prepared(folder, manifest, manifest.train));
+      if (!validation.empty()) {
+        ExampleOptions of_validation = examples;
+        of_validation.split = validation;
+        open_eval_examples(of_validation, kind);
+      } else if (!names_eval) {
+        set_eval(open_prepared(folder, manifest, manifest.validation));
+      }
+    }
+    if (names_eval && data_.eval.empty()) open_eval();
+    return std::move(data_);
+  }
+
+  // Without any training data.
+  TrainingData open_eval_alone() {
+    open_eval();
+    return std::move(data_);
+  }
+
+ private:
+  std::pair<std::string, DatasetManifest> find_prepared(const ExampleOptions& examples, DataKind kind,
+                                                        double split, int64_t max_samples) {
+    const std::string& dataset = examples.dataset;
+    if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, config_, tokenizer_)};
+    const PreparedFolder prepared = prepare_with_progress(
+        config_, {.examples = examples, .max_samples = max_samples, .eval_split = split, .seed = kSplitSeed},
+        tokenizer_);
+    return {prepared.folder, prepared.result.manifest};
+  }
+
+  // A preset's validation split, where it has one and its training split is trained on: better than a part of the
+  // latter, and the only way where that is a single document. Empty: none.
+  std::string own_validation_split(const ExampleOptions& examples) const {
+    constexpr const char* kValidation = "validation";
+    std::error_code error;
+    const DatasetPreset* preset = find_dataset_preset(examples.dataset);
+    if (!preset || fs::exists(examples.dataset, error) || config_.eval_split == 0) return "";
+    if (!examples.split.empty() && examples.split != preset->split) return "";
+    const std::vector<std::string> splits = split_list(preset->splits);
+    if (std::find(splits.begin(), splits.end(), kValidation) == splits.end()) return "";
+    if (examples.data_dir.empty()) return kValidation;
+    ExampleOptions of_validation = examples;  // a folder of the user's may have less than the hub
+    of_validation.split = kValidation;
+    try {
+      resolve_dataset(of_validation);
+      return kValidation;
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
+  void open_streams(bool eval_too) {
+    if (config_.dataset == "demo" && config_.packing != TrainConfig::Packing::Auto &&
+        config_.packing != TrainConfig::Packing::Stream) {
+      log_warning("packing {} has no effect: the demo's stories are a stream that is cut into documents",
+                  config_text(config_, "packing"));
+    }
+    if (asks_for_documents(config_) && config_.dataset != "demo") {
+      fail_config(
+          "dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
+          "no dataset_format or text_column",
+          config_.dataset, config_text(config_, "packing"));
+    }
+    Dataset opened =
+        open_dataset({.dataset = config_.dataset,
+                      .eval_dataset = eval_too ? config_.eval_dataset : "",
+                      .eval_split = eval_too || config_.eval_dataset.empty() ? config_.eval_split : 0,
+                      .seed = static_cast<uint64_t>(config_.seed),
+                      .skip_bad_text = config_.on_error == OnError::Skip},
+                     vocab_size_, &tokenizer_);
+    data_.train = std::move(opened.train);
+    if (eval_too || config_.eval_dataset.empty()) data_.eval = std::move(opened.eval);
+  }
+
+  void open_eval() {
+    const DataKind kind = kind_of(config_, config_.eval_dataset);
+    if (kind != DataKind::Examples && !config_.eval_dataset_split.empty()) {
+      fail_config("eval_dataset {} is tokens, of which no split '{}' can be told; name the files themselves",
+                  config_.eval_dataset, config_.eval_dataset_split);
+    }
+    if (config_.eval_dataset == "demo") {
+      data_.eval = open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval;
+      return;
+    }
+    if (kind == DataKind::Stream) {
+      data_.eval =
+          open_tokens(config_.eval_dataset, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip);
+      return;
+    }
+    open_eval_examples(eval_examples(config_), kind);
+  }
+
+  void open_eval_examples(const ExampleOptions& examples, DataKind kind) {
+    const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
+    // A prepared folder's validation split is meant for this; one without it is taken whole.
+    const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
+    set_eval(open_prepared(folder, manifest, split));
+  }
+
+  void set_train(std::vector<Shard> shards) {
+    for (const Shard& shard : shards) data_.train.append(TokenSource::from_shard(shard, vocab_size_));
+    if (config_.packing == TrainConfig::Packing::Stream) return;
+    data_.train_documents = DocumentSource(std::move(shards), vocab_size_);
+    data_.train_plan = make_plan(data_.train_documents);
+  }
+  void set_eval(std::vector<Shard> shards) {
+    for (const Shard& shard : shards) data_.eval.append(TokenSource::from_shard(shard, vocab_size_));
+    if (config_.packing == TrainConfig::Packing::Stream) return;
+    data_.eval_documents = DocumentSource(std::move(shards), vocab_size_);
+    data_.eval_plan = make_plan(data_.eval_documents);
+  }
+
+  std::shared_ptr<const PackingPlan> make_plan(const DocumentSource& source) const {
+    const bool padded = config_.packing == TrainConfig::Packing::None;
+    return std::make_shared<PackingPlan>(source, config_.max_seq_length,
+                                         padded ? Packing::None : Packing::BestFit);
+  }
+
+  const TrainConfig& config_;
+  int64_t vocab_size_;
+  const Tokenizer& tokenizer_;
+  TrainingData data_;
+};
+
+PackedLoaderOptions packed_options(const TrainConfig& config, const Tokenizer& tokenizer, int64_t rows,
+                                   int64_t length) {
+  return {.rows = rows,
+          .length = length,
+          .packing = config.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
+          .shuffle = false,
+          .seed = static_cast<uint64_t>(config.seed),
+          .padding_id = tokenizer.eos().value_or(0)};
+}
+
+SampleOrder sample_order(TrainConfig::DataOrder order) {
+  switch (order) {
+    case TrainConfig::DataOrder::Shuffled:
+      return SampleOrder::Shuffled;
+    case TrainConfig::DataOrder::Random:
+      return SampleOrder::RandomCrops;
+    case TrainConfig::DataOrder::Sequential:
+      break;
+  }
+  return SampleOrder::Sequential;
+}
+
+// The demo's stories are short and each stands on its own; other streams are one text.
+std::optional<int32_t> document_end(const Setup& setup) {
+  return setup.config.is_demo() ? setup.tokenizer->eos() : std::nullopt;
+}
+
+EvalLoaderFactory packed_eval_loaders(const TrainingData& data, const TrainConfig& config,
+                                      const Tokenizer& tokenizer) {
+  return [documents = data.eval_documents, plan = data.eval_plan,
+          options = packed_options(config, tokenizer, 1, 1)](
+             int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+    if (plan->rows() == 0) return nullptr;
+    PackedLoaderOptions shaped = options;
+    shaped.rows = rows;
+    shaped.length = length;
+    return std::make_unique<PackedLoader>(documents, shaped, plan);
+  };
+}
+
+}  // namespace
+
+int64_t TrainingData::samples_per_epoch(int64_t length) const {
+  if (train_plan) return train_plan->rows();
+  return train.size() > 0 ? (train.size() - 1) / length : 0;
+}
+
+void choose_tokenizer(TrainConfig& config, const std::string& of_model) {
+  if (!config.is_set("tokenizer")) {
+    std::error_code error;
+    if (fs::is_directory(config.dataset, error) && has_dataset_manifest(posix_env(), config.dataset)) {
+      config.tokenizer =
+          read_dataset_manifest(posix_env(), join_path(config.dataset, kManifestName)).tokenizer;
+    } else if (!of_model.empty()) {
+      config.tokenizer = of_model;
+      log_info("data: the tokenizer is the model's own, {}", config.tokenizer);
+    }
+  }
+  if (!config.is_set("tokenizer") && config.tokenizer == "bytes" && of_model.empty() &&
+      !config.model_name_or_path.empty()) {
+    log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
+                config.model_name_or_path);
+  }
+  // The run may be looked at from another folder, and resumed after the tokenizer is gone.
+  if (config.tokenizer != "bytes")
+    config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
+}
+
+std::vector<std::string> missing_data(const TrainConfig& config) {
+  std::vector<std::string> missing;
+  const auto attempt = [&](const auto& open) {
+    try {
+      open();
+    } catch (const Error& error) {
+      missing.emplace_back(error.what());
+    }
+  };
+  const auto find = [&](const ExampleOptions& examples) {
+    const DataKind kind = kind_of(config, examples.dataset);
+    if (kind == DataKind::Stream) stream_files(examples.dataset);
+    if (kind == DataKind::Examples && !is_on_hub(examples)) resolve_dataset(examples);
+  };
+  if (!config.is_demo() && !config.assumes_data) attempt([&] { find(train_examples(config)); });
+  if (!config.eval_dataset.empty() && config.eval_dataset != "demo")
+    attempt([&] { find(eval_examples(config)); });
+  if (config.resume.empty())
+    attempt([&] { make_tokenizer(config.tokenizer); });  // a checkpoint may have a copy
+  return missing;
+}
+
+TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer) {
+  TrainingData data = DataOpener(config, vocab_size, tokenizer).open();
+  if (data.train_plan) {
+    if (data.train_plan->rows() == 0) {
+      fail_config("dataset '{}' is empty: {} documents with {} tokens to train on", config.dataset,
+                  data.train_documents.counts().documents, data.train_documents.counts().tokens);
+    }
+    const PackingPlan::Totals& totals = data.train_plan->totals();
+    if (totals.split_documents > 0) {
+      log_info("data: {} of {} documents are longer than max_seq_length {} and cut into windows{}",
+               totals.split_documents, data.train_documents.counts().documents, config.max_seq_length,
+               totals.dropped_windows > 0
+                   ? fmt::format("; {} windows without a target are left out", totals.dropped_windows)
+                   : "");
+    }
+  } else if (data.train.size() < config.max_seq_length + 1) {
+    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
+                data.train.size(), config.max_seq_length);
+  }
+  return data;
+}
+
+std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
+  const TrainConfig& config = setup.config;
+  const int64_t rows = config.per_device_train_batch_size, length = config.max_seq_length;
+  if (setup.data.train_plan) {
+    PackedLoaderOptions options = packed_options(config, *setup.tokenizer, rows, length);
+    options.shuffle = config.data_order != TrainConfig::DataOrder::Sequential;
+    return std::make_unique<Prefetcher>(
+        std::make_unique<PackedLoader>(setup.data.train_documents, options, setup.data.train_plan));
+  }
+  LoaderOptions options{.rows = rows,
+                        .length = length,
+                        .order = sample_order(config.data_order),
+                        .seed = static_cast<uint64_t>(config.seed)};
+  options.eos = document_end(setup);
+  options.respect_documents = options.align_to_documents = options.eos.has_value();
+  return std::make_unique<Prefetcher>(std::make_unique<Loader>(setup.data.train, options));
+}
+
+EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
+  if (setup.data.eval_plan) return packed_eval_loaders(setup.data, setup.config, *setup.tokenizer);
+  return stream_eval_loaders(setup.data.eval, document_end(setup));
+}
+
+EvalLoaderFactory open_evaluation_data(const TrainConfig& config, int64_t vocab_size,
+                                       const Tokenizer& tokenizer) {
+  TrainingData data = DataOpener(config, vocab_size, tokenizer).open_eval_alone();
+  if (data.eval_plan) return packed_eval_loaders(data, config, tokenizer);
+  return stream_eval_loaders(std::move(data.eval),
+                             config.eval_dataset == "demo" ? tokenizer.eos() : std::nullopt);
+}
+
+EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos) {
+  return [source = std::move(tokens), eos](int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+    if (source.size() < length + 1) return nullptr;
+    return std::make_unique<Loader>(source, LoaderOptions{.rows = rows,
+                                                          .length = length,
+                                                          .order = SampleOrder::Sequential,
+                                                          .eos = eos,
+                                                          .respect_documents = eos.has_value()});
+  };
+}
+
+std::string no_evaluation_reason(const Setup& setup) {
+  const TrainingData& data = setup.data;
+  if (data.eval_plan) return data.eval_plan->rows() > 0 ? "" : "no document is held out";
+  if (data.eval.size() > setup.config.max_seq_length) return "";
+  return fmt::format("{} tokens are held out, one sequence needs {}", data.eval.size(),
+                     setup.config.max_seq_length + 1);
+}
+
+std::string utilisation_text(const Setup& setup) {
+  const TrainingData& data = setup.data;
+  if (!data.train_plan) return "";
+  const auto places =
+      static_cast<double>(data.train_plan->rows()) * static_cast<double>(setup.config.max_seq_length);
+  return fmt::format(
+      "{}: {} documents in {} sequences; {:.1f} % of their places hold a token, {:.1f} % a target",
+      setup.config.packing == TrainConfig::Packing::None ? "padded" : "best_fit",
+      data.train_documents.counts().documents, data.train_plan->rows(), 100 * data.train_plan->utilisation(),
+      100 * static_cast<double>(data.train_documents.counts().targets) / places);
+}
+
+}  // namespace octet

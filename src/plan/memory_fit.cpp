@@ -1,0 +1,273 @@
+#include "plan/memory_fit.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "generate/generate.h"
+#include "plan/setup.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+constexpr Checkpointing kLevels[] = {Checkpointing::None, Checkpointing::Act, Checkpointing::Mlp,
+                                     Checkpointing::Block};
+
+std::string bytes_text(int64_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+MemoryLimit memory_limit(const TrainConfig& config, const Backend& backend) {
+  const int64_t device = backend.memory_bytes();
+  if (config.device_memory_limit_gb == 0) return {device, false};
+  const double limit = config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
+  if (limit <= static_cast<double>(device)) return {static_cast<int64_t>(limit), true};
+  log_warning("device_memory_limit_gb {} has no effect: {} has {} for a run",
+              config_text(config, "device_memory_limit_gb"), backend.description(), bytes_text(device));
+  return {device, false};
+}
+
+int64_t sampling_rows(const TrainConfig& config) {
+  constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
+  return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
+}
+
+int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
+  const int64_t rows = sampling_rows(config);
+  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
+}
+
+// The key's names begin with auto.
+std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key) {
+  if (key == TrainConfig::Checkpointing::Auto) return kLevels;
+  return std::span(kLevels).subspan(static_cast<size_t>(key) - 1, 1);
+}
+TrainConfig::Checkpointing key_of(Checkpointing level) {
+  return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
+}
+
+int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
+                      int64_t memory) {
+  const auto fits = [&](int64_t rows) {
+    shape.rows = rows;
+    return Transformer(model, shape, numerics, backend).plan().peak_bytes() <= memory;
+  };
+  constexpr int64_t kMost = 4096;
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  while (high <= kMost && fits(high)) low = high, high *= 2;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return std::min(low, kMost);
+}
+
+int64_t dividing_batch(const TrainConfig& config, int64_t most) {
+  const int64_t target = config.target_effective_batch_size;
+  if (target > 0) most = std::min(most, target);
+  const int64_t sixteenths = std::gcd<int64_t>(16, config.max_seq_length);
+  const int64_t step = config.mixed_precision == Precision::Fp8 ? 16 / sixteenths : 1;
+  for (int64_t rows = most - most % step; rows > 0; rows -= step) {
+    if (target == 0 || target % rows == 0) return rows;
+  }
+  while (target > 0 && target % most != 0) --most;
+  return most;
+}
+
+namespace {
+
+// Ways to run are configurations here: what they ask to change is where they differ from that of the setup.
+class RemedySearch {
+ public:
+  explicit RemedySearch(const Setup& setup) : setup_(setup) {}
+
+  MemoryRemedies search() const {
+    MemoryRemedies remedies;
+    const auto add = [&](const std::optional<MemoryAdvice>& advice) {
+      if (advice) remedies.fitting.push_back(*advice);
+      return advice.has_value();
+    };
+    const TrainConfig& given = setup_.config;
+    std::vector<TrainConfig> ways = smaller_states(given);
+    add(first_that_fits(ways));
+    // Fewer rows and nothing else is the other choice that a user has.
+    if (const int64_t rows = most_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
+      add(with_rows(given, rows));
+    if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
+    // The last resort: no FP8 copies of weights, and half the size of fp32.
+    if (setup_.numerics.precision != Precision::Bf16 && !given.require_fp8 && !setup_.precision_is_given) {
+      TrainConfig in_bf16 = given;
+      in_bf16.mixed_precision = Precision::Bf16;
+      ways = smaller_states(in_bf16);
+      if (add(first_that_fits(ways)) || add(with_most_rows(ways))) return remedies;
+    }
+    constexpr int64_t kShortest = 128;  // no use below
+    TrainConfig smallest = ways.back();
+    smallest.per_device_train_batch_size = 1;
+    while (smallest.max_seq_length / 2 >= kShortest) {
+      smallest.max_seq_length /= 2;
+      if (add(as_it_is(smallest))) return remedies;
+    }
+    const Checkpointing last = levels_to_try().back();
+    remedies.least = advice_of(smallest, last, need(smallest, last));
+    return remedies;
+  }
+
+ private:
+  // With less for the optimizer's state and the head, the mildest first and the configuration itself before all.
+  std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
+    using State = TrainConfig::OptimizerState;
+    using Master = TrainConfig::MasterWeights;
+    const Precision precision = numerics_of(config).precision;
+    std::vector<TrainConfig> ways;
+    for (const Master master : {Master::Exact, Master::Stochastic}) {
+      if (master < config.master_weights) continue;
+      if (master != config.master_weights && precision == Precision::Fp32) continue;
+      for (const State state : {State::Fp32, State::Bf16, State::Fp8}) {
+        if (state < config.optimizer_state) continue;
+        TrainConfig way = config;
+        way.master_weights = master;
+        way.optimizer_state = state;
+        ways.push_back(way);
+        if (!config.fp8_head || precision != Precision::Fp8) continue;
+        way.fp8_head = false;  // no FP8 copies of its weights
+        ways.push_back(std::move(way));
+      }
+    }
+    return ways;
+  }
+
+  // A level that was asked for, and those that take less memory.
+  std::span<const Checkpointing> levels_to_try() const {
+    const Checkpointing first = levels_of(setup_.config.gradient_checkpointing).front();
+    return std::span(kLevels).subspan(static_cast<size_t>(first));
+  }
+
+  Numerics numerics_of(const TrainConfig& way) const {
+    Numerics numerics = numerics_from(way, *setup_.backend);
+    if (!setup_.fallback_reason.empty()) numerics.precision = setup_.numerics.precision;
+    return numerics;
+  }
+  RunShape shape_of(const TrainConfig& way, Checkpointing level) const {
+    RunShape shape = setup_.shape;
+    shape.rows = way.per_device_train_batch_size;
+    shape.length = way.max_seq_length;
+    shape.checkpointing = level;
+    return shape;
+  }
+
+  int64_t need(const TrainConfig& way, Checkpointing level) const {
+    Transformer transformer(setup_.model, shape_of(way, level), numerics_of(way), *setup_.backend);
+    return transformer.plan().peak_bytes() +
+           (setup_.makes_samples ? sampling_bytes(way, transformer, *setup_.backend) : 0);
+  }
+
+  MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
+    const bool automatic = way.gradient_checkpointing == TrainConfig::Checkpointing::Auto;
+    if (!automatic) way.gradient_checkpointing = key_of(level);
+    MemoryAdvice advice{{}, bytes};
+    for (const char* key : {"mixed_precision", "gradient_checkpointing", "fp8_head", "optimizer_state",
+                            "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
+      const std::string value = config_text(way, key);
+      if (value != config_text(setup_.config, key)) advice.changes.push_back({key, value});
+    }
+    return advice;
+  }
+
+  std::optional<MemoryAdvice> as_it_is(const TrainConfig& way) const {
+    for (const Checkpointing level : levels_to_try()) {
+      const int64_t bytes = need(way, level);
+      if (bytes <= setup_.memory.bytes) return advice_of(way, level, bytes);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<MemoryAdvice> first_that_fits(const std::vector<TrainConfig>& ways) const {
+    for (const TrainConfig& way : ways) {
+      if (const std::optional<MemoryAdvice> advice = as_it_is(way)) return advice;
+    }
+    return std::nullopt;
+  }
+
+  // As many rows as the last of the levels lets fit; 0 where there are none.
+  int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
+    const int64_t rows = largest_batch(setup_.model, shape_of(way, levels.back()), numerics_of(way),
+                                       *setup_.backend, setup_.memory.bytes - setup_.sampling_bytes);
+    return rows == 0 ? 0 : dividing_batch(way, rows);
+  }
+  std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {
+    way.per_device_train_batch_size = rows;
+    return as_it_is(way);
+  }
+
+  // The way that keeps most of the rows; of several the mildest.
+  std::optional<MemoryAdvice> with_most_rows(const std::vector<TrainConfig>& ways) const {
+    std::optional<MemoryAdvice> best;
+    int64_t most = 0;
+    for (const TrainConfig& way : ways) {
+      const int64_t rows = most_rows(way, levels_to_try());
+      if (rows <= most) continue;
+      most = rows;
+      best = with_rows(way, rows);
+    }
+    return best;
+  }
+
+  const Setup& setup_;
+};
+
+// "optimizer_state to fp8, master_weights to stochastic and ..."
+std::string changes_text(const std::vector<KeyChange>& changes, const char* between) {
+  std::string text;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const char* joint = i == 0 ? "" : i + 1 == changes.size() ? " and " : ", ";
+    text += fmt::format("{}{}{}{}", joint, changes[i].key, between, changes[i].value);
+  }
+  return text;
+}
+
+std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& limit) {
+  std::string text;
+  for (const MemoryAdvice& advice : remedies.fitting) {
+    text += fmt::format("{}set {} (then {})", text.empty() ? "" : ", or ",
+                        changes_text(advice.changes, " to "), bytes_text(advice.need));
+  }
+  if (!text.empty()) return text;
+  const MemoryAdvice& least = remedies.least;
+  if (!least.changes.empty()) {
+    text =
+        fmt::format(": with {} it still needs {}", changes_text(least.changes, " "), bytes_text(least.need));
+  }
+  return fmt::format("no key makes it fit{}; take a smaller model or {}", text,
+                     limit.by_key ? "raise the limit" : "a larger device");
+}
+
+}  // namespace
+
+MemoryRemedies find_remedies(const Setup& setup) {
+  return RemedySearch(setup).search();
+}
+
+std::string memory_shortage(const Setup& setup) {
+  const int64_t need = setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
+  const int64_t memory = setup.memory.bytes;
+  if (need <= memory) return "";
+  const std::string who = setup.config.auto_batch_size && setup.shape.rows == 1
+                              ? fmt::format("even one sequence of {} tokens", setup.shape.length)
+                              : "the run";
+  return fmt::format("{} needs {}, the {} {} ({} are missing); {}", who, bytes_text(need),
+                     setup.memory.by_key ? "limit is" : "device has", bytes_text(memory),
+                     bytes_text(need - memory), remedies_text(find_remedies(setup), setup.memory));
+}
+
+void check_memory(const Setup& setup) {
+  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) fail_config("{}", shortage);
+}
+
+}  // namespace octet

@@ -1,0 +1,46 @@
+#include "train/fp8_stats.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace octet {
+
+std::string fp8_stats_json(const std::vector<ScaleTable::Report>& reports) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const ScaleTable::Report& r : reports) {
+    if (r.elements == 0) continue;
+    nlohmann::json entry = {{"format", name_of(r.format)},
+                            {"amax", r.amax},
+                            {"scale", r.scale},
+                            {"saturated", r.saturated_share},
+                            {"flushed", r.flushed_share}};
+    entry["sqnr_db"] = std::isfinite(r.sqnr_db) ? nlohmann::json(r.sqnr_db) : nlohmann::json(nullptr);
+    json[r.name] = std::move(entry);
+  }
+  return json.dump();
+}
+
+void SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config) {
+  const bool per_tensor = config.recipe == Fp8Recipe::Delayed || config.recipe == Fp8Recipe::Current;
+  for (const ScaleTable::Report& r : reports) {
+    int& run = runs_[r.name];
+    const bool high = r.saturated_share > kShare;
+    run = high ? run + 1 : (run < kRecords ? 0 : run);  // one that was warned of stays so
+    if (!high || run != kRecords) continue;
+    const std::string layer = r.name.substr(0, r.name.rfind('.'));
+    std::vector<std::string> advice;
+    if (per_tensor) advice.push_back(fmt::format("raise fp8_margin (now {})", config.margin));
+    if (config.recipe == Fp8Recipe::Delayed) advice.push_back("use fp8_recipe current");
+    if (config.format == Fp8Format::E4M3) advice.push_back("use fp8_format hybrid");
+    advice.push_back(fmt::format("or skip the layer with fp8_skip_layers: [{}]", layer));
+    log_warning("{}: {:.2f} % of the values saturate in {}, in {} records in a row; {}", r.name,
+                100 * r.saturated_share, name_of(r.format), kRecords, fmt::join(advice, ", "));
+  }
+}
+
+}  // namespace octet

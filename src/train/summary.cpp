@@ -1,0 +1,43 @@
+#include "train/summary.h"
+
+#include "report/table.h"
+#include "report/text.h"
+
+namespace octet {
+
+std::string summary_text(const Setup& setup, const Outcome& outcome) {
+  Table table({{"summary"}, {""}});
+  const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
+                        const char* format) {
+    const std::string now = fmt::format(fmt::runtime(format), *after);
+    return before ? fmt::format("{} -> {}", fmt::format(fmt::runtime(format), *before), now) : now;
+  };
+  table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, setup.config.max_steps,
+                                      outcome.stopped ? " (stopped on request)" : "")});
+  if (outcome.steps > 0)
+    table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
+  if (outcome.last_eval)
+    table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
+  if (outcome.demo_score)
+    table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
+  if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
+  if (outcome.seconds > 0) {
+    table.add_row(
+        {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
+    table.add_row({"training time", human_duration(outcome.seconds)});
+  }
+  if (const std::string use = utilisation_text(setup); !use.empty()) table.add_row({"packing", use});
+  table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
+  table.add_row({"precision", setup.precision_label});
+  table.add_row({"files", outcome.run_folder});
+  if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
+  if (outcome.save) {
+    table.add_row({"last checkpoint",
+                   fmt::format("step {}, {}; training waited {:.0f} ms, written in {:.1f} s",
+                               outcome.save->step, human_bytes(static_cast<double>(outcome.save->bytes)),
+                               outcome.save->wait_ms, outcome.save->write_seconds)});
+  }
+  return table.str();
+}
+
+}  // namespace octet

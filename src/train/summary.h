@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "plan/setup.h"
+#include "report/step_record.h"
+
+namespace octet {
+
+struct Outcome {
+  int64_t steps = 0;
+  int64_t first_step = 0;  // steps that were done before this process
+  bool stopped = false;    // by a signal
+  double first_loss = 0, last_loss = 0;
+  std::optional<double> first_eval, last_eval, best_eval;
+  double seconds = 0;        // in training steps
+  int64_t tokens = 0;        // since the first step
+  int64_t tokens_timed = 0;  // of them in `seconds`
+  int64_t allocated_bytes = 0;
+  int64_t skipped_steps = 0;
+  std::string run_folder;
+  std::string checkpoints;             // their folder, where any were saved
+  std::optional<CheckpointCost> save;  // of the last one
+  std::optional<double> demo_score;    // share of unseen cases answered exactly
+};
+
+std::string summary_text(const Setup& setup, const Outcome& outcome);
+
+}  // namespace octet

@@ -1,0 +1,166 @@
+// A run's state on its way to a checkpoint and back: forms that are converted, and what is refused.
+
+#include "checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "resume_support.h"
+#include "support/error_of.h"
+#include "train/exit_codes.h"
+#include "train/trainer.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// An fp32 run that takes over a bf16 checkpoint begins with its exact master weights, and the way back is exact too.
+TEST_F(Resume, MasterWeightsSurviveTheChangeOfPrecision) {
+  ASSERT_EQ(train(config("bf16", {{"mixed_precision", "bf16"}})), kExitDone);
+  const auto weights = [&](Precision precision, const std::string& path) {
+    const auto backend = make_cpu_backend(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, {.precision = precision}, *backend);
+    model.allocate();
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    std::vector<float> values;
+    for (const Parameter& p : model.parameters().all()) {
+      const auto more = ParameterSet::weight_values(*backend, p);
+      values.insert(values.end(), more.begin(), more.end());
+    }
+    return values;
+  };
+  const std::string path = checkpoint("bf16", 12, false);
+  EXPECT_EQ(weights(Precision::Fp32, path), weights(Precision::Bf16, path));
+}
+
+// Moments may be kept in another form from a checkpoint on: each is what its form holds of the one before.
+TEST_F(Resume, MomentsAreConverted) {
+  const auto moments = [&](DType form, const std::string& path) {
+    const auto backend = make_cpu_backend(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
+                      {.precision = Precision::Bf16, .moments = form}, *backend);
+    model.allocate();
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    CheckpointStore store(
+        posix_env(), fmt::format("{}/{}_{}", folder.path(), fs::path(path).parent_path().filename().string(),
+                                 name_of(form)));
+    Snapshot snapshot;
+    snapshot.take(*backend, model, {.step = 1}, "");
+    return store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path;
+  };
+  // The values of a moment, whatever its form, through a model that keeps fp32.
+  const auto values = [&](const std::string& path, bool squares) {
+    const auto backend = make_cpu_backend(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                      *backend);
+    model.allocate();
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    const Parameter& p = model.parameters()["layers.1.mlp.up.weight"];
+    std::vector<float> result(static_cast<size_t>(p.m.numel()));
+    backend->copy_to_host(result.data(), squares ? p.v : p.m);
+    return result;
+  };
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const std::string fp32 = checkpoint("run", 12, false);
+  const std::string bf16 = moments(DType::BF16, fp32), fp8 = moments(DType::E4M3, fp32);
+  for (const bool squares : {false, true}) {
+    const std::vector<float> exact = values(fp32, squares), half = values(bf16, squares),
+                             small = values(fp8, squares);
+    float largest = 0;
+    for (const float value : exact) largest = std::max(largest, std::fabs(value));
+    ASSERT_GT(largest, 0);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_NEAR(half[i], exact[i], std::fabs(exact[i]) / 256) << i;
+      // e4m3 has 3 bits of mantissa: 1/16 of the value, twice that for the square of a root; below its normal range
+      // 2^-10 / 448 of the largest of the block.
+      ASSERT_NEAR(small[i], exact[i], std::fabs(exact[i]) * (squares ? 0.13 : 0.0625) + largest * 4e-6) << i;
+      if (squares) {
+        ASSERT_EQ(small[i] > 0, exact[i] > 0) << i;
+      }
+    }
+  }
+  // fp8 to bf16 too, and a form that is not changed keeps its bytes.
+  const std::string again = moments(DType::E4M3, fp8);
+  EXPECT_TRUE(read_text(again + "/optimizer.safetensors") == read_text(fp8 + "/optimizer.safetensors"));
+  moments(DType::BF16, fp8);
+}
+
+TEST_F(Resume, AllThatDoesNotFitIsListed) {
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const auto backend = make_cpu_backend(1);
+  Transformer model(model_preset("llama-tiny"), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                    *backend);
+  model.allocate();
+  const Checkpoint other = open_checkpoint(posix_env(), checkpoint("run", 6, false));
+  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), other, *backend, model); }),
+              AllOf(HasSubstr("does not fit the model"), HasSubstr("layers.3.mlp.down.weight.m is missing"),
+                    HasSubstr("layers.0.attention.qkv.weight.m has shape")));
+}
+
+// FAULTS 9: what is not finite is neither published nor loaded.
+TEST_F(Resume, WeightsThatAreNotFiniteAreNeitherSavedNorLoaded) {
+  const auto backend = make_cpu_backend(1);
+  Transformer model(read_hf_config(model_folder()), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                    *backend);
+  model.allocate();
+  model.parameters().initialise(*backend, 1);
+  CheckpointStore store(posix_env(), folder.path() + "/store");
+  Snapshot snapshot;
+  const auto save = [&](int64_t step) {
+    snapshot.take(*backend, model, {.step = step}, "");
+    store.save(step, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0});
+  };
+  save(1);
+  Parameter& bad = model.parameters()["layers.1.mlp.down.weight"];
+  std::vector<float> values = ParameterSet::weight_values(*backend, bad);
+  values[17] = std::nanf("");
+  ParameterSet::set_weight(*backend, bad, values);
+  save(2);  // past the check, as a flipped bit in memory would be
+  EXPECT_THAT(error_of([&] { snapshot.check(); }), HasSubstr("layers.1.mlp.down.weight"));
+  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), *store.open_latest(), *backend, model); }),
+              HasSubstr("model.layers.1.mlp.down_proj.weight"));
+}
+
+// Where host memory is short the state is written from where it is: the same bytes.
+TEST_F(Resume, ASnapshotInPlaceWritesTheSameBytes) {
+  const auto backend = make_cpu_backend(1);
+  Transformer model(read_hf_config(model_folder()), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
+                    *backend);
+  model.allocate();
+  model.parameters().initialise(*backend, 1);
+  std::vector<std::string> paths;
+  for (const bool in_place : {false, true}) {
+    CheckpointStore store(posix_env(), folder.path() + (in_place ? "/in_place" : "/copied"));
+    Snapshot snapshot;
+    snapshot.take(*backend, model, {.step = 1}, "", in_place);
+    snapshot.check();
+    paths.push_back(
+        store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path);
+  }
+  expect_equal_states(paths[0], paths[1]);
+}
+
+TEST(TrainerState, SurvivesItsFile) {
+  const TrainerState state{.step = 7,
+                           .tokens = int64_t{1} << 50,
+                           .skipped_steps = 3,
+                           .skipped_in_a_row = 1,
+                           .loader = {.seed = ~uint64_t{0}, .next_sample = 12345678901},
+                           .first_loss = 0.1 + 0.2,
+                           .last_loss = INFINITY,
+                           .first_eval = 1.0 / 3,
+                           .best_eval = {},
+                           .loss_window = {1.0 / 7, INFINITY, 2.5},
+                           .spikes_in_a_row = 2};
+  EXPECT_EQ(trainer_state_from_json(to_json(state), "state.json"), state);
+  EXPECT_THROW(trainer_state_from_json("{}", "state.json"), Error);
+  EXPECT_THROW(
+      trainer_state_from_json(R"({"format": "octet trainer state", "version": 1, "step": "x"})", "s"), Error);
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,318 @@
+#include "config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "support/process.h"
+
+namespace octet {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TrainConfig from_yaml(const std::string& yaml) {
+  const test::TemporaryFolder folder;
+  return load_train_config(folder.write("run.yaml", yaml), {});
+}
+
+TrainConfig from_flags(const std::vector<std::string>& arguments) {
+  std::vector<std::string> errors;
+  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
+  throw_config_errors(errors);
+  EXPECT_TRUE(parsed.positionals.empty());
+  return load_train_config("", parsed.settings);
+}
+
+TEST(TrainConfig, NumbersAreReadAsUsersWriteThem) {
+  EXPECT_EQ(from_yaml("learning_rate: 6e-4").learning_rate, 6e-4);
+  EXPECT_EQ(from_yaml("learning_rate: 1E-5").learning_rate, 1e-5);
+  EXPECT_EQ(from_yaml("learning_rate: +.5").learning_rate, 0.5);
+  EXPECT_EQ(from_yaml("learning_rate: '3e-4'").learning_rate, 3e-4);
+  EXPECT_EQ(from_yaml("max_steps: 1e6").max_steps, 1000000);
+  EXPECT_EQ(from_yaml("seed: 9223372036854775807").seed, INT64_MAX);
+  for (const char* bad :
+       {"1_000", "0x10", "1e-1", "1e400", "nan", "''", "' 5'", "5 5", "1,000", "--5", "+-5"}) {
+    EXPECT_THROW(from_yaml(fmt::format("max_steps: {}", bad)), ConfigError) << bad;
+  }
+  for (const char* bad : {"1_000", "0x10", "1e400", "nan", "inf", "-inf", "''", "1.0.0", "1e"}) {
+    EXPECT_THROW(from_yaml(fmt::format("learning_rate: {}", bad)), ConfigError) << bad;
+  }
+}
+
+TEST(TrainConfig, BoolsListsAndNull) {
+  for (const char* yes : {"true", "True", "yes", "on", "1"}) {
+    EXPECT_TRUE(from_yaml(fmt::format("fp8_head: {}", yes)).fp8_head) << yes;
+  }
+  EXPECT_FALSE(from_yaml("fp8_head: off").fp8_head);
+  EXPECT_THAT(from_yaml("fp8_skip_layers: [0, lm_head]").fp8_skip_layers, ElementsAre("0", "lm_head"));
+  EXPECT_THAT(from_yaml("fp8_skip_layers: 0, lm_head").fp8_skip_layers, ElementsAre("0", "lm_head"));
+  EXPECT_THAT(from_yaml("fp8_skip_layers:\n- 3\n").fp8_skip_layers, ElementsAre("3"));
+  EXPECT_THAT(from_yaml("fp8_skip_layers: []").fp8_skip_layers, ElementsAre());
+  EXPECT_THAT(from_flags({"--fp8_skip_layers", "1,2"}).fp8_skip_layers, ElementsAre("1", "2"));
+
+  const TrainConfig config = from_yaml("eval_dataset: null\nmax_steps: ~ # none\nseed: NULL");
+  EXPECT_FALSE(config.is_set("eval_dataset") || config.is_set("max_steps") || config.is_set("seed"));
+  EXPECT_EQ(config.seed, TrainConfig{}.seed);
+  EXPECT_EQ(to_yaml(from_yaml("# nothing\n")), to_yaml(load_train_config("", {})));
+}
+
+TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
+  EXPECT_EQ(from_yaml("use_fp8: true").mixed_precision, TrainConfig::Precision::Fp8);
+  EXPECT_EQ(from_yaml("use_fp8: false").mixed_precision, TrainConfig::Precision::Bf16);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: true").gradient_checkpointing,
+            TrainConfig::Checkpointing::Block);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: false").gradient_checkpointing,
+            TrainConfig::Checkpointing::None);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: mlp").gradient_checkpointing, TrainConfig::Checkpointing::Mlp);
+  EXPECT_EQ(from_flags({"--gradient_checkpointing", "act"}).gradient_checkpointing,
+            TrainConfig::Checkpointing::Act);
+  for (const auto& [given, meant] :
+       {std::pair("true", TrainConfig::CudaGraphs::On), std::pair("on", TrainConfig::CudaGraphs::On),
+        std::pair("false", TrainConfig::CudaGraphs::Off), std::pair("off", TrainConfig::CudaGraphs::Off),
+        std::pair("auto", TrainConfig::CudaGraphs::Auto)}) {
+    EXPECT_EQ(from_yaml(fmt::format("cuda_graphs: {}", given)).cuda_graphs, meant) << given;
+    EXPECT_EQ(from_flags({"--cuda_graphs", given}).cuda_graphs, meant) << given;
+  }
+  const TrainConfig config = from_yaml(
+      "micro_batch_size: 2\nmax_lr: 1e-3\nnum_epochs: 3\neval_freq: 5\nlog_freq: 6\ncutoff_len: 64\n"
+      "fp8_scenario: current\ngrad_clip: 0.5\ngrad_accum_steps: 4\nwarmup_iters: 7\n");
+  EXPECT_EQ(config.per_device_train_batch_size, 2);
+  EXPECT_EQ(config.learning_rate, 1e-3);
+  EXPECT_EQ(config.num_train_epochs, 3);
+  EXPECT_EQ(config.eval_steps, 5);
+  EXPECT_EQ(config.logging_steps, 6);
+  EXPECT_EQ(config.max_seq_length, 64);
+  EXPECT_EQ(config.fp8_recipe, TrainConfig::Fp8Recipe::Current);
+  EXPECT_EQ(config.max_grad_norm, 0.5);
+  EXPECT_EQ(config.gradient_accumulation_steps, 4);
+  EXPECT_EQ(config.warmup_steps, 7);
+  EXPECT_TRUE(config.is_set("learning_rate"));
+  EXPECT_FALSE(config.is_set("max_lr") || config.is_set("seed"));
+}
+
+// Names in the table stand in the order of the enumerators: a wrong order would train something else.
+TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
+  const auto text = [](auto member, auto value, std::string_view key) {
+    TrainConfig config;
+    config.*member = value;
+    return config_text(config, key);
+  };
+  using C = TrainConfig;
+  EXPECT_EQ(text(&C::data_order, C::DataOrder::Shuffled, "data_order"), "shuffled");
+  EXPECT_EQ(text(&C::data_order, C::DataOrder::Random, "data_order"), "random");
+  EXPECT_EQ(text(&C::data_order, C::DataOrder::Sequential, "data_order"), "sequential");
+  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Linear, "lr_scheduler_type"), "linear");
+  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Constant, "lr_scheduler_type"), "constant");
+  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Wsd, "lr_scheduler_type"), "wsd");
+  EXPECT_EQ(text(&C::optimizer_state, C::OptimizerState::Bf16, "optimizer_state"), "bf16");
+  EXPECT_EQ(text(&C::penalty_type, C::Penalty::ZLoss, "penalty_type"), "z_loss");
+  EXPECT_EQ(text(&C::penalty_type, C::Penalty::Entropy, "penalty_type"), "entropy");
+  EXPECT_EQ(text(&C::penalty_type, C::Penalty::LogitL2, "penalty_type"), "logit_l2");
+  EXPECT_EQ(text(&C::mixed_precision, C::Precision::Fp8, "mixed_precision"), "fp8");
+  EXPECT_EQ(text(&C::mixed_precision, C::Precision::Fp32, "mixed_precision"), "fp32");
+  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Delayed, "fp8_recipe"), "delayed");
+  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Block, "fp8_recipe"), "block");
+  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Mxfp8, "fp8_recipe"), "mxfp8");
+  EXPECT_EQ(text(&C::fp8_format, C::Fp8Format::E4M3, "fp8_format"), "e4m3");
+  EXPECT_EQ(text(&C::fp8_format, C::Fp8Format::E5M2, "fp8_format"), "e5m2");
+  EXPECT_EQ(text(&C::fp8_amax_compute, C::Fp8AmaxCompute::MostRecent, "fp8_amax_compute"), "most_recent");
+  EXPECT_EQ(text(&C::fp8_block_scales, C::Fp8BlockScales::Exact, "fp8_block_scales"), "exact");
+  EXPECT_EQ(text(&C::gradient_checkpointing, C::Checkpointing::Act, "gradient_checkpointing"), "act");
+  EXPECT_EQ(text(&C::device, C::Device::Cuda, "device"), "cuda");
+  EXPECT_EQ(text(&C::progress, C::Progress::Quiet, "progress"), "quiet");
+}
+
+TEST(TrainConfig, TheTableHasNoNameTwiceAndEveryKeyIsExplained) {
+  std::set<std::string> names;
+  for (const Key& key : train_keys().keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    for (const KeyAlias& alias : key.aliases) EXPECT_TRUE(names.insert(alias.name).second) << alias.name;
+    EXPECT_FALSE(key.help.empty() || key.group.empty()) << key.name;
+    EXPECT_EQ(key.help.back(), '.') << key.name;
+  }
+}
+
+TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
+  const TrainConfig demo = load_train_config("", {});
+  EXPECT_EQ(demo.model_preset, "llama-tiny");
+  EXPECT_EQ(demo.dataset, "demo");
+  EXPECT_EQ(demo.max_seq_length, 128);
+  EXPECT_EQ(demo.max_steps, 600);
+  EXPECT_EQ(demo.num_train_epochs, 0);
+
+  const TrainConfig own = from_yaml("model_name_or_path: gpt2\ndataset: a.txt\n");
+  EXPECT_EQ(own.model_preset, "");
+  EXPECT_EQ(own.max_seq_length, 1024);
+  EXPECT_EQ(own.max_steps, 0);
+  EXPECT_EQ(own.num_train_epochs, 1);
+  EXPECT_EQ(own.sample_steps, 0);
+  EXPECT_EQ(from_yaml("num_train_epochs: 2").max_steps, 0);
+}
+
+TEST(TrainConfig, PlansAreForTheDemoWithItsModelsOnly) {
+  const auto planned = [](const std::string& yaml) {
+    const test::TemporaryFolder folder;
+    return load_plan_config(folder.write("run.yaml", yaml), {});
+  };
+  for (const char* demo : {"seed: 1", "model_preset: gpt2-tiny", "model_preset: gpt2\ndataset: demo"}) {
+    EXPECT_TRUE(planned(demo).is_demo()) << demo;
+    EXPECT_EQ(planned(demo).max_seq_length, 128) << demo;
+  }
+  for (const char* own : {"model_preset: gpt2", "model_name_or_path: x-tiny", "dataset: a.txt"}) {
+    EXPECT_FALSE(planned(own).is_demo()) << own;
+    EXPECT_EQ(planned(own).max_seq_length, 1024) << own;
+    EXPECT_EQ(planned(own).sample_steps, 0) << own;
+  }
+  EXPECT_TRUE(from_yaml("model_preset: gpt2").is_demo());
+}
+
+TEST(TrainConfig, TheTargetBatchSizeSetsTheAccumulation) {
+  TrainConfig config = from_yaml("target_effective_batch_size: 32\nbatch_size: 4");
+  EXPECT_EQ(config.gradient_accumulation_steps, 8);
+  apply_target_batch_size(config, 2);
+  EXPECT_EQ(config.gradient_accumulation_steps, 4);
+  EXPECT_THROW(apply_target_batch_size(config, 3), ConfigError);
+  EXPECT_EQ(from_yaml("target_effective_batch_size: 0\ngrad_accum_steps: 3").gradient_accumulation_steps, 3);
+  // The batch size is found later, and the accumulation with it.
+  EXPECT_EQ(from_yaml("target_effective_batch_size: 30\nauto_batch_size: true").gradient_accumulation_steps,
+            1);
+}
+
+TEST(TrainConfig, WhatAnotherKeyDecidedIsDumpedAsAComment) {
+  TrainConfig config = from_yaml("target_effective_batch_size: 32\nauto_batch_size: true\n");
+  config.per_device_train_batch_size = 16;
+  apply_target_batch_size(config);
+  const std::string yaml = to_yaml(config);
+  EXPECT_THAT(yaml, HasSubstr("\n# per_device_train_batch_size: 16  (from auto_batch_size)\n"));
+  EXPECT_THAT(yaml, HasSubstr("\n# gradient_accumulation_steps: 2  (from target_effective_batch_size)\n"));
+  EXPECT_NO_THROW(from_yaml(yaml));
+}
+
+void expect_round_trip(const TrainConfig& config) {
+  const std::string yaml = to_yaml(config);
+  const TrainConfig again = from_yaml(yaml);
+  EXPECT_EQ(to_yaml(again), yaml);
+  const KeyTable<TrainConfig>& table = train_keys();
+  for (size_t i = 0; i < table.keys().size(); ++i) {
+    EXPECT_EQ(table.get(again, i), table.get(config, i)) << table.keys()[i].name << '\n' << yaml;
+  }
+}
+
+TEST(TrainConfig, HardTextsRoundTrip) {
+  for (const char* text : {"",
+                           " ",
+                           "true",
+                           "null",
+                           "~",
+                           "1e5",
+                           "-",
+                           "- a",
+                           "a: b",
+                           "a #b",
+                           "#",
+                           "'",
+                           "\"",
+                           "\\",
+                           "\n",
+                           "a\r\nb\t",
+                           "\x01\x7f",
+                           "\xc2\x85",
+                           "\xe2\x80\xa8",
+                           "\xef\xbb\xbf",
+                           "\xf0\x9f\x98\x80",
+                           "é x ",
+                           "&a",
+                           "*a",
+                           "!t",
+                           "%d",
+                           "@",
+                           "`",
+                           "{a}",
+                           "[a]",
+                           "a,b",
+                           "...",
+                           "---",
+                           "<<",
+                           "?"}) {
+    TrainConfig config = load_train_config("", {});
+    config.sample_prompt = text;
+    if (*text) config.fp8_skip_layers = {text, "x", text};
+    expect_round_trip(config);
+  }
+}
+
+TEST(TrainConfig, RandomConfigsRoundTrip) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  const Philox random(11);
+  uint64_t draw = 0;
+  for (int round = 0; round < 50; ++round) {
+    TrainConfig config = load_train_config("", {});
+    for (size_t i = 0; i < table.keys().size(); ++i) {
+      const Key& key = table.keys()[i];
+      const double share = static_cast<double>(random.below(draw++, 1u << 30)) / (1 << 30);
+      const double high = std::min(key.max, 1e9), value = key.min + share * (high - key.min);
+      if (key.type == KeyType::Double && value > 0) table.set(config, i, value);
+      if (key.type == KeyType::Int && key.name != "target_effective_batch_size" &&
+          key.name != "max_seq_length") {
+        table.set(config, i, static_cast<int64_t>(value));
+      }
+      if (key.type == KeyType::Choice)
+        table.set(config, i, key.choices[random.below(draw++, key.choices.size())]);
+    }
+    config.num_train_epochs = 0;
+    config.max_steps = 5;
+    config.warmup_ratio = 0;
+    config.decay_ratio = 0.5;
+    expect_round_trip(config);
+  }
+}
+
+TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
+  const auto idle = [](const TrainConfig& config, bool on_gpu = true) {
+    return idle_settings({&config, 1}, on_gpu);
+  };
+  EXPECT_THAT(idle(load_train_config("", {})), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("mixed_precision: bf16\nfp8_recipe: block")),
+              ElementsAre("fp8_recipe has no effect: mixed_precision is bf16"));
+  EXPECT_THAT(idle(from_yaml("fp8_recipe: current\nfp8_margin: 2\nfp8_amax_history_len: 8\nfp8_interval: 1")),
+              ElementsAre("fp8_amax_history_len has no effect: fp8_recipe is current"));
+  EXPECT_THAT(idle(from_yaml("fp8_recipe: block\nfp8_margin: 2")),
+              ElementsAre("fp8_margin has no effect: fp8_recipe is block"));
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: on"), false),
+              ElementsAre("cuda_graphs has no effect: the run is on the CPU"));
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: on"), true), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("cuda_graphs: off"), false), ElementsAre());
+  // A resolved file names every key, and that alone is no reason to complain.
+  EXPECT_THAT(idle(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
+}
+
+// Of runs side by side a setting has an effect when it has one in any of them.
+TEST(TrainConfig, SettingsWithoutEffectInAnyOfSeveralRunsAreNamed) {
+  const std::string keys = "fp8_amax_history_len: 8\nfp8_head: true\n";
+  const TrainConfig bf16 = from_yaml(keys + "mixed_precision: bf16"), delayed = from_yaml(keys),
+                    current = from_yaml(keys + "fp8_recipe: current");
+  EXPECT_THAT(idle_settings(std::vector{bf16, delayed}, true), ElementsAre());
+  EXPECT_THAT(idle_settings(std::vector{delayed, bf16}, true), ElementsAre());
+  EXPECT_THAT(idle_settings(std::vector{bf16, current, bf16}, true),
+              ElementsAre("fp8_amax_history_len has no effect: mixed_precision is bf16, "
+                          "fp8_recipe is current"));
+}
+
+TEST(NearestName, TakesTheNearestAndRefusesTheFar) {
+  const std::vector<std::string> names{"lr", "seed", "max_steps", "learning_rate"};
+  EXPECT_EQ(nearest_name("leraning_rate", names), "learning_rate");
+  EXPECT_EQ(nearest_name("sede", names), "seed");
+  EXPECT_EQ(nearest_name("max_step", names), "max_steps");
+  EXPECT_EQ(nearest_name("xy", names), "");
+  EXPECT_EQ(nearest_name("", names), "");
+  EXPECT_EQ(nearest_name("tokenizer", names), "");
+  EXPECT_EQ(nearest_name(std::string(100000, 'a'), names), "");
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,133 @@
+// Writing the weights and the config of a model as Hugging Face has them, and reading them back.
+
+#include "hf/hf_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/golden_model.h"
+
+namespace octet {
+namespace {
+
+class StringSink : public Sink {
+ public:
+  using Sink::append;
+  void append(std::span<const std::byte> bytes) override {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  std::vector<std::byte> all;
+};
+
+struct Weights {
+  Weights(const ModelConfig& config, DType dtype, bool training)
+      : backend(make_cpu_backend(1)), set(config, {.weight = dtype}, training, planner) {
+    planner.finish();
+    memory = backend->allocate(planner.plan().peak_bytes());
+    planner.bind(memory.get());
+    set.initialise(*backend, 3);
+  }
+  std::vector<std::byte> save(SafeDType dtype) {
+    StringSink sink;
+    save_hf_weights(sink, *backend, set, dtype);
+    return std::move(sink.all);
+  }
+
+  std::unique_ptr<Backend> backend;
+  BufferPlanner planner;
+  ParameterSet set;
+  std::shared_ptr<void> memory;
+};
+
+HfWeights weights_of(const SafetensorsFile& file, const std::string& prefix = "") {
+  return HfWeights([&file](std::string_view name) { return file.find(name); }, file.place(), prefix);
+}
+
+class HfFolder : public testing::TestWithParam<const char*> {};
+
+// The golden files were written by Transformers: the same names, shapes and bytes must come out.
+TEST_P(HfFolder, WritesTheTensorsThatTransformersWrote) {
+  const GoldenModel golden(GetParam());
+  Weights model(golden.config, DType::F32, false);
+  weights_of(golden.file, "weights.").load(*model.backend, model.set);
+  const std::vector<std::byte> bytes = model.save(SafeDType::F32);
+  const SafetensorsFile file = SafetensorsFile::parse(bytes, "saved");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  size_t expected = 0;
+  for (const SafeTensor& tensor : golden.file.tensors()) {
+    if (!tensor.name.starts_with("weights.")) continue;
+    const std::string_view name = tensor.name.substr(8);
+    if (golden.config.tied_head && name == "lm_head.weight") continue;
+    ++expected;
+    const SafeTensor& saved = file.at(name);
+    EXPECT_TRUE(std::ranges::equal(saved.shape, tensor.shape)) << name;
+    EXPECT_TRUE(std::ranges::equal(saved.bytes, tensor.bytes)) << name;
+  }
+  EXPECT_EQ(file.tensors().size(), expected);
+}
+
+TEST_P(HfFolder, ConfigReadBackIsTheSame) {
+  ModelConfig config = GoldenModel(GetParam()).config;
+  config.bos_id = 3;
+  for (const std::vector<int32_t>& eos : {std::vector<int32_t>{}, {4}, {4, 5, 6}}) {
+    config.eos_ids = eos;
+    EXPECT_EQ(model_config_from_hf(to_hf_config(config, DType::BF16), "test"), config);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HfFolder,
+                         testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied",
+                                         "qwen2_untied"));
+
+TEST(HfConfig, EveryPresetCanBeWritten) {
+  for (const std::string& name : model_preset_names()) {
+    ModelConfig config = model_preset(name);
+    ModelConfig again = model_config_from_hf(to_hf_config(config, DType::F32), "test");
+    again.name = name;
+    EXPECT_EQ(again, config) << name;
+  }
+}
+
+TEST(HfConfig, AModelThatTheFormatCannotSayIsRefused) {
+  ModelConfig config = model_preset("llama-tiny");
+  config.out_bias = true;
+  EXPECT_THROW(to_hf_config(config, DType::F32), Error);
+  config = model_preset("gpt2-tiny");
+  config.head_dim = 64;
+  EXPECT_THROW(to_hf_config(config, DType::F32), Error);
+}
+
+TEST(HfFolderPrecision, Bf16KeepsTheWeightsAndF32TheExactValues) {
+  for (const char* preset : {"gpt2-tiny", "qwen2.5-tiny"}) {
+    Weights model(model_preset(preset), DType::BF16, true);
+    const std::vector<std::byte> narrow = model.save(SafeDType::BF16), wide = model.save(SafeDType::F32);
+    const SafetensorsFile narrow_file = SafetensorsFile::parse(narrow, "bf16");
+    const SafetensorsFile wide_file = SafetensorsFile::parse(wide, "fp32");
+    Weights again(model_preset(preset), DType::BF16, true);
+    for (const Parameter& p : model.set.all()) {
+      const std::vector<float> exact = ParameterSet::weight_values(*model.backend, p);
+      EXPECT_EQ(weights_of(wide_file).values(p.spec), exact) << p.spec.name;
+      // A bf16 value has no remainder, so reading it back gives the same bits of the weight.
+      ParameterSet::set_weight(*again.backend, again.set[p.spec.name],
+                               weights_of(narrow_file).values(p.spec));
+      EXPECT_EQ(std::memcmp(again.set[p.spec.name].weight.data, p.weight.data,
+                            static_cast<size_t>(p.weight.bytes())),
+                0)
+          << p.spec.name;
+    }
+  }
+}
+
+TEST(HfFolderPrecision, Fp32RoundsToNearestEven) {
+  Weights model(model_preset("llama-tiny"), DType::F32, false);
+  const std::vector<std::byte> bytes = model.save(SafeDType::BF16);
+  const SafetensorsFile file = SafetensorsFile::parse(bytes, "bf16");
+  const Parameter& p = model.set["layers.3.mlp.up.weight"];
+  std::vector<float> expected = ParameterSet::weight_values(*model.backend, p);
+  for (float& x : expected) x = round_to_bf16(x);
+  EXPECT_EQ(weights_of(file).values(p.spec), expected);
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,91 @@
+#include "plan/data_setup.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "plan/data_prepare.h"
+#include "plan/setup.h"
+#include "support/process.h"
+
+namespace octet {
+namespace {
+
+// 40 windows of 8 tokens; the first token of each is its number.
+std::string write_tokens(const test::TemporaryFolder& folder) {
+  const std::string path = folder.path() + "/tokens.bin";
+  std::ofstream file(path, std::ios::binary);
+  for (uint16_t i = 0; i < 40 * 8 + 1; ++i) {
+    const auto id = static_cast<uint16_t>(i % 8 == 0 ? i / 8 : 200);
+    file.write(reinterpret_cast<const char*>(&id), 2);
+  }
+  return path;
+}
+
+std::vector<int32_t> first_tokens(const std::string& path, const std::vector<KeySetting>& more, int count) {
+  std::vector<KeySetting> flags = {{.name = "dataset", .values = {path}, .place = ""},
+                                   {.name = "max_seq_length", .values = {"8"}, .place = ""},
+                                   {.name = "per_device_train_batch_size", .values = {"1"}, .place = ""},
+                                   {.name = "eval_split", .values = {"0"}, .place = ""}};
+  flags.insert(flags.end(), more.begin(), more.end());
+  Setup setup;
+  setup.config = load_train_config("", flags);
+  setup.tokenizer = make_tokenizer("bytes");
+  setup.data = open_training_data(setup.config, 257, *setup.tokenizer);
+  const std::unique_ptr<BatchSource> loader = make_train_loader(setup);
+  std::vector<int32_t> tokens;
+  Batch batch;
+  for (int i = 0; i < count; ++i) {
+    loader->next(batch);
+    tokens.push_back(batch.tokens[0]);
+  }
+  return tokens;
+}
+
+TEST(DataSetup, TokenFilesAreShuffledAnewInEachEpoch) {
+  const test::TemporaryFolder folder;
+  const std::string path = write_tokens(folder);
+  const std::vector<int32_t> two = first_tokens(path, {}, 80);
+  const std::vector<int32_t> first(two.begin(), two.begin() + 40), second(two.begin() + 40, two.end());
+  for (const auto& epoch : {first, second}) {
+    const std::set<int32_t> seen(epoch.begin(), epoch.end());
+    EXPECT_EQ(seen.size(), 40u);  // each window once
+    EXPECT_EQ(*seen.rbegin(), 39);
+    EXPECT_FALSE(std::is_sorted(epoch.begin(), epoch.end()));
+  }
+  EXPECT_NE(first, second);
+  const std::vector<int32_t> in_order =
+      first_tokens(path, {{.name = "data_order", .values = {"sequential"}, .place = ""}}, 40);
+  EXPECT_TRUE(std::is_sorted(in_order.begin(), in_order.end()));
+  const std::vector<int32_t> crops =
+      first_tokens(path, {{.name = "data_order", .values = {"random"}, .place = ""}}, 40);
+  EXPECT_GT(std::count(crops.begin(), crops.end(), 200), 20);  // most begin inside a window
+}
+
+TEST(DataSetup, TheDemoKeepsItsRandomCrops) {
+  EXPECT_EQ(load_train_config("", {}).data_order, TrainConfig::DataOrder::Random);
+  TrainConfig config;
+  EXPECT_EQ(config.data_order, TrainConfig::DataOrder::Shuffled);
+}
+
+TEST(DataSetup, AnotherEvaluationSetTakesNothingThatNamesFiles) {
+  TrainConfig config;
+  config.dataset = "gsm8k", config.dataset_split = "train", config.dataset_subset = "main";
+  config.dataset_revision = "v1", config.dataset_dir = "mine", config.text_column = "body";
+  config.eval_dataset = "alpaca";
+  ExampleOptions eval = eval_examples(config);
+  EXPECT_EQ(eval.dataset, "alpaca");
+  EXPECT_EQ(eval.split + eval.subset + eval.revision + eval.data_dir, "");
+  EXPECT_EQ(eval.text_column, "body");
+  config.eval_dataset_split = "test";
+  EXPECT_EQ(eval_examples(config).split, "test");
+  config.eval_dataset = "gsm8k";
+  eval = eval_examples(config);
+  EXPECT_EQ(eval.split, "test");
+  EXPECT_EQ(eval.subset + eval.revision + eval.data_dir, "mainv1mine");
+}
+
+}  // namespace
+}  // namespace octet

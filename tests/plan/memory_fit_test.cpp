@@ -1,0 +1,229 @@
+// What fits the memory, and that advice which is given where something does not fit holds when it is followed.
+
+#include "plan/memory_fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backend/cuda_workspace.h"
+#include "plan/setup.h"
+#include "support/captured_log.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Flags = std::vector<std::pair<std::string, std::string>>;
+
+constexpr int64_t kGib = int64_t{1} << 30;
+
+TrainConfig config_of(const Flags& flags) {
+  std::vector<std::string> arguments, errors;
+  for (const auto& [key, value] : flags) arguments.push_back("--" + key + "=" + value);
+  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
+  throw_config_errors(errors);
+  return load_plan_config("", parsed.settings);
+}
+
+// A run as `octet plan --gpu h200` plans it.
+octet::Setup on_h200(const Flags& flags) {
+  return make_model_setup(config_of(flags), make_planned_gpu("H200", 139 * kGib, 132), true);
+}
+
+int64_t need_of(const octet::Setup& setup) {
+  return setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
+}
+
+std::vector<std::string> texts(const MemoryAdvice& advice) {
+  std::vector<std::string> result;
+  for (const KeyChange& change : advice.changes) result.push_back(change.key + "=" + change.value);
+  return result;
+}
+
+// Follows each advice: the run must fit, and need what was said.
+MemoryRemedies followed_remedies(const Flags& flags) {
+  const octet::Setup setup = on_h200(flags);
+  EXPECT_NE(memory_shortage(setup), "");
+  MemoryRemedies remedies = find_remedies(setup);
+  for (const MemoryAdvice& advice : remedies.fitting) {
+    EXPECT_FALSE(advice.changes.empty());
+    Flags changed = flags;
+    for (const KeyChange& change : advice.changes) {
+      std::erase_if(changed, [&](const auto& flag) { return flag.first == change.key; });
+      changed.emplace_back(change.key, change.value);
+    }
+    const octet::Setup again = on_h200(changed);
+    EXPECT_EQ(memory_shortage(again), "") << testing::PrintToString(texts(advice));
+    EXPECT_EQ(need_of(again), advice.need) << testing::PrintToString(texts(advice));
+  }
+  return remedies;
+}
+
+TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
+  const CapturedLog log;
+  const Flags flags = {{"model_preset", "llama-3.1-8b"}, {"gradient_checkpointing", "none"}};
+  const auto limited = [&](const char* gib) {
+    Flags with_limit = flags;
+    with_limit.emplace_back("device_memory_limit_gb", gib);
+    return on_h200(with_limit);
+  };
+  const octet::Setup above = limited("500");
+  EXPECT_EQ(above.memory.bytes, 138 * kGib);
+  EXPECT_THAT(memory_shortage(above),
+              HasSubstr("needs 152 GiB, the device has 138 GiB (13.6 GiB are missing)"));
+  EXPECT_THAT(log.messages,
+              ElementsAre("device_memory_limit_gb 500 has no effect: H200 has 138 GiB for a run"));
+  const octet::Setup below = limited("100");
+  EXPECT_EQ(below.memory.bytes, 100 * kGib);
+  EXPECT_THAT(memory_shortage(below), HasSubstr("needs 152 GiB, the limit is 100 GiB"));
+}
+
+TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
+  const CapturedLog quiet;
+  const Flags large = {{"model_preset", "qwen2.5-14b"}, {"per_device_train_batch_size", "4"}};
+  const auto with = [](Flags flags, const Flags& more) {
+    for (const auto& flag : more) {
+      std::erase_if(flags, [&](const auto& old) { return old.first == flag.first; });
+      flags.push_back(flag);
+    }
+    return flags;
+  };
+  const auto only = [](const MemoryRemedies& remedies) {
+    EXPECT_EQ(remedies.fitting.size(), 1u);
+    return texts(remedies.fitting.at(0));
+  };
+  // Weights and state are more than the device has: fewer rows are no way out.
+  EXPECT_THAT(only(followed_remedies(large)),
+              ElementsAre("optimizer_state=fp8", "master_weights=stochastic"));
+  EXPECT_THAT(only(followed_remedies(with(large, {{"max_seq_length", "1"}}))),
+              ElementsAre("optimizer_state=fp8"));
+  EXPECT_THAT(
+      only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"}}))),
+      ElementsAre("optimizer_state=fp8", "master_weights=stochastic", "per_device_train_batch_size=30"));
+  // Rows that a target is a multiple of.
+  EXPECT_THAT(
+      only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"},
+                                          {"device_memory_limit_gb", "137.5"},
+                                          {"target_effective_batch_size", "192"}}))),
+      ElementsAre("optimizer_state=fp8", "master_weights=stochastic", "per_device_train_batch_size=1"));
+  EXPECT_THAT(only(followed_remedies(with(large, {{"device_memory_limit_gb", "110.5"},
+                                                  {"max_seq_length", "65536"},
+                                                  {"per_device_train_batch_size", "1"},
+                                                  {"require_fp8", "true"}}))),
+              ElementsAre("optimizer_state=fp8", "master_weights=stochastic", "max_seq_length=512"));
+  EXPECT_THAT(only(followed_remedies(with(large, {{"device_memory_limit_gb", "90"}}))),
+              ElementsAre("mixed_precision=bf16", "optimizer_state=fp8", "master_weights=stochastic"));
+
+  // Activations are too much: two ways out.
+  const Flags middle = {{"model_preset", "llama-3.1-8b"}};
+  const auto two = [](const MemoryRemedies& remedies) {
+    EXPECT_EQ(remedies.fitting.size(), 2u);
+    EXPECT_THAT(texts(remedies.fitting.at(1)), ElementsAre(HasSubstr("per_device_train_batch_size=")));
+    return texts(remedies.fitting.at(0));
+  };
+  EXPECT_THAT(two(followed_remedies(with(middle, {{"per_device_train_batch_size", "32"}}))),
+              ElementsAre("optimizer_state=bf16"));
+  EXPECT_THAT(two(followed_remedies(with(middle, {{"gradient_checkpointing", "none"}}))),
+              ElementsAre("gradient_checkpointing=mlp"));
+  EXPECT_THAT(two(followed_remedies({{"dataset", "demo"}, {"device_memory_limit_gb", "0.19"}})),
+              ElementsAre("optimizer_state=bf16"));
+}
+
+TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
+  const CapturedLog quiet;
+  Flags flags = {{"model_preset", "llama-3.1-8b"}, {"fp8_head", "true"}, {"gradient_checkpointing", "block"}};
+  const int64_t need = need_of(on_h200(flags));
+  const double short_of = static_cast<double>(need - (int64_t{1} << 20)) / static_cast<double>(kGib);
+  flags.emplace_back("device_memory_limit_gb", fmt::format("{}", short_of));
+  EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=false"));
+}
+
+TEST(MemoryFit, WhereNothingFitsItSaysSo) {
+  const CapturedLog log;
+  const octet::Setup setup = on_h200({{"model_preset", "qwen2.5-14b"}, {"device_memory_limit_gb", "20"}});
+  EXPECT_THAT(find_remedies(setup).fitting, IsEmpty());
+  EXPECT_THAT(
+      memory_shortage(setup),
+      AllOf(HasSubstr("no key makes it fit: with mixed_precision bf16, optimizer_state fp8, "
+                      "master_weights stochastic, per_device_train_batch_size 1 and max_seq_length 128 "
+                      "it still needs 8"),
+            HasSubstr("take a smaller model or raise the limit"), Not(HasSubstr("set "))));
+  EXPECT_THROW(check_memory(setup), ConfigError);
+  EXPECT_THAT(log.messages, IsEmpty());  // no word of gradient_checkpointing: none of its levels helps
+  const octet::Setup bare = on_h200({{"model_preset", "qwen2.5-14b"},
+                                     {"mixed_precision", "bf16"},
+                                     {"optimizer_state", "fp8"},
+                                     {"master_weights", "stochastic"},
+                                     {"per_device_train_batch_size", "1"},
+                                     {"max_seq_length", "1"},
+                                     {"device_memory_limit_gb", "20"}});
+  EXPECT_THAT(memory_shortage(bare), HasSubstr("no key makes it fit; take"));
+}
+
+TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
+  const CapturedLog quiet;
+  const Flags flags = {{"model_preset", "llama-3.1-8b"}, {"optimizer_state", "bf16"}};
+  const auto with = [&](const char* key, const char* value) {
+    Flags more = flags;
+    more.emplace_back(key, value);
+    return on_h200(more);
+  };
+  const octet::Setup setup = with("auto_batch_size", "true");
+  EXPECT_EQ(setup.shape.rows, 12);
+  EXPECT_EQ(memory_shortage(setup), "");
+  EXPECT_EQ(with("per_device_train_batch_size", "12").shape.checkpointing, Checkpointing::None);
+  EXPECT_NE(with("per_device_train_batch_size", "13").shape.checkpointing, Checkpointing::None);
+}
+
+// The weights' gradients have FP8 products for tokens in sixteens alone.
+TEST(MemoryFit, RowsKeepTheTokensInSixteens) {
+  const auto rows = [](const Flags& flags, int64_t most) { return dividing_batch(config_of(flags), most); };
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}}, 29), 28);
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}, {"mixed_precision", "bf16"}}, 29), 29);
+  EXPECT_EQ(rows({{"max_seq_length", "1024"}}, 29), 29);
+  EXPECT_EQ(rows({{"max_seq_length", "1000"}}, 1), 1) << "where it cannot be";
+  EXPECT_EQ(
+      rows({{"max_seq_length", "1000"}, {"target_effective_batch_size", "60"}, {"auto_batch_size", "true"}},
+           29),
+      20);
+  EXPECT_EQ(
+      rows({{"max_seq_length", "1000"}, {"target_effective_batch_size", "9"}, {"auto_batch_size", "true"}},
+           29),
+      9)
+      << "nor here";
+}
+
+TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
+  const CapturedLog quiet;
+  const Flags flags = {{"model_preset", "qwen2.5-14b"}, {"auto_batch_size", "true"}};
+  const octet::Setup setup = on_h200(flags);
+  EXPECT_EQ(setup.shape.rows, 1);
+  EXPECT_EQ(setup.shape.checkpointing, Checkpointing::Block);
+  EXPECT_THAT(memory_shortage(setup),
+              AllOf(HasSubstr("even one sequence of 1024 tokens needs 220 GiB, the device has 138 GiB"),
+                    Not(HasSubstr("gradient_checkpointing")), Not(HasSubstr("batch_size"))));
+  EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)),
+              ElementsAre("optimizer_state=bf16", "master_weights=stochastic"));
+}
+
+// Samples count for a plan and the batch size that it picks, not for a benchmark, which makes none.
+TEST(MemoryFit, SamplesCountWhereTheyAreMade) {
+  const CapturedLog quiet;
+  const TrainConfig demo = config_of({{"auto_batch_size", "true"}, {"device_memory_limit_gb", "0.3"}});
+  const auto plan = [&](bool makes_samples) {
+    return make_model_setup(demo, make_planned_gpu("H200", 139 * kGib, 132), makes_samples);
+  };
+  const octet::Setup planned = plan(true), measured = plan(false);
+  EXPECT_GT(planned.sampling_bytes, 0);
+  EXPECT_EQ(measured.sampling_bytes, 0);
+  EXPECT_LT(planned.shape.rows, measured.shape.rows);
+  EXPECT_EQ(memory_shortage(planned), "");
+  EXPECT_EQ(memory_shortage(measured), "");
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,133 @@
+// The plan is what is allocated, and the batch size follows from plans.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "backend/cpu/cpu_backend.h"
+#include "plan/setup.h"
+#include "support/tiny_run.h"
+
+namespace octet::test {
+namespace {
+
+class CountingBackend final : public CpuBackend {
+ public:
+  CountingBackend() : CpuBackend(1) {}
+  std::shared_ptr<void> allocate(int64_t bytes) override {
+    allocated += bytes;
+    return CpuBackend::allocate(bytes);
+  }
+  int64_t allocated = 0;
+};
+
+TEST(Memory, PlanPeakIsWhatIsAllocated) {
+  for (const Checkpointing level : {Checkpointing::None, Checkpointing::Block}) {
+    for (const Precision precision : {Precision::Fp32, Precision::Bf16, Precision::Fp8}) {
+      CountingBackend backend;
+      Transformer model(two_layers("llama-tiny"), {.rows = 2, .length = 64, .checkpointing = level},
+                        {.precision = precision}, backend);
+      EXPECT_EQ(backend.allocated, 0);
+      model.allocate();
+      EXPECT_EQ(backend.allocated, model.plan().peak_bytes());
+      EXPECT_EQ(model.allocated_bytes(), model.plan().peak_bytes());
+      const auto parts = model.plan().bytes_in_arena();
+      EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), int64_t{0}), model.plan().peak_bytes());
+      for (const PlannedBuffer& buffer : model.plan().buffers()) {
+        EXPECT_LE(buffer.offset + buffer.shape.numel() * static_cast<int64_t>(size_of(buffer.dtype)),
+                  model.plan().peak_bytes())
+            << buffer.name;
+      }
+    }
+  }
+}
+
+TEST(Memory, CheckpointingSavesMemoryLevelByLevel) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  for (const Precision precision : {Precision::Bf16, Precision::Fp8}) {
+    int64_t previous = std::numeric_limits<int64_t>::max();
+    for (const Checkpointing level :
+         {Checkpointing::None, Checkpointing::Act, Checkpointing::Mlp, Checkpointing::Block}) {
+      const Transformer model(model_preset("llama-tiny"), {.rows = 8, .length = 256, .checkpointing = level},
+                              {.precision = precision}, *backend);
+      const int64_t activations = model.plan().bytes_in_arena()[3];
+      EXPECT_LT(activations, previous) << static_cast<int>(level);
+      previous = activations;
+    }
+  }
+}
+
+TEST(Memory, Fp8KeepsLessThanBf16) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const RunShape shape{.rows = 8, .length = 512};
+  ModelConfig config = model_preset("llama-tiny");
+  config.layers = 12;
+  const auto activations = [&](Precision precision) {
+    return Transformer(config, shape, {.precision = precision}, *backend).plan().bytes_in_arena()[3];
+  };
+  EXPECT_LT(activations(Precision::Fp8), activations(Precision::Bf16));
+}
+
+TEST(Memory, LargestBatchFitsAndOneMoreDoesNot) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const ModelConfig config = two_layers("gpt2-tiny");
+  const Numerics numerics{.precision = Precision::Bf16};
+  RunShape shape{.rows = 1, .length = 128};
+  const auto peak = [&](int64_t rows) {
+    shape.rows = rows;
+    return Transformer(config, shape, numerics, *backend).plan().peak_bytes();
+  };
+  const int64_t limit = peak(13) + 1000;
+  EXPECT_EQ(largest_batch(config, shape, numerics, *backend, limit), 13);
+  EXPECT_EQ(largest_batch(config, shape, numerics, *backend, peak(1) - 1), 0);
+}
+
+// The state of a weight in bytes: bf16, remainder, moments.
+TEST(Memory, OptimizerStateTakesWhatItSays) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const ModelConfig config = model_preset("llama-tiny");
+  const auto optimizer_bytes = [&](DType moments, bool stochastic) {
+    const Numerics numerics{
+        .precision = Precision::Bf16, .moments = moments, .stochastic_weights = stochastic};
+    const Transformer model(config, {.rows = 1, .length = 64}, numerics, *backend);
+    return static_cast<double>(model.plan().bytes(MemoryCategory::Optimizer));
+  };
+  const auto weights = static_cast<double>(config.parameter_count());
+  // Vectors keep more, padding rows count too, and buffers are rounded up to 256 bytes.
+  EXPECT_NEAR(optimizer_bytes(DType::F32, false) / weights, 10, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::BF16, false) / weights, 6, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, false) / weights, 4.0625, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, true) / weights, 2.0625, 0.2);
+}
+
+TEST(Memory, AutoTakesTheFirstLevelThatFits) {
+  TrainConfig config;
+  config.model_preset = "llama-tiny";
+  config.device = TrainConfig::Device::Cpu;
+  config.max_seq_length = 256;
+  config.mixed_precision = Precision::Bf16;
+  using Level = TrainConfig::Checkpointing;
+  const auto gib_needed = [&](Level level) {
+    config.gradient_checkpointing = level;
+    config.device_memory_limit_gb = 0;
+    return static_cast<double>(make_model_setup(config).transformer->plan().peak_bytes()) /
+           (int64_t{1} << 30);
+  };
+  for (const Level level : {Level::None, Level::Act, Level::Mlp, Level::Block}) {
+    const double limit = gib_needed(level) + 1e-6;
+    config.gradient_checkpointing = Level::Auto;
+    config.device_memory_limit_gb = limit;
+    const octet::Setup setup = make_model_setup(config);
+    EXPECT_EQ(setup.config.gradient_checkpointing, level);
+    EXPECT_EQ(static_cast<int>(setup.shape.checkpointing) + 1, static_cast<int>(level));
+    EXPECT_NO_THROW(check_memory(setup));
+  }
+  config.gradient_checkpointing = Level::Auto;
+  config.device_memory_limit_gb = gib_needed(Level::Block) / 2;
+  config.gradient_checkpointing = Level::Auto;
+  EXPECT_THROW(check_memory(make_model_setup(config)), ConfigError);
+}
+
+}  // namespace
+}  // namespace octet::test
