@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Prints the losses and weights of short runs over all families, recipes and recompute levels, for a change that must
+not alter a result: run it with the program before and after on one machine and compare the two outputs.
+
+    scripts/golden_losses.py build/release/octet > before.txt
+    ...
+    scripts/golden_losses.py build/release/octet | diff before.txt -
+
+The bits depend on the CPU (OpenBLAS picks its kernels by it), so they are not stored in the repository.
+"""
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PRESETS = ["gpt2-tiny", "llama-tiny", "qwen2.5-tiny"]
+NUMERICS = {
+    "fp32": "--mixed_precision fp32",
+    "bf16": "--mixed_precision bf16",
+    "bf16-small": "--mixed_precision bf16 --optimizer_state fp8 --master_weights stochastic",
+    "delayed": "--mixed_precision fp8",
+    "delayed-head": "--mixed_precision fp8 --fp8_head --fp8_format e4m3 --fp8_interval 2",
+    "current": "--mixed_precision fp8 --fp8_recipe current --optimizer_state bf16",
+    "block": "--mixed_precision fp8 --fp8_recipe block",
+    "mxfp8-head": "--mixed_precision fp8 --fp8_recipe mxfp8 --fp8_head",
+}
+LEVELS = ["none", "act", "mlp", "block"]
+TEXT = "".join(f"{i} times {i % 7} is {i * (i % 7)}, said the {i % 13}th of them.\n" for i in range(3000))
+
+
+def run(octet: str, folder: pathlib.Path, name: str, flags: list[str]) -> str:
+    subprocess.run([octet, "train", "--device", "cpu", "--output_dir", str(folder), "--run_name", name,
+                    "--max_steps", "3", "--per_device_train_batch_size", "2", "--max_seq_length", "64",
+                    "--gradient_accumulation_steps", "2", "--eval_batches", "2", "--progress", "plain",
+                    "--use_tensorboard", "false", "--save_async", "false", *flags],
+                   check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    numbers = [float(line[key]).hex() for line in lines for key in ("loss", "grad_norm", "eval_loss") if key in line]
+    digest = hashlib.sha256()
+    for file in sorted((folder / name).rglob("*")):
+        if file.suffix == ".safetensors" or file.name == "fp8_state.bin":
+            digest.update(file.read_bytes())
+    return " ".join(numbers) + " " + digest.hexdigest()[:16]
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "text.txt").write_text(TEXT)
+        documents = folder / "documents.jsonl"
+        documents.write_text("".join(json.dumps({"text": TEXT[i:i + 20 + i % 90]}) + "\n" for i in range(0, 40000, 110)))
+        for preset in PRESETS:
+            for label, flags in NUMERICS.items():
+                for level in LEVELS:
+                    for data in ([folder / "text.txt", documents] if level == "none" else [folder / "text.txt"]):
+                        case = f"{preset}_{label}_{level}_{data.stem}"
+                        settings = flags.split() + ["--model_preset", preset, "--gradient_checkpointing", level,
+                                                    "--dataset", str(data), "--cache_dir", str(folder / "cache")]
+                        print(case, run(sys.argv[1], folder, case, settings), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
