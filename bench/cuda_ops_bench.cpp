@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 using namespace octet;
 
@@ -21,11 +21,11 @@ class Bench {
  public:
   // once: every op is run a single time and nothing is printed, for a profiler of kernels.
   static inline bool once = false;
-  explicit Bench(Backend& backend) : backend_(backend) {}
+  explicit Bench(Device& device) : device_(device) {}
 
   Tensor tensor(DType dtype, Shape shape, float scale = 1.0f) {
     Tensor result{nullptr, dtype, shape};
-    memory_.push_back(backend_.allocate(result.bytes()));
+    memory_.push_back(device_.allocate(result.bytes()));
     result.data = memory_.back().get();
     if (dtype == DType::F32 || dtype == DType::BF16) fill(result, scale);
     return result;
@@ -33,9 +33,9 @@ class Bench {
   Quantized quantized(int64_t rows, int64_t cols, DType format) {
     Quantized result;
     result.rule = {.format_rowwise = format, .format_colwise = format, .delayed = true};
-    memory_.push_back(backend_.allocate(sizeof(ScaleSlot)));
+    memory_.push_back(device_.allocate(sizeof(ScaleSlot)));
     const ScaleSlot slot;
-    backend_.copy_to_device({memory_.back().get(), DType::U8, {sizeof(ScaleSlot)}}, &slot);
+    device_.copy_to_device({memory_.back().get(), DType::U8, {sizeof(ScaleSlot)}}, &slot);
     result.slot = static_cast<ScaleSlot*>(memory_.back().get());
     result.rowwise.codes = tensor(format, {rows, cols});
     result.colwise.codes = tensor(format, {cols, rows});
@@ -48,17 +48,17 @@ class Bench {
   double seconds(const std::function<void()>& run) {
     if (once) {
       run();
-      backend_.synchronize();
+      device_.synchronize();
       return 1.0;
     }
     for (int i = 0; i < 3; ++i) run();
-    backend_.synchronize();
+    device_.synchronize();
     double best = 1e30;
     for (int sample = 0; sample < 5; ++sample) {
       constexpr int kRepetitions = 10;
       const auto begin = std::chrono::steady_clock::now();
       for (int i = 0; i < kRepetitions; ++i) run();
-      backend_.synchronize();
+      device_.synchronize();
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
       best = std::min(best, time.count() / kRepetitions);
     }
@@ -90,22 +90,22 @@ class Bench {
       return Tensor{static_cast<std::byte*>(x.data) + begin, DType::U8, {bytes}};
     };
     auto done = static_cast<int64_t>(count * size_of(x.dtype));
-    backend_.copy_to_device(part(0, done), x.dtype == DType::F32 ? static_cast<const void*>(values.data())
-                                                                 : static_cast<const void*>(rounded.data()));
+    device_.copy_to_device(part(0, done), x.dtype == DType::F32 ? static_cast<const void*>(values.data())
+                                                                : static_cast<const void*>(rounded.data()));
     while (done < x.bytes()) {
       const int64_t more = std::min(done, x.bytes() - done);
-      backend_.copy(part(done, more), part(0, more));
+      device_.copy(part(done, more), part(0, more));
       done += more;
     }
   }
 
-  Backend& backend_;
+  Device& device_;
   std::vector<std::shared_ptr<void>> memory_;
 };
 
-void elementwise(Backend& backend, int64_t rows, int64_t width, int64_t inner, NormKind kind,
+void elementwise(Device& device, int64_t rows, int64_t width, int64_t inner, NormKind kind,
                  Activation activation) {
-  Bench bench(backend);
+  Bench bench(device);
   const DType bf16 = DType::BF16;
   const bool gated = activation == Activation::SwiGlu, layer_norm = kind == NormKind::LayerNorm;
   const int64_t n = rows * width, f = rows * inner, in = gated ? 2 * inner : inner;
@@ -118,40 +118,41 @@ void elementwise(Backend& backend, int64_t rows, int64_t width, int64_t inner, N
   const Tensor dgain = bench.tensor(DType::F32, {width}),
                dbias = layer_norm ? bench.tensor(DType::F32, {width}) : Tensor{};
   Quantized y8 = bench.quantized(rows, width, DType::E4M3), dy8 = bench.quantized(rows, width, DType::E5M2);
-  bench.bandwidth("copy", 4 * n, [&] { backend.copy(residual, x); });
+  bench.bandwidth("copy", 4 * n, [&] { device.copy(residual, x); });
   bench.bandwidth("add+norm -> fp8, fp8T", 8 * n, [&] {
-    backend.norm_forward(kind, {.dense = dense, .fp8 = &y8, .keep_dense = false}, residual, mean, inv, x,
-                         delta, gain, bias, 1e-5f);
+    device.ops().norm_forward(kind, {.dense = dense, .fp8 = &y8, .keep_dense = false}, residual, mean, inv, x,
+                              delta, gain, bias, 1e-5f);
   });
   bench.bandwidth("add+norm -> bf16", 8 * n, [&] {
-    backend.norm_forward(kind, {.dense = dense}, residual, mean, inv, x, delta, gain, bias, 1e-5f);
+    device.ops().norm_forward(kind, {.dense = dense}, residual, mean, inv, x, delta, gain, bias, 1e-5f);
   });
   bench.bandwidth("norm backward -> bf16, fp8, fp8T", 10 * n, [&] {
-    backend.norm_backward(kind, {.dense = dense, .fp8 = &dy8}, dgain, dbias, delta, x, mean, inv, gain);
+    device.ops().norm_backward(kind, {.dense = dense, .fp8 = &dy8}, dgain, dbias, delta, x, mean, inv, gain);
   });
-  bench.bandwidth("quantize -> fp8, fp8T", 4 * n, [&] { backend.quantize({.dense = x, .fp8 = &y8}); });
+  bench.bandwidth("quantize -> fp8, fp8T", 4 * n, [&] { device.ops().quantize({.dense = x, .fp8 = &y8}); });
   const Tensor wide = bench.tensor(bf16, {rows, in}), h = bench.tensor(bf16, {rows, inner});
   const Tensor dwide = bench.tensor(bf16, {rows, in});
   Quantized h8 = bench.quantized(rows, inner, DType::E4M3), dwide8 = bench.quantized(rows, in, DType::E5M2);
   bench.bandwidth("activation -> fp8, fp8T", (gated ? 6 : 4) * f, [&] {
-    backend.activation_forward(activation, {.dense = h, .fp8 = &h8, .keep_dense = false}, wide);
+    device.ops().activation_forward(activation, {.dense = h, .fp8 = &h8, .keep_dense = false}, wide);
   });
   bench.bandwidth("activation backward -> fp8, fp8T", (gated ? 10 : 6) * f, [&] {
-    backend.activation_backward(activation, {.dense = dwide, .fp8 = &dwide8, .keep_dense = false}, h, wide);
+    device.ops().activation_backward(activation, {.dense = dwide, .fp8 = &dwide8, .keep_dense = false}, h,
+                                     wide);
   });
 }
 
-void loss(Backend& backend, int64_t rows, int64_t vocab) {
-  Bench bench(backend);
+void loss(Device& device, int64_t rows, int64_t vocab) {
+  Bench bench(device);
   const Tensor logits = bench.tensor(DType::BF16, {rows, vocab});
   const Tensor losses = bench.tensor(DType::F32, {rows}), targets = bench.tensor(DType::I32, {rows});
-  backend.zero(targets);
+  device.zero(targets);
   Quantized dlogits8 = bench.quantized(rows, vocab, DType::E5M2);
   fmt::print("-- loss of {} x {}\n", rows, vocab);
   const auto run = [&](const std::string& name, int64_t bytes, const Operand& gradient) {
     bench.bandwidth(name, bytes * rows * vocab, [&] {
-      backend.cross_entropy(gradient, losses, {}, {}, logits, targets,
-                            {.vocab = vocab, .gradient_scale = 1e-3f});
+      device.ops().cross_entropy(gradient, losses, {}, {}, logits, targets,
+                                 {.vocab = vocab, .gradient_scale = 1e-3f});
     });
   };
   run("cross-entropy, no gradient", 2, {});
@@ -159,8 +160,8 @@ void loss(Backend& backend, int64_t rows, int64_t vocab) {
   run("cross-entropy -> bf16 in place", 6, {.dense = logits});
 }
 
-void attention(Backend& backend, int64_t count, int64_t length, const AttentionShape& shape, bool equal) {
-  Bench bench(backend);
+void attention(Device& device, int64_t count, int64_t length, const AttentionShape& shape, bool equal) {
+  Bench bench(device);
   const int64_t tokens = count * length;
   // Documents of all lengths from a quarter to seven quarters of the mean, or of one length.
   std::vector<int32_t> starts{0};
@@ -176,7 +177,7 @@ void attention(Backend& backend, int64_t count, int64_t length, const AttentionS
     starts.push_back(static_cast<int32_t>(starts.back() + taken));
   }
   const Tensor places = bench.tensor(DType::I32, {std::ssize(starts)});
-  backend.copy_to_device(places, starts.data());
+  device.copy_to_device(places, starts.data());
   const Documents documents{.starts = places, .count = std::ssize(starts) - 1, .max_length = longest};
   const Tensor qkv = bench.tensor(DType::BF16, {tokens, shape.qkv_width()});
   const Tensor dqkv = bench.tensor(DType::BF16, {tokens, shape.qkv_width()});
@@ -187,24 +188,24 @@ void attention(Backend& backend, int64_t count, int64_t length, const AttentionS
   const std::string size = fmt::format("attention {} {} x {}, {} of {}", equal ? "equal" : "mixed", count,
                                        length, shape.heads, shape.head_dim);
   bench.rate(size, 2 * product,
-             [&] { backend.attention_forward({.dense = out}, lse, qkv, documents, shape); });
+             [&] { device.ops().attention_forward({.dense = out}, lse, qkv, documents, shape); });
   bench.rate(size + " backward", 5 * product,
-             [&] { backend.attention_backward(dqkv, dout, qkv, out, lse, documents, shape); });
+             [&] { device.ops().attention_backward(dqkv, dout, qkv, out, lse, documents, shape); });
 
   const Tensor positions = bench.tensor(DType::I32, {tokens}),
                table = bench.tensor(DType::F32, {length, shape.head_dim});
-  backend.zero(positions);
+  device.zero(positions);
   Quantized dqkv8 = bench.quantized(tokens, shape.qkv_width(), DType::E5M2);
   const int64_t rotated = tokens * (shape.heads + shape.kv_heads) * shape.head_dim;
-  bench.bandwidth("rope", 4 * rotated, [&] { backend.rope_forward(qkv, positions, table, shape); });
+  bench.bandwidth("rope", 4 * rotated, [&] { device.ops().rope_forward(qkv, positions, table, shape); });
   bench.bandwidth("rope backward -> fp8, fp8T", 4 * tokens * shape.qkv_width(), [&] {
-    backend.rope_backward({.dense = dqkv, .fp8 = &dqkv8, .keep_dense = false}, positions, table, shape);
+    device.ops().rope_backward({.dense = dqkv, .fp8 = &dqkv8, .keep_dense = false}, positions, table, shape);
   });
 }
 
 // As the 1B to 8B train (bf16 moments, exact weights) or, `small`, as the 14B does (e4m3 moments, stochastic weights).
-void optimizer(Backend& backend, int64_t rows, int64_t cols, bool small) {
-  Bench bench(backend);
+void optimizer(Device& device, int64_t rows, int64_t cols, bool small) {
+  Bench bench(device);
   const Shape shape{rows, cols};
   const DType gradients_in = small ? DType::BF16 : DType::F32, moments = small ? DType::E4M3 : DType::BF16;
   Quantized w8 = bench.quantized(rows, cols, DType::E4M3);
@@ -214,29 +215,29 @@ void optimizer(Backend& backend, int64_t rows, int64_t cols, bool small) {
                    .v = bench.tensor(moments, shape),
                    .weight_decay = 0.1f,
                    .fp8 = &w8};
-  backend.zero(p.m);
-  backend.zero(p.v);
+  device.zero(p.m);
+  device.zero(p.v);
   if (small) {
     p.m_scales = bench.tensor(DType::F32, {rows, (cols + 127) / 128});
     p.v_scales = bench.tensor(DType::F32, p.m_scales.shape);
-    backend.zero(p.m_scales);
-    backend.zero(p.v_scales);
+    device.zero(p.m_scales);
+    device.zero(p.v_scales);
   } else {
     p.remainder = bench.tensor(DType::U16, shape);
-    backend.zero(p.remainder);
+    device.zero(p.remainder);
   }
   const Tensor clip = bench.tensor(DType::F32, {2});
   const Tensor gradients[] = {p.gradient};
   bench.bandwidth(small ? "grad_norm of bf16" : "grad_norm", p.gradient.bytes(),
-                  [&] { backend.grad_norm(clip, gradients, 1.0f, {}); });
+                  [&] { device.ops().grad_norm(clip, gradients, 1.0f, {}); });
   const int64_t bytes = 2 * (p.weight.bytes() + p.remainder.bytes() + p.m.bytes() + p.v.bytes()) +
                         p.gradient.bytes() + 2 * rows * cols;
   bench.bandwidth(small ? "adamw fp8 moments -> fp8, fp8T" : "adamw -> fp8, fp8T", bytes,
-                  [&] { backend.adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
+                  [&] { device.ops().adamw(std::span(&p, 1), clip, {.learning_rate = 1e-5f}); });
 }
 
-void gemms(Backend& backend, int64_t tokens, int64_t out, int64_t in) {
-  Bench bench(backend);
+void gemms(Device& device, int64_t tokens, int64_t out, int64_t in) {
+  Bench bench(device);
   const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(out) * static_cast<double>(in);
   const std::string size = fmt::format("{} x {} x {}", tokens, out, in);
   const Tensor x = bench.tensor(DType::BF16, {tokens, in}), w = bench.tensor(DType::BF16, {out, in}, 0.02f);
@@ -244,44 +245,44 @@ void gemms(Backend& backend, int64_t tokens, int64_t out, int64_t in) {
   const Tensor dw = bench.tensor(DType::F32, {out, in});
   Quantized x8 = bench.quantized(tokens, in, DType::E4M3), w8 = bench.quantized(out, in, DType::E4M3);
   Quantized dy8 = bench.quantized(tokens, out, DType::E5M2);
-  backend.quantize({.dense = x, .fp8 = &x8});
-  backend.quantize({.dense = w, .fp8 = &w8});
-  backend.quantize({.dense = y, .fp8 = &dy8});
-  bench.rate(size + " bf16 forward", flops, [&] { backend.gemm(y, x, w, {.transpose_b = true}); });
-  bench.rate(size + " fp8 forward", flops, [&] { backend.gemm_fp8(y, x8.rowwise, w8.rowwise, {}); });
-  bench.rate(size + " fp8 dgrad", flops, [&] { backend.gemm_fp8(x, dy8.rowwise, w8.colwise, {}); });
+  device.ops().quantize({.dense = x, .fp8 = &x8});
+  device.ops().quantize({.dense = w, .fp8 = &w8});
+  device.ops().quantize({.dense = y, .fp8 = &dy8});
+  bench.rate(size + " bf16 forward", flops, [&] { device.ops().gemm(y, x, w, {.transpose_b = true}); });
+  bench.rate(size + " fp8 forward", flops, [&] { device.ops().gemm_fp8(y, x8.rowwise, w8.rowwise, {}); });
+  bench.rate(size + " fp8 dgrad", flops, [&] { device.ops().gemm_fp8(x, dy8.rowwise, w8.colwise, {}); });
   bench.rate(size + " fp8 wgrad +=", flops,
-             [&] { backend.gemm_fp8(dw, dy8.colwise, x8.colwise, {.accumulate = true}); });
+             [&] { device.ops().gemm_fp8(dw, dy8.colwise, x8.colwise, {.accumulate = true}); });
 }
 
 constexpr const char* kHelp =
     "Usage: cuda_ops_bench [--once]\n\n"
-    "Times single ops of the CUDA backend at the shapes of real models, and prints TB/s of the elementwise\n"
+    "Times single ops of the CUDA device at the shapes of real models, and prints TB/s of the elementwise\n"
     "ones, attention's and the matrix products' TFLOP/s. Needs a GPU.\n"
     "  --once       run every op a single time and print no figures, for a profiler of kernels\n"
     "  -h, --help   print this\n";
 
 void run_all() {
-  const auto backend = make_cuda_backend({});
+  const auto device = make_cuda_device({});
   Tensor workspace{nullptr, DType::U8, {int64_t{512} << 20}};
-  const auto memory = backend->allocate(workspace.bytes());
+  const auto memory = device->allocate(workspace.bytes());
   workspace.data = memory.get();
-  backend->set_workspace(workspace);
-  elementwise(*backend, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
-  elementwise(*backend, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
-  elementwise(*backend, 8192, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
-  elementwise(*backend, 4096, 5120, 13824, NormKind::RmsNorm, Activation::SwiGlu);
-  attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, true);
-  attention(*backend, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
-  attention(*backend, 2, 4096, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
-  attention(*backend, 64, 1024, {.heads = 12, .kv_heads = 12, .head_dim = 64, .scale = 0.125f}, true);
-  loss(*backend, 16384, 50304);
-  loss(*backend, 8192, 128256);
-  loss(*backend, 8192, 152064);
-  optimizer(*backend, 14336, 4096, false);
-  optimizer(*backend, 13824, 5120, true);
-  gemms(*backend, 65536, 3072, 768);
-  gemms(*backend, 8192, 28672, 4096);
+  device->ops().set_workspace(workspace);
+  elementwise(*device, 65536, 768, 3072, NormKind::LayerNorm, Activation::Gelu);
+  elementwise(*device, 12288, 2048, 8192, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*device, 8192, 4096, 14336, NormKind::RmsNorm, Activation::SwiGlu);
+  elementwise(*device, 4096, 5120, 13824, NormKind::RmsNorm, Activation::SwiGlu);
+  attention(*device, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, true);
+  attention(*device, 8, 1024, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
+  attention(*device, 2, 4096, {.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f}, false);
+  attention(*device, 64, 1024, {.heads = 12, .kv_heads = 12, .head_dim = 64, .scale = 0.125f}, true);
+  loss(*device, 16384, 50304);
+  loss(*device, 8192, 128256);
+  loss(*device, 8192, 152064);
+  optimizer(*device, 14336, 4096, false);
+  optimizer(*device, 13824, 5120, true);
+  gemms(*device, 65536, 3072, 768);
+  gemms(*device, 8192, 28672, 4096);
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ struct DeviceOptions {
     result.num_threads = threads;
     return result;
   }
-  std::string precision_on(const Backend& backend) const {
-    return !precision.empty() ? precision : backend.name() == "cuda" ? "bf16" : "fp32";
+  std::string precision_on(const Device& on) const {
+    return !precision.empty() ? precision : on.capabilities().fast_bf16 ? "bf16" : "fp32";
   }
 };
 

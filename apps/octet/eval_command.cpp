@@ -121,16 +121,16 @@ int eval_command(std::span<const std::string> arguments) {
     fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs", options.dataset,
                 shape.length);
   }
-  const std::unique_ptr<Backend> backend = make_backend(options.device.config());
-  const std::string precision = options.device.precision_on(*backend);
-  Transformer transformer(model.config, shape, numerics_for(precision), *backend);
-  if (transformer.plan().peak_bytes() > backend->memory_bytes()) {
+  const std::unique_ptr<Device> device = make_device(options.device.config());
+  const std::string precision = options.device.precision_on(*device);
+  Transformer transformer(model.config, shape, numerics_for(precision), *device);
+  if (transformer.plan().peak_bytes() > device->memory_bytes()) {
     fail("[eval] {} are needed and {} are there; a smaller --batch_size needs less",
          human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
-         human_bytes(static_cast<double>(backend->memory_bytes())));
+         human_bytes(static_cast<double>(device->memory_bytes())));
   }
   transformer.allocate();
-  load_hf_folder(*backend, transformer.parameters(), model.folder);
+  load_hf_folder(*device, transformer.parameters(), model.folder);
   transformer.weights_changed();
   const Evaluator evaluator(std::move(data), options.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");

@@ -64,8 +64,8 @@ class GenerateRun {
   }
 
   int run() {
-    const std::unique_ptr<Backend> backend = make_backend(options_.device.config());
-    make_decoder(*backend);
+    const std::unique_ptr<Device> device = make_device(options_.device.config());
+    make_decoder(*device);
     if (options_.print_logits) {
       print_logits();
       return kExitDone;
@@ -105,7 +105,7 @@ class GenerateRun {
     }
   }
 
-  void make_decoder(Backend& backend) {
+  void make_decoder(Device& device) {
     int64_t longest = 0;
     for (const std::vector<int32_t>& prompt : prompts_)
       longest = std::max<int64_t>(longest, std::ssize(prompt));
@@ -118,19 +118,19 @@ class GenerateRun {
       log_warning("the model has {} positions: at most {} new tokens are made, not {}", limit,
                   limit - longest + 1, added);
     }
-    const std::string precision = options_.device.precision_on(backend);
+    const std::string precision = options_.device.precision_on(device);
     decoder_ = std::make_unique<Decoder>(
         model_.config, DecoderShape{.sequences = std::ssize(prompts_), .capacity = capacity},
-        precision == "fp32" ? DType::F32 : DType::BF16, backend);
-    if (decoder_->plan().peak_bytes() > backend.memory_bytes()) {
+        precision == "fp32" ? DType::F32 : DType::BF16, device);
+    if (decoder_->plan().peak_bytes() > device.memory_bytes()) {
       fail(
           "[generate] {:.2f} GiB are needed and {:.2f} GiB are there; fewer or shorter prompts, fewer "
           "--max_new_tokens or --mixed_precision bf16 need less",
           static_cast<double>(decoder_->plan().peak_bytes()) / 0x1p30,
-          static_cast<double>(backend.memory_bytes()) / 0x1p30);
+          static_cast<double>(device.memory_bytes()) / 0x1p30);
     }
     decoder_->allocate();
-    load_hf_folder(backend, decoder_->parameters(), model_.folder);
+    load_hf_folder(device, decoder_->parameters(), model_.folder);
   }
 
   // One JSON object per prompt: its ids and, for each, the logits of what follows.

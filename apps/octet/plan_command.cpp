@@ -49,7 +49,7 @@ int plan_command(std::span<const std::string> arguments) {
   std::string& gpu = flags.gpu;
   if (!gpu.empty() && !gpu_rates(gpu))
     fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
-  std::unique_ptr<Backend> planned;
+  std::unique_ptr<Device> planned;
   if (!gpu.empty()) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
@@ -67,7 +67,7 @@ int plan_command(std::span<const std::string> arguments) {
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
              human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
              setup.model.width, setup.shape.rows, setup.shape.length, setup.precision_label,
-             setup.backend->description());
+             setup.device->description());
   fmt::print("{}\n{}", coverage_text(*setup.transformer), memory_text(setup.transformer->plan()));
   if (setup.sampling_bytes > 0) {
     fmt::print("and {} beside it for samples\n", human_bytes(static_cast<double>(setup.sampling_bytes)));
@@ -76,7 +76,7 @@ int plan_command(std::span<const std::string> arguments) {
   if (const std::string shortage = memory_shortage(setup); !shortage.empty()) {
     fmt::print("this does not fit: {}\n", shortage);
   }
-  if (gpu.empty()) gpu = setup.backend->description();
+  if (gpu.empty()) gpu = setup.device->description();
   // The rates are those of products with one scale for each tensor.
   const Fp8Recipe recipe = setup.numerics.fp8.recipe;
   const bool has_rates = setup.numerics.precision == Precision::Fp8 &&

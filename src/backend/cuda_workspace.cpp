@@ -2,40 +2,21 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
-
 namespace octet {
 namespace {
 
 constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
 constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
 
-class PlannedGpu final : public CpuBackend {
- public:
-  PlannedGpu(std::string description, int64_t memory, int multiprocessors)
-      : CpuBackend(1),
-        description_(std::move(description)),
-        memory_(memory),
-        multiprocessors_(multiprocessors) {}
-
-  std::string name() const override { return "cuda"; }
-  std::string description() const override { return description_; }
-  int64_t memory_bytes() const override { return std::max<int64_t>(memory_ - kCudaMemoryReserve, 0); }
-  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override {
-    return cuda_workspace_bytes(needs, multiprocessors_);
-  }
-  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity a, Granularity b, DType, DType,
-                            DType) override {
-    return a == Granularity::Row32 || b == Granularity::Row32 ? "emulated" : "native";
-  }
-
- private:
-  std::string description_;
-  int64_t memory_;
-  int multiprocessors_;
-};
-
 }  // namespace
+
+Capabilities cuda_capabilities() {
+  return {.separate_memory = true,
+          .fast_bf16 = true,
+          .graphs = true,
+          .profiles = true,
+          .logits_bytes = int64_t{1} << 30};
+}
 
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows) {
   const int64_t tiles = (tokens + documents * (rows - 1)) / rows;
@@ -62,8 +43,7 @@ int64_t cuda_decode_workspace(const WorkspaceNeeds& needs) {
   // kDecodeBlocks / blocks splits of blocks: together with the unsplit case never more than the sum.
   const AttentionShape& shape = needs.attention;
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t queries =
-      needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeGroup);
+  const int64_t queries = needs.tokens * shape.heads + kDecodeBlocks * std::min<int64_t>(group, kDecodeGroup);
   return checked_mul(queries, 4 * (shape.head_dim + 2)) + 3 * 256;
 }
 
@@ -85,10 +65,6 @@ int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
   scratch = std::max(scratch, needs.decode ? cuda_decode_workspace(needs) : cuda_attention_workspace(needs));
   return kCudaGemmWorkspace + round_up(scratch, 256) + 4096;
-}
-
-std::unique_ptr<Backend> make_planned_gpu(std::string description, int64_t memory, int multiprocessors) {
-  return std::make_unique<PlannedGpu>(std::move(description), memory, multiprocessors);
 }
 
 }  // namespace octet

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "ops/backend.h"
+#include "ops/device.h"
 
-// Memory that the CUDA backend needs beside the tensors. Arithmetic alone, so that a machine without a GPU can plan for
+// Memory that CUDA's ops need besides the tensors. Arithmetic alone, so that a machine without a GPU can plan for
 // one.
 
 namespace octet {
@@ -18,6 +18,9 @@ constexpr int64_t kNormStripColumns = 8192;
 constexpr int kDecodeGroup = 8;
 constexpr int64_t kDecodeBlocks = 1024;
 
+// What every GPU that octet runs on can do.
+Capabilities cuda_capabilities();
+
 // Tiles of `rows` rows of all documents and how many there are of each length.
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
 // What attention needs, with cuDNN and without.
@@ -25,8 +28,5 @@ int64_t cuda_attention_workspace(const WorkspaceNeeds& needs);
 int64_t cuda_decode_workspace(const WorkspaceNeeds& needs);
 // Of all ops, with kCudaGemmWorkspace.
 int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors);
-
-// A GPU that is not there: answers what planning asks and computes on the CPU. `memory` is what a program finds free.
-std::unique_ptr<Backend> make_planned_gpu(std::string description, int64_t memory, int multiprocessors);
 
 }  // namespace octet

@@ -72,8 +72,7 @@ double model_flops(const Transformer& model) {
 }
 
 std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds) {
-  const std::optional<GpuRates> rates =
-      setup.backend->name() == "cuda" ? gpu_rates(setup.backend->description()) : std::nullopt;
+  const std::optional<GpuRates> rates = gpu_rates(setup.device->description());
   const bool emulated = setup.numerics.precision == Precision::Fp8 && setup.precision_label != "FP8";
   if (!rates || emulated || setup.numerics.precision == Precision::Fp32) return std::nullopt;
   return static_cast<double>(setup.config.gradient_accumulation_steps) *
@@ -81,18 +80,19 @@ std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds
 }
 
 // On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
-Setup plan_variant(const TrainConfig& config, std::unique_ptr<Backend>& device) {
+Setup plan_variant(const TrainConfig& config, std::unique_ptr<Device>& device) {
   Setup setup = make_model_setup(config, std::move(device));
   setup.precision_is_given = true;
   check_memory(setup);
   setup.transformer.reset();
-  device = std::move(setup.backend);
-  setup.config.device = device->name() == "cuda" ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
+  device = std::move(setup.device);
+  setup.config.device =
+      device->capabilities().separate_memory ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
   return setup;
 }
 
 // What is wrong with every variant in the same way is said once and of none.
-std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Backend>& device) {
+std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Device>& device) {
   std::vector<Setup> setups;
   std::vector<std::string> named;
   std::set<std::string> reasons;
@@ -121,7 +121,7 @@ std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::un
 }  // namespace
 
 std::vector<Setup> plan_bench(std::span<const BenchVariant> variants) {
-  std::unique_ptr<Backend> device;
+  std::unique_ptr<Device> device;
   std::vector<Setup> setups = plan_variants(variants, device);
   const auto rows = [](const Setup& setup) { return setup.shape.rows; };
   const auto level = [](const Setup& setup) { return setup.shape.checkpointing; };
@@ -144,29 +144,28 @@ std::vector<Setup> plan_bench(std::span<const BenchVariant> variants) {
 }
 
 BenchResult bench(Setup setup, const BenchOptions& options) {
-  setup.backend = make_backend(setup.config);  // its own: no other variant leaves anything on it
-  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
-  const bool on_gpu = setup.backend->name() == "cuda";
+  setup.device = make_device(setup.config);  // its own: no other variant leaves anything on it
+  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.device);
+  const Capabilities can = setup.device->capabilities();
   Transformer& model = *setup.transformer;
   const auto tell = [&](const std::string& what) {
     if (options.progress) options.progress(what);
   };
   const auto begin = std::chrono::steady_clock::now();
   tell(fmt::format("{}: {} on {}", setup.precision_label,
-                   human_bytes(static_cast<double>(model.plan().peak_bytes())),
-                   setup.backend->description()));
+                   human_bytes(static_cast<double>(model.plan().peak_bytes())), setup.device->description()));
   model.allocate();
-  model.parameters().initialise(*setup.backend, 3);
+  model.parameters().initialise(*setup.device, 3);
   model.weights_changed();
-  setup.backend->synchronize();
+  setup.device->synchronize();
   tell(fmt::format("weights after {:.1f} s; first step{}", seconds_since(begin),
-                   on_gpu ? " (times GEMM algorithms that are not in the cache)" : ""));
+                   can.separate_memory ? " (times GEMM algorithms that are not in the cache)" : ""));
   RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
   OptimizerOptions optimizer;
   optimizer.schedule = {
       .type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
   const int64_t accumulation = setup.config.gradient_accumulation_steps;
-  StepRunner runner(model, *setup.backend, tokens, accumulation, optimizer, {});
+  StepRunner runner(model, *setup.device, tokens, accumulation, optimizer, {});
 
   BenchResult result;
   std::vector<double> times;
@@ -179,10 +178,11 @@ BenchResult bench(Setup setup, const BenchOptions& options) {
     if (step >= options.warmup) times.push_back(ms);
   }
   if (options.profile) {
-    require(setup.backend->start_profile(), "[bench] --profile: the {} backend has no clock for single ops",
-            setup.backend->name());
+    require(can.profiles, "[bench] --profile: the {} device has no clock for single ops",
+            setup.device->name());
+    setup.device->start_profile();
     runner.train_step(options.warmup + options.steps, false);
-    result.profile = setup.backend->finish_profile();
+    result.profile = setup.device->finish_profile();
   }
   std::sort(times.begin(), times.end());
   result.step_ms = times[times.size() / 2];
@@ -193,8 +193,8 @@ BenchResult bench(Setup setup, const BenchOptions& options) {
     result.fp8_head = setup.config.fp8_head;
   }
   result.gradient_checkpointing = config_text(setup.config, "gradient_checkpointing");
-  result.cuda_graphs = on_gpu && setup.shape.graphs;
-  result.device = setup.backend->description();
+  result.cuda_graphs = can.graphs && setup.shape.graphs;
+  result.device = setup.device->description();
   result.rows = setup.shape.rows;
   result.accumulation = accumulation;
   const auto work = static_cast<double>(accumulation);

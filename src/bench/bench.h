@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "plan/setup.h"
 
 namespace octet {

@@ -122,12 +122,12 @@ void Snapshot::add(std::vector<StateTensor>& tensors, size_t index, const std::s
   if (in_place) return;
   // Not zeroed: gigabytes of fresh memory are touched once, by the copy.
   if (!to.copy) to.copy = std::make_unique_for_overwrite<std::byte[]>(size);
-  backend_->copy_to_host(to.copy.get(), device);
+  device_->copy_to_host(to.copy.get(), device);
 }
 
-void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+void Snapshot::take(Device& device, Transformer& model, TrainerState state, std::string train_config,
                     bool in_place) {
-  backend_ = &backend;
+  device_ = &device;
   parameters_ = &model.parameters();
   const std::vector<Parameter>& all = parameters_->all();
   size_t states = 0;
@@ -139,7 +139,7 @@ void Snapshot::take(Backend& backend, Transformer& model, TrainerState state, st
   }
   fp8_.clear();
   if (model.numerics().precision == Precision::Fp8 && model.scales().count() > 0)
-    fp8_ = model.scales().save(backend);
+    fp8_ = model.scales().save(device);
   state_ = std::move(state);
   model_config_ = to_hf_config(model.config(), all.front().weight.dtype);
   train_config_ = std::move(train_config);
@@ -157,7 +157,7 @@ std::vector<std::byte> Snapshot::rows_of(const StateTensor& tensor, int64_t begi
     std::memcpy(bytes.data(), tensor.copy.get() + row * static_cast<size_t>(begin), bytes.size());
   } else {
     const Tensor matrix = tensor.device.reshaped({height, tensor.device.numel() / height});
-    backend_->copy_to_host(bytes.data(), matrix.row_range(begin, rows));
+    device_->copy_to_host(bytes.data(), matrix.row_range(begin, rows));
   }
   return bytes;
 }

@@ -51,7 +51,7 @@ class Snapshot {
  public:
   // Waits for the device. With `in_place` nothing is copied: the state is read from the device while it is written, and
   // must not change until then.
-  void take(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+  void take(Device& device, Transformer& model, TrainerState state, std::string train_config,
             bool in_place = false);
 
   int64_t step() const { return state_.step; }
@@ -75,7 +75,7 @@ class Snapshot {
   template <class Use>
   void for_pieces(const StateTensor& tensor, Use&& use) const;
 
-  Backend* backend_ = nullptr;
+  Device* device_ = nullptr;
   const ParameterSet* parameters_ = nullptr;
   std::vector<StateTensor> weights_;    // in the order of the parameters
   std::vector<StateTensor> optimizer_;  // by name
@@ -97,6 +97,6 @@ struct Restored {
 // Brings an allocated model to the state of a checkpoint. The same precision, recipe and optimizer_state continue bit
 // for bit; otherwise values are converted (through exact fp32 weights) and the remarks say how. Error, naming file and
 // tensor, for what does not fit or is not finite.
-Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model);
+Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model);
 
 }  // namespace octet

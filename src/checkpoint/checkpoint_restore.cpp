@@ -55,17 +55,17 @@ std::vector<float> moment_values(const SafeTensor& tensor, const SafeTensor* sca
 }
 
 // Writes a moment in this run's form; e4m3 as the optimizer keeps it, but rounded to nearest.
-void set_moment(Backend& backend, Tensor to, Tensor to_scales, const std::vector<float>& values,
+void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<float>& values,
                 Moment moment) {
   if (to.dtype == DType::F32) {
-    backend.copy_to_device(to, values.data());
+    device.copy_to_device(to, values.data());
     return;
   }
   if (to.dtype == DType::BF16) {
     std::vector<Bf16> rounded(values.size());
 #pragma omp parallel for
     for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
-    backend.copy_to_device(to, rounded.data());
+    device.copy_to_device(to, rounded.data());
     return;
   }
   const int64_t cols = to.cols(), blocks = (cols + kMomentBlock - 1) / kMomentBlock;
@@ -89,8 +89,8 @@ void set_moment(Backend& backend, Tensor to, Tensor to_scales, const std::vector
       codes[static_cast<size_t>(i)] = moment == Moment::Square ? std::max<uint8_t>(code, 1) : code;
     }
   }
-  backend.copy_to_device(to, codes.data());
-  backend.copy_to_device(to_scales, factors.data());
+  device.copy_to_device(to, codes.data());
+  device.copy_to_device(to_scales, factors.data());
 }
 
 // The lower halves of fp32 weights, added to their rounded upper halves.
@@ -107,8 +107,8 @@ void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
 // Restores the parameters one by one and notes what had to be converted.
 class ParameterRestorer {
  public:
-  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Backend& backend)
-      : backend_(backend),
+  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Device& device)
+      : device_(device),
         weights_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kWeights))),
         optimizer_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer))) {}
 
@@ -164,14 +164,13 @@ class ParameterRestorer {
       }
     }
     if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
-    ParameterSet::set_weight(backend_, parameter,
+    ParameterSet::set_weight(device_, parameter,
                              values);  // the remainder, where kept, is restored with the state
   }
 
   void restore_remainder(const Parameter& parameter) {
     const SafeTensor* from = optimizer_.find(parameter.spec.name + ".remainder");
-    if (from)
-      backend_.copy_to_device(parameter.remainder, from->bytes.data());  // else set_weight has made it
+    if (from) device_.copy_to_device(parameter.remainder, from->bytes.data());  // else set_weight has made it
   }
 
   void restore_moment(const std::string& name, Tensor to, Tensor to_scales, Moment moment) {
@@ -183,11 +182,11 @@ class ParameterRestorer {
                       (!to_scales || (scales && scales->dtype == SafeDType::F32 &&
                                       static_cast<int64_t>(scales->bytes.size()) == to_scales.bytes()));
     if (same) {
-      backend_.copy_to_device(to, from.bytes.data());
-      if (to_scales) backend_.copy_to_device(to_scales, scales->bytes.data());
+      device_.copy_to_device(to, from.bytes.data());
+      if (to_scales) device_.copy_to_device(to_scales, scales->bytes.data());
       return;
     }
-    set_moment(backend_, to, to_scales, moment_values(from, scales, to.cols(), moment, optimizer_.place()),
+    set_moment(device_, to, to_scales, moment_values(from, scales, to.cols(), moment, optimizer_.place()),
                moment);
     note(fmt::format("AdamW's moments: converted from {} to {}", safe_dtype_name(from.dtype),
                      name_of(to.dtype)));
@@ -198,7 +197,7 @@ class ParameterRestorer {
       remarks_.push_back(std::move(remark));
   }
 
-  Backend& backend_;
+  Device& device_;
   SafetensorsFile weights_, optimizer_;
   std::vector<std::string> remarks_;
 };
@@ -212,7 +211,7 @@ std::vector<std::byte> read_bytes(Env& env, const std::string& path) {
 
 // The scales go with recipe and format. Where those differ the run starts as a new one does: every tensor scaled by
 // itself in the first micro-batch, from which the histories grow.
-void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model,
+void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model,
                     std::vector<std::string>& remarks) {
   const bool fp8 = model.numerics().precision == Precision::Fp8 && model.scales().count() > 0;
   const bool saved = checkpoint.has_file(checkpoint_file::kFp8);
@@ -229,7 +228,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Tr
   }
   const std::string path = checkpoint.file_path(checkpoint_file::kFp8);
   try {
-    model.scales().restore(backend, read_bytes(env, path));
+    model.scales().restore(device, read_bytes(env, path));
   } catch (const IoError&) {
     throw;
   } catch (const Error& reason) {
@@ -239,16 +238,16 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Backend& backend, Tr
 
 }  // namespace
 
-Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Backend& backend, Transformer& model) {
+Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model) {
   const std::string state_path = checkpoint.file_path(checkpoint_file::kState);
   Restored restored;
   restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
   require(restored.state.step == checkpoint.step, "[{}] is of step {}, the manifest says {}", state_path,
           restored.state.step, checkpoint.step);
-  ParameterRestorer parameters(env, checkpoint, backend);
+  ParameterRestorer parameters(env, checkpoint, device);
   parameters.restore(model.parameters());
   restored.remarks = parameters.remarks();
-  restore_scales(env, checkpoint, backend, model, restored.remarks);
+  restore_scales(env, checkpoint, device, model, restored.remarks);
   model.weights_changed();
   return restored;
 }

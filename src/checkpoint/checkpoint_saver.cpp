@@ -34,7 +34,7 @@ CheckpointSaver::~CheckpointSaver() {
   thread_.join();
 }
 
-void CheckpointSaver::save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+void CheckpointSaver::save(Device& device, Transformer& model, TrainerState state, std::string train_config,
                            const CheckpointSummary& summary) {
   const auto start = Clock::now();
   wait();
@@ -44,7 +44,7 @@ void CheckpointSaver::save(Backend& backend, Transformer& model, TrainerState st
   state.best_eval = is_best_ ? std::optional(summary.loss) : best_;
   pending_cost_ = {.step = state.step};
   try {
-    snapshot_.take(backend, model, std::move(state), std::move(train_config), options_.in_place);
+    snapshot_.take(device, model, std::move(state), std::move(train_config), options_.in_place);
   } catch (const std::bad_alloc&) {
     finish("there is not enough host memory for a copy of the state", nullptr, 0);
     return;

@@ -36,7 +36,7 @@ class CheckpointSaver {
 
   // Waits first for the save before it, if that is still being written. The state's best_eval is filled in: the lowest
   // loss (of summary) among the checkpoints that are there, this one included.
-  void save(Backend& backend, Transformer& model, TrainerState state, std::string train_config,
+  void save(Device& device, Transformer& model, TrainerState state, std::string train_config,
             const CheckpointSummary& summary);
   bool is_writing();
   void wait();  // until nothing is being written

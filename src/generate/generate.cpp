@@ -55,8 +55,8 @@ Candidates cut(const std::vector<float>& logits, const SampleOptions& options) {
 
 }  // namespace
 
-int64_t generator_bytes(Transformer& trained, Backend& backend, int64_t rows, int64_t length) {
-  const Decoder decoder(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), backend,
+int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length) {
+  const Decoder decoder(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), device,
                         &trained.parameters());
   return decoder.plan().peak_bytes();
 }
@@ -126,9 +126,9 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
   return added;
 }
 
-Generator::Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows,
+Generator::Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows,
                      int64_t length)
-    : decoder_(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), backend,
+    : decoder_(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), device,
                &trained.parameters()),
       tokenizer_(tokenizer) {
   decoder_.allocate();

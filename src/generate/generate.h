@@ -40,13 +40,13 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
                                                const GenerateCallbacks& callbacks);
 
 // What a Generator of this size allocates beside the weights, from its plan alone.
-int64_t generator_bytes(Transformer& trained, Backend& backend, int64_t rows, int64_t length);
+int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length);
 
 // Text from the weights of a model in training, several prompts at a time, in the run's dense precision.
 class Generator {
  public:
   // `rows` prompts are worked on together; contexts longer than `length` lose their oldest tokens.
-  Generator(Transformer& trained, Backend& backend, const Tokenizer& tokenizer, int64_t rows, int64_t length);
+  Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows, int64_t length);
 
   // The continuation of every prompt, without the prompt.
   std::vector<std::string> continue_prompts(const std::vector<std::string>& prompts,

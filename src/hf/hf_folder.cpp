@@ -149,20 +149,20 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, i
   return values;
 }
 
-void HfWeights::load(Backend& backend, ParameterSet& parameters, std::vector<std::string> faults) const {
+void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::string> faults) const {
   // All faults are found before anything is written.
   check(specs_of(parameters), std::move(faults));
   for (Parameter& parameter : parameters.all()) {
-    if (load_as_it_is(backend, parameter)) continue;
+    if (load_as_it_is(device, parameter)) continue;
     const std::vector<float> read = values(parameter.spec);
     require(all_finite(std::as_bytes(std::span(read)), DType::F32),
             "[{}] {} holds values that are not finite", place_, parameter.spec.hf.front().name);
-    ParameterSet::set_weight(backend, parameter, read);
+    ParameterSet::set_weight(device, parameter, read);
   }
 }
 
 // bf16 into bf16, rows in the same order: straight from the file to where it belongs.
-bool HfWeights::load_as_it_is(Backend& backend, Parameter& parameter) const {
+bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
   const ParameterSpec& spec = parameter.spec;
   if (parameter.weight.dtype != DType::BF16) return false;
   std::vector<std::string> faults;
@@ -171,14 +171,14 @@ bool HfWeights::load_as_it_is(Backend& backend, Parameter& parameter) const {
     if (part.transposed || find(spec, part, faults)->dtype != SafeDType::BF16) return false;
     rows += part.rows;
   }
-  if (rows != spec.shape[0]) backend.zero(parameter.weight);  // padding
-  if (parameter.remainder) backend.zero(parameter.remainder);
+  if (rows != spec.shape[0]) device.zero(parameter.weight);  // padding
+  if (parameter.remainder) device.zero(parameter.remainder);
   const Tensor matrix = parameter.weight.reshaped({spec.shape[0], row_width(spec)});
   for (const HfPart& part : spec.hf) {
     const SafeTensor* tensor = find(spec, part, faults);
     require(all_finite(tensor->bytes, DType::BF16), "[{}] {} holds values that are not finite", place_,
             part.name);
-    backend.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
+    device.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
   }
   return true;
 }
@@ -211,17 +211,17 @@ std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) 
   return names;
 }
 
-void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder) {
+void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder) {
   const HfFiles files(folder);
   std::vector<std::string> faults;
   for (const std::string& name : files.surplus(specs_of(parameters))) {
     faults.push_back(fmt::format("{} is not a tensor of the model", name));
   }
-  files.weights().load(backend, parameters, std::move(faults));
+  files.weights().load(device, parameters, std::move(faults));
 }
 
-ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
-  return [&backend, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
+ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype) {
+  return [&device, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
     const Parameter& parameter = parameters.all()[index];
     Parameter part{.spec = parameter.spec};
     const auto rows_of = [&](Tensor tensor) {
@@ -232,10 +232,10 @@ ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& paramete
     const auto count = static_cast<size_t>(part.weight.numel());
     std::vector<std::byte> bytes(count * (dtype == SafeDType::F32 ? 4 : 2));
     if (dtype == SafeDType::BF16 && part.weight.dtype == DType::BF16) {
-      backend.copy_to_host(bytes.data(), part.weight);
+      device.copy_to_host(bytes.data(), part.weight);
       return bytes;
     }
-    const std::vector<float> values = ParameterSet::weight_values(backend, part);
+    const std::vector<float> values = ParameterSet::weight_values(device, part);
     if (dtype == SafeDType::F32) {
       std::memcpy(bytes.data(), values.data(), bytes.size());
       return bytes;

@@ -26,10 +26,10 @@ class HfWeights {
   // The same of rows [begin, begin + rows) alone.
   std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
   // `faults` are listed with what is found here.
-  void load(Backend& backend, ParameterSet& parameters, std::vector<std::string> faults = {}) const;
+  void load(Device& device, ParameterSet& parameters, std::vector<std::string> faults = {}) const;
 
  private:
-  bool load_as_it_is(Backend& backend, Parameter& parameter) const;
+  bool load_as_it_is(Device& device, Parameter& parameter) const;
   const SafeTensor* find(const ParameterSpec& spec, const HfPart& part,
                          std::vector<std::string>& faults) const;
 
@@ -58,15 +58,15 @@ class HfFiles {
 
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.
-void load_hf_folder(Backend& backend, ParameterSet& parameters, const std::string& folder);
+void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder);
 
 // Rows [begin, begin + rows) of the weight of the parameter with this index, in the dtype that is being written. A
 // vector counts as rows of one element.
 using ReadWeightRows = std::function<std::vector<std::byte>(size_t parameter, int64_t begin, int64_t rows)>;
 
-// From the backend. BF16 of a bf16 run is the weight as it is computed with; F32 of it is the exact value, weight
+// From the device. BF16 of a bf16 run is the weight as it is computed with; F32 of it is the exact value, weight
 // and remainder together; BF16 of an fp32 run is rounded to nearest even.
-ReadWeightRows device_weight_rows(Backend& backend, const ParameterSet& parameters, SafeDType dtype);
+ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype);
 
 // One tensor as Hugging Face has it, and the rows of a parameter that it is.
 struct HfTensor {
@@ -85,8 +85,8 @@ void write_hf_tensors(Sink& sink, std::span<const HfTensor> tensors, SafeDType d
 
 // The same of all weights: model.safetensors.
 void save_hf_weights(Sink& sink, const ParameterSet& parameters, SafeDType dtype, const ReadWeightRows& read);
-inline void save_hf_weights(Sink& sink, Backend& backend, const ParameterSet& parameters, SafeDType dtype) {
-  save_hf_weights(sink, parameters, dtype, device_weight_rows(backend, parameters, dtype));
+inline void save_hf_weights(Sink& sink, Device& device, const ParameterSet& parameters, SafeDType dtype) {
+  save_hf_weights(sink, parameters, dtype, device_weight_rows(device, parameters, dtype));
 }
 
 }  // namespace octet

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet {
 

@@ -19,12 +19,12 @@ Tensor first_rows(const Tensor& tensor, int64_t rows) {
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Backend& backend,
+Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
                  ParameterSet* weights)
     : config_(config),
       shape_(shape),
       dtype_(weights ? weights->all().front().weight.dtype : dtype),
-      backend_(backend),
+      device_(device),
       own_parameters_(
           weights ? nullptr
                   : std::make_unique<ParameterSet>(config, ParameterTypes{.weight = dtype}, false, planner_)),
@@ -107,22 +107,22 @@ void Decoder::plan_buffers() {
       .parameters = std::ssize(parameters_.all()),
       .fp8 = false,
       .decode = true};
-  planner_.add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)},
+  planner_.add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)},
                MemoryCategory::Workspace, Lifetime::always());
   planner_.finish();
 }
 
 void Decoder::allocate() {
-  memory_ = backend_.allocate(plan().peak_bytes());
+  memory_ = device_.allocate(plan().peak_bytes());
   planner_.bind(memory_.get());
-  if (rope_table_) backend_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());
+  if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());
 }
 
 void Decoder::norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta) {
   const int64_t n = y.rows();
-  backend_.norm_forward(config_.norm, {.dense = y}, residual, mean_ ? first_rows(mean_, n) : Tensor{},
-                        first_rows(inv_, n), residual, delta, norm.gain->weight,
-                        norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
+  ops().norm_forward(config_.norm, {.dense = y}, residual, mean_ ? first_rows(mean_, n) : Tensor{},
+                     first_rows(inv_, n), residual, delta, norm.gain->weight,
+                     norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
 }
 
 std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {
@@ -143,7 +143,7 @@ std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continu
                         every_token || i + 1 == c.ids.size()});
     }
   }
-  backend_.set_workspace(workspace_);  // others may take turns on the same backend
+  ops().set_workspace(workspace_);  // others may take turns on the same device
   std::vector<Logits> logits;
   for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
     const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
@@ -168,23 +168,23 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
   const Tensor token = rows(tokens_), sequence = rows(sequences_), position = rows(positions_);
   const Tensor residual = rows(residual_), delta = rows(delta_), normed = rows(normed_), qkv = rows(qkv_);
   const Tensor attended = rows(attended_), up = rows(up_), act = rows(act_);
-  backend_.copy_to_device(token, ids.data());
-  backend_.copy_to_device(sequence, sequences.data());
-  backend_.copy_to_device(position, positions.data());
+  device_.copy_to_device(token, ids.data());
+  device_.copy_to_device(sequence, sequences.data());
+  device_.copy_to_device(position, positions.data());
 
   const AttentionShape attention = config_.attention();
-  backend_.embedding_forward(residual, token, position, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  ops().embedding_forward(residual, token, position, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
   Tensor added;  // what the layer before adds to the residual; nothing before the first
   for (Layer& layer : layers_) {
     norm(layer.attention_norm, normed, residual, added);
-    layer.qkv.forward(backend_, qkv, {.dense = normed});
-    if (rope_table_) backend_.rope_forward(qkv, position, rope_table_, attention);
-    backend_.attention_decode(attended, layer.cache, qkv, sequence, position, longest, attention);
-    layer.out.forward(backend_, delta, {.dense = attended});
+    layer.qkv.forward(ops(), qkv, {.dense = normed});
+    if (rope_table_) ops().rope_forward(qkv, position, rope_table_, attention);
+    ops().attention_decode(attended, layer.cache, qkv, sequence, position, longest, attention);
+    layer.out.forward(ops(), delta, {.dense = attended});
     norm(layer.mlp_norm, normed, residual, delta);
-    layer.up.forward(backend_, up, {.dense = normed});
-    backend_.activation_forward(config_.activation, {.dense = act}, up);
-    layer.down.forward(backend_, delta, {.dense = act});
+    layer.up.forward(ops(), up, {.dense = normed});
+    ops().activation_forward(config_.activation, {.dense = act}, up);
+    layer.down.forward(ops(), delta, {.dense = act});
     added = delta;
   }
   norm(final_norm_, normed, residual, delta);
@@ -196,13 +196,13 @@ void Decoder::head(std::span<const int64_t> wanted, Tensor normed, std::vector<L
   while (!wanted.empty()) {
     const size_t count = std::min(wanted.size(), static_cast<size_t>(head_rows_));
     for (size_t i = 0; i < count; ++i)
-      backend_.copy(head_in_.row_range(static_cast<int64_t>(i), 1), normed.row_range(wanted[i], 1));
+      device_.copy(head_in_.row_range(static_cast<int64_t>(i), 1), normed.row_range(wanted[i], 1));
     const int64_t rows = padded_tokens(static_cast<int64_t>(count), head_rows_);
-    for (int64_t i = static_cast<int64_t>(count); i < rows; ++i) backend_.zero(head_in_.row_range(i, 1));
+    for (int64_t i = static_cast<int64_t>(count); i < rows; ++i) device_.zero(head_in_.row_range(i, 1));
     const Tensor out = logits_.row_range(0, rows);
-    head_.forward(backend_, out, {.dense = head_in_.row_range(0, rows)});
+    head_.forward(ops(), out, {.dense = head_in_.row_range(0, rows)});
     std::vector<float> values(static_cast<size_t>(rows) * padded);
-    backend_.copy_to_host(values.data(), out);
+    device_.copy_to_host(values.data(), out);
     for (size_t i = 0; i < count; ++i) {
       const auto row = values.begin() + static_cast<std::ptrdiff_t>(i * padded);
       logits.emplace_back(row, row + static_cast<std::ptrdiff_t>(vocab));

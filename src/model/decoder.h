@@ -19,7 +19,7 @@ struct DecoderShape {
 class Decoder {
  public:
   // With `weights`, those of a model in training are used, in their dtype; otherwise own ones of `dtype`.
-  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Backend& backend,
+  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
           ParameterSet* weights = nullptr);
   Decoder(const Decoder&) = delete;  // the planner points into it
 
@@ -54,6 +54,7 @@ class Decoder {
     bool wanted;  // its logits are asked for
   };
 
+  Ops& ops() const { return device_.ops(); }
   void plan_buffers();
   void pass(std::span<const Token> tokens, std::vector<Logits>& logits);
   void norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta);
@@ -62,7 +63,7 @@ class Decoder {
   ModelConfig config_;
   DecoderShape shape_;
   DType dtype_;
-  Backend& backend_;
+  Device& device_;
   BufferPlanner planner_;
   std::unique_ptr<ParameterSet> own_parameters_;
   ParameterSet& parameters_;

@@ -140,35 +140,34 @@ Operand Linear::gradient(Tensor dense, bool keep_dense) {
   return operand;
 }
 
-void Linear::forward(Backend& backend, Tensor y, const Operand& x) const {
+void Linear::forward(Ops& ops, Tensor y, const Operand& x) const {
   GemmOptions options{.transpose_b = true};
   if (bias_) options.bias = bias_->weight;
   if (x.fp8 && fp8(Product::Forward)) {
-    backend.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
+    ops.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
   } else {
-    backend.gemm(y, x.dense, weight_->weight, options);
+    ops.gemm(y, x.dense, weight_->weight, options);
   }
 }
 
-void Linear::backward(Backend& backend, Tensor dx, const Operand& x, const Operand& dy,
-                      bool overwrite) const {
+void Linear::backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const {
   if (fp8(Product::Wgrad)) {
-    backend.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
-                     {.accumulate = !overwrite, .part = GemmPart::Wgrad});
+    ops.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
+                 {.accumulate = !overwrite, .part = GemmPart::Wgrad});
   } else {
-    backend.gemm(weight_->gradient, dy.dense, x.dense,
-                 {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
+    ops.gemm(weight_->gradient, dy.dense, x.dense,
+             {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
   }
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
-    backend.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.part = GemmPart::Dgrad});
+    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.part = GemmPart::Dgrad});
   } else {
-    backend.gemm(dx, dy.dense, weight_->weight, {.part = GemmPart::Dgrad});
+    ops.gemm(dx, dy.dense, weight_->weight, {.part = GemmPart::Dgrad});
   }
 }
 
-void Linear::quantize_weight(Backend& backend) {
-  if (weight_fp8()) backend.quantize({.dense = weight_->weight, .fp8 = &weight8_});
+void Linear::quantize_weight(Ops& ops) {
+  if (weight_fp8()) ops.quantize({.dense = weight_->weight, .fp8 = &weight8_});
 }
 
 void Linear::set_pass(const ScaleTable& scales, bool stats) {

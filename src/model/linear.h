@@ -40,11 +40,11 @@ class Linear {
   Operand input(Tensor dense, bool fp8);
   Operand gradient(Tensor dense, bool keep_dense);
 
-  void forward(Backend& backend, Tensor y, const Operand& x) const;
+  void forward(Ops& ops, Tensor y, const Operand& x) const;
   // dx may be absent. The weight's gradient is added to, or written when `overwrite`.
-  void backward(Backend& backend, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const;
+  void backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
-  void quantize_weight(Backend& backend);
+  void quantize_weight(Ops& ops);
   // Calibration and statistics are switched for all tensors of the Linear at once.
   void set_pass(const ScaleTable& scales, bool stats);
 

@@ -170,36 +170,36 @@ Parameter& ParameterSet::operator[](std::string_view name) {
   fail("[parameters] there is no '{}'", name);
 }
 
-void ParameterSet::initialise(Backend& backend, uint64_t seed) {
+void ParameterSet::initialise(Device& device, uint64_t seed) {
   for (Parameter& p : parameters_) {
     const auto first = [&](const Tensor& x) {
       return x ? Tensor{x.data, x.dtype, {covered_elements(p.spec)}} : Tensor{};
     };
     switch (p.spec.init) {
       case Init::One:
-        set_weight(backend, p, std::vector<float>(static_cast<size_t>(p.weight.numel()), 1.0f));
+        set_weight(device, p, std::vector<float>(static_cast<size_t>(p.weight.numel()), 1.0f));
         break;
       case Init::Normal:  // padding rows stay zero
-        backend.zero(p.weight);
-        if (p.remainder) backend.zero(p.remainder);
-        backend.fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream());
+        device.zero(p.weight);
+        if (p.remainder) device.zero(p.remainder);
+        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream());
         break;
       case Init::Zero:
-        backend.zero(p.weight);
-        if (p.remainder) backend.zero(p.remainder);
+        device.zero(p.weight);
+        if (p.remainder) device.zero(p.remainder);
         break;
     }
     for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient}) {
-      if (x) backend.zero(x);
+      if (x) device.zero(x);
     }
   }
 }
 
-void ParameterSet::set_weight(Backend& backend, Parameter& p, const std::vector<float>& values) {
+void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<float>& values) {
   require(static_cast<int64_t>(values.size()) == p.weight.numel(), "[parameters] {}: {} values for shape {}",
           p.spec.name, values.size(), p.spec.shape.to_string());
   if (p.weight.dtype == DType::F32) {
-    backend.copy_to_device(p.weight, values.data());
+    device.copy_to_device(p.weight, values.data());
     return;
   }
   // The same split as AdamWParameter: the bf16 is the fp32 rounded to nearest, the remainder what is missing.
@@ -210,19 +210,19 @@ void ParameterSet::set_weight(Backend& backend, Parameter& p, const std::vector<
     high[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);
     low[i] = static_cast<uint16_t>(bits);
   }
-  backend.copy_to_device(p.weight, high.data());
-  if (p.remainder) backend.copy_to_device(p.remainder, low.data());
+  device.copy_to_device(p.weight, high.data());
+  if (p.remainder) device.copy_to_device(p.remainder, low.data());
 }
 
-std::vector<float> ParameterSet::weight_values(Backend& backend, const Parameter& p) {
+std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& p) {
   std::vector<float> values(static_cast<size_t>(p.weight.numel()));
   if (p.weight.dtype == DType::F32) {
-    backend.copy_to_host(values.data(), p.weight);
+    device.copy_to_host(values.data(), p.weight);
     return values;
   }
   std::vector<uint16_t> high(values.size()), low(values.size());
-  backend.copy_to_host(high.data(), p.weight);
-  if (p.remainder) backend.copy_to_host(low.data(), p.remainder);
+  device.copy_to_host(high.data(), p.weight);
+  if (p.remainder) device.copy_to_host(low.data(), p.remainder);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto signed_low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low[i])));
     values[i] = std::bit_cast<float>((uint32_t{high[i]} << 16) + signed_low);

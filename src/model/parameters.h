@@ -33,10 +33,10 @@ struct ParameterSpec {
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
 struct ParameterTypes {
-  DType weight = DType::F32;     // fp32 | bf16 (then with a 16-bit remainder)
-  DType gradient = DType::F32;   // of matrices that one product writes; all others are fp32
-  DType moments = DType::F32;    // fp32 | bf16 | e4m3; of vectors fp32 instead of e4m3
-  bool stochastic = false;       // bf16 matrices have no remainder: the optimizer rounds them stochastically
+  DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
+  DType gradient = DType::F32;  // of matrices that one product writes; all others are fp32
+  DType moments = DType::F32;   // fp32 | bf16 | e4m3; of vectors fp32 instead of e4m3
+  bool stochastic = false;      // bf16 matrices have no remainder: the optimizer rounds them stochastically
 };
 
 // A tensor of the training state under the name it has in a checkpoint.
@@ -70,11 +70,11 @@ class ParameterSet {
 
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
   // the seed, the parameter's name and its place in it.
-  void initialise(Backend& backend, uint64_t seed);
+  void initialise(Device& device, uint64_t seed);
   // Writes fp32 values (the unpadded rows are taken from `values`, in the layout of spec.shape).
-  static void set_weight(Backend& backend, Parameter& parameter, const std::vector<float>& values);
+  static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
   // The exact fp32 values.
-  static std::vector<float> weight_values(Backend& backend, const Parameter& parameter);
+  static std::vector<float> weight_values(Device& device, const Parameter& parameter);
 
  private:
   std::vector<Parameter> parameters_;

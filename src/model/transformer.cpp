@@ -6,10 +6,10 @@
 namespace octet {
 
 void Transformer::weights_changed() {
-  backend_.set_workspace(workspace_);
+  ops().set_workspace(workspace_);
   for (Linear* linear : linears_) {
     linear->set_pass(scales_, false);
-    linear->quantize_weight(backend_);
+    linear->quantize_weight(ops());
   }
 }
 
@@ -21,14 +21,14 @@ void Transformer::load(const HostBatch& batch) {
   const size_t documents = batch.document_starts.size() - 1;
   require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
           n);
-  backend_.set_workspace(workspace_);  // several Transformers may take turns on one backend
+  ops().set_workspace(workspace_);  // several Transformers may take turns on one device
   Tensor starts = document_starts_;
   starts.shape = {static_cast<int64_t>(batch.document_starts.size())};
   const InputCopy inputs[] = {{tokens_, batch.tokens.data()},
                               {targets_, batch.targets.data()},
                               {positions_, batch.positions.data()},
                               {starts, batch.document_starts.data()}};
-  backend_.feed(inputs);
+  device_.feed(inputs);
 
   documents_ = {document_starts_, static_cast<int64_t>(documents), 0};
   for (size_t i = 0; i < documents; ++i) {
@@ -39,15 +39,14 @@ void Transformer::load(const HostBatch& batch) {
 
 void Transformer::norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
                                Tensor x, Tensor delta) {
-  backend_.norm_forward(config_.norm, y, residual, mean, inv, x, delta, norm.gain->weight,
-                        norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
+  ops().norm_forward(config_.norm, y, residual, mean, inv, x, delta, norm.gain->weight,
+                     norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
 }
 
 void Transformer::norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual,
                                 Tensor mean, Tensor inv) {
-  backend_.norm_backward(config_.norm, dresidual, norm.gain->gradient,
-                         norm.bias ? norm.bias->gradient : Tensor{}, dy, residual, mean, inv,
-                         norm.gain->weight);
+  ops().norm_backward(config_.norm, dresidual, norm.gain->gradient,
+                      norm.bias ? norm.bias->gradient : Tensor{}, dy, residual, mean, inv, norm.gain->weight);
 }
 
 // One block. In a recompute pass x is the kept input and only what the policy dropped is made again, by the same ops
@@ -61,12 +60,12 @@ void Transformer::block_forward(Block& b, Tensor x, Tensor delta, Pass pass) {
     norm_forward(b.attention_norm, qkv_in, b.residual_in, b.attention_mean, b.attention_inv, x, delta);
   }
   if (all || !keep_.attention) {
-    b.qkv.forward(backend_, b.qkv_out, qkv_in);
-    if (rope_table_) backend_.rope_forward(b.qkv_out, positions_, rope_table_, attention);
+    b.qkv.forward(ops(), b.qkv_out, qkv_in);
+    if (rope_table_) ops().rope_forward(b.qkv_out, positions_, rope_table_, attention);
     Operand out_in = b.out.input(b.attended, pass.fp8);
     out_in.keep_dense = true;  // attention's backward reads its own output
-    backend_.attention_forward(out_in, b.lse, b.qkv_out, documents_, attention);
-    b.out.forward(backend_, shared_.delta, out_in);
+    ops().attention_forward(out_in, b.lse, b.qkv_out, documents_, attention);
+    b.out.forward(ops(), shared_.delta, out_in);
   }
 
   const Operand up_in = b.up.input(b.mlp_normed, pass.fp8);
@@ -75,18 +74,18 @@ void Transformer::block_forward(Block& b, Tensor x, Tensor delta, Pass pass) {
   } else if (!keep_.norm_out) {
     norm_forward(b.mlp_norm, up_in, b.residual_mid, b.mlp_mean, b.mlp_inv, b.residual_mid, {});
   }
-  if (all || !keep_.up_out) b.up.forward(backend_, b.up_out, up_in);
+  if (all || !keep_.up_out) b.up.forward(ops(), b.up_out, up_in);
   const Operand down_in = b.down.input(b.act_out, pass.fp8);
-  if (all || !keep_.act_out) backend_.activation_forward(config_.activation, down_in, b.up_out);
-  if (all) b.down.forward(backend_, shared_.delta, down_in);
+  if (all || !keep_.act_out) ops().activation_forward(config_.activation, down_in, b.up_out);
+  if (all) b.down.forward(ops(), shared_.delta, down_in);
 }
 
 // Embedding, all blocks and the final norm.
 void Transformer::forward_body(Pass pass) {
-  backend_.begin_phase(Phase::Forward);
+  device_.begin_phase(Phase::Forward);
   Block& first = blocks_.front();
-  backend_.embedding_forward(first.residual_in, tokens_, positions_, wte_->weight,
-                             wpe_ ? wpe_->weight : Tensor{});
+  ops().embedding_forward(first.residual_in, tokens_, positions_, wte_->weight,
+                          wpe_ ? wpe_->weight : Tensor{});
   block_forward(first, first.residual_in, {}, pass);
   for (size_t l = 1; l < blocks_.size(); ++l)
     block_forward(blocks_[l], blocks_[l - 1].residual_mid, shared_.delta, pass);
@@ -97,7 +96,7 @@ void Transformer::forward_body(Pass pass) {
 // Logits, loss and their gradients for a chunk of rows at a time, so that all logits never exist at once.
 void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first,
                             Pass pass) {
-  backend_.begin_phase(Phase::Head);
+  device_.begin_phase(Phase::Head);
   const int64_t n = shape_.tokens();
   const LossOptions options{config_.vocab, gradient_scale, penalty.kind, penalty.weight};
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
@@ -115,21 +114,20 @@ void Transformer::head_loss(bool backward, float gradient_scale, const PenaltyOp
       return operand;
     };
     const Operand x = chunk_operand(head_.input(final_normed_.row_range(begin, rows), pass.fp8), input8);
-    if (x.fp8) backend_.quantize(x);
+    if (x.fp8) ops().quantize(x);
     const Tensor logits = logits_.row_range(0, rows);
-    head_.forward(backend_, logits, x);
+    head_.forward(ops(), logits, x);
     if (backward) {
       const Operand dlogits = chunk_operand(head_.gradient(logits, false), gradient8);
-      backend_.cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets_), options);
-      head_.backward(backend_, dfinal_normed_.row_range(begin, rows), x, dlogits, first && begin == 0);
+      ops().cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets_), options);
+      head_.backward(ops(), dfinal_normed_.row_range(begin, rows), x, dlogits, first && begin == 0);
     } else {
-      backend_.cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets_),
-                             options);
+      ops().cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets_), options);
     }
   }
   const auto add_to_sum = [&](int64_t index, Tensor values) {
     const Tensor sum{static_cast<float*>(sums_.data) + index, DType::F32, {1}};
-    backend_.add_column_sum(sum, values.reshaped({n, 1}));
+    ops().add_column_sum(sum, values.reshaped({n, 1}));
   };
   add_to_sum(0, loss_);
   add_to_sum(1, penalty_);
@@ -144,38 +142,38 @@ void Transformer::block_backward(size_t index, bool first) {
   block_forward(b, b.residual_in, {}, {.fp8 = true, .recompute = true});
 
   // dresidual holds the gradient of the block's output, already in the form that down reads.
-  b.down.backward(backend_, shared_.dact, b.down.input(b.act_out, true),
+  b.down.backward(ops(), shared_.dact, b.down.input(b.act_out, true),
                   b.down.gradient(shared_.dresidual, true), first);
   const Operand dup = b.up.gradient(shared_.dup, false);
-  backend_.activation_backward(config_.activation, dup, shared_.dact, b.up_out);
-  b.up.backward(backend_, shared_.dnormed, b.up.input(b.mlp_normed, true), dup, first);
+  ops().activation_backward(config_.activation, dup, shared_.dact, b.up_out);
+  b.up.backward(ops(), shared_.dnormed, b.up.input(b.mlp_normed, true), dup, first);
   const Operand dmid = dresidual_operand(&b.out);
   norm_backward(b.mlp_norm, dmid, shared_.dnormed, b.residual_mid, b.mlp_mean, b.mlp_inv);
 
-  b.out.backward(backend_, shared_.dattended, b.out.input(b.attended, true), dmid, first);
-  backend_.attention_backward(shared_.dqkv, shared_.dattended, b.qkv_out, b.attended, b.lse, documents_,
-                              config_.attention());
+  b.out.backward(ops(), shared_.dattended, b.out.input(b.attended, true), dmid, first);
+  ops().attention_backward(shared_.dqkv, shared_.dattended, b.qkv_out, b.attended, b.lse, documents_,
+                           config_.attention());
   const Operand dqkv = b.qkv.gradient(shared_.dqkv, false);
   if (rope_table_) {
-    backend_.rope_backward(dqkv, positions_, rope_table_, config_.attention());
+    ops().rope_backward(dqkv, positions_, rope_table_, config_.attention());
   } else if (dqkv.fp8) {
-    backend_.quantize(dqkv);
+    ops().quantize(dqkv);
   } else if (dqkv.column_sum) {
-    backend_.add_column_sum(dqkv.column_sum, dqkv.dense);
+    ops().add_column_sum(dqkv.column_sum, dqkv.dense);
   }
-  b.qkv.backward(backend_, shared_.dnormed, b.qkv.input(b.attention_normed, true), dqkv, first);
+  b.qkv.backward(ops(), shared_.dnormed, b.qkv.input(b.attention_normed, true), dqkv, first);
   norm_backward(b.attention_norm, dresidual_operand(linear_below(index)), shared_.dnormed, b.residual_in,
                 b.attention_mean, b.attention_inv);
 }
 
 void Transformer::backward_body(bool first) {
-  backend_.begin_phase(Phase::Backward);
-  backend_.zero(shared_.dresidual);
+  device_.begin_phase(Phase::Backward);
+  device_.zero(shared_.dresidual);
   norm_backward(final_norm_, dresidual_operand(&blocks_.back().down), dfinal_normed_, final_residual_,
                 final_mean_, final_inv_);
   for (size_t l = blocks_.size(); l-- > 0;) block_backward(l, first);
-  backend_.embedding_backward(wte_->gradient, wpe_ ? wpe_->gradient : Tensor{}, shared_.dresidual, tokens_,
-                              positions_);
+  ops().embedding_backward(wte_->gradient, wpe_ ? wpe_->gradient : Tensor{}, shared_.dresidual, tokens_,
+                           positions_);
 }
 
 void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first,
@@ -189,7 +187,7 @@ void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& p
                                        [&](const Linear* linear) { return &linear->weight() == &p; });
       if (!written) added.push_back(p.gradient);
     }
-    backend_.zero(added);
+    device_.zero(added);
   }
   const auto ops = [&] {
     forward_body({});
@@ -197,7 +195,7 @@ void Transformer::forward_backward(float gradient_scale, const PenaltyOptions& p
     backward_body(first);
   };
   if (shape_.graphs) {
-    backend_.repeat(signature(gradient_scale, penalty, first, fp8_stats), ops);
+    device_.repeat(signature(gradient_scale, penalty, first, fp8_stats), ops);
   } else {
     ops();
   }
@@ -213,48 +211,48 @@ std::string Transformer::signature(float gradient_scale, const PenaltyOptions& p
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
-  scales_.push_slots(backend_);
+  scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   forward_body({.fp8 = fp8});
   head_loss(false, 0, penalty, false, {.fp8 = fp8});
-  backend_.begin_phase(Phase::Outside);
-  scales_.pop_slots(backend_);
+  device_.begin_phase(Phase::Outside);
+  scales_.pop_slots(device_);
 }
 
 int64_t Transformer::correct_targets() const {
   std::vector<int32_t> correct(static_cast<size_t>(shape_.tokens()));
-  backend_.copy_to_host(correct.data(), correct_);
+  device_.copy_to_host(correct.data(), correct_);
   return std::count(correct.begin(), correct.end(), 1);
 }
 
 LossSums Transformer::sums() const {
   float values[2];
-  backend_.copy_to_host(values, sums_);
+  device_.copy_to_host(values, sums_);
   return {values[0], values[1]};
 }
 
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
-  scales_.push_slots(backend_);
+  scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   forward_body({.fp8 = false});
   std::vector<std::vector<float>> result;
   for (const int64_t token : tokens) {
     const Tensor logits = logits_.row_range(0, 1);
-    head_.forward(backend_, logits, head_.input(final_normed_.row_range(token, 1), false));
+    head_.forward(ops(), logits, head_.input(final_normed_.row_range(token, 1), false));
     std::vector<float> values(static_cast<size_t>(config_.padded_vocab()));
     if (logits.dtype == DType::F32) {
-      backend_.copy_to_host(values.data(), logits);
+      device_.copy_to_host(values.data(), logits);
     } else {
       std::vector<Bf16> narrow_values(values.size());
-      backend_.copy_to_host(narrow_values.data(), logits);
+      device_.copy_to_host(narrow_values.data(), logits);
       std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
                      [](Bf16 x) { return to_float(x); });
     }
     values.resize(static_cast<size_t>(config_.vocab));
     result.push_back(std::move(values));
   }
-  backend_.begin_phase(Phase::Outside);
-  scales_.pop_slots(backend_);
+  device_.begin_phase(Phase::Outside);
+  scales_.pop_slots(device_);
   return result;
 }
 

@@ -14,7 +14,7 @@ struct RunShape {
   bool training = true;
   Checkpointing checkpointing = Checkpointing::None;
   int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
-  bool graphs = false;                           // a micro-step may be recorded by the backend and replayed
+  bool graphs = false;                           // a micro-step may be recorded by the device and replayed
   int64_t tokens() const { return rows * length; }
 };
 
@@ -49,7 +49,7 @@ struct LossSums {
 class Transformer {
  public:
   // With `weights`, the parameters of another Transformer are used instead of own ones (sampling beside training).
-  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Backend& backend,
+  Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Device& device,
               ParameterSet* weights = nullptr);
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
 
@@ -72,7 +72,7 @@ class Transformer {
   // that stand in scales() where those are delayed. A resumed run restores scales() first.
   void weights_changed();
 
-  // Copies a micro-batch of exactly shape().tokens() tokens to the backend.
+  // Copies a micro-batch of exactly shape().tokens() tokens to the device.
   void load(const HostBatch& batch);
 
   // Forward and backward of the loaded micro-batch. Gradients are added to those of the step's earlier micro-batches
@@ -82,8 +82,8 @@ class Transformer {
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
   int64_t correct_targets() const;
-  void clear_sums() { backend_.zero(sums_); }
-  LossSums sums() const;  // waits for the device
+  void clear_sums() { device_.zero(sums_); }
+  LossSums sums() const;                      // waits for the device
   Tensor loss_sums() const { return sums_; }  // the same where they are, (2) fp32
 
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
@@ -97,6 +97,8 @@ class Transformer {
     bool fp8 = true;         // otherwise every Linear is dense
     bool recompute = false;  // only what the policy did not keep
   };
+
+  Ops& ops() const { return device_.ops(); }
 
   void plan_parameters();
   void plan_activations();
@@ -121,7 +123,7 @@ class Transformer {
   ModelConfig config_;
   RunShape shape_;
   Numerics numerics_;
-  Backend& backend_;
+  Device& device_;
   KeepPolicy keep_;
   Timeline time_;
   BufferPlanner planner_;

@@ -34,11 +34,11 @@ int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics,
-                         Backend& backend, ParameterSet* weights)
+                         Device& device, ParameterSet* weights)
     : config_(config),
       shape_(shape),
       numerics_(numerics),
-      backend_(backend),
+      device_(device),
       keep_(shape.checkpointing),
       time_{config.layers},
       own_parameters_(weights ? nullptr
@@ -72,13 +72,13 @@ void Transformer::plan_parameters() {
   if (config_.learned_positions) wpe_ = find("embedding.positions");
   final_norm_ = norm("final_norm");
 
-  struct Place {
+  struct Site {
     Linear* linear;
     LinearSite site;
     Parameter* weight;
     Parameter* bias;
   };
-  std::vector<Place> places;
+  std::vector<Site> places;
   blocks_.resize(static_cast<size_t>(config_.layers));
   const auto place = [&](Linear& linear, int64_t layer, const char* part, int64_t out, int64_t in,
                          bool bias) {
@@ -119,10 +119,10 @@ void Transformer::plan_parameters() {
                     nullptr});
 
   std::vector<LinearSite> sites;
-  for (const Place& p : places) sites.push_back(p.site);
+  for (const Site& p : places) sites.push_back(p.site);
   std::vector<LinearChoice> choices = choose_precision(sites, numerics_.precision, numerics_.fp8);
   for (size_t i = 0; i < places.size(); ++i) {
-    Place& p = places[i];
+    Site& p = places[i];
     *p.linear = Linear(std::move(p.site), std::move(choices[i]), *p.weight, p.bias);
     p.linear->plan(planner_, scales_, shape_.training);
     linears_.push_back(p.linear);
@@ -318,16 +318,16 @@ void Transformer::plan_workspace() {
                              .max_length = shape_.length,
                              .parameters = std::ssize(parameters_.all()),
                              .fp8 = scales_.count() > 0};
-  add(workspace_, "workspace", DType::U8, {backend_.workspace_bytes(needs)});
+  add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)});
 }
 
 void Transformer::allocate() {
-  memory_ = backend_.allocate(plan().peak_bytes());
+  memory_ = device_.allocate(plan().peak_bytes());
   allocated_bytes_ = plan().peak_bytes();
   planner_.bind(memory_.get());
-  scales_.initialise(backend_);
+  scales_.initialise(device_);
   for (Linear* linear : linears_) linear->bind(scales_);
-  if (rope_table_) backend_.copy_to_device(rope_table_, rope_table(config_, shape_.length).data());
+  if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.length).data());
   clear_sums();
 }
 

@@ -22,14 +22,14 @@ std::string bytes_text(int64_t bytes) {
 
 }  // namespace
 
-MemoryLimit memory_limit(const TrainConfig& config, const Backend& backend) {
-  const int64_t device = backend.memory_bytes();
-  if (config.device_memory_limit_gb == 0) return {device, false};
+MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
+  const int64_t memory = device.memory_bytes();
+  if (config.device_memory_limit_gb == 0) return {memory, false};
   const double limit = config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
-  if (limit <= static_cast<double>(device)) return {static_cast<int64_t>(limit), true};
+  if (limit <= static_cast<double>(memory)) return {static_cast<int64_t>(limit), true};
   log_warning("device_memory_limit_gb {} has no effect: {} has {} for a run",
-              config_text(config, "device_memory_limit_gb"), backend.description(), bytes_text(device));
-  return {device, false};
+              config_text(config, "device_memory_limit_gb"), device.description(), bytes_text(memory));
+  return {memory, false};
 }
 
 int64_t sampling_rows(const TrainConfig& config) {
@@ -37,9 +37,9 @@ int64_t sampling_rows(const TrainConfig& config) {
   return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
 }
 
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend) {
+int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Device& device) {
   const int64_t rows = sampling_rows(config);
-  return rows == 0 ? 0 : generator_bytes(transformer, backend, rows, config.max_seq_length);
+  return rows == 0 ? 0 : generator_bytes(transformer, device, rows, config.max_seq_length);
 }
 
 // The key's names begin with auto.
@@ -51,11 +51,11 @@ TrainConfig::Checkpointing key_of(Checkpointing level) {
   return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
 }
 
-int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
+int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory) {
   const auto fits = [&](int64_t rows) {
     shape.rows = rows;
-    return Transformer(model, shape, numerics, backend).plan().peak_bytes() <= memory;
+    return Transformer(model, shape, numerics, device).plan().peak_bytes() <= memory;
   };
   constexpr int64_t kMost = 4096;
   if (!fits(1)) return 0;
@@ -150,7 +150,7 @@ class RemedySearch {
   }
 
   Numerics numerics_of(const TrainConfig& way) const {
-    Numerics numerics = numerics_from(way, *setup_.backend);
+    Numerics numerics = numerics_from(way, *setup_.device);
     if (!setup_.fallback_reason.empty()) numerics.precision = setup_.numerics.precision;
     return numerics;
   }
@@ -163,9 +163,9 @@ class RemedySearch {
   }
 
   int64_t need(const TrainConfig& way, Checkpointing level) const {
-    Transformer transformer(setup_.model, shape_of(way, level), numerics_of(way), *setup_.backend);
+    Transformer transformer(setup_.model, shape_of(way, level), numerics_of(way), *setup_.device);
     return transformer.plan().peak_bytes() +
-           (setup_.makes_samples ? sampling_bytes(way, transformer, *setup_.backend) : 0);
+           (setup_.makes_samples ? sampling_bytes(way, transformer, *setup_.device) : 0);
   }
 
   MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
@@ -198,7 +198,7 @@ class RemedySearch {
   // As many rows as the last of the levels lets fit; 0 where there are none.
   int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
     const int64_t rows = largest_batch(setup_.model, shape_of(way, levels.back()), numerics_of(way),
-                                       *setup_.backend, setup_.memory.bytes - setup_.sampling_bytes);
+                                       *setup_.device, setup_.memory.bytes - setup_.sampling_bytes);
     return rows == 0 ? 0 : dividing_batch(way, rows);
   }
   std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {

@@ -21,19 +21,19 @@ struct MemoryLimit {
   bool by_key = false;  // device_memory_limit_gb is less than the device has
 };
 // Warns where device_memory_limit_gb is more than the device has.
-MemoryLimit memory_limit(const TrainConfig& config, const Backend& backend);
+MemoryLimit memory_limit(const TrainConfig& config, const Device& device);
 
 // Prompts that are continued together in this run; 0 when it makes no samples.
 int64_t sampling_rows(const TrainConfig& config);
 // What generating them allocates beside the plan of the training step.
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Backend& backend);
+int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Device& device);
 
 // The levels that gradient_checkpointing leaves open, the cheapest first.
 std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key);
 TrainConfig::Checkpointing key_of(Checkpointing level);
 
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
-int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Backend& backend,
+int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory);
 // The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly and, where that can be, the
 // tokens of a micro-batch in sixteens: FP8 has no gradient of weights for others.

@@ -64,7 +64,7 @@ std::string overview_text(const Setup& setup) {
   line("model", fmt::format("{}: {} parameters, {} layers, width {}", setup.model.name,
                             human_count(static_cast<double>(setup.model.parameter_count())),
                             setup.model.layers, setup.model.width));
-  line("device", fmt::format("{}: {}", setup.backend->name(), setup.backend->description()));
+  line("device", fmt::format("{}: {}", setup.device->name(), setup.device->description()));
   line("precision", precision);
   line("data", fmt::format("{}: {} tokens to train on, {} held out", config.dataset,
                            human_count(static_cast<double>(setup.data.train.size())),

@@ -61,8 +61,8 @@ std::string fp8_label(Setup& setup) {
                            DType format_a, const QuantizeRule& b, DType format_b, DType out) {
       if (!linear->choice()[product].fp8) return;
       ++products;
-      native += setup.backend->gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b,
-                                             out) == "native";
+      native += setup.device->gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b, out) ==
+                "native";
     };
     count(Product::Forward, s.tokens, s.out, s.in, x, x.format_rowwise, w, w.format_rowwise, dense);
     count(Product::Dgrad, s.tokens, s.in, s.out, dy, dy.format_rowwise, w, w.format_colwise, dense);
@@ -72,7 +72,7 @@ std::string fp8_label(Setup& setup) {
   if (native == products) return "FP8";
   if (native == 0) return "FP8 (emulated)";
   log_warning("{} of {} FP8 products have no FP8 kernel on {} and are emulated", products - native, products,
-              setup.backend->description());
+              setup.device->description());
   return "FP8 (partly emulated)";
 }
 
@@ -82,9 +82,9 @@ void plan_transformer(Setup& setup) {
   const auto plan = [&](Checkpointing level) {
     setup.shape.checkpointing = level;
     setup.transformer =
-        std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.backend);
+        std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.device);
     if (setup.makes_samples)
-      setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.backend);
+      setup.sampling_bytes = sampling_bytes(setup.config, *setup.transformer, *setup.device);
     return setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
   };
   std::optional<int64_t> without;
@@ -131,14 +131,14 @@ void choose_batch_size(Setup& setup) {
   if (setup.makes_samples) {
     RunShape one = setup.shape;
     one.rows = 1;
-    Transformer smallest(setup.model, one, setup.numerics, *setup.backend);
-    memory -= sampling_bytes(config, smallest, *setup.backend);
+    Transformer smallest(setup.model, one, setup.numerics, *setup.device);
+    memory -= sampling_bytes(config, smallest, *setup.device);
   }
   int64_t rows = 0;
   for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
     if (rows > 0) break;  // more is recomputed only where not even one row fits without
     setup.shape.checkpointing = level;
-    rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.backend, memory);
+    rows = largest_batch(setup.model, setup.shape, setup.numerics, *setup.device, memory);
   }
   rows = std::max<int64_t>(rows, 1);
   if (setup.data.train.size() > 0) {  // more rows than sequences would only repeat them
@@ -178,19 +178,19 @@ void resolve_steps(Setup& setup) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const TrainConfig& config) {
+std::unique_ptr<Device> make_device(const TrainConfig& config) {
   const bool wants_cuda = config.device == TrainConfig::Device::Cuda;
   if (config.device != TrainConfig::Device::Cpu) {
     const CudaProbe probe = probe_cuda();
     if (probe.usable) {
-      return make_cuda_backend({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
+      return make_cuda_device({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
     }
     if (wants_cuda) fail_config("device: cuda was asked for, but {}; use device: cpu or auto", probe.reason);
     // Where a driver is installed, a GPU that stands idle is not what its owner meant.
     if (probe.driver.starts_with("driver"))
       log_warning("the GPU is not used: {}; the run goes on the CPU", probe.reason);
   }
-  return make_cpu_backend(static_cast<int>(config.num_threads));
+  return make_cpu_device(static_cast<int>(config.num_threads));
 }
 
 bool runs_on_gpu(const TrainConfig& config) {
@@ -198,7 +198,7 @@ bool runs_on_gpu(const TrainConfig& config) {
   return config.device == TrainConfig::Device::Cuda;
 }
 
-Numerics numerics_from(const TrainConfig& config, const Backend& backend) {
+Numerics numerics_from(const TrainConfig& config, const Device& device) {
   Numerics numerics;
   numerics.precision = config.mixed_precision;
   constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
@@ -207,7 +207,7 @@ Numerics numerics_from(const TrainConfig& config, const Backend& backend) {
                                 config.mixed_precision != Precision::Fp32;
   // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
   const bool accumulates = config.gradient_accumulation_steps > 1 || config.target_effective_batch_size > 0;
-  if (backend.name() == "cuda" && !accumulates) numerics.gradients = numerics.dense();
+  if (device.capabilities().fast_bf16 && !accumulates) numerics.gradients = numerics.dense();
   Fp8Config& fp8 = numerics.fp8;
   fp8.recipe = config.fp8_recipe;
   fp8.format = config.fp8_format;
@@ -237,10 +237,10 @@ void refuse_other_preset(const std::string& name, const ModelConfig& model, cons
               preset.layers, preset.width, path, model.layers, model.width);
 }
 
-Setup begin_setup(TrainConfig config, std::unique_ptr<Backend> backend, const Checkpoint* resumed = nullptr) {
+Setup begin_setup(TrainConfig config, std::unique_ptr<Device> device, const Checkpoint* resumed = nullptr) {
   Setup setup;
   setup.config = std::move(config);
-  setup.backend = backend ? std::move(backend) : make_backend(setup.config);
+  setup.device = device ? std::move(device) : make_device(setup.config);
   if (resumed) {
     setup.model = read_hf_config(resumed->path);
     if (const std::string& preset = setup.config.model_preset; !preset.empty()) {
@@ -287,15 +287,15 @@ void plan_run(Setup& setup) {
     fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
                 setup.model.max_positions, setup.model.name);
   }
-  setup.memory = memory_limit(config, *setup.backend);
-  setup.numerics = numerics_from(config, *setup.backend);
+  setup.memory = memory_limit(config, *setup.device);
+  setup.numerics = numerics_from(config, *setup.device);
   if (const std::string note = format_note(setup.numerics.fp8);
       !note.empty() && setup.numerics.precision == Precision::Fp8) {
     log_info("{}", note);
   }
   setup.shape = {
       .rows = config.per_device_train_batch_size, .length = config.max_seq_length, .training = true};
-  if (setup.backend->name() != "cpu") setup.shape.head_chunk_bytes = int64_t{1} << 30;
+  setup.shape.head_chunk_bytes = setup.device->capabilities().logits_bytes;
   if (config.auto_batch_size) choose_batch_size(setup);
   setup.shape.graphs = wants_graphs(setup);
   plan_model(setup);
@@ -303,8 +303,8 @@ void plan_run(Setup& setup) {
 
 }  // namespace
 
-Setup make_model_setup(TrainConfig given, std::unique_ptr<Backend> backend, bool makes_samples) {
-  Setup setup = begin_setup(std::move(given), std::move(backend));
+Setup make_model_setup(TrainConfig given, std::unique_ptr<Device> device, bool makes_samples) {
+  Setup setup = begin_setup(std::move(given), std::move(device));
   setup.makes_samples = makes_samples;
   plan_run(setup);
   return setup;

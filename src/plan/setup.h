@@ -17,7 +17,7 @@ namespace octet {
 // which they are made.
 struct Setup {
   TrainConfig config;  // resolved: batch size and steps are filled in
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::optional<ModelFolder> start;  // what model_name_or_path names, where it is given
   ModelConfig model;
   std::string tokenizer_source;  // config.tokenizer, or a checkpoint's copy of it
@@ -40,15 +40,15 @@ struct Setup {
 // With `resumed`, the model is that of the checkpoint, and what model_name_or_path names is not needed any more.
 Setup make_setup(TrainConfig config, const Checkpoint* resumed = nullptr);
 // The same without tokenizer, data and steps: what a plan or a benchmark needs.
-// On `backend` where one is given, else on the one that the configuration asks for. With `makes_samples`, the memory
+// On `device` where one is given, else on the one that the configuration asks for. With `makes_samples`, the memory
 // for those that the configuration asks for counts.
-Setup make_model_setup(TrainConfig config, std::unique_ptr<Backend> backend = nullptr,
+Setup make_model_setup(TrainConfig config, std::unique_ptr<Device> device = nullptr,
                        bool makes_samples = false);
 
 // Parts that other commands use alone.
-std::unique_ptr<Backend> make_backend(const TrainConfig& config);
-// Whether make_backend makes that of a GPU, or refuses because there is none.
+std::unique_ptr<Device> make_device(const TrainConfig& config);
+// Whether make_device makes that of a GPU, or refuses because there is none.
 bool runs_on_gpu(const TrainConfig& config);
-Numerics numerics_from(const TrainConfig& config, const Backend& backend);
+Numerics numerics_from(const TrainConfig& config, const Device& device);
 
 }  // namespace octet

@@ -61,41 +61,41 @@ void ScaleTable::plan(BufferPlanner& planner) {
   }
 }
 
-void ScaleTable::initialise(Backend& backend) {
+void ScaleTable::initialise(Device& device) {
   calibrating_ = config_.recipe == Fp8Recipe::Delayed;
   if (entries_.empty()) return;
   const std::vector<ScaleSlot> slots(entries_.size());
-  backend.copy_to_device(slots_, slots.data());
-  backend.zero(stats_);
+  device.copy_to_device(slots_, slots.data());
+  device.zero(stats_);
   if (!history_) return;
-  backend.zero(history_);
+  device.zero(history_);
   std::vector<uint8_t> formats;
   for (const Entry& entry : entries_) {
     formats.push_back(static_cast<uint8_t>(entry.rule.format_rowwise));
     formats.push_back(static_cast<uint8_t>(entry.rule.format_colwise));
   }
-  backend.copy_to_device(formats_, formats.data());
+  device.copy_to_device(formats_, formats.data());
 }
 
 DelayedScaling ScaleTable::delayed() const {
   return {slots_, history_, formats_, count(), config_.margin, config_.most_recent};
 }
 
-void ScaleTable::end_step(Backend& backend, int64_t step, Tensor norm) {
+void ScaleTable::end_step(Device& device, int64_t step, Tensor norm) {
   if (!history_) return;
   DelayedScaling state = delayed();
   state.due = step % config_.interval == 0;
   state.norm = norm;
-  backend.update_delayed_scales(state);
+  device.ops().update_delayed_scales(state);
 }
 
-std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
+std::vector<ScaleTable::Report> ScaleTable::reports(Device& device) const {
   std::vector<Report> reports;
   if (entries_.empty()) return reports;
   std::vector<ScaleSlot> slots(entries_.size());
   std::vector<QuantStats> stats(entries_.size());
-  backend.copy_to_host(slots.data(), slots_);
-  backend.copy_to_host(stats.data(), stats_);
+  device.copy_to_host(slots.data(), slots_);
+  device.copy_to_host(stats.data(), stats_);
   for (size_t i = 0; i < entries_.size(); ++i) {
     const QuantStats& s = stats[i];
     Report report{entries_[i].name, entries_[i].rule.format_rowwise};
@@ -113,7 +113,7 @@ std::vector<ScaleTable::Report> ScaleTable::reports(Backend& backend) const {
   return reports;
 }
 
-std::vector<std::byte> ScaleTable::save(Backend& backend) const {
+std::vector<std::byte> ScaleTable::save(Device& device) const {
   std::vector<std::byte> state;
   append(state, kStateMagic, sizeof kStateMagic);
   const int64_t header[] = {static_cast<int64_t>(config_.recipe), static_cast<int64_t>(config_.format),
@@ -127,7 +127,7 @@ std::vector<std::byte> ScaleTable::save(Backend& backend) const {
   const auto append_tensor = [&](Tensor tensor) {
     if (!tensor) return;
     std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
-    backend.copy_to_host(bytes.data(), tensor);
+    device.copy_to_host(bytes.data(), tensor);
     append(state, bytes.data(), bytes.size());
   };
   append_tensor(slots_);
@@ -135,7 +135,7 @@ std::vector<std::byte> ScaleTable::save(Backend& backend) const {
   return state;
 }
 
-void ScaleTable::restore(Backend& backend, const std::vector<std::byte>& state) {
+void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
   StateReader reader(state);
   char magic[sizeof kStateMagic];
   reader.read(magic, sizeof magic);
@@ -164,8 +164,8 @@ void ScaleTable::restore(Backend& backend, const std::vector<std::byte>& state) 
   reader.read(slots.data(), slots.size());
   reader.read(history.data(), history.size());
   require(reader.at_end(), "[fp8 state] {} bytes, which is more than its header says", state.size());
-  if (slots_) backend.copy_to_device(slots_, slots.data());
-  if (history_) backend.copy_to_device(history_, history.data());
+  if (slots_) device.copy_to_device(slots_, slots.data());
+  if (history_) device.copy_to_device(history_, history.data());
   calibrating_ = calibrating != 0;
 }
 

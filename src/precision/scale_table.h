@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "precision/fp8_config.h"
 #include "tensor/plan.h"
 
 namespace octet {
 
 // The state of FP8 scaling of a whole model: a slot for every quantised tensor, by name, and for the delayed recipe
-// the amax histories. The slots and histories live in the backend's memory; nothing here waits for the device unless
+// the amax histories. The slots and histories live in the device's memory; nothing here waits for the device unless
 // it says so.
 class ScaleTable {
  public:
@@ -21,7 +21,7 @@ class ScaleTable {
   int add(std::string name, Role role);
   void plan(BufferPlanner& planner);
   // After the planner is bound: writes the initial state (all scales 1, histories empty).
-  void initialise(Backend& backend);
+  void initialise(Device& device);
 
   const Fp8Config& config() const { return config_; }
   int64_t count() const { return static_cast<int64_t>(entries_.size()); }
@@ -35,18 +35,18 @@ class ScaleTable {
 
   // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so. `norm` (2) fp32
   // of grad_norm may be absent; a step whose norm is not finite leaves no trace in scales and histories.
-  void end_step(Backend& backend, int64_t step, Tensor norm = {});
+  void end_step(Device& device, int64_t step, Tensor norm = {});
 
   // Evaluation must leave no trace in the training state.
-  void push_slots(Backend& backend) {
-    if (slots_) backend.copy(slots_backup_, slots_);
+  void push_slots(Device& device) {
+    if (slots_) device.copy(slots_backup_, slots_);
   }
-  void pop_slots(Backend& backend) {
-    if (slots_) backend.copy(slots_, slots_backup_);
+  void pop_slots(Device& device) {
+    if (slots_) device.copy(slots_, slots_backup_);
   }
 
-  void clear_stats(Backend& backend) {
-    if (stats_) backend.zero(stats_);
+  void clear_stats(Device& device) {
+    if (stats_) device.zero(stats_);
   }
 
   // One tensor's view for a human: waits for the device.
@@ -58,14 +58,14 @@ class ScaleTable {
     double sqnr_db = 0;  // 10 log10(signal / noise); +inf when there is no noise
     double elements = 0;
   };
-  std::vector<Report> reports(Backend& backend) const;
+  std::vector<Report> reports(Device& device) const;
 
   // Everything needed to go on bit for bit, as bytes with a header that names recipe, format and tensors. restore()
   // throws Error naming the first difference, and changes nothing, when the table was made for another recipe or
   // format, other tensors or another history length. The FP8 copies of weights are not part of it: call
   // Transformer::weights_changed() afterwards, which makes them again with the restored scales.
-  std::vector<std::byte> save(Backend& backend) const;
-  void restore(Backend& backend, const std::vector<std::byte>& state);
+  std::vector<std::byte> save(Device& device) const;
+  void restore(Device& device, const std::vector<std::byte>& state);
 
  private:
   struct Entry {

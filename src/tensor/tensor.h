@@ -46,12 +46,24 @@ class Shape {
 
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::F32; };
-template <> struct DTypeOf<Bf16> { static constexpr DType value = DType::BF16; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::I32; };
-template <> struct DTypeOf<uint16_t> { static constexpr DType value = DType::U16; };
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::F32;
+};
+template <>
+struct DTypeOf<Bf16> {
+  static constexpr DType value = DType::BF16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::I32;
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::U16;
+};
 
-// A view: it owns nothing and is copied freely. The memory is the backend's (host or device); only a host view may
+// A view: it owns nothing and is copied freely. The memory is the device's (host or device); only a host view may
 // be dereferenced here. A default-constructed Tensor is "absent", which many ops accept for optional arguments.
 struct Tensor {
   void* data = nullptr;

@@ -39,13 +39,13 @@ void SpikeDetector::restore(std::span<const double> window, int spikes_in_a_row)
   spikes_in_a_row_ = spikes_in_a_row;
 }
 
-std::string describe_nonfinite_gradients(Backend& backend, const ParameterSet& parameters) {
+std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters) {
   int64_t bad = 0;
   const Parameter* uppermost = nullptr;
   std::vector<std::byte> bytes;
   for (const Parameter& parameter : parameters.all()) {
     bytes.resize(static_cast<size_t>(parameter.gradient.bytes()));
-    backend.copy_to_host(bytes.data(), parameter.gradient);
+    device.copy_to_host(bytes.data(), parameter.gradient);
     if (all_finite(bytes, parameter.gradient.dtype)) continue;
     ++bad;
     // The table lists the embedding first; with a tied head its gradient is the sum of both ends.

@@ -41,6 +41,6 @@ class SpikeDetector {
 
 // Where gradients stopped being finite, in words: backward goes from the head down, so the uppermost parameter
 // whose gradient is not finite is the nearest to the cause. Empty when all are finite. Waits for the device.
-std::string describe_nonfinite_gradients(Backend& backend, const ParameterSet& parameters);
+std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters);
 
 }  // namespace octet

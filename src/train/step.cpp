@@ -8,16 +8,16 @@ HostBatch host_view(const Batch& batch) {
   return {batch.tokens, batch.targets, batch.positions, batch.document_starts};
 }
 
-StepRunner::StepRunner(Transformer& model, Backend& backend, BatchSource& loader, int64_t accumulation,
+StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
                        const OptimizerOptions& optimizer, const PenaltyOptions& penalty)
     : model_(model),
-      backend_(backend),
+      device_(device),
       loader_(loader),
       optimizer_(optimizer),
       penalty_(penalty),
       micro_batches_(static_cast<size_t>(accumulation)),
       parameters_(model.optimizer_view(optimizer.weight_decay)),
-      norm_memory_(backend.allocate(256)),
+      norm_memory_(device.allocate(256)),
       norm_{norm_memory_.get(), DType::F32, {2}} {
   for (const AdamWParameter& parameter : parameters_) gradients_.push_back(parameter.gradient);
 }
@@ -35,30 +35,30 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
   const float gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
 
   model_.clear_sums();
-  if (fp8_stats) model_.scales().clear_stats(backend_);
+  if (fp8_stats) model_.scales().clear_stats(device_);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     model_.load(host_view(micro_batches_[i]));
     model_.forward_backward(gradient_scale, penalty_, i == 0, fp8_stats);
   }
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);
-  backend_.begin_phase(Phase::Optimizer);
-  backend_.grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
+  device_.begin_phase(Phase::Optimizer);
+  device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
   // Before AdamW, which quantises the new weights with the new scales.
-  model_.scales().end_step(backend_, step + 1, norm_);
-  backend_.adamw(parameters_, norm_,
-                 {.learning_rate = static_cast<float>(result.learning_rate),
-                  .beta1 = optimizer_.beta1,
-                  .beta2 = optimizer_.beta2,
-                  .epsilon = optimizer_.epsilon,
-                  .step = step + 1,
-                  .seed = optimizer_.seed});
-  backend_.begin_phase(Phase::Outside);
+  model_.scales().end_step(device_, step + 1, norm_);
+  device_.ops().adamw(parameters_, norm_,
+                      {.learning_rate = static_cast<float>(result.learning_rate),
+                       .beta1 = optimizer_.beta1,
+                       .beta2 = optimizer_.beta2,
+                       .epsilon = optimizer_.epsilon,
+                       .step = step + 1,
+                       .seed = optimizer_.seed});
+  device_.begin_phase(Phase::Outside);
 
   // The only wait for the device.
   const LossSums sums = model_.sums();
   float norm[2];
-  backend_.copy_to_host(norm, norm_);
+  device_.copy_to_host(norm, norm_);
   const double count = static_cast<double>(std::max<int64_t>(targets, 1));
   result.loss = sums.loss / count;
   result.penalty = sums.penalty / count;

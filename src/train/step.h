@@ -28,7 +28,7 @@ struct StepResult {
 // What a step needs; made once.
 class StepRunner {
  public:
-  StepRunner(Transformer& model, Backend& backend, BatchSource& loader, int64_t accumulation,
+  StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
              const OptimizerOptions& optimizer, const PenaltyOptions& penalty);
 
   // Optimizer step number `step`, counted from 0.
@@ -36,7 +36,7 @@ class StepRunner {
 
  private:
   Transformer& model_;
-  Backend& backend_;
+  Device& device_;
   BatchSource& loader_;
   OptimizerOptions optimizer_;
   PenaltyOptions penalty_;

@@ -69,7 +69,7 @@ class Run {
     const std::unique_ptr<BatchSource> loader = make_train_loader(setup_);
     loader_ = loader.get();
     prepare_weights();
-    StepRunner runner(model_, *setup_.backend, *loader, config_.gradient_accumulation_steps,
+    StepRunner runner(model_, *setup_.device, *loader, config_.gradient_accumulation_steps,
                       optimizer_options(setup_),
                       {config_.penalty_type, static_cast<float>(config_.penalty_weight)});
     if (const std::string reason = no_evaluation_reason(setup_); !reason.empty()) {
@@ -80,7 +80,7 @@ class Run {
                  .steps_done = outcome_.steps,
                  .fp8 = is_fp8(),
                  .state_bytes = state_bytes(model_.parameters()),
-                 .on_device = setup_.backend->name() != "cpu",
+                 .on_device = setup_.device->capabilities().separate_memory,
                  .tokenizer = setup_.tokenizer_source});
     saver_ = files_.saver();
     outcome_.run_folder = files_.folder();
@@ -120,10 +120,10 @@ class Run {
     }
     if (!config_.resume.empty())
       console_.print("resume: there is no checkpoint yet, the run starts from the beginning");
-    model_.parameters().initialise(*setup_.backend, static_cast<uint64_t>(config_.seed));
+    model_.parameters().initialise(*setup_.device, static_cast<uint64_t>(config_.seed));
     if (setup_.start) {
       const auto start = Clock::now();
-      load_hf_folder(*setup_.backend, model_.parameters(), setup_.start->folder);
+      load_hf_folder(*setup_.device, model_.parameters(), setup_.start->folder);
       console_.print(
           fmt::format("weights: {}, read in {}", setup_.start->source, human_duration(seconds_since(start))));
     }
@@ -132,7 +132,7 @@ class Run {
 
   void resume_from(const Checkpoint& checkpoint) {
     const auto start = Clock::now();
-    const Restored restored = restore_checkpoint(env_, checkpoint, *setup_.backend, model_);
+    const Restored restored = restore_checkpoint(env_, checkpoint, *setup_.device, model_);
     const TrainerState& state = restored.state;
     loader_->set_state(state.loader);
     outcome_.steps = outcome_.first_step = state.step;
@@ -175,7 +175,7 @@ class Run {
     }
     CheckpointSummary summary{.precision = setup_.precision_label};
     if (eval_step_ == outcome_.steps && outcome_.last_eval) summary.loss = *outcome_.last_eval;
-    saver_->save(*setup_.backend, model_, state(), to_yaml(config_), summary);
+    saver_->save(*setup_.device, model_, state(), to_yaml(config_), summary);
     saved_step_ = outcome_.steps;
   }
 
@@ -276,7 +276,7 @@ class Run {
     if (verdict_) return;
     if (skipped_in_a_row_ >= kMaxFailuresInARow) {
       verdict_ = kExitNotFinite;
-      const std::string where = describe_nonfinite_gradients(*setup_.backend, model_.parameters());
+      const std::string where = describe_nonfinite_gradients(*setup_.device, model_.parameters());
       log_line(
           LogLevel::Error,
           fmt::format(
@@ -296,7 +296,7 @@ class Run {
   }
 
   void add_stats(StepRecord& record) {
-    const std::vector<ScaleTable::Report> reports = model_.scales().reports(*setup_.backend);
+    const std::vector<ScaleTable::Report> reports = model_.scales().reports(*setup_.device);
     record.fp8_json = fp8_stats_json(reports);
     saturation_.look(reports, setup_.numerics.fp8);
     TensorBoardWriter* board = files_.tensorboard();
@@ -322,7 +322,7 @@ class Run {
 
   Generator& generator() {
     if (!generator_) {
-      generator_ = std::make_unique<Generator>(model_, *setup_.backend, *setup_.tokenizer,
+      generator_ = std::make_unique<Generator>(model_, *setup_.device, *setup_.tokenizer,
                                                sampling_rows(config_), config_.max_seq_length);
       outcome_.allocated_bytes += generator_->allocated_bytes();
     }

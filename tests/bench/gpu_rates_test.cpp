@@ -4,15 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 #include "support/tiny_run.h"
 
 namespace octet::test {
 namespace {
 
 double seconds(const Numerics& numerics, const RunShape& shape, const GpuRates& rates) {
-  CpuBackend backend(1);
-  return matrix_seconds(Transformer(two_layers("llama-tiny"), shape, numerics, backend), rates);
+  CpuDevice device(1);
+  return matrix_seconds(Transformer(two_layers("llama-tiny"), shape, numerics, device), rates);
 }
 
 TEST(GpuRates, EveryProductCountsAtTheRateOfItsKindAndPrecision) {

@@ -22,13 +22,13 @@ using testing::HasSubstr;
 TEST_F(Resume, MasterWeightsSurviveTheChangeOfPrecision) {
   ASSERT_EQ(train(config("bf16", {{"mixed_precision", "bf16"}})), kExitDone);
   const auto weights = [&](Precision precision, const std::string& path) {
-    const auto backend = make_cpu_backend(1);
-    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, {.precision = precision}, *backend);
+    const auto device = make_cpu_device(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, {.precision = precision}, *device);
     model.allocate();
-    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *device, model);
     std::vector<float> values;
     for (const Parameter& p : model.parameters().all()) {
-      const auto more = ParameterSet::weight_values(*backend, p);
+      const auto more = ParameterSet::weight_values(*device, p);
       values.insert(values.end(), more.begin(), more.end());
     }
     return values;
@@ -40,28 +40,28 @@ TEST_F(Resume, MasterWeightsSurviveTheChangeOfPrecision) {
 // Moments may be kept in another form from a checkpoint on: each is what its form holds of the one before.
 TEST_F(Resume, MomentsAreConverted) {
   const auto moments = [&](DType form, const std::string& path) {
-    const auto backend = make_cpu_backend(1);
+    const auto device = make_cpu_device(1);
     Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
-                      {.precision = Precision::Bf16, .moments = form}, *backend);
+                      {.precision = Precision::Bf16, .moments = form}, *device);
     model.allocate();
-    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *device, model);
     CheckpointStore store(
         posix_env(), fmt::format("{}/{}_{}", folder.path(), fs::path(path).parent_path().filename().string(),
                                  name_of(form)));
     Snapshot snapshot;
-    snapshot.take(*backend, model, {.step = 1}, "");
+    snapshot.take(*device, model, {.step = 1}, "");
     return store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path;
   };
   // The values of a moment, whatever its form, through a model that keeps fp32.
   const auto values = [&](const std::string& path, bool squares) {
-    const auto backend = make_cpu_backend(1);
+    const auto device = make_cpu_device(1);
     Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
-                      *backend);
+                      *device);
     model.allocate();
-    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *backend, model);
+    restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *device, model);
     const Parameter& p = model.parameters()["layers.1.mlp.up.weight"];
     std::vector<float> result(static_cast<size_t>(p.m.numel()));
-    backend->copy_to_host(result.data(), squares ? p.v : p.m);
+    device->copy_to_host(result.data(), squares ? p.v : p.m);
     return result;
   };
   ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
@@ -91,52 +91,52 @@ TEST_F(Resume, MomentsAreConverted) {
 
 TEST_F(Resume, AllThatDoesNotFitIsListed) {
   ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   Transformer model(model_preset("llama-tiny"), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
-                    *backend);
+                    *device);
   model.allocate();
   const Checkpoint other = open_checkpoint(posix_env(), checkpoint("run", 6, false));
-  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), other, *backend, model); }),
+  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), other, *device, model); }),
               AllOf(HasSubstr("does not fit the model"), HasSubstr("layers.3.mlp.down.weight.m is missing"),
                     HasSubstr("layers.0.attention.qkv.weight.m has shape")));
 }
 
 // FAULTS 9: what is not finite is neither published nor loaded.
 TEST_F(Resume, WeightsThatAreNotFiniteAreNeitherSavedNorLoaded) {
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   Transformer model(read_hf_config(model_folder()), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
-                    *backend);
+                    *device);
   model.allocate();
-  model.parameters().initialise(*backend, 1);
+  model.parameters().initialise(*device, 1);
   CheckpointStore store(posix_env(), folder.path() + "/store");
   Snapshot snapshot;
   const auto save = [&](int64_t step) {
-    snapshot.take(*backend, model, {.step = step}, "");
+    snapshot.take(*device, model, {.step = step}, "");
     store.save(step, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0});
   };
   save(1);
   Parameter& bad = model.parameters()["layers.1.mlp.down.weight"];
-  std::vector<float> values = ParameterSet::weight_values(*backend, bad);
+  std::vector<float> values = ParameterSet::weight_values(*device, bad);
   values[17] = std::nanf("");
-  ParameterSet::set_weight(*backend, bad, values);
+  ParameterSet::set_weight(*device, bad, values);
   save(2);  // past the check, as a flipped bit in memory would be
   EXPECT_THAT(error_of([&] { snapshot.check(); }), HasSubstr("layers.1.mlp.down.weight"));
-  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), *store.open_latest(), *backend, model); }),
+  EXPECT_THAT(error_of([&] { restore_checkpoint(posix_env(), *store.open_latest(), *device, model); }),
               HasSubstr("model.layers.1.mlp.down_proj.weight"));
 }
 
 // Where host memory is short the state is written from where it is: the same bytes.
 TEST_F(Resume, ASnapshotInPlaceWritesTheSameBytes) {
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   Transformer model(read_hf_config(model_folder()), {.rows = 1, .length = 8}, {.precision = Precision::Bf16},
-                    *backend);
+                    *device);
   model.allocate();
-  model.parameters().initialise(*backend, 1);
+  model.parameters().initialise(*device, 1);
   std::vector<std::string> paths;
   for (const bool in_place : {false, true}) {
     CheckpointStore store(posix_env(), folder.path() + (in_place ? "/in_place" : "/copied"));
     Snapshot snapshot;
-    snapshot.take(*backend, model, {.step = 1}, "", in_place);
+    snapshot.take(*device, model, {.step = 1}, "", in_place);
     snapshot.check();
     paths.push_back(
         store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path);

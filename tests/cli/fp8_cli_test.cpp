@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "support/process.h"
 
 namespace octet::test {

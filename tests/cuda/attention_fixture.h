@@ -116,14 +116,14 @@ class CudaAttention : public testing::Test {
   void SetUp() override {
     const CudaProbe probe = probe_cuda();
     if (!probe.usable) GTEST_SKIP() << "no GPU: " << probe.reason;
-    cpu = std::make_unique<Side>(make_cpu_backend(2));
+    cpu = std::make_unique<Side>(make_cpu_device(2));
   }
   void TearDown() override { unsetenv("OCTET_ATTENTION"); }
 
   // `engine` is read when the backend runs its first attention op.
   std::unique_ptr<Side> make_side(const char* engine, bool deterministic = false) {
     setenv("OCTET_ATTENTION", engine, 1);
-    return std::make_unique<Side>(make_cuda_backend({.deterministic = deterministic}));
+    return std::make_unique<Side>(make_cuda_device({.deterministic = deterministic}));
   }
 
   // Empty, or why the engine does not take the case.

@@ -202,7 +202,7 @@ TEST_F(CudnnPacked, KeepsTheChoiceOfPlans) {
   std::vector<std::string> contents;
   for (int pass = 0; pass < 2; ++pass) {
     setenv("OCTET_ATTENTION", "cudnn", 1);
-    Side side(make_cuda_backend({.tuning_cache = cache}));
+    Side side(make_cuda_device({.tuning_cache = cache}));
     for (const auto& attention : {packed_case("packed", 4, 2, 64, {1000, 24}),
                                   packed_case("more documents", 4, 2, 64, {1000, 4, 1, 3, 6, 2, 1, 1, 1, 5}),
                                   packed_case("equal", 4, 2, 64, {512, 512})}) {

@@ -73,7 +73,7 @@ TEST_F(CudaAttention, CudnnMatchesCpu) {
 // Without a forced engine, batches of either kind may follow one another on one backend.
 TEST_F(CudaAttention, ChoosesByItself) {
   unsetenv("OCTET_ATTENTION");
-  Side cuda(make_cuda_backend({}));
+  Side cuda(make_cuda_device({}));
   for (const AttentionTestCase& attention :
        {packed_case("equal", 4, 2, 64, {128, 128}), packed_case("ragged", 4, 2, 64, {100, 156}),
         packed_case("equal again", 4, 2, 64, {128, 128}), packed_case("one document", 4, 2, 64, {256})}) {
@@ -175,7 +175,7 @@ TEST_F(CudaAttention, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(
       (*cuda)->attention_forward({.dense = out}, lse.row_range(0, 2), in.qkv, in.documents, in.shape), Error);
   setenv("OCTET_ATTENTION", "other", 1);
-  Side other(make_cuda_backend({}));
+  Side other(make_cuda_device({}));
   EXPECT_THROW(other->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape), Error);
 }
 

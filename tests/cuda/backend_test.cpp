@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet::test {
 namespace {
@@ -11,47 +11,47 @@ TEST(CudaBackendTest, ProbeAndMakeAgree) {
   EXPECT_TRUE(cuda_backend_built());
   const CudaProbe probe = probe_cuda();
   if (probe.usable) {
-    const auto backend = make_cuda_backend({});
-    EXPECT_EQ(backend->name(), "cuda");
-    EXPECT_EQ(backend->description(), probe.name);
-    EXPECT_GT(backend->memory_bytes(), 0);
+    const auto device = make_cuda_device({});
+    EXPECT_EQ(device->name(), "cuda");
+    EXPECT_EQ(device->description(), probe.name);
+    EXPECT_GT(device->memory_bytes(), 0);
   } else {
     EXPECT_FALSE(probe.reason.empty());
-    EXPECT_THROW(make_cuda_backend({}), Error);
+    EXPECT_THROW(make_cuda_device({}), Error);
   }
 }
 
 TEST(CudaBackendTest, DeviceThatIsNotThere) {
   const CudaProbe probe = probe_cuda(1000);
   EXPECT_FALSE(probe.usable);
-  EXPECT_THROW(make_cuda_backend({.device = 1000}), Error);
+  EXPECT_THROW(make_cuda_device({.device = 1000}), Error);
 }
 
 // Copies above a few megabytes go through pinned buffers in pieces; every size must come back whole.
 TEST(CudaBackendTest, LargeCopiesComeBackWhole) {
   if (!probe_cuda().usable) GTEST_SKIP() << probe_cuda().reason;
-  const auto backend = make_cuda_backend({});
+  const auto device = make_cuda_device({});
   constexpr size_t kPiece = size_t{32} << 20;
   for (const size_t bytes : {size_t{100}, (size_t{4} << 20) - 1, size_t{4} << 20, kPiece, kPiece + 1,
                              2 * kPiece + 12345, 5 * kPiece - 7}) {
     std::vector<uint8_t> sent(bytes), received(bytes, 0xEE);
     for (size_t i = 0; i < bytes; ++i) sent[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
-    const auto memory = backend->allocate(static_cast<int64_t>(bytes));
+    const auto memory = device->allocate(static_cast<int64_t>(bytes));
     const Tensor tensor{memory.get(), DType::U8, {static_cast<int64_t>(bytes)}};
-    backend->copy_to_device(tensor, sent.data());
-    backend->copy_to_host(received.data(), tensor);
+    device->copy_to_device(tensor, sent.data());
+    device->copy_to_host(received.data(), tensor);
     EXPECT_TRUE(sent == received) << bytes;
   }
 }
 
 TEST(CudaBackendTest, ClearsManyTensorsAndNothingElse) {
   if (!probe_cuda().usable) GTEST_SKIP() << probe_cuda().reason;
-  const auto backend = make_cuda_backend({});
+  const auto device = make_cuda_device({});
   constexpr int64_t kBytes = int64_t{8} << 20;
-  const auto memory = backend->allocate(kBytes);
+  const auto memory = device->allocate(kBytes);
   std::vector<uint8_t> expected(kBytes, 0xA5), received(kBytes);
   const Tensor all{memory.get(), DType::U8, {kBytes}};
-  backend->copy_to_device(all, expected.data());
+  device->copy_to_device(all, expected.data());
   std::vector<Tensor> tensors;
   int64_t begin = 0;
   const auto add = [&](int64_t size, int64_t gap) {
@@ -66,8 +66,8 @@ TEST(CudaBackendTest, ClearsManyTensorsAndNothingElse) {
   add((1 << 20) - 5, 5);
   add((1 << 20) + 7, 9);
   add(0, 0);
-  backend->zero(tensors);
-  backend->copy_to_host(received.data(), all);
+  device->zero(tensors);
+  device->copy_to_host(received.data(), all);
   EXPECT_TRUE(expected == received)
       << "first difference at "
       << std::mismatch(expected.begin(), expected.end(), received.begin()).first - expected.begin();
@@ -77,11 +77,11 @@ TEST(CudaBackendTest, ClearsManyTensorsAndNothingElse) {
 // sizes grow on the way and the sources are changed at once.
 TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {
   if (!probe_cuda().usable) GTEST_SKIP() << probe_cuda().reason;
-  const auto backend = make_cuda_backend({});
+  const auto device = make_cuda_device({});
   constexpr int64_t kMost = 300'000;
   constexpr int kRounds = 40;
-  const auto memory_a = backend->allocate(kMost * 4), memory_b = backend->allocate(kMost * 4);
-  const auto seen_memory = backend->allocate(kRounds * kMost * 4);
+  const auto memory_a = device->allocate(kMost * 4), memory_b = device->allocate(kMost * 4);
+  const auto seen_memory = device->allocate(kRounds * kMost * 4);
   std::vector<int32_t> a(kMost), b(7);
   std::vector<int64_t> sizes;
   for (int round = 0; round < kRounds; ++round) {
@@ -92,13 +92,13 @@ TEST(CudaBackendTest, EveryMicroBatchSeesItsOwnInputs) {
     b.assign(7, -round);
     const Tensor to_a{memory_a.get(), DType::I32, {size}}, to_b{memory_b.get(), DType::I32, {7}};
     const InputCopy inputs[] = {{to_a, a.data()}, {to_b, b.data()}};
-    backend->feed(inputs);
+    device->feed(inputs);
     auto* seen = static_cast<int32_t*>(seen_memory.get()) + round * kMost;
-    backend->copy({seen, DType::I32, {size}}, to_a);
-    backend->copy({seen + kMost - 7, DType::I32, {7}}, to_b);
+    device->copy({seen, DType::I32, {size}}, to_a);
+    device->copy({seen + kMost - 7, DType::I32, {7}}, to_b);
   }
   std::vector<int32_t> received(kRounds * kMost);
-  backend->copy_to_host(received.data(), {seen_memory.get(), DType::I32, {kRounds * kMost}});
+  device->copy_to_host(received.data(), {seen_memory.get(), DType::I32, {kRounds * kMost}});
   for (int round = 0; round < kRounds; ++round) {
     const int32_t* seen = received.data() + round * kMost;
     const int64_t size = std::min(sizes[static_cast<size_t>(round)], kMost - 7);

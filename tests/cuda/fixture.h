@@ -9,29 +9,29 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet::test {
 
 // A backend, and memory on it for the length of a test. Content goes in and comes out as bytes.
 class Side {
  public:
-  explicit Side(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
+  explicit Side(std::unique_ptr<Device> device) : device_(std::move(device)) {
     Tensor workspace{nullptr, DType::U8, {int64_t{256} << 20}};
     workspace.data = memory(workspace.bytes());
-    backend_->set_workspace(workspace);
+    device_->ops().set_workspace(workspace);
   }
-  Backend& operator*() { return *backend_; }
-  Backend* operator->() { return backend_.get(); }
+  Device& operator*() { return *device_; }
+  Device* operator->() { return device_.get(); }
 
   void* memory(int64_t bytes) {
-    memory_.push_back(backend_->allocate(bytes));
+    memory_.push_back(device_->allocate(bytes));
     return memory_.back().get();
   }
   // Gives back what was allocated since mark().
   size_t mark() const { return memory_.size(); }
   void release(size_t count) {
-    backend_->synchronize();
+    device_->synchronize();
     memory_.resize(count);
   }
   // With every byte 0xA5, so that what an op forgets to write is seen.
@@ -39,40 +39,40 @@ class Side {
     Tensor result{nullptr, dtype, shape};
     result.data = memory(result.bytes());
     const std::vector<uint8_t> poison(static_cast<size_t>(result.bytes()), 0xA5);
-    backend_->copy_to_device(result, poison.data());
+    device_->copy_to_device(result, poison.data());
     return result;
   }
   Tensor upload(DType dtype, Shape shape, const std::vector<float>& values) {
     Tensor result = tensor(dtype, shape);
     if (dtype == DType::F32) {
-      backend_->copy_to_device(result, values.data());
+      device_->copy_to_device(result, values.data());
     } else {
       std::vector<Bf16> rounded;
       for (const float value : values) rounded.push_back(to_bf16(value));
-      backend_->copy_to_device(result, rounded.data());
+      device_->copy_to_device(result, rounded.data());
     }
     return result;
   }
   template <class T>
   T* upload_struct(const T& value) {
     Tensor view{memory(sizeof(T)), DType::U8, {static_cast<int64_t>(sizeof(T))}};
-    backend_->copy_to_device(view, &value);
+    device_->copy_to_device(view, &value);
     return static_cast<T*>(view.data);
   }
   std::vector<uint8_t> bytes(const Tensor& x) {
     std::vector<uint8_t> result(x ? static_cast<size_t>(x.bytes()) : 0);
-    if (!result.empty()) backend_->copy_to_host(result.data(), x);
+    if (!result.empty()) device_->copy_to_host(result.data(), x);
     return result;
   }
   template <class T>
   T value(const T* place) {
     T result;
-    backend_->copy_to_host(&result, {const_cast<T*>(place), DType::U8, {static_cast<int64_t>(sizeof(T))}});
+    device_->copy_to_host(&result, {const_cast<T*>(place), DType::U8, {static_cast<int64_t>(sizeof(T))}});
     return result;
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   std::vector<std::shared_ptr<void>> memory_;
 };
 
@@ -174,8 +174,8 @@ class CudaTest : public testing::Test {
   void SetUp() override {
     const CudaProbe probe = probe_cuda();
     if (!probe.usable) GTEST_SKIP() << "no GPU: " << probe.reason;
-    cuda = std::make_unique<Side>(make_cuda_backend({.deterministic = true}));
-    cpu = std::make_unique<Side>(make_cpu_backend(1));
+    cuda = std::make_unique<Side>(make_cuda_device({.deterministic = true}));
+    cpu = std::make_unique<Side>(make_cpu_device(1));
   }
   std::unique_ptr<Side> cuda, cpu;
 };

@@ -86,7 +86,7 @@ TEST_F(CudaGemm, TuningKeepsResults) {
   std::vector<std::vector<float>> results;
   int lines = 0;
   for (int pass = 0; pass < 3; ++pass) {
-    Side side(pass == 2 ? make_cpu_backend(1) : make_cuda_backend({.tuning_cache = cache}));
+    Side side(pass == 2 ? make_cpu_device(1) : make_cuda_device({.tuning_cache = cache}));
     const Tensor a = side.upload(DType::BF16, {m, k}, normal_values(m * k, 1));
     const Tensor b = side.upload(DType::BF16, {n, k}, normal_values(n * k, 2));
     const Tensor c = side.upload(DType::F32, {m, n}, normal_values(m * n, 3));

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "support/op_case.h"
 
 // Every case of the op table on the GPU against the CPU backend: fp32 results differ in the order of sums and
@@ -21,8 +21,8 @@ TEST_P(CudaOps, AgreeWithCpu) {
   const CudaProbe probe = probe_cuda();
   if (!probe.usable) GTEST_SKIP() << "no GPU: " << probe.reason;
   const OpCase& op_case = GetParam();
-  const auto cuda = make_cuda_backend({.deterministic = true});
-  const auto cpu = make_cpu_backend(1);
+  const auto cuda = make_cuda_device({.deterministic = true});
+  const auto cpu = make_cpu_device(1);
   OpRun expected_run(*cpu, op_case), run(*cuda, op_case);
   expected_run.forward();
   expected_run.backward();
@@ -49,7 +49,7 @@ TEST_P(CudaOps, SameBitsTwice) {
   if (!probe.usable) GTEST_SKIP() << "no GPU: " << probe.reason;
   const OpCase& op_case = GetParam();
   if (op_case.name.find("attention") != std::string::npos) GTEST_SKIP() << "tested beside the attention ops";
-  const auto cuda = make_cuda_backend({.deterministic = true});
+  const auto cuda = make_cuda_device({.deterministic = true});
   OpRun first(*cuda, op_case);
   first.forward(), first.backward();
   const OpResult a = first.result();

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "support/process.h"
 
 namespace octet::test {

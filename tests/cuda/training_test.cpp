@@ -103,11 +103,11 @@ TEST_F(CudaTraining, AProfileHasEveryKindOfOp) {
   TinyRunOptions options = variants()[1].options;
   TinyRun run(options);
   run.steps(2);
-  ASSERT_TRUE(run.backend->start_profile());
+  ASSERT_TRUE(run.device->start_profile());
   run.step();
   std::map<std::string, int64_t> calls;
   double total = 0;
-  for (const OpTime& time : run.backend->finish_profile()) {
+  for (const OpTime& time : run.device->finish_profile()) {
     calls[time.kind] += time.calls;
     total += time.ms;
     EXPECT_GE(time.ms, 0) << time.op;
@@ -125,7 +125,7 @@ TEST_F(CudaTraining, AProfileHasEveryKindOfOp) {
   EXPECT_EQ(calls["norm of gradients"], 1);
   for (const char* kind : {"quantize", "rope", "embedding", "head and loss", "idle"})
     EXPECT_GT(calls[kind], 0) << kind;
-  EXPECT_TRUE(run.backend->finish_profile().empty());  // switched off
+  EXPECT_TRUE(run.device->finish_profile().empty());  // switched off
 }
 
 template <class Function>
@@ -164,21 +164,21 @@ TEST_F(CudaTraining, BenchSaysThatItsStepsWereReplayed) {
 }
 
 TEST_F(CudaTraining, ErrorsNameTheOp) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend({});
-  const std::string memory = error_of([&] { backend->allocate(int64_t{1} << 50); });
+  const std::unique_ptr<Device> device = make_cuda_device({});
+  const std::string memory = error_of([&] { device->allocate(int64_t{1} << 50); });
   EXPECT_NE(memory.find("[cuda] allocate: out of device memory, 1048576.00 GiB asked for"), std::string::npos)
       << memory;
   const std::string copy = error_of([&] {
     const float value = 1;
-    backend->copy_to_device({nullptr, DType::F32, {1}}, &value);
-    backend->synchronize();
+    device->copy_to_device({nullptr, DType::F32, {1}}, &value);
+    device->synchronize();
   });
   EXPECT_NE(copy.find("[cuda] copy_to_device: "), std::string::npos) << copy;
   // Neither left the device in a state that later ops trip over.
-  const std::shared_ptr<void> place = backend->allocate(256);
+  const std::shared_ptr<void> place = device->allocate(256);
   EXPECT_EQ(error_of([&] {
-              backend->zero({place.get(), DType::F32, {64}});
-              backend->synchronize();
+              device->zero({place.get(), DType::F32, {64}});
+              device->synchronize();
             }),
             "");
 }

@@ -57,7 +57,7 @@ TEST(SampleLogits, NumbersThatAreNoneAreAnError) {
 struct GenerateIds : testing::Test {
   Decoder& decoder(int64_t sequences, int64_t capacity) {
     model_decoder = std::make_unique<Decoder>(model.config, DecoderShape{sequences, capacity, 16}, DType::F32,
-                                              *model.backend, &model.parameters);
+                                              *model.device, &model.parameters);
     model_decoder->allocate();
     return *model_decoder;
   }

@@ -22,19 +22,19 @@ class StringSink : public Sink {
 
 struct Weights {
   Weights(const ModelConfig& config, DType dtype, bool training)
-      : backend(make_cpu_backend(1)), set(config, {.weight = dtype}, training, planner) {
+      : device(make_cpu_device(1)), set(config, {.weight = dtype}, training, planner) {
     planner.finish();
-    memory = backend->allocate(planner.plan().peak_bytes());
+    memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());
-    set.initialise(*backend, 3);
+    set.initialise(*device, 3);
   }
   std::vector<std::byte> save(SafeDType dtype) {
     StringSink sink;
-    save_hf_weights(sink, *backend, set, dtype);
+    save_hf_weights(sink, *device, set, dtype);
     return std::move(sink.all);
   }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   BufferPlanner planner;
   ParameterSet set;
   std::shared_ptr<void> memory;
@@ -50,7 +50,7 @@ class HfFolder : public testing::TestWithParam<const char*> {};
 TEST_P(HfFolder, WritesTheTensorsThatTransformersWrote) {
   const GoldenModel golden(GetParam());
   Weights model(golden.config, DType::F32, false);
-  weights_of(golden.file, "weights.").load(*model.backend, model.set);
+  weights_of(golden.file, "weights.").load(*model.device, model.set);
   const std::vector<std::byte> bytes = model.save(SafeDType::F32);
   const SafetensorsFile file = SafetensorsFile::parse(bytes, "saved");
   EXPECT_EQ(file.metadata().at("format"), "pt");
@@ -106,11 +106,10 @@ TEST(HfFolderPrecision, Bf16KeepsTheWeightsAndF32TheExactValues) {
     const SafetensorsFile wide_file = SafetensorsFile::parse(wide, "fp32");
     Weights again(model_preset(preset), DType::BF16, true);
     for (const Parameter& p : model.set.all()) {
-      const std::vector<float> exact = ParameterSet::weight_values(*model.backend, p);
+      const std::vector<float> exact = ParameterSet::weight_values(*model.device, p);
       EXPECT_EQ(weights_of(wide_file).values(p.spec), exact) << p.spec.name;
       // A bf16 value has no remainder, so reading it back gives the same bits of the weight.
-      ParameterSet::set_weight(*again.backend, again.set[p.spec.name],
-                               weights_of(narrow_file).values(p.spec));
+      ParameterSet::set_weight(*again.device, again.set[p.spec.name], weights_of(narrow_file).values(p.spec));
       EXPECT_EQ(std::memcmp(again.set[p.spec.name].weight.data, p.weight.data,
                             static_cast<size_t>(p.weight.bytes())),
                 0)
@@ -124,7 +123,7 @@ TEST(HfFolderPrecision, Fp32RoundsToNearestEven) {
   const std::vector<std::byte> bytes = model.save(SafeDType::BF16);
   const SafetensorsFile file = SafetensorsFile::parse(bytes, "bf16");
   const Parameter& p = model.set["layers.3.mlp.up.weight"];
-  std::vector<float> expected = ParameterSet::weight_values(*model.backend, p);
+  std::vector<float> expected = ParameterSet::weight_values(*model.device, p);
   for (float& x : expected) x = round_to_bf16(x);
   EXPECT_EQ(weights_of(file).values(p.spec), expected);
 }

@@ -14,14 +14,14 @@ namespace {
 constexpr double kTolerance = 1e-5;
 
 struct DecoderParity : testing::TestWithParam<const char*> {
-  DecoderParity() : golden(GetParam()), backend(make_cpu_backend(2)), expected(golden.floats("logits")) {}
+  DecoderParity() : golden(GetParam()), device(make_cpu_device(2)), expected(golden.floats("logits")) {}
 
   std::unique_ptr<Decoder> make(int64_t sequences, int64_t capacity, int64_t chunk) {
     auto decoder = std::make_unique<Decoder>(golden.config, DecoderShape{sequences, capacity, chunk},
-                                             DType::F32, *backend);
+                                             DType::F32, *device);
     decoder->allocate();
     HfWeights([this](std::string_view name) { return golden.file.find(name); }, GetParam(), "weights.")
-        .load(*backend, decoder->parameters());
+        .load(*device, decoder->parameters());
     return decoder;
   }
   std::span<const int32_t> row(int64_t r) const {
@@ -35,7 +35,7 @@ struct DecoderParity : testing::TestWithParam<const char*> {
   }
 
   GoldenModel golden;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::vector<float> expected;
 };
 

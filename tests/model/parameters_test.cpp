@@ -54,15 +54,15 @@ double deviation(const std::vector<float>& values) {
 
 struct Initialised {
   explicit Initialised(const ModelConfig& config, DType dtype = DType::F32)
-      : backend(make_cpu_backend(1)), set(config, {.weight = dtype}, true, planner) {
+      : device(make_cpu_device(1)), set(config, {.weight = dtype}, true, planner) {
     planner.finish();
-    memory = backend->allocate(planner.plan().peak_bytes());
+    memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());
-    set.initialise(*backend, 5);
+    set.initialise(*device, 5);
   }
-  std::vector<float> values(const char* name) { return ParameterSet::weight_values(*backend, set[name]); }
+  std::vector<float> values(const char* name) { return ParameterSet::weight_values(*device, set[name]); }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   BufferPlanner planner;
   ParameterSet set;
   std::shared_ptr<void> memory;

@@ -13,13 +13,13 @@ constexpr double kTolerance = 1e-5;
 
 class Parity : public testing::TestWithParam<const char*> {
  protected:
-  Parity() : golden(GetParam()), backend(make_cpu_backend(2)) {
+  Parity() : golden(GetParam()), device(make_cpu_device(2)) {
     RunShape shape{.rows = golden.rows, .length = golden.length, .head_chunk_bytes = 16 * 1024};
     model =
-        std::make_unique<Transformer>(golden.config, shape, Numerics{.precision = Precision::Fp32}, *backend);
+        std::make_unique<Transformer>(golden.config, shape, Numerics{.precision = Precision::Fp32}, *device);
     model->allocate();
-    model->parameters().initialise(*backend, 1);
-    weights("weights.").load(*backend, model->parameters());
+    model->parameters().initialise(*device, 1);
+    weights("weights.").load(*device, model->parameters());
     model->weights_changed();
     model->load(golden.batch());
   }
@@ -31,7 +31,7 @@ class Parity : public testing::TestWithParam<const char*> {
   float gradient_scale() const { return 1.0f / static_cast<float>(golden.target_count()); }
 
   GoldenModel golden;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::unique_ptr<Transformer> model;
 };
 
@@ -55,7 +55,7 @@ TEST_P(Parity, LossAndEveryGradient) {
   for (const Parameter& parameter : model->parameters().all()) {
     const std::vector<float> expected = gradients.values(parameter.spec);
     std::vector<float> actual(expected.size());
-    backend->copy_to_host(actual.data(), parameter.gradient);
+    device->copy_to_host(actual.data(), parameter.gradient);
     EXPECT_LE(relative_error(actual, expected), kTolerance) << parameter.spec.name;
   }
 }
@@ -74,9 +74,10 @@ TEST_P(Parity, FiveAdamWSteps) {
     EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
                 kTolerance * expected)
         << "before step " << step;
-    backend->grad_norm(norm, gradients, 1.0f, {});
-    backend->adamw(parameters, norm,
-                   {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .step = step});
+    device->ops().grad_norm(norm, gradients, 1.0f, {});
+    device->ops().adamw(
+        parameters, norm,
+        {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .step = step});
   }
 }
 

@@ -11,11 +11,11 @@ namespace {
 
 int64_t planned_head_rows(int64_t tokens, int64_t most_rows) {
   const ModelConfig config = model_preset("llama-tiny");
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   const int64_t row_bytes = config.padded_vocab() * static_cast<int64_t>(size_of(DType::BF16));
   const Transformer model(
       config, {.rows = 1, .length = tokens, .head_chunk_bytes = most_rows * row_bytes + row_bytes / 2},
-      {.precision = Precision::Bf16}, *backend);
+      {.precision = Precision::Bf16}, *device);
   const auto& buffers = model.plan().buffers();
   const auto logits =
       std::find_if(buffers.begin(), buffers.end(), [](const PlannedBuffer& b) { return b.name == "logits"; });

@@ -36,8 +36,8 @@ double loss_of(const OpCase& op_case, const Arrays& weights, const Arrays& input
 
 TEST_P(OpTest, ForwardMatchesDoublePrecision) {
   const OpCase& op_case = GetParam();
-  const auto backend = make_cpu_backend(2);
-  OpRun run(*backend, op_case);
+  const auto device = make_cpu_device(2);
+  OpRun run(*device, op_case);
   run.forward();
   const OpResult result = run.result();
   Arrays inputs = op_case.input_data();
@@ -54,8 +54,8 @@ TEST_P(OpTest, ForwardMatchesDoublePrecision) {
 TEST_P(OpTest, GradientsMatchFiniteDifferences) {
   const OpCase& op_case = GetParam();
   if (!op_case.backward || op_case.large) return;
-  const auto backend = make_cpu_backend(2);
-  OpRun run(*backend, op_case);
+  const auto device = make_cpu_device(2);
+  OpRun run(*device, op_case);
   run.forward();
   run.backward();
   const OpResult result = run.result();
@@ -87,8 +87,8 @@ TEST_P(OpTest, SameBitsForAnyNumberOfThreads) {
   const OpCase& op_case = GetParam();
   std::vector<OpResult> results;
   for (const int threads : {1, 2, 3}) {
-    const auto backend = make_cpu_backend(threads);
-    OpRun run(*backend, op_case);
+    const auto device = make_cpu_device(threads);
+    OpRun run(*device, op_case);
     run.forward();
     run.backward();
     results.push_back(run.result());

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/vector_math.h"
 #include "base/philox.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 #include "ops/stochastic.h"
 #include "tensor/floats.h"
 
@@ -51,12 +51,12 @@ struct Parameter {
 class AdamW : public testing::Test {
  protected:
   void step(Parameter& parameter, int threads, int64_t number, float norm = 1.0f) {
-    const auto backend = make_cpu_backend(threads);
-    backend->set_workspace({workspace.data(), DType::U8, {static_cast<int64_t>(workspace.size())}});
+    const auto device = make_cpu_device(threads);
+    device->ops().set_workspace({workspace.data(), DType::U8, {static_cast<int64_t>(workspace.size())}});
     float clip[] = {norm, 0.5f};
     const AdamWOptions options{
         .learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f, .step = number};
-    backend->adamw({&parameter.view, 1}, {clip, DType::F32, {2}}, options);
+    device->ops().adamw({&parameter.view, 1}, {clip, DType::F32, {2}}, options);
   }
   alignas(256) std::vector<uint8_t> workspace = std::vector<uint8_t>(1 << 20);
 };
@@ -214,12 +214,13 @@ struct Matrix {
     view.stream = 11;
   }
   void step(int64_t number, int threads = 2, uint64_t seed = 3) {
-    const auto backend = make_cpu_backend(threads);
+    const auto device = make_cpu_device(threads);
     alignas(256) static uint8_t workspace[1 << 20];
-    backend->set_workspace({workspace, DType::U8, {1 << 20}});
+    device->ops().set_workspace({workspace, DType::U8, {1 << 20}});
     float clip[] = {1.0f, 1.0f};
-    backend->adamw({&view, 1}, {clip, DType::F32, {2}},
-                   {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .step = number, .seed = seed});
+    device->ops().adamw(
+        {&view, 1}, {clip, DType::F32, {2}},
+        {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .step = number, .seed = seed});
   }
   size_t block(size_t i) const { return i / kCols * 3 + i % kCols / 128; }
   double exact(size_t i) const {
@@ -315,14 +316,14 @@ TEST(StochasticWeights, DependOnSeedStepAndPlaceAlone) {
 }
 
 TEST(GradNorm, NeitherHugeNorTinyGradientsAreLost) {
-  const auto backend = make_cpu_backend(2);
+  const auto device = make_cpu_device(2);
   alignas(256) static uint8_t workspace[1 << 16];
-  backend->set_workspace({workspace, DType::U8, {1 << 16}});
+  device->ops().set_workspace({workspace, DType::U8, {1 << 16}});
   std::vector<float> huge = {3e30f, 4e30f}, tiny = {3e-30f, 4e-30f};
   float result[2];
   const auto norm_of = [&](std::vector<float>& x, float max_norm) {
     const Tensor gradient{x.data(), DType::F32, {2}};
-    backend->grad_norm({result, DType::F32, {2}}, {&gradient, 1}, max_norm, {});
+    device->ops().grad_norm({result, DType::F32, {2}}, {&gradient, 1}, max_norm, {});
   };
   norm_of(huge, 1.0f);
   EXPECT_FLOAT_EQ(result[0], 5e30f);

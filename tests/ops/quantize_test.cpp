@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/philox.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet {
 namespace {
@@ -16,9 +16,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // A tensor, its FP8 form and a backend, on the host.
 struct Fixture {
   Fixture(int64_t rows, int64_t cols, QuantizeRule rule, DType dtype = DType::F32, int threads = 2)
-      : backend(make_cpu_backend(threads)), values(static_cast<size_t>(rows * cols)), shape{rows, cols} {
+      : device(make_cpu_device(threads)), values(static_cast<size_t>(rows * cols)), shape{rows, cols} {
     workspace.resize(1 << 21);
-    backend->set_workspace({workspace.data(), DType::U8, {static_cast<int64_t>(workspace.size())}});
+    device->ops().set_workspace({workspace.data(), DType::U8, {static_cast<int64_t>(workspace.size())}});
     const auto make = [&](QuantizedMatrix& matrix, DType format, int64_t r, int64_t depth,
                           std::vector<uint8_t>& codes, std::vector<float>& scales,
                           std::vector<uint8_t>& exponents, const float* inverse) {
@@ -58,11 +58,11 @@ struct Fixture {
   }
   void quantize() {
     for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
-    backend->quantize(operand);
+    device->ops().quantize(operand);
   }
   float at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * shape[1] + c)]; }
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::vector<float> values;
   std::vector<Bf16> rounded;
   Shape shape;
@@ -303,11 +303,11 @@ TEST(Quantize, FusedOutputsEqualASeparateQuantize) {
     for (const float x : input) input_rounded.push_back(to_bf16(x));
     const Tensor x = dtype == DType::F32 ? Tensor{input.data(), dtype, {17, 100}}
                                          : Tensor{input_rounded.data(), dtype, {17, 100}};
-    fused.backend->activation_forward(Activation::Gelu, fused.operand, x);
+    fused.device->ops().activation_forward(Activation::Gelu, fused.operand, x);
     Operand dense = apart.operand;
     dense.fp8 = nullptr;
-    apart.backend->activation_forward(Activation::Gelu, dense, x);
-    apart.backend->quantize(apart.operand);
+    apart.device->ops().activation_forward(Activation::Gelu, dense, x);
+    apart.device->ops().quantize(apart.operand);
     EXPECT_EQ(fused.codes_row, apart.codes_row);
     EXPECT_EQ(fused.codes_col, apart.codes_col);
     EXPECT_EQ(fused.scales_row, apart.scales_row);
@@ -337,10 +337,10 @@ TEST(Quantize, TheGradientOfTheLossEqualsASeparateQuantize) {
       std::vector<Bf16> gradient_rounded(fused.values.size());
       Operand beside = fused.operand;
       beside.dense.data = dtype == DType::F32 ? static_cast<void*>(gradient.data()) : gradient_rounded.data();
-      fused.backend->cross_entropy(beside, loss, {}, {}, fused.operand.dense, targets, options);
+      fused.device->ops().cross_entropy(beside, loss, {}, {}, fused.operand.dense, targets, options);
       const Tensor in_place = apart.operand.dense;
-      apart.backend->cross_entropy({.dense = in_place}, loss, {}, {}, in_place, targets, options);
-      apart.backend->quantize(apart.operand);
+      apart.device->ops().cross_entropy({.dense = in_place}, loss, {}, {}, in_place, targets, options);
+      apart.device->ops().quantize(apart.operand);
       EXPECT_EQ(std::memcmp(beside.dense.data, in_place.data, static_cast<size_t>(in_place.bytes())), 0);
       EXPECT_EQ(fused.codes_row, apart.codes_row);
       EXPECT_EQ(fused.codes_col, apart.codes_col);
@@ -368,7 +368,7 @@ TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
       std::vector<float> c(static_cast<size_t>(m * n), kNan), bias(static_cast<size_t>(n), 0.5f);
       GemmOptions options;
       options.bias = {bias.data(), DType::F32, {n}};
-      a.backend->gemm_fp8({c.data(), DType::F32, {m, n}}, a.fp8.rowwise, b.fp8.rowwise, options);
+      a.device->ops().gemm_fp8({c.data(), DType::F32, {m, n}}, a.fp8.rowwise, b.fp8.rowwise, options);
       const auto value = [](const Fixture& f, int64_t r, int64_t i) {
         const QuantizedMatrix& q = f.fp8.rowwise;
         const int64_t depth = q.codes.cols(), blocks = div_up(depth, block_depth(q.granularity));
@@ -401,11 +401,11 @@ TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
 TEST(GemmFp8, RefusesTwoE5m2Operands) {
   Fixture a(3, 24, {.format_rowwise = DType::E5M2});
   float c[9];
-  EXPECT_THROW(a.backend->gemm_fp8({c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}), Error);
+  EXPECT_THROW(a.device->ops().gemm_fp8({c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}), Error);
 }
 
 TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   std::vector<ScaleSlot> slots(3);
   std::vector<float> history = {4, 8, 2, 1, 1, 1, 0, 0, 0};
   std::vector<uint8_t> formats;
@@ -423,7 +423,7 @@ TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {
                        .count = 3,
                        .margin = 0,
                        .most_recent = false};
-  backend->update_delayed_scales(state);
+  device->ops().update_delayed_scales(state);
   EXPECT_EQ(history, (std::vector<float>{3, 4, 8, 1, 1, 1, 0, 0, 0}));
   EXPECT_EQ(slots[0].scale_rowwise, 56.0f);
   EXPECT_EQ(slots[0].scale_colwise, 7168.0f);
@@ -434,19 +434,19 @@ TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {
   slots[0].amax = 2.0f;
   state.most_recent = true;
   state.margin = 2;
-  backend->update_delayed_scales(state);
+  device->ops().update_delayed_scales(state);
   EXPECT_EQ(slots[0].scale_rowwise, 56.0f);  // 448 / 4 / 2
 
   // Between two updates amax goes on being collected; a step without a finite norm is dropped.
   slots[0].amax = 100.0f;
   state.due = false;
-  backend->update_delayed_scales(state);
+  device->ops().update_delayed_scales(state);
   EXPECT_EQ(slots[0].amax, 100.0f);
   float norm[2] = {kInf, 1};
   state.due = true;
   state.norm = {norm, DType::F32, {2}};
   const std::vector<float> before = history;
-  backend->update_delayed_scales(state);
+  device->ops().update_delayed_scales(state);
   EXPECT_EQ(slots[0].amax, 0.0f);
   EXPECT_EQ(slots[0].scale_rowwise, 56.0f);
   EXPECT_EQ(history, before);

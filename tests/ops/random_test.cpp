@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/philox.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet {
 namespace {
@@ -14,11 +14,11 @@ TEST(FillNormal, HoldsTheRoundedAndTheExactValues) {
   std::vector<float> wide(kCount);
   std::vector<Bf16> narrow(kCount), alone(kCount);
   std::vector<uint16_t> remainder(kCount);
-  const auto backend = make_cpu_backend(3);
-  backend->fill_normal({wide.data(), DType::F32, {kCount}}, {}, 0.02f, 7, 9);
-  backend->fill_normal({narrow.data(), DType::BF16, {kCount}}, {remainder.data(), DType::U16, {kCount}},
-                       0.02f, 7, 9);
-  backend->fill_normal({alone.data(), DType::BF16, {kCount}}, {}, 0.02f, 7, 9);
+  const auto device = make_cpu_device(3);
+  device->ops().fill_normal({wide.data(), DType::F32, {kCount}}, {}, 0.02f, 7, 9);
+  device->ops().fill_normal({narrow.data(), DType::BF16, {kCount}}, {remainder.data(), DType::U16, {kCount}},
+                            0.02f, 7, 9);
+  device->ops().fill_normal({alone.data(), DType::BF16, {kCount}}, {}, 0.02f, 7, 9);
   double sum = 0, squares = 0;
   for (size_t i = 0; i < wide.size(); ++i) {
     ASSERT_EQ(wide[i], 0.02f * Philox(7, 9).normal(i));

@@ -5,19 +5,19 @@
 #include <limits>
 #include <numeric>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 #include "plan/setup.h"
 #include "support/tiny_run.h"
 
 namespace octet::test {
 namespace {
 
-class CountingBackend final : public CpuBackend {
+class CountingDevice final : public CpuDevice {
  public:
-  CountingBackend() : CpuBackend(1) {}
-  std::shared_ptr<void> allocate(int64_t bytes) override {
+  CountingDevice() : CpuDevice(1) {}
+  std::shared_ptr<void> allocate(int64_t bytes, Place place) override {
     allocated += bytes;
-    return CpuBackend::allocate(bytes);
+    return CpuDevice::allocate(bytes, place);
   }
   int64_t allocated = 0;
 };
@@ -25,12 +25,12 @@ class CountingBackend final : public CpuBackend {
 TEST(Memory, PlanPeakIsWhatIsAllocated) {
   for (const Checkpointing level : {Checkpointing::None, Checkpointing::Block}) {
     for (const Precision precision : {Precision::Fp32, Precision::Bf16, Precision::Fp8}) {
-      CountingBackend backend;
+      CountingDevice device;
       Transformer model(two_layers("llama-tiny"), {.rows = 2, .length = 64, .checkpointing = level},
-                        {.precision = precision}, backend);
-      EXPECT_EQ(backend.allocated, 0);
+                        {.precision = precision}, device);
+      EXPECT_EQ(device.allocated, 0);
       model.allocate();
-      EXPECT_EQ(backend.allocated, model.plan().peak_bytes());
+      EXPECT_EQ(device.allocated, model.plan().peak_bytes());
       EXPECT_EQ(model.allocated_bytes(), model.plan().peak_bytes());
       const auto parts = model.plan().bytes_in_arena();
       EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), int64_t{0}), model.plan().peak_bytes());
@@ -44,13 +44,13 @@ TEST(Memory, PlanPeakIsWhatIsAllocated) {
 }
 
 TEST(Memory, CheckpointingSavesMemoryLevelByLevel) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const std::unique_ptr<Device> device = make_cpu_device(1);
   for (const Precision precision : {Precision::Bf16, Precision::Fp8}) {
     int64_t previous = std::numeric_limits<int64_t>::max();
     for (const Checkpointing level :
          {Checkpointing::None, Checkpointing::Act, Checkpointing::Mlp, Checkpointing::Block}) {
       const Transformer model(model_preset("llama-tiny"), {.rows = 8, .length = 256, .checkpointing = level},
-                              {.precision = precision}, *backend);
+                              {.precision = precision}, *device);
       const int64_t activations = model.plan().bytes_in_arena()[3];
       EXPECT_LT(activations, previous) << static_cast<int>(level);
       previous = activations;
@@ -59,38 +59,38 @@ TEST(Memory, CheckpointingSavesMemoryLevelByLevel) {
 }
 
 TEST(Memory, Fp8KeepsLessThanBf16) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const std::unique_ptr<Device> device = make_cpu_device(1);
   const RunShape shape{.rows = 8, .length = 512};
   ModelConfig config = model_preset("llama-tiny");
   config.layers = 12;
   const auto activations = [&](Precision precision) {
-    return Transformer(config, shape, {.precision = precision}, *backend).plan().bytes_in_arena()[3];
+    return Transformer(config, shape, {.precision = precision}, *device).plan().bytes_in_arena()[3];
   };
   EXPECT_LT(activations(Precision::Fp8), activations(Precision::Bf16));
 }
 
 TEST(Memory, LargestBatchFitsAndOneMoreDoesNot) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const std::unique_ptr<Device> device = make_cpu_device(1);
   const ModelConfig config = two_layers("gpt2-tiny");
   const Numerics numerics{.precision = Precision::Bf16};
   RunShape shape{.rows = 1, .length = 128};
   const auto peak = [&](int64_t rows) {
     shape.rows = rows;
-    return Transformer(config, shape, numerics, *backend).plan().peak_bytes();
+    return Transformer(config, shape, numerics, *device).plan().peak_bytes();
   };
   const int64_t limit = peak(13) + 1000;
-  EXPECT_EQ(largest_batch(config, shape, numerics, *backend, limit), 13);
-  EXPECT_EQ(largest_batch(config, shape, numerics, *backend, peak(1) - 1), 0);
+  EXPECT_EQ(largest_batch(config, shape, numerics, *device, limit), 13);
+  EXPECT_EQ(largest_batch(config, shape, numerics, *device, peak(1) - 1), 0);
 }
 
 // The state of a weight in bytes: bf16, remainder, moments.
 TEST(Memory, OptimizerStateTakesWhatItSays) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const std::unique_ptr<Device> device = make_cpu_device(1);
   const ModelConfig config = model_preset("llama-tiny");
   const auto optimizer_bytes = [&](DType moments, bool stochastic) {
     const Numerics numerics{
         .precision = Precision::Bf16, .moments = moments, .stochastic_weights = stochastic};
-    const Transformer model(config, {.rows = 1, .length = 64}, numerics, *backend);
+    const Transformer model(config, {.rows = 1, .length = 64}, numerics, *device);
     return static_cast<double>(model.plan().bytes(MemoryCategory::Optimizer));
   };
   const auto weights = static_cast<double>(config.parameter_count());

@@ -25,7 +25,7 @@ class Tracked {
   static constexpr int64_t kRows = 128, kCols = 256;
 
   explicit Tracked(Fp8Config config, Role role = Role::Input)
-      : backend_(make_cpu_backend(1)), table_(std::move(config)) {
+      : device_(make_cpu_device(1)), table_(std::move(config)) {
     index_ = table_.add("layers.0.mlp.up.input", role);
     table_.plan(planner_);
     const QuantizeRule rule = quantize_rule(table_.config(), role);
@@ -42,10 +42,10 @@ class Tracked {
     planner_.add(workspace_, "workspace", DType::U8, {1 << 16}, MemoryCategory::Workspace,
                  Lifetime::always());
     planner_.finish();
-    memory_ = backend_->allocate(planner_.plan().peak_bytes());
+    memory_ = device_->allocate(planner_.plan().peak_bytes());
     planner_.bind(memory_.get());
-    backend_->set_workspace(workspace_);
-    table_.initialise(*backend_);
+    device_->ops().set_workspace(workspace_);
+    table_.initialise(*device_);
     tensor_.rule = rule;
     tensor_.slot = table_.slot(index_);
   }
@@ -53,15 +53,15 @@ class Tracked {
   // One optimizer step in which the tensor has these values.
   void step(const std::vector<float>& values) {
     quantize(values);
-    table_.end_step(*backend_, ++steps_);
+    table_.end_step(*device_, ++steps_);
   }
 
   void quantize(const std::vector<float>& values) {
     tensor_.rule.delayed = table_.config().recipe == Fp8Recipe::Delayed && !table_.calibrating();
     tensor_.stats = table_.stats(index_);
-    table_.clear_stats(*backend_);
+    table_.clear_stats(*device_);
     values_ = values;
-    backend_->quantize({.dense = {values_.data(), DType::F32, {kRows, kCols}}, .fp8 = &tensor_});
+    device_->ops().quantize({.dense = {values_.data(), DType::F32, {kRows, kCols}}, .fp8 = &tensor_});
     table_.end_calibration();
   }
 
@@ -83,22 +83,22 @@ class Tracked {
   }
 
   void restore_from(const Tracked& other) {
-    table_.restore(*backend_, other.table_.save(*other.backend_));
+    table_.restore(*device_, other.table_.save(*other.device_));
     steps_ = other.steps_;
   }
 
   const ScaleSlot& slot() const { return *table_.slot(index_); }
-  ScaleTable::Report report() const { return table_.reports(*backend_).at(0); }
-  std::vector<std::byte> state() const { return table_.save(*backend_); }
+  ScaleTable::Report report() const { return table_.reports(*device_).at(0); }
+  std::vector<std::byte> state() const { return table_.save(*device_); }
   std::vector<uint8_t> codes() const {
     const auto view = tensor_.rowwise.codes.span<uint8_t>();
     return {view.begin(), view.end()};
   }
   ScaleTable& table() { return table_; }
-  Backend& backend() const { return *backend_; }
+  Device& device() const { return *device_; }
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   ScaleTable table_;
   BufferPlanner planner_;
   std::shared_ptr<void> memory_;
@@ -261,7 +261,7 @@ TEST(Outlier, DelayedSaturatesCountsAndRecoversWhenTheHistoryForgets) {
         ASSERT_NEAR(back[i], values[i], std::fabs(values[i]) / 16 + 0x1p-10f / 256) << i;
       }
     }
-    tensor.table().end_step(tensor.backend(), 4);
+    tensor.table().end_step(tensor.device(), 4);
     EXPECT_EQ(tensor.slot().scale_rowwise, 0.25f);
     EXPECT_EQ(steps_to_recover(tensor, 2000), length);
   }
@@ -396,14 +396,14 @@ struct Table {
     for (const std::string& name : names) table.add(name, Role::Input);
     table.plan(planner);
     planner.finish();
-    memory = backend->allocate(std::max<int64_t>(planner.plan().peak_bytes(), 1));
+    memory = device->allocate(std::max<int64_t>(planner.plan().peak_bytes(), 1));
     planner.bind(memory.get());
-    table.initialise(*backend);
+    table.initialise(*device);
   }
-  void restore(const std::vector<std::byte>& state) { table.restore(*backend, state); }
-  std::vector<std::byte> save() { return table.save(*backend); }
+  void restore(const std::vector<std::byte>& state) { table.restore(*device, state); }
+  std::vector<std::byte> save() { return table.save(*device); }
 
-  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  std::unique_ptr<Device> device = make_cpu_device(1);
   BufferPlanner planner;
   ScaleTable table;
   std::shared_ptr<void> memory;
@@ -414,7 +414,7 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
   const std::vector<std::string> names = {"layers.0.mlp.up.input", "layers.0.mlp.down.input"};
   Table source(config, names);
   for (int i = 0; i < 2; ++i) source.table.slot(i)->amax = 3.0f;
-  source.table.end_step(*source.backend, 1);
+  source.table.end_step(*source.device, 1);
   const std::vector<std::byte> good = source.save();
 
   const auto refused = [](Table& table, const std::vector<std::byte>& state, const std::string& message) {
@@ -463,7 +463,7 @@ TEST(SaveRestore, AModelWithoutFp8HasAnEmptyState) {
   Table other(config_of(Fp8Recipe::Delayed), {});
   other.restore(none.save());
   EXPECT_EQ(other.save(), none.save());
-  EXPECT_TRUE(none.table.reports(*none.backend).empty());
+  EXPECT_TRUE(none.table.reports(*none.device).empty());
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ void write_file(const std::string& folder, const std::string& name, const std::f
 
 RandomModel::RandomModel(const ModelConfig& model, DType dtype, uint64_t seed)
     : config(model),
-      backend(make_cpu_backend(1)),
+      device(make_cpu_device(1)),
       parameters(config, {.weight = dtype}, dtype == DType::BF16, planner),
       dtype_(dtype) {
   planner.finish();
-  memory = backend->allocate(planner.plan().peak_bytes());
+  memory = device->allocate(planner.plan().peak_bytes());
   planner.bind(memory.get());
-  parameters.initialise(*backend, seed);
+  parameters.initialise(*device, seed);
 }
 
 SafeDType RandomModel::stored() const {
@@ -36,7 +36,7 @@ SafeDType RandomModel::stored() const {
 void RandomModel::write_folder(const std::string& folder) {
   write_file(folder, "config.json", [&](Sink& sink) { sink.append(to_hf_config(config, dtype_)); });
   write_file(folder, "model.safetensors",
-             [&](Sink& sink) { save_hf_weights(sink, *backend, parameters, stored()); });
+             [&](Sink& sink) { save_hf_weights(sink, *device, parameters, stored()); });
 }
 
 Checkpoint RandomModel::save(CheckpointStore& store, int64_t step, double loss, bool best) {
@@ -45,7 +45,7 @@ Checkpoint RandomModel::save(CheckpointStore& store, int64_t step, double loss, 
       [&](CheckpointWriter& writer) {
         writer.file("config.json", [&](Sink& sink) { sink.append(to_hf_config(config, dtype_)); });
         writer.file("model.safetensors",
-                    [&](Sink& sink) { save_hf_weights(sink, *backend, parameters, stored()); });
+                    [&](Sink& sink) { save_hf_weights(sink, *device, parameters, stored()); });
         writer.file("train_config.yaml", [](Sink& sink) { sink.append("tokenizer: bytes\n"); });
         if (dtype_ != DType::BF16) return;
         writer.file("optimizer.safetensors", [&](Sink& sink) {
@@ -65,14 +65,14 @@ Checkpoint RandomModel::save(CheckpointStore& store, int64_t step, double loss, 
 }
 
 std::vector<float> RandomModel::exact(const std::string& parameter) {
-  return ParameterSet::weight_values(*backend, parameters[parameter]);
+  return ParameterSet::weight_values(*device, parameters[parameter]);
 }
 
 void write_golden_folder(const std::string& name, const std::string& folder) {
   const GoldenModel golden(name);
   RandomModel model(golden.config, DType::F32);
   HfWeights([&](std::string_view tensor) { return golden.file.find(tensor); }, name, "weights.")
-      .load(*model.backend, model.parameters);
+      .load(*model.device, model.parameters);
   model.write_folder(folder);
 }
 

@@ -19,7 +19,7 @@ struct RandomModel {
   std::vector<float> exact(const std::string& parameter);
 
   ModelConfig config;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   BufferPlanner planner;
   ParameterSet parameters;
   std::shared_ptr<void> memory;

@@ -96,9 +96,9 @@ std::vector<uint8_t> to_bytes(DType dtype, const std::vector<double>& data) {
   return bytes;
 }
 
-std::vector<uint8_t> download(Backend& backend, const Tensor& x) {
+std::vector<uint8_t> download(Device& device, const Tensor& x) {
   std::vector<uint8_t> bytes(x ? static_cast<size_t>(x.bytes()) : 0);
-  if (x) backend.copy_to_host(bytes.data(), x);
+  if (x) device.copy_to_host(bytes.data(), x);
   return bytes;
 }
 
@@ -116,13 +116,13 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
 
 Tensor OpRun::upload(DType dtype, const Shape& shape, const std::vector<double>& data) {
   Tensor result{nullptr, dtype, shape};
-  memory_.push_back(backend_.allocate(result.bytes()));
+  memory_.push_back(device_.allocate(result.bytes()));
   result.data = memory_.back().get();
-  backend_.copy_to_device(result, to_bytes(dtype, data).data());
+  device_.copy_to_device(result, to_bytes(dtype, data).data());
   return result;
 }
 
-OpRun::OpRun(Backend& backend, const OpCase& op_case, uint64_t seed) : backend_(backend), op_case_(op_case) {
+OpRun::OpRun(Device& device, const OpCase& op_case, uint64_t seed) : device_(device), op_case_(op_case) {
   const auto count = [](const Shape& shape) { return static_cast<size_t>(shape.numel()); };
   for (size_t i = 0; i < op_case.inputs.size(); ++i) {
     const Value& input = op_case.inputs[i];
@@ -155,21 +155,21 @@ OpRun::OpRun(Backend& backend, const OpCase& op_case, uint64_t seed) : backend_(
   WorkspaceNeeds needs = op_case.needs;
   needs.gemms = op_case.gemms;
   needs.dtype = op_case.dtype;
-  Tensor workspace{nullptr, DType::U8, {backend.workspace_bytes(needs)}};
-  memory_.push_back(backend.allocate(workspace.bytes()));
+  Tensor workspace{nullptr, DType::U8, {device.workspace_bytes(needs)}};
+  memory_.push_back(device.allocate(workspace.bytes()));
   workspace.data = memory_.back().get();
-  backend.set_workspace(workspace);
+  device.ops().set_workspace(workspace);
 }
 
 OpResult OpRun::result() {
-  backend_.synchronize();
+  device_.synchronize();
   OpResult result;
   for (const Tensor& x : args_.out) {
-    result.output_bytes.push_back(download(backend_, x));
+    result.output_bytes.push_back(download(device_, x));
     result.outputs.push_back(to_doubles(x.dtype, result.output_bytes.back()));
   }
   for (const Tensor& x : args_.grad) {
-    result.gradient_bytes.push_back(download(backend_, x));
+    result.gradient_bytes.push_back(download(device_, x));
     result.gradients.push_back(to_doubles(x.dtype, result.gradient_bytes.back()));
   }
   return result;

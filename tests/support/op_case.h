@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet::test {
 
@@ -48,8 +48,8 @@ struct OpCase {
   std::string name;
   std::vector<Value> inputs;
   std::vector<Output> outputs;
-  std::function<void(Backend&, Args&)> forward;
-  std::function<void(Backend&, Args&)> backward;      // absent where there is none; runs after forward
+  std::function<void(Device&, Args&)> forward;
+  std::function<void(Device&, Args&)> backward;       // absent where there is none; runs after forward
   std::function<Arrays(const Arrays& in)> reference;  // outputs
   std::optional<double> upstream_value;               // instead of random weights in the loss
   WorkspaceNeeds needs;                               // without gemms
@@ -73,11 +73,11 @@ struct OpResult {
 // Memory of a backend with a case's tensors in it, for running it once or many times.
 class OpRun {
  public:
-  OpRun(Backend& backend, const OpCase& op_case, uint64_t seed = 1);
+  OpRun(Device& device, const OpCase& op_case, uint64_t seed = 1);
 
-  void forward() { op_case_.forward(backend_, args_); }
+  void forward() { op_case_.forward(device_, args_); }
   void backward() {
-    if (op_case_.backward) op_case_.backward(backend_, args_);
+    if (op_case_.backward) op_case_.backward(device_, args_);
   }
   OpResult result();
   // The weights of the outputs in the loss, and what gradients that accumulate held before.
@@ -87,7 +87,7 @@ class OpRun {
  private:
   Tensor upload(DType dtype, const Shape& shape, const std::vector<double>& data);
 
-  Backend& backend_;
+  Device& device_;
   const OpCase& op_case_;
   Args args_;
   Arrays upstream_, initial_;

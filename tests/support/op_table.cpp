@@ -25,11 +25,11 @@ OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant varia
   op.add_input("c_before", c_dtype, {m, n}, normal(m * n, c_dtype, 3));
   op.add_input("bias", c_dtype, {n}, normal(n, c_dtype, 4));
   op.add_output("c", c_dtype, {m, n});
-  op.forward = [=](Backend& backend, Args& args) {
+  op.forward = [=](Device& device, Args& args) {
     GemmOptions options{.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .bias = {}};
     if (bias) options.bias = args.in[3];
-    if (accumulate) backend.copy(args.out[0], args.in[2]);
-    backend.gemm(args.out[0], args.in[0], args.in[1], options);
+    if (accumulate) device.copy(args.out[0], args.in[2]);
+    device.ops().gemm(args.out[0], args.in[0], args.in[1], options);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> c(at(m * n));
@@ -58,13 +58,13 @@ OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, b
   op.add_input("tokens", DType::I32, {rows}, fixed(ids(rows, vocab, 3)));
   op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 4)));
   op.add_output("x", dtype, {rows, width});
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.embedding_forward(args.out[0], args.in[2], args.in[3], args.in[0],
-                              has_positions ? args.in[1] : Tensor{});
+  op.forward = [=](Device& device, Args& args) {
+    device.ops().embedding_forward(args.out[0], args.in[2], args.in[3], args.in[0],
+                                   has_positions ? args.in[1] : Tensor{});
   };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.embedding_backward(args.grad[0], has_positions ? args.grad[1] : Tensor{}, args.upstream[0],
-                               args.in[2], args.in[3]);
+  op.backward = [=](Device& device, Args& args) {
+    device.ops().embedding_backward(args.grad[0], has_positions ? args.grad[1] : Tensor{}, args.upstream[0],
+                                    args.in[2], args.in[3]);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> x(at(rows * width));
@@ -102,20 +102,20 @@ OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool h
   op.add_output("residual", dtype, {rows, width});
   op.add_output("mean", DType::F32, {rows}, false);
   op.add_output("inv", DType::F32, {rows}, false);
-  op.forward = [=](Backend& backend, Args& args) {
-    if (!has_delta) backend.copy(args.out[1], args.in[0]);
-    if (!layer_norm) backend.zero(args.out[2]);
-    backend.norm_forward(kind, operand(args.out[0]), has_delta ? args.out[1] : Tensor{},
-                         layer_norm ? args.out[2] : Tensor{}, args.out[3], args.in[0],
-                         has_delta ? args.in[1] : Tensor{}, args.in[2], layer_norm ? args.in[3] : Tensor{},
-                         epsilon);
+  op.forward = [=](Device& device, Args& args) {
+    if (!has_delta) device.copy(args.out[1], args.in[0]);
+    if (!layer_norm) device.zero(args.out[2]);
+    device.ops().norm_forward(kind, operand(args.out[0]), has_delta ? args.out[1] : Tensor{},
+                              layer_norm ? args.out[2] : Tensor{}, args.out[3], args.in[0],
+                              has_delta ? args.in[1] : Tensor{}, args.in[2],
+                              layer_norm ? args.in[3] : Tensor{}, epsilon);
   };
-  op.backward = [=](Backend& backend, Args& args) {
+  op.backward = [=](Device& device, Args& args) {
     // The gradient of the residual stream comes in through the buffer that backward adds to.
-    backend.copy(args.grad[0], args.upstream[1]);
-    backend.norm_backward(kind, operand(args.grad[0]), args.grad[2], layer_norm ? args.grad[3] : Tensor{},
-                          args.upstream[0], args.out[1], layer_norm ? args.out[2] : Tensor{}, args.out[3],
-                          args.in[2]);
+    device.copy(args.grad[0], args.upstream[1]);
+    device.ops().norm_backward(kind, operand(args.grad[0]), args.grad[2],
+                               layer_norm ? args.grad[3] : Tensor{}, args.upstream[0], args.out[1],
+                               layer_norm ? args.out[2] : Tensor{}, args.out[3], args.in[2]);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> y(at(rows * width)), residual(at(rows * width)), mean(at(rows)), inv(at(rows));
@@ -149,11 +149,11 @@ OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t
   op.needs.width = in_width;
   op.add_gradient_input("x", dtype, {rows, in_width}, normal(rows * in_width, dtype, 1, 3.0), false);
   op.add_output("h", dtype, {rows, width});
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.activation_forward(activation, operand(args.out[0]), args.in[0]);
+  op.forward = [=](Device& device, Args& args) {
+    device.ops().activation_forward(activation, operand(args.out[0]), args.in[0]);
   };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.activation_backward(activation, operand(args.grad[0]), args.upstream[0], args.in[0]);
+  op.backward = [=](Device& device, Args& args) {
+    device.ops().activation_backward(activation, operand(args.grad[0]), args.upstream[0], args.in[0]);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> h(at(rows * width));
@@ -185,12 +185,12 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   op.add_output("loss", DType::F32, {rows});
   op.add_output("penalty", DType::F32, {rows});
   op.add_output("correct", DType::I32, {rows}, false);
-  const auto run = [=](Backend& backend, Args& args, const Tensor& gradient) {
-    backend.cross_entropy(operand(gradient), args.out[0], args.out[1], args.out[2], args.in[0], args.in[1],
-                          options);
+  const auto run = [=](Device& device, Args& args, const Tensor& gradient) {
+    device.ops().cross_entropy(operand(gradient), args.out[0], args.out[1], args.out[2], args.in[0],
+                               args.in[1], options);
   };
-  op.forward = [=](Backend& backend, Args& args) { run(backend, args, {}); };
-  op.backward = [=](Backend& backend, Args& args) { run(backend, args, args.grad[0]); };
+  op.forward = [=](Device& device, Args& args) { run(device, args, {}); };
+  op.backward = [=](Device& device, Args& args) { run(device, args, args.grad[0]); };
   op.reference = [=](const Arrays& in) {
     std::vector<double> loss(at(rows)), extra(at(rows)), correct(at(rows));
     const double weight = static_cast<double>(options.penalty_weight), n = static_cast<double>(vocab);
@@ -228,12 +228,12 @@ OpCase sums_case(DType dtype, int64_t rows, int64_t width) {
   op.add_output("column_sum", DType::F32, {width});
   op.add_output("total", DType::F32, {1});
   op.add_output("norm", DType::F32, {2});
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.copy(args.out[0], args.in[1]);
-    backend.add_column_sum(args.out[0], args.in[0]);
-    backend.sum(args.out[1], args.in[0]);
+  op.forward = [=](Device& device, Args& args) {
+    device.copy(args.out[0], args.in[1]);
+    device.ops().add_column_sum(args.out[0], args.in[0]);
+    device.ops().sum(args.out[1], args.in[0]);
     const Tensor gradients[] = {args.in[0], args.in[2]};
-    backend.grad_norm(args.out[2], gradients, 0.5f, {});
+    device.ops().grad_norm(args.out[2], gradients, 0.5f, {});
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> columns = in[1];

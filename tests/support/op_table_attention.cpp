@@ -23,13 +23,13 @@ OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
   op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
   op.add_input("table", DType::F32, {positions, depth}, fixed(table));
   op.add_output("qkv_rotated", dtype, {rows, width});
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.copy(args.out[0], args.in[0]);
-    backend.rope_forward(args.out[0], args.in[1], args.in[2], shape);
+  op.forward = [=](Device& device, Args& args) {
+    device.copy(args.out[0], args.in[0]);
+    device.ops().rope_forward(args.out[0], args.in[1], args.in[2], shape);
   };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.copy(args.grad[0], args.upstream[0]);
-    backend.rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
+  op.backward = [=](Device& device, Args& args) {
+    device.copy(args.grad[0], args.upstream[0]);
+    device.ops().rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> out = in[0];
@@ -71,13 +71,13 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
   op.add_output("out", dtype, {tokens, shape.out_width()});
   op.add_output("lse", DType::F32, {shape.heads, tokens}, false);
   const auto count = static_cast<int64_t>(lengths.size());
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.attention_forward(operand(args.out[0]), args.out[1], args.in[0], {args.in[1], count, longest},
-                              shape);
+  op.forward = [=](Device& device, Args& args) {
+    device.ops().attention_forward(operand(args.out[0]), args.out[1], args.in[0],
+                                   {args.in[1], count, longest}, shape);
   };
-  op.backward = [=](Backend& backend, Args& args) {
-    backend.attention_backward(args.grad[0], args.upstream[0], args.in[0], args.out[0], args.out[1],
-                               {args.in[1], count, longest}, shape);
+  op.backward = [=](Device& device, Args& args) {
+    device.ops().attention_backward(args.grad[0], args.upstream[0], args.in[0], args.out[0], args.out[1],
+                                    {args.in[1], count, longest}, shape);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> out(at(tokens * shape.out_width())), lse(at(shape.heads * tokens));
@@ -144,11 +144,11 @@ OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengt
   op.add_output("out", dtype, {tokens, shape.out_width()}, false);
   op.add_output("keys", dtype, {sequences, capacity, cache_width}, false);
   op.add_output("values", dtype, {sequences, capacity, cache_width}, false);
-  op.forward = [=](Backend& backend, Args& args) {
-    backend.copy(args.out[1], args.in[1]);
-    backend.copy(args.out[2], args.in[2]);
-    backend.attention_decode(args.out[0], {args.out[1], args.out[2]}, args.in[0], args.in[3], args.in[4],
-                             longest, shape);
+  op.forward = [=](Device& device, Args& args) {
+    device.copy(args.out[1], args.in[1]);
+    device.copy(args.out[2], args.in[2]);
+    device.ops().attention_decode(args.out[0], {args.out[1], args.out[2]}, args.in[0], args.in[3], args.in[4],
+                                  longest, shape);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> out(at(tokens * shape.out_width())), keys = in[1], values = in[2];

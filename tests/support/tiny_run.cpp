@@ -35,7 +35,7 @@ ModelConfig two_layers(const char* preset) {
 }
 
 TinyRun::TinyRun(const TinyRunOptions& o)
-    : backend(o.cuda ? make_cuda_backend({.deterministic = true}) : make_cpu_backend(o.threads)) {
+    : device(o.cuda ? make_cuda_device({.deterministic = true}) : make_cpu_device(o.threads)) {
   const RunShape shape{.rows = o.rows,
                        .length = o.length,
                        .checkpointing = o.checkpointing,
@@ -45,14 +45,14 @@ TinyRun::TinyRun(const TinyRunOptions& o)
                           .fp8 = o.fp8,
                           .moments = o.moments,
                           .stochastic_weights = o.stochastic_weights};
-  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *backend);
+  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device);
   model->allocate();
-  model->parameters().initialise(*backend, 7);
+  model->parameters().initialise(*device, 7);
   model->weights_changed();
   batches = std::make_unique<RandomBatches>(o.rows, o.length, model->config().vocab, 11, o.masked_every);
   const OptimizerOptions optimizer{
       .schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-3, .max_steps = 1000, .min_lr_ratio = 1}};
-  runner = std::make_unique<StepRunner>(*model, *backend, *batches, o.accumulation, optimizer, o.penalty);
+  runner = std::make_unique<StepRunner>(*model, *device, *batches, o.accumulation, optimizer, o.penalty);
 }
 
 std::vector<StepResult> TinyRun::steps(int count) {
@@ -64,7 +64,7 @@ std::vector<StepResult> TinyRun::steps(int count) {
 std::vector<float> TinyRun::weights() {
   std::vector<float> all;
   for (const Parameter& parameter : model->parameters().all()) {
-    const std::vector<float> values = ParameterSet::weight_values(*backend, parameter);
+    const std::vector<float> values = ParameterSet::weight_values(*device, parameter);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;

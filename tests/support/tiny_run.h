@@ -49,7 +49,7 @@ class TinyRun {
   // All weights as exact fp32 values, one after another.
   std::vector<float> weights();
 
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::unique_ptr<Transformer> model;
   std::unique_ptr<RandomBatches> batches;
   std::unique_ptr<StepRunner> runner;

@@ -92,7 +92,7 @@ TEST(Fp8Stats, EveryQuantisedTensorHasEveryField) {
       TinyRun run({.precision = Precision::Fp8, .fp8 = {.recipe = recipe, .head = head}});
       run.step();
       run.runner->train_step(run.done++, true);
-      const auto json = nlohmann::json::parse(fp8_stats_json(run.model->scales().reports(*run.backend)));
+      const auto json = nlohmann::json::parse(fp8_stats_json(run.model->scales().reports(*run.device)));
       EXPECT_EQ(json.size(), head ? 27u : 24u);  // input, weight and gradient of four Linears in two layers
       for (const auto& [name, entry] : json.items()) {
         SCOPED_TRACE(name);
@@ -117,7 +117,7 @@ TEST(Fp8Stats, CountTheLastStepAloneAndAllOfIt) {
   TinyRun run({.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current}, .accumulation = 2});
   for (int i = 0; i < 2; ++i) {
     run.runner->train_step(run.done++, true);
-    for (const ScaleTable::Report& r : run.model->scales().reports(*run.backend)) {
+    for (const ScaleTable::Report& r : run.model->scales().reports(*run.device)) {
       if (!r.name.starts_with("layers.1.mlp.down.")) continue;
       const bool weight = r.name.ends_with("weight");  // once a step; the others in both micro-batches
       const double width = r.name.ends_with("gradient") ? 128 : 384;

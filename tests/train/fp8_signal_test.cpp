@@ -12,14 +12,14 @@ namespace {
 
 using Named = std::map<std::string, std::vector<float>>;  // "layers.0.mlp.up output"
 
-std::vector<float> values_of(Backend& backend, Tensor tensor) {
+std::vector<float> values_of(Device& device, Tensor tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype == DType::F32) {
-    backend.copy_to_host(values.data(), tensor);
+    device.copy_to_host(values.data(), tensor);
     return values;
   }
   std::vector<Bf16> narrow_values(values.size());
-  backend.copy_to_host(narrow_values.data(), tensor);
+  device.copy_to_host(narrow_values.data(), tensor);
   std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
                  [](Bf16 x) { return to_float(x); });
   return values;
@@ -30,10 +30,10 @@ constexpr RunShape kShape{.rows = 4, .length = 128};
 
 // Outputs and weight gradients of all Linears, from one micro-batch through the whole model and back.
 Named one_step(const Numerics& numerics) {
-  const auto backend = make_cpu_backend(1);
-  Transformer model(kModel, kShape, numerics, *backend);
+  const auto device = make_cpu_device(1);
+  Transformer model(kModel, kShape, numerics, *device);
   model.allocate();
-  model.parameters().initialise(*backend, 7);
+  model.parameters().initialise(*device, 7);
   model.weights_changed();
   RandomBatches batches(kShape.rows, kShape.length, model.config().vocab, 11);
   Batch batch;
@@ -43,13 +43,13 @@ Named one_step(const Numerics& numerics) {
 
   Named result;
   for (const Linear* linear : model.linears()) {
-    result[linear->site().name + " weight gradient"] = values_of(*backend, linear->weight().gradient);
+    result[linear->site().name + " weight gradient"] = values_of(*device, linear->weight().gradient);
   }
   // Backward has taken the memory of the last residual: forward once more, to the same bits.
   model.forward_loss({}, true);
   const auto difference = [&](Tensor after, Tensor before) {
-    std::vector<float> values = values_of(*backend, after);
-    const std::vector<float> base = values_of(*backend, before);
+    std::vector<float> values = values_of(*device, after);
+    const std::vector<float> base = values_of(*device, before);
     for (size_t i = 0; i < values.size(); ++i) values[i] -= base[i];
     return values;
   };
@@ -57,8 +57,8 @@ Named one_step(const Numerics& numerics) {
   for (size_t l = 0; l < blocks.size(); ++l) {
     const Block& b = blocks[l];
     const Tensor after = l + 1 < blocks.size() ? blocks[l + 1].residual_in : model.final_residual();
-    result[b.qkv.site().name + " output"] = values_of(*backend, b.qkv_out);
-    result[b.up.site().name + " output"] = values_of(*backend, b.up_out);
+    result[b.qkv.site().name + " output"] = values_of(*device, b.qkv_out);
+    result[b.up.site().name + " output"] = values_of(*device, b.up_out);
     // These two are seen only in what they add to the residual.
     result[b.out.site().name + " output"] = difference(b.residual_mid, b.residual_in);
     result[b.down.site().name + " output"] = difference(after, b.residual_mid);
@@ -82,8 +82,8 @@ const Named& exact_step() {
 }
 
 std::vector<std::string> base_matrices() {
-  const auto backend = make_cpu_backend(1);
-  const Transformer planned(kModel, kShape, {}, *backend);
+  const auto device = make_cpu_device(1);
+  const Transformer planned(kModel, kShape, {}, *device);
   std::vector<std::string> names;
   for (const Linear* linear : planned.linears()) {
     if (linear->site().kind == WorkKind::BaseMatrix) names.push_back(linear->site().name);

@@ -43,9 +43,9 @@ std::vector<double> numbers(const std::vector<StepResult>& results) {
   return values;
 }
 
-std::vector<std::byte> bytes_of(Backend& backend, Tensor tensor) {
+std::vector<std::byte> bytes_of(Device& device, Tensor tensor) {
   std::vector<std::byte> bytes(tensor ? static_cast<size_t>(tensor.bytes()) : 0);
-  if (tensor) backend.copy_to_host(bytes.data(), tensor);
+  if (tensor) device.copy_to_host(bytes.data(), tensor);
   return bytes;
 }
 
@@ -56,11 +56,11 @@ void carry_over(TinyRun& from, TinyRun& to) {
   std::vector<Parameter>& target = to.model->parameters().all();
   for (size_t i = 0; i < source.size(); ++i) {
     for (const auto part : {&Parameter::weight, &Parameter::remainder, &Parameter::m, &Parameter::v}) {
-      const std::vector<std::byte> bytes = bytes_of(*from.backend, source[i].*part);
-      if (!bytes.empty()) to.backend->copy_to_device(target[i].*part, bytes.data());
+      const std::vector<std::byte> bytes = bytes_of(*from.device, source[i].*part);
+      if (!bytes.empty()) to.device->copy_to_device(target[i].*part, bytes.data());
     }
   }
-  to.model->scales().restore(*to.backend, from.model->scales().save(*from.backend));
+  to.model->scales().restore(*to.device, from.model->scales().save(*from.device));
   to.model->weights_changed();
   to.batches->set_state(from.batches->state());
   to.done = from.done;
@@ -74,7 +74,7 @@ std::vector<std::byte> weight_copies(TinyRun& run) {
     if (!copies) continue;
     for (const QuantizedMatrix* copy : {&copies->rowwise, &copies->colwise}) {
       for (const Tensor& tensor : {copy->codes, copy->scales}) {
-        const std::vector<std::byte> bytes = bytes_of(*run.backend, tensor);
+        const std::vector<std::byte> bytes = bytes_of(*run.device, tensor);
         all.insert(all.end(), bytes.begin(), bytes.end());
       }
     }
@@ -107,12 +107,12 @@ TEST_P(EveryRecipe, AFreshRunContinuesBitForBit) {
     std::vector<double> actual = numbers(first.steps(saved_after));
     carry_over(first, second);
     EXPECT_EQ(weight_copies(second), weight_copies(first)) << "after " << saved_after;
-    EXPECT_EQ(second.model->scales().save(*second.backend), first.model->scales().save(*first.backend));
+    EXPECT_EQ(second.model->scales().save(*second.device), first.model->scales().save(*first.device));
     for (const double value : numbers(second.steps(6 - saved_after))) actual.push_back(value);
     EXPECT_EQ(actual, expected) << "after " << saved_after;
     EXPECT_EQ(second.weights(), whole.weights());
     EXPECT_EQ(weight_copies(second), weight_copies(whole));
-    EXPECT_EQ(second.model->scales().save(*second.backend), whole.model->scales().save(*whole.backend));
+    EXPECT_EQ(second.model->scales().save(*second.device), whole.model->scales().save(*whole.device));
   }
 }
 
@@ -123,7 +123,7 @@ TEST(DelayedState, WithoutItARunWouldDiffer) {
   first.steps(3);
   carry_over(first, second);
   carry_over(first, forgetful);
-  forgetful.model->scales().initialise(*forgetful.backend);
+  forgetful.model->scales().initialise(*forgetful.device);
   forgetful.model->weights_changed();
   EXPECT_NE(numbers(forgetful.steps(3)), numbers(second.steps(3)));
 }
@@ -139,11 +139,11 @@ TEST_P(EveryRecipe, EvaluationLeavesNoTrace) {
     for (int i = 0; i < 4; ++i) {
       Batch batch;
       held_out.next(batch);
-      const std::vector<std::byte> before = run.model->scales().save(*run.backend);
+      const std::vector<std::byte> before = run.model->scales().save(*run.device);
       run.model->load(host_view(batch));
       run.model->forward_loss({}, fp8);
       run.model->logits_at({3, 17});
-      EXPECT_EQ(run.model->scales().save(*run.backend), before) << "step " << i;
+      EXPECT_EQ(run.model->scales().save(*run.device), before) << "step " << i;
       for (const double value : numbers(run.steps(1))) actual.push_back(value);
     }
     EXPECT_EQ(actual, expected) << (fp8 ? "fp8" : "bf16");
@@ -183,16 +183,16 @@ TEST_P(EveryRecipe, ASkippedStepKeepsTheWeightsThatProductsSee) {
   run.steps(2);
   // Weights that have grown since their scales were set, so that the scales move in the step that is skipped.
   Linear& linear = *run.model->linears()[2];
-  std::vector<float> values = ParameterSet::weight_values(*run.backend, linear.weight());
+  std::vector<float> values = ParameterSet::weight_values(*run.device, linear.weight());
   for (float& value : values) value *= 1.5f;
-  ParameterSet::set_weight(*run.backend, linear.weight(), values);
+  ParameterSet::set_weight(*run.device, linear.weight(), values);
   run.model->weights_changed();
 
   Parameter& gain = run.model->parameters()["final_norm.gain"];
-  const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
+  const std::vector<float> good = ParameterSet::weight_values(*run.device, gain);
   std::vector<float> bad = good;
   bad[3] = std::numeric_limits<float>::infinity();
-  ParameterSet::set_weight(*run.backend, gain, bad);
+  ParameterSet::set_weight(*run.device, gain, bad);
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(run.step().skipped);
     const std::vector<float> seen = dequantised(linear, *linear.weight_fp8());
@@ -205,7 +205,7 @@ TEST_P(EveryRecipe, ASkippedStepKeepsTheWeightsThatProductsSee) {
     // e4m3 gives some 31 dB; codes and scales that do not belong together, 10.
     EXPECT_GT(10 * std::log10(signal / noise), 25) << "skipped step " << i + 1;
   }
-  ParameterSet::set_weight(*run.backend, gain, good);
+  ParameterSet::set_weight(*run.device, gain, good);
   EXPECT_FALSE(run.step().skipped);
 }
 

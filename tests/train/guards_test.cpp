@@ -84,14 +84,14 @@ TEST(AllFinite, FindsOneBadValueAmongMany) {
 TEST(NonFiniteGradients, TheUppermostLayerIsNamed) {
   TinyRun run({.precision = Precision::Bf16});
   run.step();
-  EXPECT_EQ(describe_nonfinite_gradients(*run.backend, run.model->parameters()), "");
+  EXPECT_EQ(describe_nonfinite_gradients(*run.device, run.model->parameters()), "");
   for (const char* name : {"layers.0.mlp.up.weight", "layers.1.attention.out.weight"}) {
     Tensor gradient = run.model->parameters()[name].gradient;
     std::vector<float> values(static_cast<size_t>(gradient.numel()), std::nanf(""));
     ASSERT_EQ(gradient.dtype, DType::F32);
-    run.backend->copy_to_device(gradient, values.data());
+    run.device->copy_to_device(gradient, values.data());
   }
-  const std::string text = describe_nonfinite_gradients(*run.backend, run.model->parameters());
+  const std::string text = describe_nonfinite_gradients(*run.device, run.model->parameters());
   EXPECT_NE(text.find("2 of "), std::string::npos) << text;
   EXPECT_NE(text.find("layers.1.attention.out.weight"), std::string::npos) << text;
 }
@@ -102,18 +102,18 @@ TEST(SkippedStep, ChangesNothing) {
     TinyRun run({.precision = precision});
     run.steps(2);
     Parameter& gain = run.model->parameters()["final_norm.gain"];
-    const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
-    ParameterSet::set_weight(*run.backend, gain, std::vector<float>(good.size(), 3e38f));
+    const std::vector<float> good = ParameterSet::weight_values(*run.device, gain);
+    ParameterSet::set_weight(*run.device, gain, std::vector<float>(good.size(), 3e38f));
     const auto state = [&] {
       std::vector<std::vector<float>> values = {run.weights()};
       for (const Parameter& parameter : run.model->parameters().all()) {
         for (const Tensor& moment : {parameter.m, parameter.v}) {
           values.emplace_back(static_cast<size_t>(moment.numel()));
-          run.backend->copy_to_host(values.back().data(), moment);
+          run.device->copy_to_host(values.back().data(), moment);
         }
       }
       values.emplace_back();
-      for (const auto& report : run.model->scales().reports(*run.backend)) {
+      for (const auto& report : run.model->scales().reports(*run.device)) {
         values.back().push_back(static_cast<float>(report.scale));
       }
       return values;
@@ -122,21 +122,21 @@ TEST(SkippedStep, ChangesNothing) {
     const StepResult bad = run.step();
     EXPECT_TRUE(bad.skipped) << bad.loss << " " << bad.grad_norm;
     EXPECT_EQ(state(), before);
-    ParameterSet::set_weight(*run.backend, gain, good);
+    ParameterSet::set_weight(*run.device, gain, good);
     EXPECT_FALSE(run.step().skipped);
   }
 }
 
 TEST(GradNorm, IsNotFiniteWhereTheLossIsNot) {
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   float gradient[3] = {1, 2, 2}, result[2], sums[2] = {5, 0};
   const Tensor tensor{gradient, DType::F32, {3}};
-  const auto memory = backend->allocate(1 << 20);
-  backend->set_workspace({memory.get(), DType::U8, {1 << 20}});
-  backend->grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
+  const auto memory = device->allocate(1 << 20);
+  device->ops().set_workspace({memory.get(), DType::U8, {1 << 20}});
+  device->ops().grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
   EXPECT_EQ(result[0], 3.0f);
   sums[0] = std::numeric_limits<float>::infinity();
-  backend->grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
+  device->ops().grad_norm({result, DType::F32, {2}}, {&tensor, 1}, 0, {sums, DType::F32, {2}});
   EXPECT_TRUE(std::isnan(result[0]));
 }
 

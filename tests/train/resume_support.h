@@ -75,14 +75,14 @@ struct Resume : testing::Test {
     model.heads = 2;
     model.kv_heads = 1;
     model.ffn = 96;
-    const auto backend = make_cpu_backend(1);
+    const auto device = make_cpu_device(1);
     Transformer transformer(model, {.rows = 1, .length = 8, .training = false},
-                            {.precision = Precision::Fp32}, *backend);
+                            {.precision = Precision::Fp32}, *device);
     transformer.allocate();
-    transformer.parameters().initialise(*backend, 3);
+    transformer.parameters().initialise(*device, 3);
     std::ofstream(path + "/config.json") << to_hf_config(model, DType::F32);
     WritableFile file = posix_env().create(path + "/model.safetensors");
-    save_hf_weights(file, *backend, transformer.parameters(), SafeDType::F32);
+    save_hf_weights(file, *device, transformer.parameters(), SafeDType::F32);
     return path;
   }
 

@@ -114,18 +114,18 @@ TEST_F(Resume, ALastSaveThatFailsIsTriedAgainAndThenSaid) {
 
 // FAULTS 17: weights whose products overflow give no finite gradient; the run ends with its own code and its advice.
 TEST_F(Resume, ThreeStepsWithoutAFiniteGradientEndTheRun) {
-  const auto backend = make_cpu_backend(1);
+  const auto device = make_cpu_device(1);
   const std::string path = model_folder();
   Transformer model(read_hf_config(path), {.rows = 1, .length = 8, .training = false},
-                    {.precision = Precision::Fp32}, *backend);
+                    {.precision = Precision::Fp32}, *device);
   model.allocate();
-  model.parameters().initialise(*backend, 3);
+  model.parameters().initialise(*device, 3);
   Parameter& gain = model.parameters()["final_norm.gain"];
-  ParameterSet::set_weight(*backend, gain, std::vector<float>(64, 3e38f));
+  ParameterSet::set_weight(*device, gain, std::vector<float>(64, 3e38f));
   fs::create_directories(folder.path() + "/huge");
   fs::copy(path + "/config.json", folder.path() + "/huge/config.json");
   WritableFile file = posix_env().create(folder.path() + "/huge/model.safetensors");
-  save_hf_weights(file, *backend, model.parameters(), SafeDType::F32);
+  save_hf_weights(file, *device, model.parameters(), SafeDType::F32);
   Stderr log;
   EXPECT_EQ(train(config("huge", {{"model_name_or_path", (folder.path() + "/huge")}})), kExitNotFinite);
   const std::string said = log.text();

@@ -140,15 +140,15 @@ TEST(TrainStep, ANonFiniteGradientChangesNothing) {
   run.step();
   // An infinite gain makes the loss and every gradient NaN.
   Parameter& gain = run.model->parameters()["final_norm.gain"];
-  const std::vector<float> good = ParameterSet::weight_values(*run.backend, gain);
+  const std::vector<float> good = ParameterSet::weight_values(*run.device, gain);
   std::vector<float> bad = good;
   bad[3] = std::numeric_limits<float>::infinity();
-  ParameterSet::set_weight(*run.backend, gain, bad);
+  ParameterSet::set_weight(*run.device, gain, bad);
   const std::vector<float> before = run.weights();
   const StepResult result = run.step();
   EXPECT_TRUE(result.skipped);
   EXPECT_EQ(run.weights(), before);
-  ParameterSet::set_weight(*run.backend, gain, good);
+  ParameterSet::set_weight(*run.device, gain, good);
   EXPECT_FALSE(run.step().skipped);
 }
 

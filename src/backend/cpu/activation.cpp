@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/vector_math.h"
 
@@ -37,7 +37,7 @@ void require_shapes(std::string_view op, Activation activation, const Tensor& h,
 
 }  // namespace
 
-void CpuBackend::activation_forward(Activation activation, const Operand& h, Tensor x) {
+void CpuOps::activation_forward(Activation activation, const Operand& h, Tensor x) {
   require_shapes("activation_forward", activation, h.dense, x);
   const int64_t rows = h.dense.rows(), width = h.dense.cols();
   cpu::dispatch_real("activation_forward", x.dtype, [&]<class T>(T) {
@@ -64,7 +64,7 @@ void CpuBackend::activation_forward(Activation activation, const Operand& h, Ten
   finish(h);
 }
 
-void CpuBackend::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
+void CpuOps::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
   require_shapes("activation_backward", activation, dh, x);
   require(dx.dense.numel() == x.numel(), "[activation_backward] dx is {}, expected {}",
           dx.dense.shape.to_string(), x.shape.to_string());

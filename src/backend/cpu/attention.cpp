@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/vector_math.h"
 
@@ -72,8 +72,8 @@ int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionS
 
 using namespace cpu;  // NOLINT: this file is the CPU backend
 
-void CpuBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
-                                   const AttentionShape& shape) {
+void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                               const AttentionShape& shape) {
   constexpr std::string_view op = "attention_forward";
   const auto [starts, count] = check(op, qkv, lse, documents, shape);
   const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),
@@ -142,8 +142,8 @@ void CpuBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, c
   finish(out);
 }
 
-void CpuBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                                    const Documents& documents, const AttentionShape& shape) {
+void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                const Documents& documents, const AttentionShape& shape) {
   constexpr std::string_view op = "attention_backward";
   const auto [starts, count] = check(op, qkv, lse, documents, shape);
   const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace octet::cpu {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "backend/cpu/attention.h"
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/vector_math.h"
 
@@ -19,8 +19,8 @@ int64_t decode_workspace(int64_t max_length, const AttentionShape& shape, int th
 
 using namespace cpu;  // NOLINT: this file is the CPU backend
 
-void CpuBackend::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
-                                  Tensor positions, int64_t longest, const AttentionShape& shape) {
+void CpuOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
+                              Tensor positions, int64_t longest, const AttentionShape& shape) {
   constexpr std::string_view op = "attention_decode";
   require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0,
           "[{}] {} query heads do not share {} key heads of width {}", op, shape.heads, shape.kv_heads,

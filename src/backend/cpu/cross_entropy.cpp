@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/vector_math.h"
 
@@ -82,8 +82,8 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
 
 }  // namespace
 
-void CpuBackend::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                               Tensor logits, Tensor targets, const LossOptions& options) {
+void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
+                           Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr std::string_view op = "cross_entropy";
   const int64_t rows = logits.rows(), width = logits.cols();
   require(options.vocab > 0 && options.vocab <= width, "[{}] the vocabulary is {}, expected 1 to {}", op,

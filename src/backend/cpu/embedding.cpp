@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 
 namespace octet {
@@ -16,7 +16,7 @@ void require_ids(std::string_view what, const Tensor& ids, int64_t limit) {
 
 }  // namespace
 
-void CpuBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
+void CpuOps::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
   const int64_t rows = x.rows(), width = x.cols();
   require(tokens.numel() == rows, "[embedding] {} tokens for {} rows", tokens.numel(), rows);
   require(wte.cols() == width && wte.dtype == x.dtype,
@@ -83,7 +83,7 @@ void scatter_add(const cpu::Parallel& parallel, cpu::Scratch scratch, G* table, 
 
 }  // namespace
 
-void CpuBackend::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
+void CpuOps::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
   const int64_t rows = dx.rows(), width = dx.cols();
   const auto add = [&](Tensor table, Tensor ids, std::string_view what) {
     require(ids.numel() == rows && table.cols() == width, "[embedding] {}: {} ids for {} rows, table {}",

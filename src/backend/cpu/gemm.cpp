@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 
 namespace octet {
@@ -40,7 +40,7 @@ int64_t gemm_workspace(int64_t m, int64_t n, int64_t k, int threads, bool conver
 
 using cpu::Scratch;
 
-const float* CpuBackend::as_floats(const Tensor& x, Scratch& scratch) const {
+const float* CpuOps::as_floats(const Tensor& x, Scratch& scratch) const {
   if (x.dtype == DType::F32) return x.as<float>();
   const int64_t count = x.numel();
   float* result = scratch.take<float>(count);
@@ -51,14 +51,14 @@ const float* CpuBackend::as_floats(const Tensor& x, Scratch& scratch) const {
   return result;
 }
 
-void CpuBackend::store_floats(const Tensor& x, const float* values) const {
+void CpuOps::store_floats(const Tensor& x, const float* values) const {
   Bf16* out = x.as<Bf16>();
   parallel_.for_range(x.numel(), 1 << 15, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) out[i] = to_bf16(values[i]);
   });
 }
 
-const float* CpuBackend::dequantized(const QuantizedMatrix& x, Scratch& scratch) const {
+const float* CpuOps::dequantized(const QuantizedMatrix& x, Scratch& scratch) const {
   const int64_t rows = x.codes.rows(), depth = x.codes.cols();
   float* result = scratch.take<float>(rows * depth);
   const uint8_t* codes = x.codes.as<uint8_t>();
@@ -81,8 +81,7 @@ const float* CpuBackend::dequantized(const QuantizedMatrix& x, Scratch& scratch)
   return result;
 }
 
-void CpuBackend::multiply(const Tensor& c, const Product& product, const GemmOptions& options,
-                          Scratch& scratch) {
+void CpuOps::multiply(const Tensor& c, const Product& product, const GemmOptions& options, Scratch& scratch) {
   const auto [a, b, m, n, k, transpose_a, transpose_b, alpha] = product;
   const float* bias = nullptr;
   if (options.bias) {
@@ -130,7 +129,7 @@ void CpuBackend::multiply(const Tensor& c, const Product& product, const GemmOpt
   });
 }
 
-void CpuBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
+void CpuOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
   cpu::require_real("gemm", "a", a);
   cpu::require_dtype("gemm", "b", b, a.dtype);
   require(c.dtype == a.dtype || c.dtype == DType::F32, "[gemm] c is {}, expected {} or fp32",
@@ -148,8 +147,8 @@ void CpuBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) 
   multiply(c, product, options, space);
 }
 
-void CpuBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
-                          const GemmOptions& options) {
+void CpuOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                      const GemmOptions& options) {
   require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[gemm_fp8] operands are {} and {}, expected FP8",
           name_of(a.codes.dtype), name_of(b.codes.dtype));
   require(a.codes.dtype == DType::E4M3 || b.codes.dtype == DType::E4M3,

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 
 namespace octet {
@@ -35,8 +35,8 @@ void backward_row(T* __restrict dx, float* __restrict dgain, float* __restrict d
 
 }  // namespace
 
-void CpuBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
-                              Tensor x, Tensor delta, Tensor gain, Tensor bias, float epsilon) {
+void CpuOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
+                          Tensor delta, Tensor gain, Tensor bias, float epsilon) {
   constexpr std::string_view op = "norm_forward";
   const int64_t rows = x.rows(), width = x.cols();
   const bool layer_norm = kind == NormKind::LayerNorm;
@@ -90,8 +90,8 @@ void CpuBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, 
   finish(y);
 }
 
-void CpuBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
-                               Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
+void CpuOps::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                           Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
   constexpr std::string_view op = "norm_backward";
   const int64_t rows = residual.rows(), width = residual.cols();
   const bool layer_norm = kind == NormKind::LayerNorm;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "ops/stochastic.h"
 
@@ -259,7 +259,7 @@ int64_t cpu::optimizer_workspace(int64_t parameters) {
   return Scratch::padded((parameters + 1) * 8) + Scratch::padded((parameters + kMaxChunks) * 8);
 }
 
-void CpuBackend::add_column_sum(Tensor column_sum, Tensor x) {
+void CpuOps::add_column_sum(Tensor column_sum, Tensor x) {
   constexpr std::string_view op = "add_column_sum";
   const int64_t rows = x.rows(), width = x.cols();
   require(column_sum.numel() == width, "[{}] column_sum is {}, expected {} elements", op,
@@ -287,7 +287,7 @@ void CpuBackend::add_column_sum(Tensor column_sum, Tensor x) {
   });
 }
 
-void CpuBackend::sum(Tensor total, Tensor x) {
+void CpuOps::sum(Tensor total, Tensor x) {
   Scratch space = scratch();
   const TensorChunks chunks(space, 1, [&](int64_t) { return x.numel(); });
   double* partials = space.take<double>(chunks.count());
@@ -303,7 +303,7 @@ void CpuBackend::sum(Tensor total, Tensor x) {
   *total.as<float>() = static_cast<float>(result);
 }
 
-void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
+void CpuOps::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
   Scratch space = scratch();
   const auto tensor = [&](int64_t i) -> const Tensor& { return gradients[static_cast<size_t>(i)]; };
   for (const Tensor& gradient : gradients) cpu::require_real("grad_norm", "a gradient", gradient);
@@ -329,7 +329,7 @@ void CpuBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, flo
   out[1] = max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;
 }
 
-void CpuBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
+void CpuOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
   for (const AdamWParameter& parameter : parameters) check(parameter);
   require(options.step >= 1, "[adamw] the step is {}, expected 1 or more", options.step);
   const bool skip = !std::isfinite(clip.as<float>()[0]);

@@ -2,7 +2,7 @@
 #include <bit>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 
 namespace octet {
@@ -161,7 +161,7 @@ void transpose_tile(float* __restrict out, const float* __restrict in, int64_t r
 
 }  // namespace
 
-void CpuBackend::quantize(const Operand& operand) {
+void CpuOps::quantize(const Operand& operand) {
   constexpr std::string_view op = "quantize";
   require(operand.fp8 && operand.fp8->slot, "[{}] the operand has no FP8 form or no slot", op);
   const Quantized& target = *operand.fp8;
@@ -258,7 +258,7 @@ void CpuBackend::quantize(const Operand& operand) {
   if (operand.column_sum) add_column_sum(operand.column_sum, x);
 }
 
-void CpuBackend::update_delayed_scales(const DelayedScaling& state) {
+void CpuOps::update_delayed_scales(const DelayedScaling& state) {
   if (state.count == 0) return;
   constexpr std::string_view op = "update_delayed_scales";
   const int64_t length = state.history.cols();

@@ -1,12 +1,12 @@
 #include <bit>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "base/philox.h"
 
 namespace octet {
 
-void CpuBackend::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) {
+void CpuOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) {
   constexpr std::string_view op = "fill_normal";
   cpu::require_real(op, "x", x);
   if (remainder) {

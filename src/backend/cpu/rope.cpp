@@ -1,10 +1,10 @@
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 
 namespace octet {
 
-void CpuBackend::rotate(const Tensor& qkv, const Tensor& positions, const Tensor& table,
-                        const AttentionShape& shape, float direction) {
+void CpuOps::rotate(const Tensor& qkv, const Tensor& positions, const Tensor& table,
+                    const AttentionShape& shape, float direction) {
   const int64_t rows = qkv.rows(), width = qkv.cols(), half = shape.head_dim / 2;
   require(width == shape.qkv_width() && positions.numel() == rows && shape.head_dim % 2 == 0,
           "[rope] qkv {} and {} positions do not fit {} + 2 * {} heads of width {}", qkv.shape.to_string(),
@@ -36,12 +36,11 @@ void CpuBackend::rotate(const Tensor& qkv, const Tensor& positions, const Tensor
   });
 }
 
-void CpuBackend::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+void CpuOps::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
   rotate(qkv, positions, table, shape, 1.0f);
 }
 
-void CpuBackend::rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
-                               const AttentionShape& shape) {
+void CpuOps::rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape& shape) {
   rotate(dqkv.dense, positions, table, shape, -1.0f);
   finish(dqkv);
 }

@@ -33,9 +33,7 @@ struct GeluForward {
   const T* x;
   int width;
 
-  __device__ GeluForward at(int64_t row, int64_t col) const {
-    return {x + row * width + col, width};
-  }
+  __device__ GeluForward at(int64_t row, int64_t col) const { return {x + row * width + col, width}; }
   template <bool vector>
   __device__ Raw load(int line, int64_t count) const {
     return load8<vector>(x + line * width, count);
@@ -102,9 +100,7 @@ struct SwiGluForward {
   const T* x;  // (rows, 2 * width)
   int width;
 
-  __device__ SwiGluForward at(int64_t row, int64_t col) const {
-    return {x + row * 2 * width + col, width};
-  }
+  __device__ SwiGluForward at(int64_t row, int64_t col) const { return {x + row * 2 * width + col, width}; }
   template <bool vector>
   __device__ Raw load(int line, int64_t count) const {
     const T* gate = x + 2 * line * width;
@@ -174,7 +170,7 @@ void check_shapes(const char* op, Activation activation, const Tensor& h, const 
 
 }  // namespace
 
-void CudaBackend::activation_forward(Activation activation, const Operand& h, Tensor x) {
+void CudaOps::activation_forward(Activation activation, const Operand& h, Tensor x) {
   constexpr const char* op = "activation_forward";
   const OpScope scope(profiler_, OpKind::Activation, op, bytes_of(h, x));
   check_shapes(op, activation, h.dense, x);
@@ -194,7 +190,7 @@ void CudaBackend::activation_forward(Activation activation, const Operand& h, Te
   });
 }
 
-void CudaBackend::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
+void CudaOps::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
   constexpr const char* op = "activation_backward";
   const OpScope scope(profiler_, OpKind::Activation, op, bytes_of(dx, dh, x));
   check_shapes(op, activation, dh, x);
@@ -211,7 +207,8 @@ void CudaBackend::activation_backward(Activation activation, const Operand& dx, 
     const T* dout = static_cast<const T*>(dh.data);
     const T* in = static_cast<const T*>(x.data);
     if (activation == Activation::Gelu) {
-      launch_tiles(*this, op, device::GeluBackward<T>{dout, in, narrow<int>(width)}, out, vector, dx.column_sum);
+      launch_tiles(*this, op, device::GeluBackward<T>{dout, in, narrow<int>(width)}, out, vector,
+                   dx.column_sum);
     } else {
       launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, narrow<int>(width)}, out, vector);
       if (sum_after) add_column_sum(dx.column_sum, dx.dense);

@@ -11,7 +11,7 @@ namespace {
 
 class FlashAttention final : public AttentionEngine {
  public:
-  explicit FlashAttention(CudaBackend& backend) : backend_(backend) {}
+  explicit FlashAttention(CudaOps& ops) : ops_(ops) {}
 
   std::string refuses(const AttentionCase& attention) override {
     if (attention.shape.head_dim <= kPlainDepth) return "";
@@ -19,16 +19,16 @@ class FlashAttention final : public AttentionEngine {
   }
   void forward(const AttentionCase& attention, const AttentionForward& call) override {
     if (has_tensor_core_kernel(attention, {call.out, call.qkv})) {
-      flash_forward(backend_, attention, call);
+      flash_forward(ops_, attention, call);
     } else {
-      plain_forward(backend_, attention, call);
+      plain_forward(ops_, attention, call);
     }
   }
   void backward(const AttentionCase& attention, const AttentionBackward& call) override {
     if (has_tensor_core_kernel(attention, {call.dqkv, call.dout, call.qkv, call.out})) {
-      flash_backward(backend_, attention, call);
+      flash_backward(ops_, attention, call);
     } else {
-      plain_backward(backend_, attention, call);
+      plain_backward(ops_, attention, call);
     }
   }
 
@@ -42,7 +42,7 @@ class FlashAttention final : public AttentionEngine {
            attention.shape.head_dim <= 128;
   }
 
-  CudaBackend& backend_;
+  CudaOps& ops_;
 };
 
 AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const Documents& documents,
@@ -82,18 +82,18 @@ OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attent
 
 }  // namespace
 
-std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend) {
-  return std::make_unique<FlashAttention>(backend);
+std::unique_ptr<AttentionEngine> make_flash_attention(CudaOps& ops) {
+  return std::make_unique<FlashAttention>(ops);
 }
 
-Attention::Attention(CudaBackend& backend) {
+Attention::Attention(CudaOps& ops) {
   const char* variable = std::getenv("OCTET_ATTENTION");
   const std::string wanted = variable ? variable : "";
   require(wanted.empty() || wanted == "cudnn" || wanted == "flash",
           "[cuda] OCTET_ATTENTION is \"{}\", expected cudnn or flash", wanted);
-  flash_ = make_flash_attention(backend);
+  flash_ = make_flash_attention(ops);
   if (wanted == "flash") return;
-  cudnn_ = make_cudnn_attention(backend, no_cudnn_);
+  cudnn_ = make_cudnn_attention(ops, no_cudnn_);
   only_cudnn_ = wanted == "cudnn";
 }
 
@@ -117,8 +117,8 @@ void Attention::tell(const std::string& reason) {
   if (told_.insert(kind).second) log_warning("[cuda] attention: octet's own kernels are used: {}", reason);
 }
 
-void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
-                                    const AttentionShape& shape) {
+void CudaOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
+                                const AttentionShape& shape) {
   constexpr const char* op = "attention_forward";
   const AttentionCase attention = check(op, qkv, lse, documents, shape);
   check_like(op, "out", out.dense, qkv.dtype, attention.tokens, shape.out_width());
@@ -134,8 +134,8 @@ void CudaBackend::attention_forward(const Operand& out, Tensor lse, Tensor qkv, 
   }
 }
 
-void CudaBackend::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                                     const Documents& documents, const AttentionShape& shape) {
+void CudaOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                 const Documents& documents, const AttentionShape& shape) {
   constexpr const char* op = "attention_backward";
   const AttentionCase attention = check(op, qkv, lse, documents, shape);
   check_like(op, "dqkv", dqkv, qkv.dtype, attention.tokens, shape.qkv_width());

@@ -5,11 +5,11 @@
 #include <set>
 #include <string>
 
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace octet {
 
-class CudaBackend;
+class CudaOps;
 
 // One call of attention, checked. Pointers are the device's; N tokens, H query heads, K key/value heads, D
 // wide.
@@ -41,7 +41,7 @@ struct AttentionBackward {
   const float* lse = nullptr;
 };
 
-// A way to compute attention. Results are queued on the backend's stream.
+// A way to compute attention. Results are queued on the stream of the ops.
 class AttentionEngine {
  public:
   virtual ~AttentionEngine() = default;
@@ -54,18 +54,18 @@ class AttentionEngine {
 
 // cuDNN's fused attention: bf16. Its lse is (documents, H, length) where it takes the documents as equally long,
 // otherwise (N, H). Null, with the reason, where the program was built without cuDNN or the library cannot be opened.
-std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason);
+std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps& ops, std::string& reason);
 
 // Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores
 // for bf16 with D a multiple of 8 up to 128; plain kernels for everything else up to D = 256.
-std::unique_ptr<AttentionEngine> make_flash_attention(CudaBackend& backend);
+std::unique_ptr<AttentionEngine> make_flash_attention(CudaOps& ops);
 
-// The engines of one backend and the choice between them. The environment variable OCTET_ATTENTION, read at
-// the backend's first attention op, forces one: "cudnn" (cases that cuDNN refuses are then errors) or
+// The engines of one queue's ops and the choice between them. The environment variable OCTET_ATTENTION, read at
+// its first attention op, forces one: "cudnn" (cases that cuDNN refuses are then errors) or
 // "flash".
 class Attention {
  public:
-  explicit Attention(CudaBackend& backend);
+  explicit Attention(CudaOps& ops);
   AttentionEngine& engine_for(const AttentionCase& attention);
 
  private:

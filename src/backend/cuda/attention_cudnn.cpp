@@ -4,7 +4,7 @@
 
 namespace octet {
 
-std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend&, std::string& reason) {
+std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps&, std::string& reason) {
   reason = "the program was built without cuDNN (see OCTET_CUDNN_FRONTEND)";
   return nullptr;
 }
@@ -20,7 +20,7 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend&, std::string&
 
 #include "backend/cuda/attention_cudnn_plan.h"
 #include "backend/cuda/attention_ragged.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/cudnn_library.h"
 #include "backend/cuda/tuning_cache.h"
 #include "base/log.h"
@@ -53,14 +53,13 @@ struct PlanPair {
 
 class CudnnAttention final : public AttentionEngine {
  public:
-  explicit CudnnAttention(CudaBackend& backend)
-      : backend_(backend),
-        cache_(backend.options().tuning_cache, backend.description(), "cudnn",
-               std::to_string(cudnn_version())) {
+  explicit CudnnAttention(CudaOps& ops)
+      : ops_(ops),
+        cache_(ops.options().tuning_cache, ops.gpu_name(), "cudnn", std::to_string(cudnn_version())) {
     cudnnHandle_t handle = nullptr;
     check_status(cudnnCreate(&handle), "cudnnCreate");
     handle_.reset(handle);
-    check_status(cudnnSetStream(handle, backend.stream()), "cudnnSetStream");
+    check_status(cudnnSetStream(handle, ops.stream()), "cudnnSetStream");
   }
 
   std::string refuses(const AttentionCase& attention) override {
@@ -69,7 +68,7 @@ class CudnnAttention final : public AttentionEngine {
     if (attention.shape.head_dim % 8 != 0) {
       return fmt::format("heads of width {} are not a multiple of 8", attention.shape.head_dim);
     }
-    const bool deterministic = backend_.options().deterministic;
+    const bool deterministic = ops_.options().deterministic;
     if (!dense(attention)) {
       if (deterministic) return kNotPlanned;
       if (cudnn_version() < kPackedVersion) {
@@ -96,7 +95,7 @@ class CudnnAttention final : public AttentionEngine {
   void forward(const AttentionCase& attention, const AttentionForward& call) override {
     const CudnnShape shape = shape_of(attention);
     CudnnPlan& plan = plans(shape).forward;
-    Scratch scratch = backend_.scratch("attention_forward");
+    Scratch scratch = ops_.scratch("attention_forward");
     CudnnTensors tensors = {{CudnnTensor::O, call.out}, {CudnnTensor::Stats, call.lse}};
     add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
                CudnnTensor::V);
@@ -107,7 +106,7 @@ class CudnnAttention final : public AttentionEngine {
   void backward(const AttentionCase& attention, const AttentionBackward& call) override {
     const CudnnShape shape = shape_of(attention);
     CudnnPlan& plan = plans(shape).backward;
-    Scratch scratch = backend_.scratch("attention_backward");
+    Scratch scratch = ops_.scratch("attention_backward");
     CudnnTensors tensors = {{CudnnTensor::O, const_cast<void*>(call.out)},
                             {CudnnTensor::DO, const_cast<void*>(call.dout)},
                             {CudnnTensor::Stats, const_cast<float*>(call.lse)}};
@@ -123,7 +122,7 @@ class CudnnAttention final : public AttentionEngine {
     const KvRows gradients{memory + 2 * kv_bytes(shape), memory + 3 * kv_bytes(shape)};
     memory += 4 * kv_bytes(shape);
     if (shape.kv_apart()) {
-      take_kv_rows(backend_, attention, rows, call.qkv);
+      take_kv_rows(ops_, attention, rows, call.qkv);
       tensors[CudnnTensor::K] = rows.k;
       tensors[CudnnTensor::V] = rows.v;
       tensors[CudnnTensor::DK] = gradients.k;
@@ -132,14 +131,15 @@ class CudnnAttention final : public AttentionEngine {
     }
     if (undecided(plan)) decide(plan, tensors, memory, plan.deciding_bytes());
     plan.run(handle_.get(), tensors, memory);
-    if (shape.kv_apart()) put_kv_rows(backend_, attention, call.dqkv, gradients);
+    if (shape.kv_apart()) put_kv_rows(ops_, attention, call.dqkv, gradients);
   }
 
  private:
   // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
   static constexpr size_t kMostPlans = 64;
   static constexpr int kMostCandidates = 3;
-  static constexpr int64_t kMostWorkspace = int64_t{4} << 30;  // of packed documents; the model needs the rest
+  static constexpr int64_t kMostWorkspace = int64_t{4}
+                                            << 30;  // of packed documents; the model needs the rest
 
   static void check_status(cudnnStatus_t status, const char* what) {
     require(status == CUDNN_STATUS_SUCCESS, "[cuda] {}: cuDNN says {}", what, cudnnGetErrorString(status));
@@ -186,7 +186,7 @@ class CudnnAttention final : public AttentionEngine {
   RaggedTables add_documents(CudnnTensors& tensors, Scratch& scratch, const AttentionCase& attention,
                              void* result, int64_t width) {
     const RaggedTables tables = take_ragged_tables(scratch, shape_of(attention).documents);
-    fill_ragged_tables(backend_, tables, attention, result, width);
+    fill_ragged_tables(ops_, tables, attention, result, width);
     tensors[CudnnTensor::LengthsQ] = tensors[CudnnTensor::LengthsKv] = tables.lengths;
     tensors[CudnnTensor::StartsQ] = tensors[CudnnTensor::StartsK] = tensors[CudnnTensor::StartsV] =
         tables.qkv_starts;
@@ -196,7 +196,7 @@ class CudnnAttention final : public AttentionEngine {
   }
 
   PlanPair& plans(const CudnnShape& shape) {
-    const auto [entry, added] = plans_.try_emplace(shape, shape, backend_.options().deterministic);
+    const auto [entry, added] = plans_.try_emplace(shape, shape, ops_.options().deterministic);
     PlanPair& pair = entry->second;
     if (!added) return pair;
     // Both or none: the statistics of one engine mean nothing to the other.
@@ -218,7 +218,7 @@ class CudnnAttention final : public AttentionEngine {
   // Empty, or why there is no plan. Which of several is fastest is found out when it runs; not in deterministic runs,
   // whose results may not depend on timing.
   std::string build(CudnnPlan& plan, const CudnnShape& shape, int candidates) {
-    const bool tune = !backend_.options().deterministic;
+    const bool tune = !ops_.options().deterministic;
     const std::string wanted = tune ? cache_.find(plan.tuning_key()).value_or("") : "";
     std::string reason = plan.build(handle_.get(), wanted, tune ? candidates : 1);
     if (reason.empty() && shape.packed && plan.workspace_bytes() > kMostWorkspace) {
@@ -230,7 +230,7 @@ class CudnnAttention final : public AttentionEngine {
 
   // Now, so that running the op allocates nothing.
   void reserve(const CudnnShape& shape, PlanPair& pair) {
-    Scratch scratch = backend_.scratch("attention");
+    Scratch scratch = ops_.scratch("attention");
     if (shape.packed) take_ragged_tables(scratch, shape.documents);
     workspace(pair.forward, scratch);
     if (shape.packed) {
@@ -261,16 +261,16 @@ class CudnnAttention final : public AttentionEngine {
     plan.run(handle_.get(), tensors, workspace(plan, scratch));
   }
 
-  bool undecided(const CudnnPlan& plan) const { return !plan.decided() && !is_capturing(backend_.stream()); }
+  bool undecided(const CudnnPlan& plan) const { return !plan.decided() && !is_capturing(ops_.stream()); }
 
   void decide(CudnnPlan& plan, const CudnnTensors& tensors, void* memory, int64_t bytes) {
-    plan.decide(handle_.get(), backend_.stream(), tensors, memory, bytes);
+    plan.decide(handle_.get(), ops_.stream(), tensors, memory, bytes);
     cache_.add(plan.tuning_key(), plan.name(), plan.ms());
     log_info("[cuda] {}: cuDNN's plan {} takes {:.3f} ms; kept in {}", plan.tuning_key(), plan.name(),
              plan.ms(), cache_.place());
   }
 
-  // From the backend's workspace or, where that is too small, memory of the engine's own.
+  // From the workspace of the ops or, where that is too small, memory of the engine's own.
   std::byte* workspace(const CudnnPlan& plan, Scratch scratch) {
     const int64_t bytes = plan.workspace_bytes();
     return bytes <= scratch.left() ? scratch.take<std::byte>(bytes) : own(bytes);
@@ -289,7 +289,7 @@ class CudnnAttention final : public AttentionEngine {
   // does not know of it: it must leave room for what the libraries allocate later.
   std::byte* own(int64_t bytes) {
     constexpr int64_t kStep = int64_t{128} << 20, kLeaveFree = int64_t{512} << 20;
-    require(!backend_.options().deterministic, "{}", kNotPlanned);
+    require(!ops_.options().deterministic, "{}", kNotPlanned);
     if (bytes > own_bytes_) {
       bytes = round_up(bytes, kStep);
       size_t free_bytes = 0, total_bytes = 0;
@@ -297,7 +297,7 @@ class CudnnAttention final : public AttentionEngine {
       require(bytes + kLeaveFree <= static_cast<int64_t>(free_bytes),
               "{} MiB of workspace do not fit the {} MiB that are free", bytes >> 20, free_bytes >> 20);
       DeviceMemory memory = allocate_device(static_cast<size_t>(bytes), "attention workspace");
-      cuda_check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), backend_.stream()),
+      cuda_check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), ops_.stream()),
                  "attention workspace");
       own_.push_back(std::move(memory));
       own_bytes_ = bytes;
@@ -305,7 +305,7 @@ class CudnnAttention final : public AttentionEngine {
     return static_cast<std::byte*>(own_.back().get());
   }
 
-  CudaBackend& backend_;
+  CudaOps& ops_;
   TuningCache cache_;  // of plan names
   Handle handle_;
   std::map<CudnnShape, PlanPair> plans_;
@@ -315,11 +315,11 @@ class CudnnAttention final : public AttentionEngine {
 
 }  // namespace
 
-std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaBackend& backend, std::string& reason) {
+std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps& ops, std::string& reason) {
   reason = open_cudnn();
   if (!reason.empty()) return nullptr;
   try {
-    return std::make_unique<CudnnAttention>(backend);
+    return std::make_unique<CudnnAttention>(ops);
   } catch (const Error& error) {  // such as a library whose parts do not belong together
     reason = error.what();
     return nullptr;

@@ -189,7 +189,7 @@ __global__ void join_kernel(DecodeShape shape, T* out, Partials partials) {
 
 namespace {
 
-constexpr int64_t kShortestSplit = 32;   // keys
+constexpr int64_t kShortestSplit = 32;  // keys
 
 int64_t pieces_of(const AttentionShape& shape) {
   return div_up(shape.heads / shape.kv_heads, int64_t{kDecodeGroup});
@@ -203,8 +203,8 @@ int64_t splits_of(int64_t tokens, int64_t longest, const AttentionShape& shape) 
 
 }  // namespace
 
-void CudaBackend::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
-                                   Tensor positions, int64_t longest, const AttentionShape& shape) {
+void CudaOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
+                               Tensor positions, int64_t longest, const AttentionShape& shape) {
   constexpr const char* op = "attention_decode";
   require(
       shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0 &&

@@ -198,20 +198,20 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
 }
 
 template <int Width, int MTiles>
-void launch_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call) {
+void launch_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call) {
   using Traits = ForwardTraits<Width, MTiles>;
-  Scratch scratch = backend.scratch("attention_forward");
+  Scratch scratch = ops.scratch("attention_forward");
   const OutsideRows outside = {.tokens = attention.tokens,
                                .rows = static_cast<Bf16*>(call.out),
                                .width = attention.shape.out_width(),
                                .lse = call.lse,
                                .lse_heads = narrow<int>(attention.shape.heads)};
-  const AttentionTile* tiles = schedule_tiles(backend, scratch, attention, Traits::kRows, outside);
+  const AttentionTile* tiles = schedule_tiles(ops, scratch, attention, Traits::kRows, outside);
   const int64_t blocks = tile_bound(attention, Traits::kRows) * attention.shape.heads;
   const auto kernel = forward_kernel<Width, MTiles>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kBytes),
              "attention_forward");
-  kernel<<<narrow<unsigned>(blocks), kAttentionThreads, Traits::kBytes, backend.stream()>>>(
+  kernel<<<narrow<unsigned>(blocks), kAttentionThreads, Traits::kBytes, ops.stream()>>>(
       flash_shape(attention), tiles, static_cast<Bf16*>(call.out), call.lse,
       static_cast<const Bf16*>(call.qkv));
   check_launch("attention_forward");
@@ -238,27 +238,26 @@ int64_t tile_bound(const AttentionCase& attention, int rows) {
 
 static_assert(sizeof(device::AttentionTile) == kAttentionTileBytes);
 
-const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
-                                            const AttentionCase& attention, int rows,
-                                            const device::OutsideRows& outside) {
+const device::AttentionTile* schedule_tiles(CudaOps& ops, Scratch& scratch, const AttentionCase& attention,
+                                            int rows, const device::OutsideRows& outside) {
   const Documents& documents = attention.documents;
   const int bound = narrow<int>(tile_bound(attention, rows));
   const int most = narrow<int>(div_up(documents.max_length, rows));
   auto* tiles = scratch.take<device::AttentionTile>(bound);
   int* counts = scratch.take<int>(most + 1);
   int* cursors = scratch.take<int>(most + 1);
-  device::schedule_kernel<<<1, device::kScheduleThreads, 0, backend.stream()>>>(
+  device::schedule_kernel<<<1, device::kScheduleThreads, 0, ops.stream()>>>(
       tiles, bound, counts, cursors, most, static_cast<const int*>(documents.starts.data),
       narrow<int>(documents.count), rows, outside);
   check_launch("attention schedule");
   return tiles;
 }
 
-void flash_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call) {
+void flash_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call) {
   const int64_t depth = attention.shape.head_dim;
-  if (depth <= 32) return device::launch_forward<32, 2>(backend, attention, call);
-  if (depth <= 64) return device::launch_forward<64, 2>(backend, attention, call);
-  return device::launch_forward<128, 2>(backend, attention, call);
+  if (depth <= 32) return device::launch_forward<32, 2>(ops, attention, call);
+  if (depth <= 64) return device::launch_forward<64, 2>(ops, attention, call);
+  return device::launch_forward<128, 2>(ops, attention, call);
 }
 
 }  // namespace octet

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_mma.cuh"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 
 namespace octet::device {
 
@@ -42,21 +42,20 @@ device::FlashShape flash_shape(const AttentionCase& attention);
 // The tiles of all documents, heaviest first, in workspace: tile_bound of them, the last ones empty. Also
 // clears the rows outside.
 int64_t tile_bound(const AttentionCase& attention, int rows);
-const device::AttentionTile* schedule_tiles(CudaBackend& backend, Scratch& scratch,
-                                            const AttentionCase& attention, int rows,
-                                            const device::OutsideRows& outside);
+const device::AttentionTile* schedule_tiles(CudaOps& ops, Scratch& scratch, const AttentionCase& attention,
+                                            int rows, const device::OutsideRows& outside);
 
 // Tensor-core kernels: bf16, D a multiple of 8 up to 128, 16-byte aligned pointers.
-void flash_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call);
-void flash_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call);
+void flash_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call);
+void flash_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call);
 
 // One warp to a query or key: fp32 and bf16, any D up to 256, any alignment.
 constexpr int64_t kPlainDepth = 256;
-void plain_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call);
-void plain_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call);
+void plain_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call);
+void plain_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call);
 
 // delta (H, N) = sum over D of out * dout.
-void attention_delta(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call,
+void attention_delta(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call,
                      float* delta);
 
 }  // namespace octet

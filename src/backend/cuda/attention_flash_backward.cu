@@ -236,20 +236,20 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
 }
 
 template <int Width>
-void launch_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call) {
+void launch_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call) {
   constexpr const char* op = "attention_backward";
-  Scratch scratch = backend.scratch(op);
+  Scratch scratch = ops.scratch(op);
   auto* delta = scratch.take<float>(attention.shape.heads * attention.tokens);
-  attention_delta(backend, attention, call, delta);
+  attention_delta(ops, attention, call, delta);
   const OutsideRows outside = {.tokens = attention.tokens,
                                .rows = static_cast<Bf16*>(call.dqkv),
                                .width = attention.shape.qkv_width()};
-  const AttentionTile* tiles = schedule_tiles(backend, scratch, attention, kTileRows, outside);
+  const AttentionTile* tiles = schedule_tiles(ops, scratch, attention, kTileRows, outside);
   const int64_t bound = tile_bound(attention, kTileRows);
   const FlashShape shape = flash_shape(attention);
   const auto launch = [&](auto kernel, int64_t blocks, int bytes) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op);
-    kernel<<<narrow<unsigned>(blocks), kAttentionThreads, static_cast<size_t>(bytes), backend.stream()>>>(
+    kernel<<<narrow<unsigned>(blocks), kAttentionThreads, static_cast<size_t>(bytes), ops.stream()>>>(
         shape, tiles, static_cast<Bf16*>(call.dqkv), static_cast<const Bf16*>(call.dout),
         static_cast<const Bf16*>(call.qkv), call.lse, delta);
     check_launch(op);
@@ -261,11 +261,11 @@ void launch_backward(CudaBackend& backend, const AttentionCase& attention, const
 }  // namespace
 }  // namespace device
 
-void flash_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call) {
+void flash_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call) {
   const int64_t depth = attention.shape.head_dim;
-  if (depth <= 32) return device::launch_backward<32>(backend, attention, call);
-  if (depth <= 64) return device::launch_backward<64>(backend, attention, call);
-  device::launch_backward<128>(backend, attention, call);
+  if (depth <= 32) return device::launch_backward<32>(ops, attention, call);
+  if (depth <= 64) return device::launch_backward<64>(ops, attention, call);
+  device::launch_backward<128>(ops, attention, call);
 }
 
 }  // namespace octet

@@ -248,12 +248,12 @@ bool whole_chunks(const AttentionCase& attention, const AttentionBackward& call)
 
 }  // namespace
 
-void attention_delta(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call,
+void attention_delta(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call,
                      float* delta) {
   const int64_t blocks = div_up(attention.tokens * attention.shape.heads, device::kAttentionThreads / 8);
   device::with_type(attention.dtype, [&]<class T>(T) {
     const auto launch = [&](auto kernel) {
-      kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, backend.stream()>>>(
+      kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, ops.stream()>>>(
           flash_shape(attention), delta, static_cast<const T*>(call.out), static_cast<const T*>(call.dout));
     };
     if constexpr (std::is_same_v<T, device::Bf16>) {
@@ -264,28 +264,27 @@ void attention_delta(CudaBackend& backend, const AttentionCase& attention, const
   check_launch("attention_backward");
 }
 
-void plain_forward(CudaBackend& backend, const AttentionCase& attention, const AttentionForward& call) {
+void plain_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call) {
   const int64_t blocks = div_up(attention.tokens * attention.shape.heads, device::kWarps);
   device::with_type(attention.dtype, [&]<class T>(T) {
-    device::
-        plain_forward_kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, backend.stream()>>>(
-            flash_shape(attention), static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv),
-            static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
+    device::plain_forward_kernel<<<narrow<unsigned>(blocks), device::kAttentionThreads, 0, ops.stream()>>>(
+        flash_shape(attention), static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv),
+        static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
   });
   check_launch("attention_forward");
 }
 
-void plain_backward(CudaBackend& backend, const AttentionCase& attention, const AttentionBackward& call) {
-  Scratch scratch = backend.scratch("attention_backward");
+void plain_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call) {
+  Scratch scratch = ops.scratch("attention_backward");
   auto* delta = scratch.take<float>(attention.shape.heads * attention.tokens);
-  attention_delta(backend, attention, call, delta);
+  attention_delta(ops, attention, call, delta);
   device::with_type(attention.dtype, [&]<class T>(T) {
     const auto launch = [&](auto kernel, int64_t heads) {
       kernel<<<narrow<unsigned>(div_up(attention.tokens * heads, device::kWarps)), device::kAttentionThreads,
-               0, backend.stream()>>>(
-          flash_shape(attention), static_cast<T*>(call.dqkv), static_cast<const T*>(call.dout),
-          static_cast<const T*>(call.qkv), call.lse, delta,
-          static_cast<const int*>(attention.documents.starts.data), narrow<int>(attention.documents.count));
+               0, ops.stream()>>>(flash_shape(attention), static_cast<T*>(call.dqkv),
+                                  static_cast<const T*>(call.dout), static_cast<const T*>(call.qkv), call.lse,
+                                  delta, static_cast<const int*>(attention.documents.starts.data),
+                                  narrow<int>(attention.documents.count));
       check_launch("attention_backward");
     };
     launch(device::plain_query_kernel<T>, attention.shape.heads);

@@ -81,27 +81,27 @@ RaggedTables take_ragged_tables(Scratch& scratch, int64_t slots) {
           .slots = slots};
 }
 
-void fill_ragged_tables(CudaBackend& backend, const RaggedTables& tables, const AttentionCase& attention,
+void fill_ragged_tables(CudaOps& ops, const RaggedTables& tables, const AttentionCase& attention,
                         void* result, int64_t width) {
   const AttentionShape& shape = attention.shape;
   const RowWidths widths = {shape.qkv_width(), shape.out_width(), shape.kv_heads * shape.head_dim,
                             shape.heads};
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(div_up(tables.slots + 1, kThreads), 64));
-  tables_kernel<<<blocks, kThreads, 0, backend.stream()>>>(
+  tables_kernel<<<blocks, kThreads, 0, ops.stream()>>>(
       tables, widths, static_cast<const int*>(attention.documents.starts.data), attention.documents.count,
       static_cast<uint4*>(result), width / kVector, attention.tokens);
   check_launch("attention documents");
 }
 
-void take_kv_rows(CudaBackend& backend, const AttentionCase& attention, const KvRows& to, const void* qkv) {
+void take_kv_rows(CudaOps& ops, const AttentionCase& attention, const KvRows& to, const void* qkv) {
   const KvCopy copy = kv_copy(attention.shape, const_cast<void*>(qkv), to);
-  take_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, backend.stream()>>>(copy);
+  take_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, ops.stream()>>>(copy);
   check_launch("attention keys and values");
 }
 
-void put_kv_rows(CudaBackend& backend, const AttentionCase& attention, void* qkv, const KvRows& from) {
+void put_kv_rows(CudaOps& ops, const AttentionCase& attention, void* qkv, const KvRows& from) {
   const KvCopy copy = kv_copy(attention.shape, qkv, from);
-  put_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, backend.stream()>>>(
+  put_kernel<<<narrow<unsigned>(attention.tokens), kv_threads(copy), 0, ops.stream()>>>(
       copy, static_cast<const int*>(attention.documents.starts.data), attention.documents.count);
   check_launch("attention keys and values");
 }

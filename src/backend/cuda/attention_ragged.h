@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 
 namespace octet {
 
@@ -20,7 +20,7 @@ struct RaggedTables {
 
 RaggedTables take_ragged_tables(Scratch& scratch, int64_t slots);
 // Also clears the rows of `result` (N, width) bf16 that belong to no document. Nothing is read on the host.
-void fill_ragged_tables(CudaBackend& backend, const RaggedTables& tables, const AttentionCase& attention,
+void fill_ragged_tables(CudaOps& ops, const RaggedTables& tables, const AttentionCase& attention,
                         void* result, int64_t width);
 
 // Keys and values (or their gradients) in rows of their own, (N, K * D) bf16 each.
@@ -29,8 +29,8 @@ struct KvRows {
   void* v = nullptr;
 };
 // The key and value columns of qkv (N, (H + 2K) * D).
-void take_kv_rows(CudaBackend& backend, const AttentionCase& attention, const KvRows& to, const void* qkv);
+void take_kv_rows(CudaOps& ops, const AttentionCase& attention, const KvRows& to, const void* qkv);
 // Back into those columns; zero outside the documents.
-void put_kv_rows(CudaBackend& backend, const AttentionCase& attention, void* qkv, const KvRows& from);
+void put_kv_rows(CudaOps& ops, const AttentionCase& attention, void* qkv, const KvRows& from);
 
 }  // namespace octet

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 
 // Zeros for many small tensors, such as the gradients of biases and gains, in one launch: one for each would take
 // longer to launch than to run.
@@ -33,14 +33,14 @@ __global__ void clear_kernel(const __grid_constant__ ClearTable table) {
 
 }  // namespace
 
-void CudaBackend::zero(std::span<const Tensor> tensors) {
+void CudaDevice::zero(std::span<const Tensor> tensors) {
   constexpr const char* op = "zero";
   ClearTable table;
   int count = 0;
   int64_t most = 0, bytes = 0;
   const auto launch = [&] {
     if (count == 0) return;
-    const OpScope scope(profiler_, OpKind::Copy, op, static_cast<double>(bytes));
+    const OpScope scope(queue_.profiler(), OpKind::Copy, op, static_cast<double>(bytes));
     const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(div_up(most, 16 * 4 * kThreads)));
     clear_kernel<<<grid, kThreads, 0, stream()>>>(table);
     check_launch(op);

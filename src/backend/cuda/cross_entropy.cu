@@ -293,8 +293,8 @@ struct CrossEntropyGradient {
 }  // namespace
 }  // namespace device
 
-void CudaBackend::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                                Tensor logits, Tensor targets, const LossOptions& options) {
+void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
+                            Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
   const int64_t rows = logits.rows(), width = logits.cols();
   require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}",

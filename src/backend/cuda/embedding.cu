@@ -76,7 +76,7 @@ __global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, co
 }  // namespace
 }  // namespace device
 
-void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
+void CudaOps::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
   constexpr const char* op = "embedding_forward";
   const OpScope scope(profiler_, OpKind::Embedding, op, 2 * bytes_of(x));
   const int64_t rows = x.rows(), width = x.cols();
@@ -103,7 +103,7 @@ void CudaBackend::embedding_forward(Tensor x, Tensor tokens, Tensor positions, T
   });
 }
 
-void CudaBackend::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
+void CudaOps::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
   constexpr const char* op = "embedding_backward";
   const OpScope scope(profiler_, OpKind::Embedding, op, bytes_of(dx));
   const int64_t rows = dx.rows(), width = dx.cols();

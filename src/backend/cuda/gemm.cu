@@ -1,4 +1,4 @@
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/fp8.cuh"
 #include "backend/cuda/device/tile_kernel.cuh"
 
@@ -77,8 +77,8 @@ __global__ void round_into_kernel(Bf16* out, const float* product, int64_t rows,
 
 namespace {
 
-unsigned blocks_for(const CudaBackend& backend, int64_t count) {
-  return narrow<unsigned>(std::clamp<int64_t>(div_up(count, device::kThreads), 1, 16 * backend.sm_count()));
+unsigned blocks_for(const CudaOps& ops, int64_t count) {
+  return narrow<unsigned>(std::clamp<int64_t>(div_up(count, device::kThreads), 1, 16 * ops.sm_count()));
 }
 
 cudaDataType_t type_of(DType dtype, const char* op) {
@@ -129,7 +129,7 @@ OpLabel gemm_label(const char* op, GemmPart part, int64_t m, int64_t n, int64_t 
 
 // Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded
 // twice).
-void CudaBackend::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
+void CudaOps::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
   scratch("gemm");  // makes the workspace where none was given
   GemmCall full = call;
   bool separate_bias = false;
@@ -155,7 +155,7 @@ void CudaBackend::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
   check_launch("gemm bias");
 }
 
-void CudaBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
+void CudaOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
   const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
   const int64_t n = options.transpose_b ? b.rows() : b.cols(),
                 depth = options.transpose_b ? b.cols() : b.rows();
@@ -187,8 +187,8 @@ void CudaBackend::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options)
   run_gemm(key, {.a = b.data, .b = a.data, .c = c.data}, options.bias);
 }
 
-GemmKey CudaBackend::fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
-                             const GemmOptions& options) {
+GemmKey CudaOps::fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                         const GemmOptions& options) {
   GemmKey key;
   key.m = b.codes.rows(), key.n = a.codes.rows(), key.k = a.codes.cols();
   key.lda = key.ldb = key.k;
@@ -206,7 +206,7 @@ GemmKey CudaBackend::fp8_key(const Tensor& c, const QuantizedMatrix& a, const Qu
   return key;
 }
 
-bool CudaBackend::runs_native(const GemmKey& key, Granularity a, Granularity b) {
+bool CudaOps::runs_native(const GemmKey& key, Granularity a, Granularity b) {
   // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written
   // yet.
   if (a == Granularity::Row32 || b == Granularity::Row32) return false;
@@ -217,8 +217,8 @@ bool CudaBackend::runs_native(const GemmKey& key, Granularity a, Granularity b) 
   return planner_->supported(key, kGemmWorkspace);
 }
 
-std::string CudaBackend::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity granularity_a,
-                                       Granularity granularity_b, DType format_a, DType format_b, DType out) {
+std::string CudaOps::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity granularity_a,
+                                   Granularity granularity_b, DType format_a, DType format_b, DType out) {
   // Pointers as the memory plan would give them; nothing is read.
   void* aligned = reinterpret_cast<void*>(uintptr_t{256});
   const QuantizedMatrix a{.codes = {aligned, format_a, {m, k}}, .granularity = granularity_a};
@@ -227,8 +227,8 @@ std::string CudaBackend::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granular
   return runs_native(key, granularity_a, granularity_b) ? "native" : "emulated";
 }
 
-void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
-                           const GemmOptions& options) {
+void CudaOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                       const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
   require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[cuda] {}: operands are {} and {}, expected FP8",
           op, name_of(a.codes.dtype), name_of(b.codes.dtype));
@@ -257,8 +257,8 @@ void CudaBackend::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMa
   }
 }
 
-void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a,
-                                  const QuantizedMatrix& b, const GemmOptions& options) {
+void CudaOps::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a,
+                              const QuantizedMatrix& b, const GemmOptions& options) {
   Scratch space = scratch("gemm_fp8");
   const auto scales = [&](const QuantizedMatrix& x) -> const float* {
     if (x.granularity == Granularity::Tensor) return x.tensor_scale;
@@ -279,8 +279,8 @@ void CudaBackend::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedM
 
 // Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and
 // Block128; tensor scales multiply the product. Large operands go piece by piece.
-void CudaBackend::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
-                                    const GemmOptions& options) {
+void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+                                const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
   const auto exact_in_bf16 = [](Granularity g) {
     return g == Granularity::Tensor || g == Granularity::Row32;

@@ -11,6 +11,7 @@ void GraphCache::run(const std::string& signature, const std::function<void()>& 
                                   [&](const Entry& entry) { return entry.signature == signature; });
   if (found == entries_.end()) {
     work();
+    ++counts_.plain;
     entries_.push_front({.signature = signature, .graph = nullptr});
     if (entries_.size() > kMost) entries_.pop_back();
     return;
@@ -20,10 +21,14 @@ void GraphCache::run(const std::string& signature, const std::function<void()>& 
   if (!entry.graph && entry.recordable) {
     entry.graph = record(work);
     entry.recordable = entry.graph != nullptr;
+    counts_.recorded += entry.recordable;
   }
-  if (!entry.graph) return work();
+  if (!entry.graph) {
+    ++counts_.plain;
+    return work();
+  }
   cuda_check(cudaGraphLaunch(entry.graph.get(), stream_), "cuda graph");
-  ++replays_;
+  ++counts_.replayed;
 }
 
 // Nothing runs while work is recorded, so that work which could not be recorded can simply be done.

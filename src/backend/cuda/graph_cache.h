@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/cuda/cuda_check.h"
+#include "ops/device.h"
 
 namespace octet {
 
@@ -17,7 +18,7 @@ class GraphCache {
   explicit GraphCache(cudaStream_t stream) : stream_(stream) {}
 
   void run(const std::string& signature, const std::function<void()>& work);
-  int64_t replays() const { return replays_; }  // recordings launched so far
+  const GraphCounts& counts() const { return counts_; }
 
  private:
   struct Destroy {
@@ -35,7 +36,7 @@ class GraphCache {
   static constexpr size_t kMost = 16;
   cudaStream_t stream_;
   std::list<Entry> entries_;  // the one asked for last first
-  int64_t replays_ = 0;
+  GraphCounts counts_;
 };
 
 }  // namespace octet

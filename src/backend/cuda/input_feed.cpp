@@ -4,6 +4,20 @@
 
 namespace octet {
 
+void InputFeed::grow(Slot& slot, size_t bytes) {
+  cuda_check(cudaEventSynchronize(slot.arrived.get()), "feed");
+  cuda_check(cudaEventSynchronize(slot.taken.get()), "feed");
+  slot.host = allocate_pinned(bytes, "feed");
+  slot.device = allocate_device(bytes, "feed");
+  slot.bytes = bytes;
+}
+
+void InputFeed::reserve(size_t bytes) {
+  for (Slot& slot : slots_) {
+    if (bytes > slot.bytes) grow(slot, bytes);
+  }
+}
+
 void InputFeed::send(std::span<const InputCopy> inputs, cudaStream_t stream) {
   constexpr const char* op = "feed";
   const auto place_of = [](size_t bytes) { return round_up(static_cast<int64_t>(bytes), 256); };
@@ -16,12 +30,7 @@ void InputFeed::send(std::span<const InputCopy> inputs, cudaStream_t stream) {
   Slot& slot = slots_[next_];
   next_ = 1 - next_;
   cuda_check(cudaEventSynchronize(slot.arrived.get()), op);
-  if (total > slot.bytes) {
-    cuda_check(cudaEventSynchronize(slot.taken.get()), op);
-    slot.host = allocate_pinned(total, op);
-    slot.device = allocate_device(total, op);
-    slot.bytes = total;
-  }
+  if (total > slot.bytes) grow(slot, total);
   auto* host = static_cast<std::byte*>(slot.host.get());
   const auto* device = static_cast<const std::byte*>(slot.device.get());
   size_t begin = 0;

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "backend/cuda/cuda_check.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet {
 
@@ -13,6 +13,8 @@ namespace octet {
 // queued behind the work before it.
 class InputFeed {
  public:
+  // Takes memory for micro-batches of so many bytes, so that no send() does.
+  void reserve(size_t bytes);
   // What is queued on `stream` afterwards sees the inputs. The sources may be changed when this returns.
   void send(std::span<const InputCopy> inputs, cudaStream_t stream);
 
@@ -24,6 +26,8 @@ class InputFeed {
     CudaEvent arrived;  // on the device: the host's buffer is free
     CudaEvent taken;    // from there: the device's buffer is free
   };
+  static void grow(Slot& slot, size_t bytes);
+
   CudaStream stream_;
   Slot slots_[2];
   size_t next_ = 0;

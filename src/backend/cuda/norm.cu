@@ -315,8 +315,8 @@ void check_colwise(const char* op, const device::CastTarget& cast, int64_t rows)
 
 }  // namespace
 
-void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
-                               Tensor x, Tensor delta, Tensor gain, Tensor bias, float epsilon) {
+void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv,
+                           Tensor x, Tensor delta, Tensor gain, Tensor bias, float epsilon) {
   constexpr const char* op = "norm_forward";
   const OpScope scope(profiler_, OpKind::Norm, op, bytes_of(y, x) + (delta ? bytes_of(delta, residual) : 0));
   check_norm(op, kind, x, y.dense, gain, mean, inv);
@@ -367,8 +367,8 @@ void CudaBackend::norm_forward(NormKind kind, const Operand& y, Tensor residual,
   });
 }
 
-void CudaBackend::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias,
-                                Tensor dy, Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
+void CudaOps::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
+                            Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
   constexpr const char* op = "norm_backward";
   const OpScope scope(profiler_, OpKind::Norm, op, bytes_of(dresidual, dresidual.dense, dy, residual));
   check_norm(op, kind, residual, dresidual.dense, gain, mean, inv);

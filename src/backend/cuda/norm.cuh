@@ -51,13 +51,13 @@ struct StripLaunch {
 };
 
 // Nothing where a row is too wide for these kernels. They need what vectors_fit asks for.
-std::optional<StripLaunch> plan_forward_strips(const CudaBackend& backend, NormKind kind,
+std::optional<StripLaunch> plan_forward_strips(const CudaOps& ops, NormKind kind,
                                                const NormForwardArgs<Bf16>& args);
-std::optional<StripLaunch> plan_backward_strips(const CudaBackend& backend, NormKind kind, int64_t rows,
+std::optional<StripLaunch> plan_backward_strips(const CudaOps& ops, NormKind kind, int64_t rows,
                                                 int64_t width, bool colwise);
-void launch_forward_strips(CudaBackend& backend, NormKind kind, const NormForwardArgs<Bf16>& args,
+void launch_forward_strips(CudaOps& ops, NormKind kind, const NormForwardArgs<Bf16>& args,
                            const StripLaunch& launch);
-void launch_backward_strips(CudaBackend& backend, NormKind kind, const NormBackwardArgs<Bf16>& args,
+void launch_backward_strips(CudaOps& ops, NormKind kind, const NormBackwardArgs<Bf16>& args,
                             const StripLaunch& launch);
 
 }  // namespace octet::device

@@ -262,8 +262,8 @@ int64_t best_residency(int64_t groups, int64_t width, int64_t multiprocessors, i
 }
 
 template <class Kernel>
-std::optional<StripLaunch> plan_strips(const CudaBackend& backend, const char* op, Kernel kernel,
-                                       int64_t rows, int64_t width, int tensors, bool colwise) {
+std::optional<StripLaunch> plan_strips(const CudaOps& ops, const char* op, Kernel kernel, int64_t rows,
+                                       int64_t width, int tensors, bool colwise) {
   const int threads = threads_for(width), step_rows = step_rows_for(width);
   if (threads > kStripThreads<2> || rows * width > kMostStripElements) return {};
   const int shared =
@@ -278,7 +278,7 @@ std::optional<StripLaunch> plan_strips(const CudaBackend& backend, const char* o
       op);
   const int64_t groups = div_up(rows, colwise ? kStripGroup : step_rows);
   const int64_t most = std::min<int64_t>(resident, std::max<int64_t>(kNormStripColumns / width, 1));
-  const int64_t blocks = backend.sm_count() * best_residency(groups, width, backend.sm_count(), most);
+  const int64_t blocks = ops.sm_count() * best_residency(groups, width, ops.sm_count(), most);
   return StripLaunch{.blocks = narrow<unsigned>(std::min(blocks, groups)),
                      .threads = static_cast<unsigned>(threads),
                      .shared = shared};
@@ -297,25 +297,25 @@ int allow_all_shared(const void* kernel, const char* op) {
   return limit;
 }
 
-std::optional<StripLaunch> plan_forward_strips(const CudaBackend& backend, NormKind kind,
+std::optional<StripLaunch> plan_forward_strips(const CudaOps& ops, NormKind kind,
                                                const NormForwardArgs<Bf16>& args) {
-  return plan_strips(backend, "norm_forward", forward_kernel(kind, args.width), args.rows, args.width,
+  return plan_strips(ops, "norm_forward", forward_kernel(kind, args.width), args.rows, args.width,
                      args.delta ? 2 : 1, args.cast.colwise != nullptr);
 }
 
-std::optional<StripLaunch> plan_backward_strips(const CudaBackend& backend, NormKind kind, int64_t rows,
+std::optional<StripLaunch> plan_backward_strips(const CudaOps& ops, NormKind kind, int64_t rows,
                                                 int64_t width, bool colwise) {
-  return plan_strips(backend, "norm_backward", backward_kernel(kind, width), rows, width, 3, colwise);
+  return plan_strips(ops, "norm_backward", backward_kernel(kind, width), rows, width, 3, colwise);
 }
 
-void launch_forward_strips(CudaBackend& backend, NormKind kind, const NormForwardArgs<Bf16>& args,
+void launch_forward_strips(CudaOps& ops, NormKind kind, const NormForwardArgs<Bf16>& args,
                            const StripLaunch& launch) {
-  forward_kernel(kind, args.width)<<<launch.blocks, launch.threads, launch.shared, backend.stream()>>>(args);
+  forward_kernel(kind, args.width)<<<launch.blocks, launch.threads, launch.shared, ops.stream()>>>(args);
 }
 
-void launch_backward_strips(CudaBackend& backend, NormKind kind, const NormBackwardArgs<Bf16>& args,
+void launch_backward_strips(CudaOps& ops, NormKind kind, const NormBackwardArgs<Bf16>& args,
                             const StripLaunch& launch) {
-  backward_kernel(kind, args.width)<<<launch.blocks, launch.threads, launch.shared, backend.stream()>>>(args);
+  backward_kernel(kind, args.width)<<<launch.blocks, launch.threads, launch.shared, ops.stream()>>>(args);
 }
 
 }  // namespace octet::device

@@ -359,8 +359,7 @@ device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
 
 }  // namespace
 
-void CudaBackend::adamw(std::span<const AdamWParameter> parameters, Tensor clip,
-                        const AdamWOptions& options) {
+void CudaOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
   using namespace device;
   constexpr const char* op = "adamw";
   require(options.step >= 1, "[cuda] {}: the step is {}, expected 1 or more", op, options.step);

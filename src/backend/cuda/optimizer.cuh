@@ -71,7 +71,7 @@ struct AdamKind {
   bool split = false;
   bool operator==(const AdamKind&) const = default;
 };
-void launch_adamw_tiles(CudaBackend& backend, const AdamTable& table, AdamKind kind, int64_t tiles,
+void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip);
 
 }  // namespace octet::device

@@ -469,13 +469,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
 }  // namespace
 
-void launch_adamw_tiles(CudaBackend& backend, const AdamTable& table, AdamKind kind, int64_t tiles,
+void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip) {
   const auto launch = [&]<class G, AdamMoments moments, bool split>() {
     constexpr auto kernel = adamw_tile_kernel<G, moments, split>;
     constexpr int bytes = AdamRows<G, moments, split>::kSharedBytes;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "adamw");
-    kernel<<<narrow<unsigned>(tiles), kTileThreads, bytes, backend.stream()>>>(table, clip);
+    kernel<<<narrow<unsigned>(tiles), kTileThreads, bytes, ops.stream()>>>(table, clip);
   };
   const auto with_moments = [&]<class G, bool split>() {
     switch (kind.moments) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_check.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace octet {
 

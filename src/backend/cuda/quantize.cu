@@ -35,7 +35,8 @@ struct PartialTable {
 
 // 32 columns x 32 shares of the partials. Then a warp adds the shares of each column, in fixed order.
 constexpr int kPartialShares = 32;
-__global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count, int64_t width) {
+__global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count,
+                                    int64_t width) {
   __shared__ float shares[kPartialShares][33];
   const PartialTable::Entry& entry = table.entries[blockIdx.y];
   const int64_t column = blockIdx.x * 32ll + threadIdx.x;
@@ -58,8 +59,8 @@ __global__ void add_partials_kernel(const __grid_constant__ PartialTable table, 
 
 // One warp for each slot.
 __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
-                                     int64_t count, int64_t length, int margin, bool most_recent,
-                                     bool due, const float* norm) {
+                                     int64_t count, int64_t length, int margin, bool most_recent, bool due,
+                                     const float* norm) {
   const int64_t index = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (index >= count) return;
@@ -98,7 +99,7 @@ __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const u
 }  // namespace
 }  // namespace device
 
-void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
+void add_partials(CudaOps& ops, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
                   const char* op) {
   device::PartialTable table{};
   unsigned present = 0;
@@ -111,7 +112,7 @@ void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, 
   }
   if (present == 0) return;
   const dim3 grid(narrow<unsigned>(div_up(width, 32)), present), block(32, device::kPartialShares);
-  device::add_partials_kernel<<<grid, block, 0, backend.stream()>>>(table, count, width);
+  device::add_partials_kernel<<<grid, block, 0, ops.stream()>>>(table, count, width);
   check_launch(op);
 }
 
@@ -144,24 +145,23 @@ void check_operand(const Operand& operand, const char* op) {
 namespace {
 
 // One pass over the dense form, with what `cast` says.
-void cast_pass(CudaBackend& backend, const Operand& operand, const device::CastTarget& cast,
-               Tensor column_sum) {
+void cast_pass(CudaOps& ops, const Operand& operand, const device::CastTarget& cast, Tensor column_sum) {
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();
     const device::CastOp<T> op{static_cast<const T*>(operand.dense.data), narrow<int>(cols)};
     device::TileOutput<T> out{.rows = rows, .cols = cols, .width = cols, .cast = cast};
-    launch_tiles(backend, "quantize", op, out, cols % 8 == 0 && aligned16(operand.dense.data), column_sum);
+    launch_tiles(ops, "quantize", op, out, cols % 8 == 0 && aligned16(operand.dense.data), column_sum);
   });
 }
 
 }  // namespace
 
-void CudaBackend::cast_copies(const Operand& operand) {
+void CudaOps::cast_copies(const Operand& operand) {
   const OpScope scope(profiler_, OpKind::Quantize, "cast", bytes_of(operand));
   cast_pass(*this, operand, cast_target(*operand.fp8), {});
 }
 
-void CudaBackend::quantize(const Operand& operand) {
+void CudaOps::quantize(const Operand& operand) {
   require(operand.fp8 != nullptr, "[cuda] quantize: the operand has no FP8 form");
   check_operand(operand, "quantize");
   const Quantized& fp8 = *operand.fp8;
@@ -184,7 +184,7 @@ void CudaBackend::quantize(const Operand& operand) {
   if (fp8.stats) record_stats(operand);
 }
 
-void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
+void CudaOps::update_delayed_scales(const DelayedScaling& state) {
   if (state.count == 0) return;
   const OpScope scope(profiler_, OpKind::Quantize, "update_delayed_scales");
   const int64_t length = state.history.cols();
@@ -199,7 +199,7 @@ void CudaBackend::update_delayed_scales(const DelayedScaling& state) {
   check_launch("update_delayed_scales");
 }
 
-void CudaBackend::add_column_sum(Tensor column_sum, Tensor x) {
+void CudaOps::add_column_sum(Tensor column_sum, Tensor x) {
   const OpScope scope(profiler_, OpKind::Other, "add_column_sum", bytes_of(x));
   dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
     const device::CastOp<T> op{static_cast<const T*>(x.data), narrow<int>(x.cols())};

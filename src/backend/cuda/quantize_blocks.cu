@@ -199,7 +199,7 @@ __global__ void add_stats_kernel(QuantStats* stats, const double* partials, int 
 }  // namespace
 }  // namespace device
 
-void CudaBackend::quantize_blocks(const Operand& operand) {
+void CudaOps::quantize_blocks(const Operand& operand) {
   const OpScope scope(profiler_, OpKind::Quantize, "quantize_blocks", bytes_of(operand));
   const Quantized& fp8 = *operand.fp8;
   const auto copy = [](const QuantizedMatrix& matrix, DType format) {
@@ -228,7 +228,7 @@ void CudaBackend::quantize_blocks(const Operand& operand) {
   });
 }
 
-void CudaBackend::record_stats(const Operand& operand) {
+void CudaOps::record_stats(const Operand& operand) {
   const OpScope scope(profiler_, OpKind::Quantize, "record_stats", bytes_of(operand.dense));
   const Quantized& fp8 = *operand.fp8;
   const bool colwise = !fp8.rowwise;

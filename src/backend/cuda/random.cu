@@ -1,4 +1,4 @@
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/vec.cuh"
 #include "base/philox.h"
 
@@ -28,7 +28,7 @@ __global__ void fill_normal_kernel(float* wide, uint16_t* narrow, uint16_t* rema
 }  // namespace
 }  // namespace device
 
-void CudaBackend::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) {
+void CudaOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) {
   constexpr const char* op = "fill_normal";
   require(x.dtype == DType::F32 || x.dtype == DType::BF16, "[cuda] {}: x is {}, expected fp32 or bf16", op,
           name_of(x.dtype));

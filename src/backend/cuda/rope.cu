@@ -106,8 +106,8 @@ struct RopeVectorOp : RopeOp<T> {
 
 namespace {
 
-void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const device::CastTarget& cast,
-            bool store, Tensor positions, Tensor table, const AttentionShape& shape, float direction) {
+void rotate(CudaOps& ops, const char* op, const Operand& qkv, const device::CastTarget& cast, bool store,
+            Tensor positions, Tensor table, const AttentionShape& shape, float direction) {
   const Tensor& x = qkv.dense;
   require(x.cols() == shape.qkv_width() && positions.numel() == x.rows() && shape.head_dim % 2 == 0,
           "[cuda] {}: qkv {} and {} positions do not fit {} + 2 * {} heads of width {}", op,
@@ -134,25 +134,24 @@ void rotate(CudaBackend& backend, const char* op, const Operand& qkv, const devi
                               .dense = store ? static_cast<T*>(x.data) : nullptr,
                               .cast = cast};
     if (half % 8 == 0 && aligned16(x.data) && aligned16(table.data)) {
-      launch_tiles(backend, op, rope, out, true, qkv.column_sum);
+      launch_tiles(ops, op, rope, out, true, qkv.column_sum);
     } else {
-      launch_tiles<false>(backend, op, static_cast<const device::RopeOp<T>&>(rope), out, false,
-                          qkv.column_sum);
+      launch_tiles<false>(ops, op, static_cast<const device::RopeOp<T>&>(rope), out, false, qkv.column_sum);
     }
   });
 }
 
 }  // namespace
 
-void CudaBackend::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+void CudaOps::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
   const OpScope scope(profiler_, OpKind::Rope, "rope_forward", 2 * bytes_of(qkv));
   Operand operand;
   operand.dense = qkv;
   rotate(*this, "rope_forward", operand, {}, true, positions, table, shape, 1.0f);
 }
 
-void CudaBackend::rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
-                                const AttentionShape& shape) {
+void CudaOps::rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
+                            const AttentionShape& shape) {
   constexpr const char* op = "rope_backward";
   const OpScope scope(profiler_, OpKind::Rope, op, bytes_of(dqkv, dqkv.dense));
   dispatch_real(op, dqkv.dense.dtype, [&]<class T>(T) {

@@ -94,7 +94,7 @@ namespace {
 
 // Sums of all tensors of one dtype into `partials`; returns how many partials were written.
 template <bool squares>
-int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor> tensors, DType dtype,
+int64_t launch_sums(CudaOps& ops, const char* op, std::span<const Tensor> tensors, DType dtype,
                     double* partials) {
   using namespace device;
   int64_t written = 0;
@@ -105,7 +105,7 @@ int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor
     if (table->tensors == 0) return;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(table->chunks, kSumBlocks));
     dispatch_real(op, dtype, [&]<class T>(T) {
-      sum_kernel<T, squares><<<blocks, kSumThreads, 0, backend.stream()>>>(*table, partials + written);
+      sum_kernel<T, squares><<<blocks, kSumThreads, 0, ops.stream()>>>(*table, partials + written);
     });
     check_launch(op);
     written += blocks;
@@ -123,18 +123,18 @@ int64_t launch_sums(CudaBackend& backend, const char* op, std::span<const Tensor
 }
 
 template <bool squares>
-void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<const Tensor> tensors,
-             float max_norm, Tensor guard) {
+void sum_all(CudaOps& ops, const char* op, Tensor result, std::span<const Tensor> tensors, float max_norm,
+             Tensor guard) {
   for (const Tensor& tensor : tensors) {
     require(tensor.dtype == DType::F32 || tensor.dtype == DType::BF16,
             "[cuda] {}: a tensor is {}, expected fp32 or bf16", op, name_of(tensor.dtype));
   }
-  Scratch space = backend.scratch(op);
+  Scratch space = ops.scratch(op);
   const int64_t launches = div_up(static_cast<int64_t>(tensors.size()), device::kTensorsPerLaunch) + 1;
   auto* partials = space.take<double>(2 * launches * device::kSumBlocks);
-  int64_t count = launch_sums<squares>(backend, op, tensors, DType::F32, partials);
-  count += launch_sums<squares>(backend, op, tensors, DType::BF16, partials + count);
-  device::finish_sum_kernel<<<1, device::kSumThreads, 0, backend.stream()>>>(
+  int64_t count = launch_sums<squares>(ops, op, tensors, DType::F32, partials);
+  count += launch_sums<squares>(ops, op, tensors, DType::BF16, partials + count);
+  device::finish_sum_kernel<<<1, device::kSumThreads, 0, ops.stream()>>>(
       static_cast<float*>(result.data), partials, count, squares ? device::Finish::Norm : device::Finish::Sum,
       max_norm, static_cast<const float*>(guard.data), guard ? guard.numel() : 0);
   check_launch(op);
@@ -142,12 +142,12 @@ void sum_all(CudaBackend& backend, const char* op, Tensor result, std::span<cons
 
 }  // namespace
 
-void CudaBackend::sum(Tensor total, Tensor x) {
+void CudaOps::sum(Tensor total, Tensor x) {
   const OpScope scope(profiler_, OpKind::Other, "sum", bytes_of(x));
   sum_all<false>(*this, "sum", total, std::span(&x, 1), 0.0f, {});
 }
 
-void CudaBackend::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
+void CudaOps::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
   double bytes = 0;
   for (const Tensor& gradient : gradients) bytes += bytes_of(gradient);
   const OpScope scope(profiler_, OpKind::GradNorm, "grad_norm", bytes);

@@ -1,12 +1,12 @@
 #include "base/error.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 // Stands in for backend/cuda in a build without CUDA, so that callers need no preprocessor.
 
 namespace octet {
 
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
-  fail("[cuda] this program was built without CUDA: {}; the CPU backend is available", OCTET_NO_CUDA_REASON);
+std::unique_ptr<Device> make_cuda_device(const CudaOptions&) {
+  fail("[cuda] this program was built without CUDA: {}; use device: cpu", OCTET_NO_CUDA_REASON);
 }
 
 bool cuda_backend_built() {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/tile.cuh"
 
 namespace octet::device {
@@ -165,7 +165,7 @@ struct PartialSum {
   Tensor sum;
   const float* partials;
 };
-void add_partials(CudaBackend& backend, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
+void add_partials(CudaOps& ops, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
                   const char* op);
 
 // What the kernel that computes an operand writes itself, and what is left for afterwards.
@@ -222,16 +222,16 @@ inline bool aligned16(const void* pointer) {
 // Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked
 // here. Without `has_vectors` it is never promised.
 template <bool has_vectors = true, class Op>
-void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
-                  device::TileOutput<typename Op::Type> out, bool vector, Tensor column_sum = {}) {
+void launch_tiles(CudaOps& ops, const char* name, const Op& op, device::TileOutput<typename Op::Type> out,
+                  bool vector, Tensor column_sum = {}) {
   using device::CodeTile;
   if (out.rows == 0 || out.cols == 0) return;
   require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
   const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
   // Each block walks down a strip of tiles; about sixteen blocks for each multiprocessor.
-  const int64_t strip = std::max<int64_t>(1, across * down / (16 * backend.sm_count()));
+  const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
   const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
-  Scratch scratch = backend.scratch(name);
+  Scratch scratch = ops.scratch(name);
   if (column_sum) {
     require(Op::kSums, "[cuda] {}: this op does not sum columns", name);
     require(column_sum.numel() == out.width, "[cuda] {}: column_sum has {} elements, expected {}", name,
@@ -243,8 +243,7 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
   vector = vector && out.width % 8 == 0 && aligned16(out.dense) &&
            reinterpret_cast<uintptr_t>(out.cast.rowwise) % 8 == 0;
   const auto launch = [&]<bool with_vectors, bool with_sums>() {
-    device::tile_kernel<Op, with_vectors, with_sums>
-        <<<grid, CodeTile::kThreads, 0, backend.stream()>>>(op, out);
+    device::tile_kernel<Op, with_vectors, with_sums><<<grid, CodeTile::kThreads, 0, ops.stream()>>>(op, out);
   };
   const auto launch_with = [&]<bool with_vectors>() {
     if constexpr (Op::kSums) {
@@ -258,7 +257,7 @@ void launch_tiles(CudaBackend& backend, const char* name, const Op& op,
     launch_with.template operator()<false>();
   }
   check_launch(name);
-  add_partials(backend, {{column_sum, out.column_sums}}, grid.y, out.width, name);
+  add_partials(ops, {{column_sum, out.column_sums}}, grid.y, out.width, name);
 }
 
 // Calls fn(T{}) with the device type of a real dtype.

@@ -1,4 +1,4 @@
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_device.h"
 
 #include <cblas.h>
 #include <unistd.h>
@@ -16,17 +16,17 @@ namespace octet {
 
 using cpu::Scratch;
 
-CpuBackend::CpuBackend(int threads) : parallel_(threads) {
+CpuDevice::CpuDevice(int threads) : parallel_(threads) {
   // octet cuts the products itself, into tiles that do not depend on the number of threads.
   openblas_set_num_threads(1);
 }
 
-std::string CpuBackend::description() const {
+std::string CpuDevice::description() const {
   return fmt::format("{} thread{}, OpenBLAS ({})", parallel_.threads(), parallel_.threads() == 1 ? "" : "s",
                      openblas_get_corename());
 }
 
-int64_t CpuBackend::memory_bytes() const {
+int64_t CpuDevice::memory_bytes() const {
   int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
   // A container may have less than the machine. The file says "max" where there is no limit.
   std::ifstream limit_file("/sys/fs/cgroup/memory.max");
@@ -43,7 +43,7 @@ int64_t CpuBackend::memory_bytes() const {
   return bytes - bytes / 16;
 }
 
-std::shared_ptr<void> CpuBackend::allocate(int64_t bytes) {
+std::shared_ptr<void> CpuDevice::allocate(int64_t bytes, Place) {
   require(bytes >= 0, "[cpu memory] {} bytes were asked for, expected 0 or more", bytes);
   const int64_t padded = Scratch::padded(std::max<int64_t>(bytes, 1));
   void* memory = std::aligned_alloc(static_cast<size_t>(Scratch::kAlignment), static_cast<size_t>(padded));
@@ -51,25 +51,25 @@ std::shared_ptr<void> CpuBackend::allocate(int64_t bytes) {
   return {memory, std::free};
 }
 
-void CpuBackend::copy_to_device(Tensor to, const void* from) {
+void CpuDevice::copy_to_device(Tensor to, const void* from) {
   if (to.numel() > 0) std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
 }
 
-void CpuBackend::copy_to_host(void* to, Tensor from) {
+void CpuDevice::copy_to_host(void* to, Tensor from) {
   if (from.numel() > 0) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
 }
 
-void CpuBackend::copy(Tensor to, Tensor from) {
+void CpuDevice::copy(Queue&, Tensor to, Tensor from) {
   require(to.bytes() == from.bytes(), "[copy] {} bytes into {}, expected the same size", from.bytes(),
           to.bytes());
   if (to.numel() > 0) std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
 }
 
-void CpuBackend::zero(Tensor x) {
+void CpuDevice::zero(Queue&, Tensor x) {
   if (x.numel() > 0) std::memset(x.data, 0, static_cast<size_t>(x.bytes()));
 }
 
-int64_t CpuBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
+int64_t CpuDevice::workspace_bytes(const WorkspaceNeeds& needs) const {
   const int threads = parallel_.threads();
   int64_t widest = needs.width;
   int64_t bytes = 0;
@@ -90,7 +90,7 @@ int64_t CpuBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
   return std::max<int64_t>(bytes, int64_t{1} << 20);
 }
 
-void CpuBackend::finish(const Operand& operand) {
+void CpuOps::finish(const Operand& operand) {
   if (operand.fp8) {
     quantize(operand);
   } else if (operand.column_sum) {
@@ -98,9 +98,9 @@ void CpuBackend::finish(const Operand& operand) {
   }
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  require(threads >= 0, "[cpu backend] threads is {}, expected 0 (all cores) or more", threads);
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Device> make_cpu_device(int threads) {
+  require(threads >= 0, "[cpu] threads is {}, expected 0 (all cores) or more", threads);
+  return std::make_unique<CpuDevice>(threads);
 }
 
 }  // namespace octet

@@ -1,25 +1,24 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "ops/quantized.h"
 #include "tensor/tensor.h"
 
 namespace octet {
 
-// The contract of every op, forward and backward. A backend implements all of them; the CPU backend is the
-// reference, in fp32, bf16 and bit-exact emulated FP8.
+// The contract of every op, forward and backward. Each kind of device implements all of them (src/backend/); the CPU
+// is the reference, in fp32, bf16 and bit-exact emulated FP8. Memory, queues, graphs and profiles are the device's
+// (ops/device.h).
 //
 // Letters: N tokens of a micro-batch (rows * length), C model width, H query heads, K key/value heads, D head
 // width, F feed-forward width, V vocabulary, P positions.
 //
 // Rules for all ops:
-// - Tensors are views of the backend's memory, row-major and contiguous. "real" means fp32 or bf16; all real
+// - Tensors are views of the device's memory, row-major and contiguous. "real" means fp32 or bf16; all real
 //   arguments of one call have the same dtype unless a comment says otherwise. Arithmetic is in fp32 and each
 //   result is rounded once, to nearest even, when it is stored.
 // - Outputs do not overlap inputs unless "in place" is said.
@@ -66,8 +65,8 @@ struct GemmOptions {
 };
 
 struct LossOptions {
-  int64_t vocab = 0;        // columns from here on are padding: no probability, no gradient
-  float gradient_scale = 0; // multiplies the gradients, usually 1 / (targets of the whole step)
+  int64_t vocab = 0;         // columns from here on are padding: no probability, no gradient
+  float gradient_scale = 0;  // multiplies the gradients, usually 1 / (targets of the whole step)
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
 };
@@ -88,8 +87,9 @@ struct AdamWParameter {
   Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
   Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
-  uint64_t stream = 0;       // of the random bits of stochastic rounding
-  Quantized* fp8 = nullptr;  // when present, rewritten from the new weight (as (rows, cols) of the matrix view)
+  uint64_t stream = 0;  // of the random bits of stochastic rounding
+  Quantized* fp8 =
+      nullptr;  // when present, rewritten from the new weight (as (rows, cols) of the matrix view)
 };
 
 // State of the delayed recipe for all its tensors.
@@ -101,8 +101,8 @@ struct DelayedScaling {
   int margin = 0;
   bool most_recent = false;  // otherwise the maximum of the history
   bool due = true;           // otherwise amax goes on being collected
-  Tensor norm;               // optional, (2) fp32 of grad_norm: where norm[0] is not finite, what was collected is dropped
-                             // and scales and histories stay as they are
+  Tensor norm;  // optional, (2) fp32 of grad_norm: where norm[0] is not finite, what was collected is dropped
+                // and scales and histories stay as they are
 };
 
 // What the ops of a run need beyond their arguments, so that the plan can hold it.
@@ -121,66 +121,22 @@ struct WorkspaceNeeds {
   bool decode = false;     // attention runs as attention_decode, over caches of max_length positions
 };
 
-// The parts of an optimizer step. They name ranges for profilers, and tell the head's products from the others.
-enum class Phase : uint8_t { Outside, Forward, Head, Backward, Optimizer };
+class Device;
 
-// What one op took on the device over a profile. Ops inside other ops are counted by themselves.
-struct OpTime {
-  std::string kind;  // "GEMM forward", "norm", ..., and "idle" between ops
-  std::string op;    // with the sizes where it is a product
-  int64_t calls = 0;
-  double ms = 0;
-  double bytes = 0;  // read and written, where the op says
-  double flops = 0;  // likewise
-};
-
-// An input of a micro-batch on its way to the device.
-struct InputCopy {
-  Tensor to;
-  const void* from = nullptr;
-};
-
-class Backend {
+// All ops on one queue of a device, in the order in which they are called. Device::ops() has those of the default
+// queue; a second queue has ops (and a workspace) of its own.
+class Ops {
  public:
-  virtual ~Backend() = default;
+  virtual ~Ops() = default;
+  virtual Device& device() = 0;
 
-  virtual std::string name() const = 0;           // "cpu", "cuda"
-  virtual std::string description() const = 0;    // "2 threads, OpenBLAS", "NVIDIA H200"
-  virtual int64_t memory_bytes() const = 0;       // memory a run may use
+  // u8, at least Device::workspace_bytes, alive as long as ops are called.
+  virtual void set_workspace(Tensor) = 0;
 
-  // ---- memory ----
-  virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;  // 256-byte aligned, content unspecified
-  virtual void copy_to_device(Tensor to, const void* from) = 0;
-  // copy_to_device for all inputs of a micro-batch at once, without waiting for the ops queued before; those queued
-  // after it see them. The sources may be changed when it returns.
-  virtual void feed(std::span<const InputCopy> inputs) {
-    for (const InputCopy& input : inputs) copy_to_device(input.to, input.from);
-  }
-  virtual void copy_to_host(void* to, Tensor from) = 0;       // waits
-  virtual void copy(Tensor to, Tensor from) = 0;              // same bytes
-  virtual void zero(Tensor) = 0;
-  virtual void zero(std::span<const Tensor> tensors) {
-    for (const Tensor& tensor : tensors) zero(tensor);
-  }
-  virtual void synchronize() = 0;
-  virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
-  virtual void set_workspace(Tensor) = 0;  // u8, at least workspace_bytes, alive as long as ops are called
+  // ---- initial values ----
   // Element i of x (real) = deviation * Philox(seed, stream).normal(i), the same bits on every backend. In bf16 with a
   // remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to nearest.
   virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) = 0;
-
-  // ---- the course of a step ----
-  virtual void begin_phase(Phase) {}
-  // Between the two calls the device time of every op is taken; the first says whether the backend can, the second
-  // waits.
-  virtual bool start_profile() { return false; }
-  virtual std::vector<OpTime> finish_profile() { return {}; }
-  // Runs `work`, which queues ops and nothing else, and which queues the same ops with the same arguments whenever it
-  // comes with this signature. A backend may record the ops and replay them as one from then on.
-  virtual void repeat(const std::string& signature, const std::function<void()>& work) {
-    static_cast<void>(signature);
-    work();
-  }
 
   // ---- products ----
   // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.
@@ -188,11 +144,6 @@ class Backend {
   // c (m, n) [+]= a (m, k) b (n, k)^T [+ bias]: the same product of FP8 matrices, accumulated in fp32. Both
   // transposition flags are ignored. e5m2 x e5m2 is refused.
   virtual void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
-  // How gemm_fp8 would run a product of these shapes: "native" on FP8 tensor cores, or "emulated" with dequantised
-  // operands. c (m, n), a (m, k), b (n, k).
-  virtual std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
-                                    DType format_b, DType out) = 0;
-
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
   virtual void quantize(const Operand&) = 0;
@@ -228,8 +179,8 @@ class Backend {
   virtual void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents&,
                                  const AttentionShape&) = 0;
   // dqkv (N, (H + 2K) * D) from dout (N, H * D).
-  virtual void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, const Documents&,
-                                  const AttentionShape&) = 0;
+  virtual void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
+                                  const Documents&, const AttentionShape&) = 0;
   // Attention of tokens that continue cached sequences. Token n stands at positions[n] of sequence sequences[n]; -1
   // is filler, whose output is zero. The keys and values of all N tokens are first written to the cache at their
   // places, then every query reads the positions 0 to its own. qkv (N, (H + 2K) * D) after the rotation; out
@@ -251,8 +202,8 @@ class Backend {
   // A row without a target has no penalty and no gradient either.
   // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
   // Without it no gradient is computed.
-  virtual void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
-                             Tensor targets, const LossOptions&) = 0;
+  virtual void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
+                             Tensor logits, Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----
   // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.
@@ -269,29 +220,5 @@ class Backend {
   // moved.
   virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;
 };
-
-// Backends are made by name at run time; `threads` 0 means all cores.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
-
-struct CudaOptions {
-  int device = 0;
-  bool deterministic = false;  // the same inputs give the same bits; attention backward is slower then
-  std::string tuning_cache;    // file that keeps the plans found by timing; empty: nothing is kept
-};
-// Throws Error when there is no usable GPU or the program was built without CUDA.
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&);
-bool cuda_backend_built();
-
-// What is known of a GPU without making a backend. Never throws.
-struct CudaProbe {
-  bool usable = false;
-  std::string reason;  // why it is not usable
-  int devices = 0;
-  std::string name;    // "NVIDIA H200"
-  int major = 0, minor = 0;  // compute capability
-  int64_t memory = 0, memory_free = 0;
-  std::string driver;  // "driver 13.0, runtime 13.0"
-};
-CudaProbe probe_cuda(int device = 0);
 
 }  // namespace octet

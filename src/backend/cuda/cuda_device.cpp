@@ -1,4 +1,4 @@
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_device.h"
 
 #include <algorithm>
 
@@ -73,41 +73,79 @@ CudaProbe probe_cuda(int device) {
   return probe;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+std::unique_ptr<Device> make_cuda_device(const CudaOptions& options) {
   const CudaProbe probe = probe_cuda(options.device);
   require(probe.usable, "[cuda] GPU {} cannot be used: {}", options.device, probe.reason);
   cuda_check(cudaSetDevice(options.device), "cudaSetDevice");
-  return std::make_unique<CudaBackend>(options);
+  return std::make_unique<CudaDevice>(options);
 }
 
-CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
+namespace {
+
+cudaDeviceProp properties_of(int device) {
   cudaDeviceProp properties;
-  cuda_check(cudaGetDeviceProperties(&properties, options.device), "cudaGetDeviceProperties");
-  sm_count_ = properties.multiProcessorCount;
-  description_ = properties.name;
-  planner_ =
-      std::make_unique<GemmPlanner>(stream(), properties.name, options.tuning_cache, !options.deterministic);
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties;
 }
 
-CudaBackend::~CudaBackend() {
+cudaStream_t stream_of(Queue& queue) {
+  return static_cast<CudaQueue&>(queue).stream();
+}
+cudaEvent_t event_of(Event& event) {
+  return static_cast<CudaQueueEvent&>(event).get();
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaOptions& options)
+    : options_(options),
+      sm_count_(properties_of(options.device).multiProcessorCount),
+      description_(properties_of(options.device).name),
+      ops_(*this, queue_) {}
+
+CudaDevice::~CudaDevice() {
   cudaStreamSynchronize(stream());
 }
 
-int64_t CudaBackend::memory_bytes() const {
+int64_t CudaDevice::memory_bytes() const {
   size_t free_bytes = 0, total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   return std::max<int64_t>(static_cast<int64_t>(free_bytes) - kCudaMemoryReserve, 0);
 }
 
-std::shared_ptr<void> CudaBackend::allocate(int64_t bytes) {
+std::shared_ptr<void> CudaDevice::allocate(int64_t bytes, Place place) {
   require(bytes >= 0, "[cuda] allocate: {} bytes", bytes);
+  // Pinned memory has one address for both sides: kernels read and write it over the bus.
+  if (place == Place::Host)
+    return allocate_pinned(static_cast<size_t>(std::max<int64_t>(bytes, 1)), "allocate");
   return allocate_device(static_cast<size_t>(bytes), "allocate");
 }
 
-void CudaBackend::copy_to_device(Tensor to, const void* from) {
+void CudaDevice::record(Event& event, Queue& queue) {
+  cuda_check(cudaEventRecord(event_of(event), stream_of(queue)), "record");
+}
+
+void CudaDevice::wait(Queue& queue, Event& event) {
+  cuda_check(cudaStreamWaitEvent(stream_of(queue), event_of(event)), "wait");
+}
+
+void CudaDevice::synchronize(Event& event) {
+  cuda_check(cudaEventSynchronize(event_of(event)), "synchronize");
+}
+
+std::unique_ptr<Ops> CudaDevice::make_ops(Queue& queue) {
+  return std::make_unique<CudaOps>(*this, static_cast<CudaQueue&>(queue));
+}
+
+std::string CudaDevice::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b,
+                                      DType format_a, DType format_b, DType out) {
+  return ops_.gemm_fp8_kind(m, n, k, a, b, format_a, format_b, out);
+}
+
+void CudaDevice::copy_to_device(Tensor to, const void* from) {
   const auto bytes = static_cast<size_t>(to.bytes());
   if (bytes == 0) return;
-  const OpScope scope(profiler_, OpKind::Copy, "copy_to_device", bytes_of(to));
+  const OpScope scope(queue_.profiler(), OpKind::Copy, "copy_to_device", bytes_of(to));
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_device(to.data, from, bytes, stream());
   cuda_check(cudaMemcpyAsync(to.data, from, bytes, cudaMemcpyHostToDevice, stream()), "copy_to_device");
   // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to
@@ -118,12 +156,12 @@ void CudaBackend::copy_to_device(Tensor to, const void* from) {
   }
 }
 
-void CudaBackend::feed(std::span<const InputCopy> inputs) {
-  const OpScope scope(profiler_, OpKind::Copy, "feed");
+void CudaDevice::feed(std::span<const InputCopy> inputs) {
+  const OpScope scope(queue_.profiler(), OpKind::Copy, "feed");
   input_feed_.send(inputs, stream());
 }
 
-void CudaBackend::copy_to_host(void* to, Tensor from) {
+void CudaDevice::copy_to_host(void* to, Tensor from) {
   const auto bytes = static_cast<size_t>(from.bytes());
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_host(to, from.data, bytes, stream());
   if (bytes != 0)
@@ -131,61 +169,32 @@ void CudaBackend::copy_to_host(void* to, Tensor from) {
   cuda_check(cudaStreamSynchronize(stream()), "copy_to_host");
 }
 
-void CudaBackend::copy(Tensor to, Tensor from) {
+void CudaDevice::copy(Queue& queue, Tensor to, Tensor from) {
   require(to.bytes() == from.bytes(), "[cuda] copy: {} bytes into {}", from.bytes(), to.bytes());
   if (to.bytes() == 0) return;
-  const OpScope scope(profiler_, OpKind::Copy, "copy", bytes_of(to, from));
-  cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDeviceToDevice,
-                             stream()),
+  const OpScope scope(static_cast<CudaQueue&>(queue).profiler(), OpKind::Copy, "copy", bytes_of(to, from));
+  cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.bytes()), cudaMemcpyDefault,
+                             stream_of(queue)),
              "copy");
 }
 
-void CudaBackend::zero(Tensor tensor) {
+void CudaDevice::zero(Queue& queue, Tensor tensor) {
   if (tensor.bytes() == 0) return;
-  const OpScope scope(profiler_, OpKind::Copy, "zero", bytes_of(tensor));
-  cuda_check(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream()), "zero");
+  const OpScope scope(static_cast<CudaQueue&>(queue).profiler(), OpKind::Copy, "zero", bytes_of(tensor));
+  cuda_check(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream_of(queue)), "zero");
 }
 
-void CudaBackend::synchronize() {
+void CudaDevice::synchronize() {
   cuda_check(cudaStreamSynchronize(stream()), "synchronize");
 }
 
-bool CudaBackend::start_profile() {
-  profiler_.start();
-  return true;
+void CudaDevice::repeat(const std::string& signature, const std::function<void()>& work) {
+  if (queue_.profiler().active()) return work();  // the ops are to be seen one by one
+  queue_.graphs().run(signature, work);
 }
 
-void CudaBackend::repeat(const std::string& signature, const std::function<void()>& work) {
-  if (profiler_.active()) return work();  // the ops are to be seen one by one
-  graphs_.run(signature, work);
-}
-
-int64_t CudaBackend::workspace_bytes(const WorkspaceNeeds& needs) const {
+int64_t CudaDevice::workspace_bytes(const WorkspaceNeeds& needs) const {
   return cuda_workspace_bytes(needs, sm_count_);
-}
-
-void CudaBackend::set_workspace(Tensor workspace) {
-  require(workspace.bytes() > kGemmWorkspace, "[cuda] the workspace has {} bytes, more than {} are needed",
-          workspace.bytes(), kGemmWorkspace);
-  require(alignment_of(workspace.data) == 256, "[cuda] the workspace is not 256-byte aligned");
-  workspace_ = static_cast<std::byte*>(workspace.data);
-  workspace_bytes_ = workspace.bytes();
-  if (own_workspace_) {
-    synchronize();
-    own_workspace_.reset();
-  }
-}
-
-void CudaBackend::make_workspace(int64_t bytes) {
-  own_workspace_ = allocate_device(static_cast<size_t>(bytes), "workspace");
-  workspace_ = static_cast<std::byte*>(own_workspace_.get());
-  workspace_bytes_ = bytes;
-}
-
-Scratch CudaBackend::scratch(const char* op) {
-  // Single ops may be tried without a plan: then the workspace is the backend's own.
-  if (workspace_ == nullptr) make_workspace(kGemmWorkspace + kEmulationScratch);
-  return {workspace_ + kGemmWorkspace, workspace_bytes_ - kGemmWorkspace, op};
 }
 
 }  // namespace octet

@@ -6,17 +6,14 @@
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/cuda_queue.h"
 #include "backend/cuda/gemm_plan.h"
-#include "backend/cuda/graph_cache.h"
-#include "backend/cuda/input_feed.h"
-#include "backend/cuda/profiler.h"
-#include "backend/cuda/staged_copy.h"
 #include "backend/cuda_workspace.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace octet {
 
-// Memory for the length of one op, cut from the workspace: all ops run on one stream, so that the next op may
+// Memory for the length of one op, cut from the workspace: all ops of a queue run one after another, so that the next op may
 // use the same memory again.
 class Scratch {
  public:
@@ -41,32 +38,18 @@ class Scratch {
   const char* op_;
 };
 
-// Every op in the order of ops/backend.h; each is defined in the .cu file named after it.
-class CudaBackend final : public Backend {
+class CudaDevice;
+
+// Every op in the order of ops/ops.h, on one queue; each is defined in the .cu file named after it.
+class CudaOps final : public Ops {
  public:
-  explicit CudaBackend(const CudaOptions& options);
-  ~CudaBackend() override;
+  CudaOps(CudaDevice& device, CudaQueue& queue);
+  ~CudaOps() override;
 
-  std::string name() const override { return "cuda"; }
-  std::string description() const override { return description_; }
-  int64_t memory_bytes() const override;
-
-  std::shared_ptr<void> allocate(int64_t bytes) override;
-  void copy_to_device(Tensor to, const void* from) override;
-  void feed(std::span<const InputCopy> inputs) override;
-  void copy_to_host(void* to, Tensor from) override;
-  void copy(Tensor to, Tensor from) override;
-  void zero(Tensor tensor) override;
-  void zero(std::span<const Tensor> tensors) override;
-  void synchronize() override;
-  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
+  Device& device() override;
   void set_workspace(Tensor workspace) override;
-  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
-  void begin_phase(Phase phase) override { profiler_.begin_phase(phase); }
-  bool start_profile() override;
-  std::vector<OpTime> finish_profile() override { return profiler_.finish(); }
-  void repeat(const std::string& signature, const std::function<void()>& work) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
@@ -103,15 +86,17 @@ class CudaBackend final : public Backend {
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
 
+  // See Device::gemm_fp8_kind.
+  std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
+                            DType format_b, DType out);
+
   // ---- for the ops ----
   Profiler& profiler() { return profiler_; }
-  cudaStream_t stream() const { return stream_.get(); }
-  const CudaOptions& options() const { return options_; }
+  cudaStream_t stream() const { return stream_; }
+  const CudaOptions& options() const;
+  const std::string& gpu_name() const;
   int sm_count() const { return sm_count_; }
   Scratch scratch(const char* op);
-
-  std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
-                            DType format_b, DType out) override;
 
  private:
   static constexpr int64_t kGemmWorkspace = kCudaGemmWorkspace;
@@ -137,14 +122,10 @@ class CudaBackend final : public Backend {
   void record_stats(const Operand& operand);
   void make_workspace(int64_t bytes);
 
-  CudaOptions options_;
-  CudaStream stream_;
-  StagedCopy staged_copy_;
-  InputFeed input_feed_;
-  Profiler profiler_{stream_.get()};
-  GraphCache graphs_{stream_.get()};
-  int sm_count_ = 0;
-  std::string description_;
+  CudaDevice& device_;
+  cudaStream_t stream_;
+  Profiler& profiler_;  // the queue's
+  int sm_count_;
   std::unique_ptr<GemmPlanner> planner_;
   std::unique_ptr<Attention> attention_;  // made by the first attention op
   DeviceMemory own_workspace_;            // until set_workspace gives another

@@ -1,39 +1,24 @@
 #pragma once
 
-#include <memory>
 #include <span>
-#include <string>
 
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/workspace.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace octet {
 
-// The reference implementation of every op, in host memory. One file per group of ops, named as in the CUDA
-// backend. Results do not depend on the number of threads.
-class CpuBackend : public Backend {
+// The reference implementation of every op, in host memory. One file per group of ops, named as for
+// CUDA. Results do not depend on the number of threads.
+class CpuOps final : public Ops {
  public:
-  explicit CpuBackend(int threads);
+  CpuOps(Device& device, cpu::Parallel parallel) : device_(device), parallel_(parallel) {}
 
-  std::string name() const override { return "cpu"; }
-  std::string description() const override;
-  int64_t memory_bytes() const override;
-
-  std::shared_ptr<void> allocate(int64_t bytes) override;
-  void copy_to_device(Tensor to, const void* from) override;
-  void copy_to_host(void* to, Tensor from) override;
-  void copy(Tensor to, Tensor from) override;
-  void zero(Tensor x) override;
-  void synchronize() override {}
-  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
+  Device& device() override { return device_; }
   void set_workspace(Tensor workspace) override { workspace_ = workspace; }
   void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
 
   void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
-  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType, DType) override {
-    return "emulated";
-  }
   void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
   void quantize(const Operand& operand) override;
@@ -90,6 +75,7 @@ class CpuBackend : public Backend {
   };
   void multiply(const Tensor& c, const Product& product, const GemmOptions& options, cpu::Scratch& scratch);
 
+  Device& device_;
   cpu::Parallel parallel_;
   Tensor workspace_;
 };

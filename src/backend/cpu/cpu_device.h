@@ -1,0 +1,49 @@
+#pragma once
+
+#include "backend/cpu/cpu_ops.h"
+#include "ops/device.h"
+
+namespace octet {
+
+// The host itself: its memory is the device's, and queued work is done at once, so that queues and events have nothing
+// to order.
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(int threads);
+
+  std::string name() const override { return "cpu"; }
+  std::string description() const override;
+  Capabilities capabilities() const override { return {}; }
+
+  int64_t memory_bytes() const override;
+  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
+  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType, DType) override {
+    return "emulated";
+  }
+
+  Queue& queue() override { return queue_; }
+  std::unique_ptr<Queue> make_queue() override { return std::make_unique<Queue>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<Event>(); }
+  void record(Event&, Queue&) override {}
+  void wait(Queue&, Event&) override {}
+  void synchronize(Event&) override {}
+  void synchronize() override {}
+
+  Ops& ops() override { return ops_; }
+  std::unique_ptr<Ops> make_ops(Queue&) override { return std::make_unique<CpuOps>(*this, parallel_); }
+
+  using Device::copy;
+  using Device::zero;
+  std::shared_ptr<void> allocate(int64_t bytes, Place place) override;
+  void copy(Queue&, Tensor to, Tensor from) override;
+  void zero(Queue&, Tensor x) override;
+  void copy_to_device(Tensor to, const void* from) override;
+  void copy_to_host(void* to, Tensor from) override;
+
+ private:
+  cpu::Parallel parallel_;
+  Queue queue_;
+  CpuOps ops_{*this, parallel_};
+};
+
+}  // namespace octet

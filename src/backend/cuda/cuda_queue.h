@@ -1,0 +1,32 @@
+#pragma once
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/graph_cache.h"
+#include "backend/cuda/profiler.h"
+#include "ops/device.h"
+
+namespace octet {
+
+// A stream with what belongs to its course: recordings and the time that its ops take.
+class CudaQueue final : public Queue {
+ public:
+  cudaStream_t stream() const { return stream_.get(); }
+  Profiler& profiler() { return profiler_; }
+  GraphCache& graphs() { return graphs_; }
+  const GraphCache& graphs() const { return graphs_; }
+
+ private:
+  CudaStream stream_;
+  Profiler profiler_{stream_.get()};
+  GraphCache graphs_{stream_.get()};
+};
+
+class CudaQueueEvent final : public Event {
+ public:
+  cudaEvent_t get() const { return event_.get(); }
+
+ private:
+  CudaEvent event_;
+};
+
+}  // namespace octet

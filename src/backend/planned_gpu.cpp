@@ -1,0 +1,64 @@
+#include <algorithm>
+
+#include "backend/cuda_workspace.h"
+#include "base/error.h"
+#include "ops/device.h"
+
+namespace octet {
+namespace {
+
+// Answers what planning asks. Whatever would need the GPU itself is an error.
+class PlannedGpu final : public Device {
+ public:
+  PlannedGpu(std::string description, int64_t memory, int multiprocessors)
+      : description_(std::move(description)), memory_(memory), multiprocessors_(multiprocessors) {}
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+  Capabilities capabilities() const override {
+    Capabilities result = cuda_capabilities();
+    result.computes = false;
+    return result;
+  }
+
+  int64_t memory_bytes() const override { return std::max<int64_t>(memory_ - kCudaMemoryReserve, 0); }
+  int64_t workspace_bytes(const WorkspaceNeeds& needs) const override {
+    return cuda_workspace_bytes(needs, multiprocessors_);
+  }
+  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity a, Granularity b, DType, DType,
+                            DType) override {
+    return a == Granularity::Row32 || b == Granularity::Row32 ? "emulated" : "native";
+  }
+
+  Queue& queue() override { refuse(); }
+  std::unique_ptr<Queue> make_queue() override { refuse(); }
+  std::unique_ptr<Event> make_event() override { refuse(); }
+  void record(Event&, Queue&) override { refuse(); }
+  void wait(Queue&, Event&) override { refuse(); }
+  void synchronize(Event&) override { refuse(); }
+  void synchronize() override {}
+  Ops& ops() override { refuse(); }
+  std::unique_ptr<Ops> make_ops(Queue&) override { refuse(); }
+  std::shared_ptr<void> allocate(int64_t, Place) override { refuse(); }
+  void copy(Queue&, Tensor, Tensor) override { refuse(); }
+  void zero(Queue&, Tensor) override { refuse(); }
+  void copy_to_device(Tensor, const void*) override { refuse(); }
+  void copy_to_host(void*, Tensor) override { refuse(); }
+
+ private:
+  [[noreturn]] void refuse() const {
+    fail("[device] {} is not in this machine: a run can be planned for it, not made on it", description_);
+  }
+
+  std::string description_;
+  int64_t memory_;
+  int multiprocessors_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors) {
+  return std::make_unique<PlannedGpu>(std::move(description), memory, multiprocessors);
+}
+
+}  // namespace octet
