@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "resume_support.h"
+#include "train/resume_support.h"
 #include "support/error_of.h"
 #include "train/exit_codes.h"
 #include "train/trainer.h"

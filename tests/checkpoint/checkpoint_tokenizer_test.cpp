@@ -7,7 +7,7 @@
 #include "checkpoint/model_folder.h"
 #include "data/tiny_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
-#include "resume_support.h"
+#include "train/resume_support.h"
 #include "support/error_of.h"
 #include "train/exit_codes.h"
 #include "train/trainer.h"
