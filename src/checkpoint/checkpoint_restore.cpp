@@ -7,6 +7,7 @@
 #include "hf/hf_folder.h"
 #include "ops/stochastic.h"
 #include "tensor/floats.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -97,10 +98,9 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
 void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
 #pragma omp parallel for
   for (size_t i = 0; i < values.size(); ++i) {
-    int16_t low = 0;
+    uint16_t low = 0;
     std::memcpy(&low, remainder.bytes.data() + 2 * i, 2);
-    values[i] =
-        std::bit_cast<float>(std::bit_cast<uint32_t>(values[i]) + static_cast<uint32_t>(int32_t{low}));
+    values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
   }
 }
 

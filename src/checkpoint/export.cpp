@@ -12,6 +12,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
 #include "hf/hf_folder.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -108,7 +109,7 @@ class WeightSource {
     return optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
   }
 
-  // Beside a bf16 weight the checkpoint keeps 16 more bits, so that (bits << 16) + int16(remainder) is exact.
+  // A checkpoint keeps the exact weights of a bf16 run: see tensor/split_fp32.h.
   void add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const {
     const SafeTensor* remainder = remainder_of(spec);
     if (!remainder) return;
@@ -118,10 +119,9 @@ class WeightSource {
     const int64_t width = spec.shape.rank() == 1 ? 1 : spec.shape[1];
     const std::byte* from = remainder->bytes.data() + 2 * begin * width;
     for (size_t i = 0; i < values.size(); ++i) {
-      int16_t low;
+      uint16_t low = 0;
       std::memcpy(&low, from + 2 * i, 2);
-      values[i] =
-          std::bit_cast<float>(std::bit_cast<uint32_t>(values[i]) + static_cast<uint32_t>(int32_t{low}));
+      values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
     }
   }
 

@@ -1,32 +1,11 @@
 #pragma once
 
-#include "model/linear.h"
+#include "model/attention_part.h"
+#include "model/mlp_part.h"
 
 namespace octet {
 
-// How much of a block's forward pass is kept for backward; the rest is computed again. Losses are bit-equal at
-// every level.
-enum class Checkpointing : uint8_t {
-  None,   // everything is kept
-  Act,    // norm outputs and the activation's output are recomputed
-  Mlp,    // and the MLP's first product
-  Block,  // only the block's input is kept
-};
-
-// The one reading of a level: planner, forward and backward all ask this.
-struct KeepPolicy {
-  bool norm_out = true;   // outputs of both norms
-  bool act_out = true;    // output of the activation
-  bool up_out = true;     // output of the MLP's first product
-  bool attention = true;  // qkv, attention output, log-sum-exp, the residual after attention, norm statistics
-  explicit KeepPolicy(Checkpointing level)
-      : norm_out(level < Checkpointing::Act),
-        act_out(level < Checkpointing::Act),
-        up_out(level < Checkpointing::Mlp),
-        attention(level < Checkpointing::Block) {}
-};
-
-// The moments of a micro-step, as lifetimes count them: embedding, blocks up, head and loss, blocks down.
+// The moments of a micro-step, as lifetimes count them: embedding, layers up, head and loss, layers down.
 struct Timeline {
   int64_t layers = 0;
   int64_t embedding() const { return 0; }
@@ -36,43 +15,24 @@ struct Timeline {
   int64_t end() const { return 2 + 2 * layers; }
 };
 
-struct Norm {
-  Parameter* gain = nullptr;
-  Parameter* bias = nullptr;  // LayerNorm only
-};
-
-// One layer: its parameters and its activations. N tokens, C width, F feed-forward width; H, K, D as in ops.
-//   residual_in  = residual + delta of the layer before          attention_norm -> qkv -> rope -> attention -> out
-//   residual_mid = residual_in + out's result                    mlp_norm -> up -> activation -> down
+// One layer in training: its two parts and what their forward passes leave for backward.
 struct Block {
-  Norm attention_norm, mlp_norm;
-  Linear qkv, out, up, down;
-
-  Tensor residual_in;                    // (N, C)
-  Tensor attention_mean, attention_inv;  // (N) fp32
-  Tensor attention_normed;               // (N, C) input of qkv
-  Tensor qkv_out;                        // (N, (H + 2K) * D) after the rotation
-  Tensor attended;                       // (N, H * D) input of out
-  Tensor lse;                            // (H, N) fp32
-  Tensor residual_mid;                   // (N, C)
-  Tensor mlp_mean, mlp_inv;              // (N) fp32
-  Tensor mlp_normed;                     // (N, C) input of up
-  Tensor up_out;                         // (N, F or 2F)
-  Tensor act_out;                        // (N, F) input of down
+  AttentionPart attention;
+  MlpPart mlp;
+  AttentionPart::Activations attention_acts;
+  MlpPart::Activations mlp_acts;
 };
 
 // Buffers that all blocks take turns in.
 struct SharedBuffers {
-  Block recomputed;  // the activations of whichever block is being worked on, where they are not kept
-  ColwiseBuffers qkv_input, out_input, up_input, down_input;  // likewise, the FP8 copies for wgrad
+  // The activations of whichever block is being worked on, where they are not kept.
+  AttentionPart::Activations attention_acts;
+  MlpPart::Activations mlp_acts;
+  // Likewise the FP8 copies of inputs that weight gradients read, in the order of the parts' Linears.
+  ColwiseBuffers attention_inputs[2], mlp_inputs[2];
   QuantizedScratch fp8;
-  Tensor delta;      // (N, C) what the last Linear adds to the residual
-  Tensor dresidual;  // (N, C)
-  Tensor dnormed;    // (N, C)
-  Tensor dattended;  // (N, H * D)
-  Tensor dqkv;       // (N, (H + 2K) * D)
-  Tensor dact;       // (N, F)
-  Tensor dup;        // (N, F or 2F)
+  Tensor delta;  // (N, C) what the last Linear adds to the residual
+  GradientBuffers gradients;
 };
 
 }  // namespace octet

@@ -43,31 +43,30 @@ Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dty
 
 void Decoder::plan_buffers() {
   const AttentionShape a = config_.attention();
-  const auto find = [&](const std::string& name) { return &parameters_[name]; };
-  const auto norm_of = [&](const std::string& name) {
-    return Norm{find(name + ".gain"), config_.norm == NormKind::LayerNorm ? find(name + ".bias") : nullptr};
-  };
-  const auto linear_of = [&](const std::string& name, bool bias) {
-    return Linear({.name = name}, {}, *find(name + ".weight"), bias ? find(name + ".bias") : nullptr);
+  const auto dense_linears = [&](auto& part, const std::string& layer) {
+    for (const auto& entry :
+         std::decay_t<decltype(part)>::linears(config_, KeepPolicy(Checkpointing::None))) {
+      const std::string name = layer + entry.name;
+      part.*entry.linear = Linear({.name = name}, {}, parameters_[name + ".weight"],
+                                  entry.bias ? &parameters_[name + ".bias"] : nullptr);
+    }
   };
   const auto add = [&](Tensor& view, const std::string& name, DType dtype, Shape shape) {
     planner_.add(view, name, dtype, shape, MemoryCategory::Activations, Lifetime::always());
   };
 
-  wte_ = find("embedding.tokens");
-  if (config_.learned_positions) wpe_ = find("embedding.positions");
-  final_norm_ = norm_of("final_norm");
-  head_ = Linear({.name = "head"}, {}, config_.tied_head ? *wte_ : *find("head.weight"), nullptr);
+  wte_ = &parameters_["embedding.tokens"];
+  if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];
+  final_norm_ = Norm::find(parameters_, "final_norm", config_);
+  head_ = Linear({.name = "head"}, {}, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
   layers_.resize(static_cast<size_t>(config_.layers));
   for (int64_t l = 0; l < config_.layers; ++l) {
     const std::string name = fmt::format("layers.{}.", l);
     Layer& layer = layers_[static_cast<size_t>(l)];
-    layer.attention_norm = norm_of(name + "attention.norm");
-    layer.mlp_norm = norm_of(name + "mlp.norm");
-    layer.qkv = linear_of(name + "attention.qkv", config_.qkv_bias);
-    layer.out = linear_of(name + "attention.out", config_.out_bias);
-    layer.up = linear_of(name + "mlp.up", config_.out_bias);
-    layer.down = linear_of(name + "mlp.down", config_.out_bias);
+    layer.attention.norm = Norm::find(parameters_, name + "attention.norm", config_);
+    layer.mlp.norm = Norm::find(parameters_, name + "mlp.norm", config_);
+    dense_linears(layer.attention, name);
+    dense_linears(layer.mlp, name);
     const Shape cache = {shape_.sequences, shape_.capacity, a.kv_heads * a.head_dim};
     add(layer.cache.keys, name + "keys", dtype_, cache);
     add(layer.cache.values, name + "values", dtype_, cache);
@@ -118,13 +117,6 @@ void Decoder::allocate() {
   if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());
 }
 
-void Decoder::norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta) {
-  const int64_t n = y.rows();
-  ops().norm_forward(config_.norm, {.dense = y}, residual, mean_ ? first_rows(mean_, n) : Tensor{},
-                     first_rows(inv_, n), residual, delta, norm.gain->weight,
-                     norm.bias ? norm.bias->weight : Tensor{}, config_.norm_epsilon);
-}
-
 std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {
   require(memory_ != nullptr, "[decoder] read() before allocate()");
   std::vector<Token> tokens;
@@ -164,30 +156,42 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
     longest = std::max<int64_t>(longest, tokens[i].position + 1);
     if (tokens[i].wanted) wanted.push_back(static_cast<int64_t>(i));
   }
-  const auto rows = [n](const Tensor& tensor) { return first_rows(tensor, n); };
-  const Tensor token = rows(tokens_), sequence = rows(sequences_), position = rows(positions_);
-  const Tensor residual = rows(residual_), delta = rows(delta_), normed = rows(normed_), qkv = rows(qkv_);
-  const Tensor attended = rows(attended_), up = rows(up_), act = rows(act_);
+  const auto rows = [n](const Tensor& tensor) { return tensor ? first_rows(tensor, n) : Tensor{}; };
+  const Tensor token = rows(tokens_), residual = rows(residual_), delta = rows(delta_),
+               normed = rows(normed_);
+  const LayerPass pass{.ops = ops(),
+                       .config = config_,
+                       .keep = KeepPolicy(Checkpointing::None),
+                       .fp8 = false,
+                       .positions = rows(positions_),
+                       .rope_table = rope_table_,
+                       .sequences = rows(sequences_),
+                       .longest = longest};
   device_.copy_to_device(token, ids.data());
-  device_.copy_to_device(sequence, sequences.data());
-  device_.copy_to_device(position, positions.data());
+  device_.copy_to_device(pass.sequences, sequences.data());
+  device_.copy_to_device(pass.positions, positions.data());
 
-  const AttentionShape attention = config_.attention();
-  ops().embedding_forward(residual, token, position, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  // All layers work in the same buffers: nothing is kept for backward.
+  const AttentionPart::Activations attention{.residual = residual,
+                                             .mean = rows(mean_),
+                                             .inv = rows(inv_),
+                                             .normed = normed,
+                                             .qkv = rows(qkv_),
+                                             .attended = rows(attended_)};
+  const MlpPart::Activations mlp{.residual = residual,
+                                 .mean = rows(mean_),
+                                 .inv = rows(inv_),
+                                 .normed = normed,
+                                 .up = rows(up_),
+                                 .act = rows(act_)};
+  ops().embedding_forward(residual, token, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
   Tensor added;  // what the layer before adds to the residual; nothing before the first
   for (Layer& layer : layers_) {
-    norm(layer.attention_norm, normed, residual, added);
-    layer.qkv.forward(ops(), qkv, {.dense = normed});
-    if (rope_table_) ops().rope_forward(qkv, position, rope_table_, attention);
-    ops().attention_decode(attended, layer.cache, qkv, sequence, position, longest, attention);
-    layer.out.forward(ops(), delta, {.dense = attended});
-    norm(layer.mlp_norm, normed, residual, delta);
-    layer.up.forward(ops(), up, {.dense = normed});
-    ops().activation_forward(config_.activation, {.dense = act}, up);
-    layer.down.forward(ops(), delta, {.dense = act});
+    layer.attention.forward(pass, attention, residual, added, delta, &layer.cache);
+    layer.mlp.forward(pass, mlp, residual, delta, delta);
     added = delta;
   }
-  norm(final_norm_, normed, residual, delta);
+  final_norm_.forward(pass, {.dense = normed}, residual, rows(mean_), rows(inv_), residual, delta);
   head(wanted, normed, logits);
 }
 

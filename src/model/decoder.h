@@ -45,8 +45,8 @@ class Decoder {
 
  private:
   struct Layer {
-    Norm attention_norm, mlp_norm;
-    Linear qkv, out, up, down;
+    AttentionPart attention;
+    MlpPart mlp;
     KvCache cache;  // (sequences, capacity, K * D)
   };
   struct Token {
@@ -57,7 +57,6 @@ class Decoder {
   Ops& ops() const { return device_.ops(); }
   void plan_buffers();
   void pass(std::span<const Token> tokens, std::vector<Logits>& logits);
-  void norm(const Norm& norm, Tensor y, Tensor residual, Tensor delta);
   void head(std::span<const int64_t> rows, Tensor normed, std::vector<Logits>& logits);
 
   ModelConfig config_;

@@ -66,6 +66,8 @@ Linear::Linear(LinearSite site, LinearChoice choice, Parameter& weight, Paramete
     : site_(std::move(site)), choice_(std::move(choice)), weight_(&weight), bias_(bias) {}
 
 void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training) {
+  require(has_dense() || (fp8(Product::Forward) && (fp8(Product::Dgrad) || !training)),
+          "[model] {} has no dense weight and cannot run in FP8 alone", site_.name);
   if (!choice_.any_fp8()) return;
   input_slot_ = scales.add(site_.name + ".input", Role::Input);
   weight_slot_ = scales.add(site_.name + ".weight", Role::Weight);
@@ -95,14 +97,14 @@ void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, i
     alias_matrix(planner, gradient8_.rowwise, scratch.gradient_rowwise, scratch.gradient_rowwise_scales,
                  gradient8_.rule.format_rowwise, gradient8_.rule.granularity, tokens, site_.out);
   }
-  if (fp8(Product::Wgrad) && scratch.gradient_colwise.numel() > 0) {
+  if (input_needed_colwise() && scratch.gradient_colwise.numel() > 0) {
     alias_matrix(planner, gradient8_.colwise, scratch.gradient_colwise, scratch.gradient_colwise_scales,
                  gradient8_.rule.format_colwise, gradient8_.rule.granularity, site_.out, tokens);
   }
 }
 
 void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, ColwiseBuffers* shared) {
-  if (!fp8(Product::Wgrad)) return;
+  if (!input_needed_colwise()) return;
   const QuantizeRule& rule = input8_.rule;
   if (shared) {
     alias_matrix(planner, input8_.colwise, shared->codes, shared->scales, rule.format_colwise,
@@ -126,21 +128,21 @@ void Linear::bind(const ScaleTable& scales) {
 }
 
 Operand Linear::input(Tensor dense, bool with_fp8) {
-  if (!with_fp8 || !input_needed_fp8()) return {.dense = dense};
+  if (!(with_fp8 || !has_dense()) || !input_needed_fp8()) return {.dense = dense};
   return {.dense = dense, .fp8 = &input8_, .keep_dense = !fp8(Product::Forward) || input_needed_dense()};
 }
 
 Operand Linear::gradient(Tensor dense, bool keep_dense) {
   Operand operand{.dense = dense};
   if (bias_) operand.column_sum = bias_->gradient;
-  if (fp8(Product::Dgrad) || fp8(Product::Wgrad)) {
+  if (fp8(Product::Dgrad) || input_needed_colwise()) {
     operand.fp8 = &gradient8_;
-    operand.keep_dense = keep_dense || !fp8(Product::Dgrad) || !fp8(Product::Wgrad);
+    operand.keep_dense = keep_dense || !fp8(Product::Dgrad) || (trains() && !fp8(Product::Wgrad));
   }
   return operand;
 }
 
-void Linear::forward(Ops& ops, Tensor y, const Operand& x) const {
+void Linear::forward(Ops& ops, Matrix y, const Operand& x) const {
   GemmOptions options{.transpose_b = true};
   if (bias_) options.bias = bias_->weight;
   if (x.fp8 && fp8(Product::Forward)) {
@@ -151,10 +153,10 @@ void Linear::forward(Ops& ops, Tensor y, const Operand& x) const {
 }
 
 void Linear::backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const {
-  if (fp8(Product::Wgrad)) {
+  if (input_needed_colwise()) {
     ops.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
                  {.accumulate = !overwrite, .part = GemmPart::Wgrad});
-  } else {
+  } else if (trains()) {
     ops.gemm(weight_->gradient, dy.dense, x.dense,
              {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
   }
@@ -167,7 +169,11 @@ void Linear::backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, 
 }
 
 void Linear::quantize_weight(Ops& ops) {
-  if (weight_fp8()) ops.quantize({.dense = weight_->weight, .fp8 = &weight8_});
+  if (has_dense()) quantize_weight(ops, weight_->weight);
+}
+
+void Linear::quantize_weight(Ops& ops, Tensor dense) {
+  if (weight_fp8()) ops.quantize({.dense = dense, .fp8 = &weight8_});
 }
 
 void Linear::set_pass(const ScaleTable& scales, bool stats) {

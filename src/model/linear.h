@@ -40,11 +40,15 @@ class Linear {
   Operand input(Tensor dense, bool fp8);
   Operand gradient(Tensor dense, bool keep_dense);
 
-  void forward(Ops& ops, Tensor y, const Operand& x) const;
-  // dx may be absent. The weight's gradient is added to, or written when `overwrite`.
+  // y may be part of a fused matrix.
+  void forward(Ops& ops, Matrix y, const Operand& x) const;
+  // dx may be absent. The weight's gradient is added to, or written when `overwrite`; a frozen weight has none.
   void backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
+  // Makes the FP8 copies anew from the dense weight; does nothing where there is none.
   void quantize_weight(Ops& ops);
+  // The same from a dense weight (out, in) that is not kept: how a Linear without a dense weight is filled.
+  void quantize_weight(Ops& ops, Tensor dense);
   // Calibration and statistics are switched for all tensors of the Linear at once.
   void set_pass(const ScaleTable& scales, bool stats);
 
@@ -52,10 +56,14 @@ class Linear {
   const LinearChoice& choice() const { return choice_; }
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
-  bool input_needed_dense() const { return !fp8(Product::Wgrad); }
-  bool input_needed_fp8() const { return fp8(Product::Forward) || fp8(Product::Wgrad); }
+  // Whether the weight gradient reads the input again, dense or as its FP8 copy.
+  bool input_needed_dense() const { return trains() && !fp8(Product::Wgrad); }
+  bool input_needed_colwise() const { return trains() && fp8(Product::Wgrad); }
 
  private:
+  bool trains() const { return weight_->storage.trainable; }
+  bool has_dense() const { return weight_->storage.dense; }
+  bool input_needed_fp8() const { return fp8(Product::Forward) || input_needed_colwise(); }
   bool fp8(Product product) const { return choice_[product].fp8; }
 
   LinearSite site_;

@@ -1,9 +1,11 @@
 #include "model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ops/stochastic.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -136,15 +138,37 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
   return TableBuilder(config).build();
 }
 
+ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks) {
+  require(ranks > 0 && rank >= 0 && rank < ranks, "[parameters] rank {} of {}", rank, ranks);
+  const int64_t rows = spec.shape[0], share = round_up(div_up(rows, ranks), 2);
+  const int64_t first = std::min(rank * share, round_up(rows, 2));
+  return {.first_row = first, .rows = std::clamp<int64_t>(rows - first, 0, share), .ranks = ranks};
+}
+
+Shape Parameter::shape() const {
+  if (storage.rows < 0) return spec.shape;
+  return spec.shape.rank() == 1 ? Shape{storage.rows} : Shape{storage.rows, spec.shape[1]};
+}
+
 ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training,
-                           BufferPlanner& planner) {
-  for (ParameterSpec& spec : parameter_table(config)) parameters_.push_back({.spec = std::move(spec)});
+                           BufferPlanner& planner, const StoragePolicy& policy) {
+  for (ParameterSpec& spec : parameter_table(config)) {
+    const ParameterStorage storage = policy ? policy(spec) : ParameterStorage{};
+    require(storage.dense || !storage.trainable, "[parameters] {} is trained and so needs a dense weight",
+            spec.name);
+    parameters_.push_back({.spec = std::move(spec), .storage = storage});
+  }
   for (Parameter& p : parameters_) {
-    const auto plan = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category) {
-      planner.add(view, p.spec.name + what, dtype, p.spec.shape, category, Lifetime::always());
+    const Shape shape = p.shape();
+    const auto plan_shape = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category,
+                                const Shape& of) {
+      planner.add(view, p.spec.name + what, dtype, of, category, Lifetime::always(), p.storage.place);
     };
-    plan(p.weight, "", types.weight, MemoryCategory::Weights);
-    if (!training) continue;
+    const auto plan = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category) {
+      plan_shape(view, what, dtype, category, shape);
+    };
+    if (p.storage.dense) plan(p.weight, "", types.weight, MemoryCategory::Weights);
+    if (!training || !p.storage.trainable) continue;
     const bool vector = p.spec.shape.rank() == 1;
     if (types.weight == DType::BF16 && (vector || !types.stochastic)) {
       plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
@@ -155,11 +179,9 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     plan(p.m, ".m", moments, MemoryCategory::Optimizer);
     plan(p.v, ".v", moments, MemoryCategory::Optimizer);
     if (moments != DType::E4M3) continue;
-    const Shape scales{p.spec.shape[0], div_up(p.spec.shape[1], kMomentBlock)};
-    planner.add(p.m_scales, p.spec.name + ".m.scales", DType::F32, scales, MemoryCategory::Optimizer,
-                Lifetime::always());
-    planner.add(p.v_scales, p.spec.name + ".v.scales", DType::F32, scales, MemoryCategory::Optimizer,
-                Lifetime::always());
+    const Shape scales{shape[0], div_up(shape[1], kMomentBlock)};
+    plan_shape(p.m_scales, ".m.scales", DType::F32, MemoryCategory::Optimizer, scales);
+    plan_shape(p.v_scales, ".v.scales", DType::F32, MemoryCategory::Optimizer, scales);
   }
 }
 
@@ -172,17 +194,20 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 
 void ParameterSet::initialise(Device& device, uint64_t seed) {
   for (Parameter& p : parameters_) {
-    const auto first = [&](const Tensor& x) {
-      return x ? Tensor{x.data, x.dtype, {covered_elements(p.spec)}} : Tensor{};
-    };
+    if (!p.weight) continue;  // whoever gives a Linear FP8 copies alone also fills them
+    const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
+    const int64_t begin = p.storage.first_row * width;
+    const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());
+    const auto first = [&](const Tensor& x) { return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{}; };
     switch (p.spec.init) {
       case Init::One:
-        set_weight(device, p, std::vector<float>(static_cast<size_t>(p.weight.numel()), 1.0f));
+        set_weight(device, p, std::vector<float>(static_cast<size_t>(p.spec.shape.numel()), 1.0f));
         break;
       case Init::Normal:  // padding rows stay zero
         device.zero(p.weight);
         if (p.remainder) device.zero(p.remainder);
-        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream());
+        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream(),
+                                 begin);
         break;
       case Init::Zero:
         device.zero(p.weight);
@@ -195,20 +220,24 @@ void ParameterSet::initialise(Device& device, uint64_t seed) {
   }
 }
 
-void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<float>& values) {
-  require(static_cast<int64_t>(values.size()) == p.weight.numel(), "[parameters] {}: {} values for shape {}",
-          p.spec.name, values.size(), p.spec.shape.to_string());
+void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<float>& whole) {
+  require(static_cast<int64_t>(whole.size()) == p.spec.shape.numel(),
+          "[parameters] {}: {} values for shape {}", p.spec.name, whole.size(), p.spec.shape.to_string());
+  require(static_cast<bool>(p.weight) || p.weight.numel() == 0,
+          "[parameters] {} has no dense weight to write", p.spec.name);
+  const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
+  const auto values = std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * width),
+                                               static_cast<size_t>(p.weight.numel()));
   if (p.weight.dtype == DType::F32) {
     device.copy_to_device(p.weight, values.data());
     return;
   }
-  // The same split as AdamWParameter: the bf16 is the fp32 rounded to nearest, the remainder what is missing.
   std::vector<uint16_t> high(values.size()), low(values.size());
 #pragma omp parallel for
   for (size_t i = 0; i < values.size(); ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
-    high[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);
-    low[i] = static_cast<uint16_t>(bits);
+    high[i] = split_high(bits);
+    low[i] = split_low(bits);
   }
   device.copy_to_device(p.weight, high.data());
   if (p.remainder) device.copy_to_device(p.remainder, low.data());
@@ -223,10 +252,7 @@ std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& 
   std::vector<uint16_t> high(values.size()), low(values.size());
   device.copy_to_host(high.data(), p.weight);
   if (p.remainder) device.copy_to_host(low.data(), p.remainder);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto signed_low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low[i])));
-    values[i] = std::bit_cast<float>((uint32_t{high[i]} << 16) + signed_low);
-  }
+  for (size_t i = 0; i < values.size(); ++i) values[i] = join_fp32(high[i], low[i]);
   return values;
 }
 

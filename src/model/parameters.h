@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,24 @@ struct ParameterSpec {
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
+// How a parameter is kept. The default is the whole tensor on the device, in training.
+struct ParameterStorage {
+  bool trainable = true;  // it has a gradient and moments; otherwise it is frozen
+  bool dense = true;      // false: there is no dense weight, only the FP8 copies of its Linear. Frozen only.
+  Place place = Place::Device;  // of weight, gradient and moments
+  // The rows of the whole tensor that are here, where several ranks share it. A vector counts as rows of one element.
+  int64_t first_row = 0;
+  int64_t rows = -1;  // -1: all
+  int64_t ranks = 1;
+};
+
+// The storage of rank `rank` of `ranks` that share a parameter by rows: equal parts, each an even number of rows; the
+// last ones may have fewer or none.
+ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks);
+
+// Decides the storage of each parameter of a model.
+using StoragePolicy = std::function<ParameterStorage(const ParameterSpec&)>;
+
 struct ParameterTypes {
   DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
   DType gradient = DType::F32;  // of matrices that one product writes; all others are fp32
@@ -48,21 +67,25 @@ struct NamedTensor {
 // All parameters of a model with what training keeps of each. Owns no memory.
 struct Parameter {
   ParameterSpec spec;
-  Tensor weight;
+  ParameterStorage storage;
+  Tensor weight;     // absent where storage.dense is false
   Tensor remainder;  // u16, when weight is bf16 and exact
   Tensor gradient;
   Tensor m, v;
   Tensor m_scales, v_scales;  // when m and v are e4m3
   uint64_t stream() const;    // of its random numbers, from its name
 
+  // Of what is here: (storage.rows, ...).
+  Shape shape() const;
   // Everything that a resumed run needs: weight, remainder, moments and their scales, where they exist.
   std::vector<NamedTensor> state() const;
 };
 
 class ParameterSet {
  public:
-  // Without `training` only weights are planned.
-  ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner);
+  // Without `training` only weights are planned. Without a policy every parameter is whole and trainable.
+  ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner,
+               const StoragePolicy& policy = {});
 
   Parameter& operator[](std::string_view name);
   std::vector<Parameter>& all() { return parameters_; }
@@ -71,9 +94,9 @@ class ParameterSet {
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
   // the seed, the parameter's name and its place in it.
   void initialise(Device& device, uint64_t seed);
-  // Writes fp32 values (the unpadded rows are taken from `values`, in the layout of spec.shape).
+  // Writes the rows that are here from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
-  // The exact fp32 values.
+  // The exact fp32 values of the rows that are here.
   static std::vector<float> weight_values(Device& device, const Parameter& parameter);
 
  private:

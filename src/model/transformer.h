@@ -48,9 +48,9 @@ struct LossSums {
 // is allocated before allocate(), so a Transformer also answers what a run would need.
 class Transformer {
  public:
-  // With `weights`, the parameters of another Transformer are used instead of own ones (sampling beside training).
+  // With `storage`, parameters may be frozen, kept in FP8 alone or elsewhere; otherwise all are trained.
   Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Device& device,
-              ParameterSet* weights = nullptr);
+              const StoragePolicy& storage = {});
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
 
   const ModelConfig& config() const { return config_; }
@@ -72,12 +72,16 @@ class Transformer {
   // that stand in scales() where those are delayed. A resumed run restores scales() first.
   void weights_changed();
 
-  // Copies a micro-batch of exactly shape().tokens() tokens to the device.
-  void load(const HostBatch& batch);
+  // Called around each layer from now on.
+  void set_hooks(LayerHooks hooks) { hooks_ = std::move(hooks); }
+
+  // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the whole
+  // step), for forward_backward.
+  void load(const HostBatch& batch, float gradient_scale = 0);
 
   // Forward and backward of the loaded micro-batch. Gradients are added to those of the step's earlier micro-batches
-  // and overwritten by its first. `gradient_scale` is 1 / (targets of the whole step).
-  void forward_backward(float gradient_scale, const PenaltyOptions& penalty, bool first, bool fp8_stats);
+  // and overwritten by its first.
+  void forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats);
   // Forward and loss alone; leaves no trace in the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
@@ -93,32 +97,35 @@ class Transformer {
   std::vector<AdamWParameter> optimizer_view(float weight_decay);
 
  private:
-  struct Pass {
-    bool fp8 = true;         // otherwise every Linear is dense
-    bool recompute = false;  // only what the policy did not keep
-  };
-
   Ops& ops() const { return device_.ops(); }
 
+  // A Linear before its precision is chosen.
+  struct LinearPlace;
   void plan_parameters();
-  void plan_activations();
+  LinearPlace head_place();
+  // Lifetimes of what is needed in all layers, on the way up and down, and on the way down alone.
+  Lifetime up_and_down() const { return {time_.forward(0), time_.end()}; }
+  Lifetime down() const { return {time_.head(), time_.end()}; }
+  void plan_bytes(Tensor& view, const std::string& name, int64_t bytes, Lifetime lifetime);
+  void plan_fp8_scratch();
+  void plan_layers();
+  template <class Part>
+  void plan_part(Part Block::*part, typename Part::Activations Block::*activations,
+                 typename Part::Activations& shared, std::span<ColwiseBuffers> shared_inputs);
+  void plan_head();
+  void plan_gradients();
   void plan_workspace();
 
-  void forward_body(Pass pass);
-  void block_forward(Block& block, Tensor x, Tensor delta, Pass pass);
-  void head_loss(bool backward, float gradient_scale, const PenaltyOptions& penalty, bool first, Pass pass);
+  LayerPass pass(bool fp8) const;
+  void forward_body(const LayerPass& pass);
+  void block_forward(size_t index, const LayerPass& pass);
+  void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void backward_body(bool first);
-  void block_backward(size_t index, bool first);
-  void norm_forward(const Norm& norm, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
-                    Tensor delta);
-  void norm_backward(const Norm& norm, const Operand& dresidual, Tensor dy, Tensor residual, Tensor mean,
-                     Tensor inv);
+  void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
-  Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].down; }
-  Operand dresidual_operand(Linear* reader);
+  Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].mlp.down; }
   // Tells micro-steps apart that differ in any argument of any op.
-  std::string signature(float gradient_scale, const PenaltyOptions& penalty, bool first,
-                        bool fp8_stats) const;
+  std::string signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const;
 
   ModelConfig config_;
   RunShape shape_;
@@ -127,10 +134,9 @@ class Transformer {
   KeepPolicy keep_;
   Timeline time_;
   BufferPlanner planner_;
-  std::unique_ptr<ParameterSet> own_parameters_;
-  ParameterSet& parameters_;
+  ParameterSet parameters_;
   ScaleTable scales_;
-  std::shared_ptr<void> memory_;
+  std::shared_ptr<void> memory_, host_memory_;
   int64_t allocated_bytes_ = 0;
   int64_t number_ = 0;  // of all Transformers of the process
 
@@ -141,9 +147,12 @@ class Transformer {
   Linear head_;
   std::vector<Linear*> linears_;
   SharedBuffers shared_;
+  LayerHooks hooks_;
 
   int64_t head_rows_ = 0;                                  // rows of a chunk of the head
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
+  Tensor gradient_scale_;                                  // (1) fp32
+  std::vector<int32_t> padded_starts_;
   Documents documents_;
   Tensor rope_table_;              // (length, D) fp32
   Tensor final_residual_;          // (N, C)

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ops/quantized.h"
+#include "tensor/matrix.h"
 #include "tensor/tensor.h"
 
 namespace octet {
@@ -18,9 +19,9 @@ namespace octet {
 // width, F feed-forward width, V vocabulary, P positions.
 //
 // Rules for all ops:
-// - Tensors are views of the device's memory, row-major and contiguous. "real" means fp32 or bf16; all real
-//   arguments of one call have the same dtype unless a comment says otherwise. Arithmetic is in fp32 and each
-//   result is rounded once, to nearest even, when it is stored.
+// - Tensors are views of the device's memory, row-major and contiguous; the rows of a Matrix may lie further apart.
+//   "real" means fp32 or bf16; all real arguments of one call have the same dtype unless a comment says otherwise.
+//   Arithmetic is in fp32 and each result is rounded once, to nearest even, when it is stored.
 // - Outputs do not overlap inputs unless "in place" is said.
 // - "+=" means the op adds to what the output holds.
 // - Ops are queued in order; results may be read on the host after synchronize(). No op allocates or waits for the
@@ -40,7 +41,9 @@ struct AttentionShape {
   int64_t out_width() const { return heads * head_dim; }
 };
 
-// The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]).
+// The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]). Documents may be empty and none is
+// longer than max_length: callers may round both numbers up, so that few different ones occur and work can be recorded.
+// Where count * max_length is the number of tokens, every document has that length.
 struct Documents {
   Tensor starts;  // (capacity) int32, of which count + 1 are meaningful
   int64_t count = 0;
@@ -65,8 +68,10 @@ struct GemmOptions {
 };
 
 struct LossOptions {
-  int64_t vocab = 0;         // columns from here on are padding: no probability, no gradient
-  float gradient_scale = 0;  // multiplies the gradients, usually 1 / (targets of the whole step)
+  int64_t vocab = 0;  // columns from here on are padding: no probability, no gradient
+  // (1) fp32, multiplies the gradients: 1 / (targets of the whole step). It is on the device because it changes with
+  // every step, while a recording of the op does not. Only needed for a gradient.
+  Tensor gradient_scale;
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
 };
@@ -77,9 +82,9 @@ struct AdamWOptions {
   uint64_t seed = 0;  // of stochastic rounding
 };
 
-// One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder): its bits are
-// (weight.bits << 16) + int16(remainder), so that weight is the fp32 value rounded to nearest. A bf16 weight without a
-// remainder is all there is of it, and is rounded stochastically. ops/stochastic.h has that and the form of e4m3 moments.
+// One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder), see
+// tensor/split_fp32.h. A bf16 weight without a remainder is all there is of it, and is rounded stochastically.
+// ops/stochastic.h has that and the form of e4m3 moments.
 struct AdamWParameter {
   Tensor weight;              // real
   Tensor remainder;           // u16 (the exact bf16 weight), else absent
@@ -87,9 +92,11 @@ struct AdamWParameter {
   Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
   Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
-  uint64_t stream = 0;  // of the random bits of stochastic rounding
-  Quantized* fp8 =
-      nullptr;  // when present, rewritten from the new weight (as (rows, cols) of the matrix view)
+  // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter: `first_row` is where
+  // the rows that are here begin, an even number because rows share random bits in pairs.
+  uint64_t stream = 0;
+  int64_t first_row = 0;
+  Quantized* fp8 = nullptr;  // rewritten from the new weight, as the (rows, cols) of its matrix view
 };
 
 // State of the delayed recipe for all its tensors.
@@ -134,16 +141,19 @@ class Ops {
   virtual void set_workspace(Tensor) = 0;
 
   // ---- initial values ----
-  // Element i of x (real) = deviation * Philox(seed, stream).normal(i), the same bits on every backend. In bf16 with a
-  // remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to nearest.
-  virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) = 0;
+  // Element i of x (real) = deviation * Philox(seed, stream).normal(first + i), the same bits on every device. In bf16
+  // with a remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to
+  // nearest.
+  virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
+                           int64_t first = 0) = 0;
 
   // ---- products ----
   // c (m, n) [+]= a (m, k) b (k, n) [+ bias]. a and b have one real dtype; c is that dtype or fp32.
-  virtual void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions&) = 0;
+  virtual void gemm(Matrix c, Matrix a, Matrix b, const GemmOptions&) = 0;
   // c (m, n) [+]= a (m, k) b (n, k)^T [+ bias]: the same product of FP8 matrices, accumulated in fp32. Both
   // transposition flags are ignored. e5m2 x e5m2 is refused.
-  virtual void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
+  virtual void gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
+
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
   virtual void quantize(const Operand&) = 0;

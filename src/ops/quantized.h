@@ -1,9 +1,11 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "base/error.h"
 #include "tensor/tensor.h"
 
 namespace octet {
@@ -20,16 +22,35 @@ enum class Granularity : uint8_t {
   Row32,     // 1 x 32 along the reduction, e8m0 (MXFP8)           scales: (rows, ceil(depth / 32))
 };
 
-constexpr int64_t block_depth(Granularity granularity) { return granularity == Granularity::Row32 ? 32 : 128; }
+constexpr int64_t block_depth(Granularity granularity) {
+  return granularity == Granularity::Row32 ? 32 : 128;
+}
 
 // One K-major FP8 matrix: value[r][k] = codes[r][k] * scale of its block.
 struct QuantizedMatrix {
-  Tensor codes;   // (rows, depth) e4m3 | e5m2
+  Tensor codes;  // (rows, depth) e4m3 | e5m2
+  // From one row of codes to the next; 0: depth. More for part of a larger matrix, with Granularity::Tensor.
+  int64_t stride = 0;
   Tensor scales;  // dequantisation factors, shape by granularity; absent for Tensor: then ScaleSlot has it
   const float* tensor_scale = nullptr;  // Granularity::Tensor: the slot's inverse scale, 16-byte aligned
   Granularity granularity = Granularity::Tensor;
 
   explicit operator bool() const { return static_cast<bool>(codes); }
+  int64_t row_stride() const { return stride > 0 ? stride : codes.cols(); }
+  // Rows [begin, begin + count) and columns [begin, begin + count); Granularity::Tensor alone.
+  QuantizedMatrix rows(int64_t begin, int64_t count) const {
+    return part(begin * row_stride(), count, codes.cols());
+  }
+  QuantizedMatrix columns(int64_t begin, int64_t count) const { return part(begin, codes.rows(), count); }
+
+ private:
+  QuantizedMatrix part(int64_t offset, int64_t part_rows, int64_t part_cols) const {
+    require(granularity == Granularity::Tensor, "[fp8] part of a matrix with scales for blocks");
+    QuantizedMatrix result = *this;
+    result.stride = row_stride();
+    result.codes = {static_cast<std::byte*>(codes.data) + offset, codes.dtype, {part_rows, part_cols}};
+    return result;
+  }
 };
 
 // The scale of one tensor and what was seen of it, in memory the backend can reach. The inverse scales lie at
@@ -37,8 +58,8 @@ struct QuantizedMatrix {
 struct alignas(64) ScaleSlot {
   float scale_rowwise = 1.0f;  // code = round(x * scale)
   float scale_colwise = 1.0f;
-  float amax = 0.0f;      // largest |x| since update_delayed_scales cleared it; NaN counts as larger than Inf
-  float amax_last = 0.0f; // largest |x| of the last tensor quantised
+  float amax = 0.0f;  // largest |x| since update_delayed_scales cleared it; NaN counts as larger than Inf
+  float amax_last = 0.0f;  // largest |x| of the last tensor quantised
   float inverse_rowwise = 1.0f;
   float unused0[3] = {};
   float inverse_colwise = 1.0f;
@@ -50,11 +71,11 @@ static_assert(sizeof(ScaleSlot) == 64);
 // Counts over the elements of the rowwise copy (colwise where there is no other), summed since they were cleared.
 struct QuantStats {
   double elements = 0;
-  double saturated = 0;      // |x * scale| above the largest finite value by more than half its last step
-  double flushed = 0;        // not zero before, zero after
-  double signal = 0;         // sum of x^2 over finite x
-  double noise = 0;          // sum of (dequantised - x)^2 over finite x
-  double amax = 0;           // largest |x|; NaN counts as larger than Inf
+  double saturated = 0;  // |x * scale| above the largest finite value by more than half its last step
+  double flushed = 0;    // not zero before, zero after
+  double signal = 0;     // sum of x^2 over finite x
+  double noise = 0;      // sum of (dequantised - x)^2 over finite x
+  double amax = 0;       // largest |x|; NaN counts as larger than Inf
 };
 
 // How to quantise a tensor: what a recipe decides for it, once, before the run.
@@ -64,7 +85,7 @@ struct QuantizeRule {
   Granularity granularity = Granularity::Tensor;
   int margin = 0;            // Tensor: scale = fp8_max / 2^margin / amax
   bool pow2_scales = false;  // Row128, Block128: scales rounded to powers of two (towards more headroom)
-  bool delayed = false;      // Tensor: use the slot's scale as it stands; otherwise set it from this very tensor
+  bool delayed = false;  // Tensor: use the slot's scale as it stands; otherwise set it from this very tensor
 };
 
 // A tensor X (rows, cols) in FP8. Copies that nobody reads are absent.
@@ -80,10 +101,10 @@ struct Quantized {
 // dense's dtype, is quantised into the copies present in *fp8, bit-equal to a separate quantize() of that rounded
 // result; `dense` then is scratch whose content is unspecified afterwards, unless keep_dense is set.
 struct Operand {
-  Tensor dense;                // (rows, cols) fp32 | bf16
+  Tensor dense;  // (rows, cols) fp32 | bf16
   Quantized* fp8 = nullptr;
   bool keep_dense = true;
-  Tensor column_sum;           // optional (cols) fp32: the sums over rows are added (the gradient of a bias)
+  Tensor column_sum;  // optional (cols) fp32: the sums over rows are added (the gradient of a bias)
 };
 
 // How an element becomes a code, in fp32 with each operation rounded to nearest (nothing fused), so that all
@@ -95,7 +116,9 @@ struct Operand {
 
 // |x * scale| above this counts as saturated: the value would have been rounded beyond the largest finite one.
 // (The largest value of a block may exceed it by a rounding error of the scale alone, which is no loss.)
-constexpr float saturation_bound(DType format) { return format == DType::E5M2 ? 61440.0f : 464.0f; }
+constexpr float saturation_bound(DType format) {
+  return format == DType::E5M2 ? 61440.0f : 464.0f;
+}
 
 // The dequantisation factor of a block. Rounded up to a power of two for Row32 (so e8m0 holds it exactly) and on
 // demand; 1 for a block whose amax is zero, Inf or NaN; never denormal, and neither is its inverse.

@@ -35,9 +35,12 @@ int64_t padded_bytes(const PlannedBuffer& buffer) {
 
 }  // namespace
 
-int MemoryPlan::add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime) {
+int MemoryPlan::add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime,
+                    Place place) {
   require(!finished_, "[memory plan] '{}' was added after the plan was finished", name);
-  buffers_.push_back({std::move(name), dtype, shape, category, lifetime});
+  require(place == Place::Device || lifetime.is_always(),
+          "[memory plan] '{}' is in host memory, where nothing is shared", name);
+  buffers_.push_back({std::move(name), dtype, shape, category, lifetime, place});
   return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -47,8 +50,10 @@ void MemoryPlan::finish() {
   int64_t base = 0;
   std::vector<PlannedBuffer*> temporary;
   for (PlannedBuffer& buffer : buffers_) {
-    if (buffer.lifetime.first == Lifetime::always().first &&
-        buffer.lifetime.last == Lifetime::always().last) {
+    if (buffer.place == Place::Host) {
+      buffer.offset = host_peak_;
+      host_peak_ = checked_add(host_peak_, padded_bytes(buffer));
+    } else if (buffer.lifetime.is_always()) {
       buffer.offset = base;
       base = checked_add(base, padded_bytes(buffer));
     } else {
@@ -93,7 +98,8 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
   int64_t total = 0;
   for (size_t i = 0; i < kMemoryCategories.size(); ++i) {
     for (const PlannedBuffer& buffer : buffers_) {
-      if (buffer.category == kMemoryCategories[i] && padded_bytes(buffer) > 0) {
+      if (buffer.place == Place::Device && buffer.category == kMemoryCategories[i] &&
+          padded_bytes(buffer) > 0) {
         covered.emplace_back(buffer.offset, buffer.offset + padded_bytes(buffer));
       }
     }
@@ -118,9 +124,9 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
 }
 
 void BufferPlanner::add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category,
-                        Lifetime lifetime) {
+                        Lifetime lifetime, Place place) {
   view = {nullptr, dtype, shape};
-  added_.push_back({&view, plan_.add(std::move(name), dtype, shape, category, lifetime)});
+  added_.push_back({&view, plan_.add(std::move(name), dtype, shape, category, lifetime, place)});
 }
 
 void BufferPlanner::alias(Tensor& view, const Tensor& base, DType dtype, Shape shape) {
@@ -135,10 +141,11 @@ const MemoryPlan& BufferPlanner::finish() {
   return plan_;
 }
 
-void BufferPlanner::bind(void* memory) {
+void BufferPlanner::bind(void* memory, void* host_memory) {
   for (const Added& added : added_) {
-    added.view->data =
-        static_cast<std::byte*>(memory) + plan_.buffers()[static_cast<size_t>(added.buffer)].offset;
+    const PlannedBuffer& buffer = plan_.buffers()[static_cast<size_t>(added.buffer)];
+    void* arena = buffer.place == Place::Host ? host_memory : memory;
+    added.view->data = static_cast<std::byte*>(arena) + buffer.offset;
   }
   for (const Alias& alias : aliases_) alias.view->data = alias.base->data;
 }

@@ -6,14 +6,15 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/place.h"
 #include "tensor/tensor.h"
 
 namespace octet {
 
 enum class MemoryCategory { Weights, Gradients, Optimizer, Activations, Workspace };
 inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights, MemoryCategory::Gradients,
-                                          MemoryCategory::Optimizer, MemoryCategory::Activations,
-                                          MemoryCategory::Workspace};
+                                                 MemoryCategory::Optimizer, MemoryCategory::Activations,
+                                                 MemoryCategory::Workspace};
 std::string_view name_of(MemoryCategory category);
 
 // The moments of a step at which a buffer's content is needed, both ends included. Buffers whose lifetimes do not
@@ -22,6 +23,7 @@ struct Lifetime {
   int64_t first = 0;
   int64_t last = 0;
   static Lifetime always();
+  bool is_always() const { return first == always().first && last == always().last; }
   bool meets(Lifetime other) const { return first <= other.last && other.first <= last; }
 };
 
@@ -31,21 +33,24 @@ struct PlannedBuffer {
   Shape shape;
   MemoryCategory category;
   Lifetime lifetime;
-  int64_t offset = -1;  // in the arena, set by MemoryPlan::finish
+  Place place = Place::Device;
+  int64_t offset = -1;  // in the arena of its place, set by MemoryPlan::finish
 };
 
-// Which buffers a run needs and where each lies in one allocation. Built from tables before anything is allocated,
+// Which buffers a run needs and where each lies in one allocation per place. Built from tables before anything is allocated,
 // so that what is shown to the user, checked against the device's memory, and allocated are one number.
 class MemoryPlan {
  public:
   static constexpr int64_t kAlignment = 256;
 
   // Returns the buffer's index, by which the arena gives its view.
-  int add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime);
+  int add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime,
+          Place place = Place::Device);
   // Places every buffer; no more may be added.
   void finish();
 
-  int64_t peak_bytes() const { return peak_; }
+  int64_t peak_bytes() const { return peak_; }  // of the device
+  int64_t host_bytes() const { return host_peak_; }
   // What the buffers of a category would take without sharing.
   int64_t bytes(MemoryCategory category) const;
   // The memory of a category in the arena: sharing between categories is counted for the first that has it, in
@@ -55,7 +60,7 @@ class MemoryPlan {
 
  private:
   std::vector<PlannedBuffer> buffers_;
-  int64_t peak_ = 0;
+  int64_t peak_ = 0, host_peak_ = 0;
   bool finished_ = false;
 };
 
@@ -64,13 +69,14 @@ class MemoryPlan {
 // is all that planning needs.
 class BufferPlanner {
  public:
-  void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime);
+  void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category,
+           Lifetime lifetime, Place place = Place::Device);
   // `view` looks at the beginning of `base`, which must be large enough and added before.
   void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape);
 
   const MemoryPlan& finish();
-  // Points every view into the plan.peak_bytes() bytes at `memory`.
-  void bind(void* memory);
+  // Points every view into the plan.peak_bytes() bytes at `memory`, or the plan.host_bytes() at `host_memory`.
+  void bind(void* memory, void* host_memory = nullptr);
   const MemoryPlan& plan() const { return plan_; }
 
  private:

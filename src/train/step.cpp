@@ -37,8 +37,8 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
   model_.clear_sums();
   if (fp8_stats) model_.scales().clear_stats(device_);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    model_.load(host_view(micro_batches_[i]));
-    model_.forward_backward(gradient_scale, penalty_, i == 0, fp8_stats);
+    model_.load(host_view(micro_batches_[i]), gradient_scale);
+    model_.forward_backward(penalty_, i == 0, fp8_stats);
   }
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);

@@ -21,14 +21,12 @@ class Parity : public testing::TestWithParam<const char*> {
     model->parameters().initialise(*device, 1);
     weights("weights.").load(*device, model->parameters());
     model->weights_changed();
-    model->load(golden.batch());
+    model->load(golden.batch(), 1.0f / static_cast<float>(golden.target_count()));
   }
 
   HfWeights weights(const std::string& prefix) const {
     return HfWeights([this](std::string_view name) { return golden.file.find(name); }, GetParam(), prefix);
   }
-
-  float gradient_scale() const { return 1.0f / static_cast<float>(golden.target_count()); }
 
   GoldenModel golden;
   std::unique_ptr<Device> device;
@@ -47,7 +45,7 @@ TEST_P(Parity, Logits) {
 }
 
 TEST_P(Parity, LossAndEveryGradient) {
-  model->forward_backward(gradient_scale(), {}, true, false);
+  model->forward_backward({}, true, false);
   const double expected_loss = static_cast<double>(golden.floats("loss")[0]);
   EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected_loss,
               kTolerance * expected_loss);
@@ -69,7 +67,7 @@ TEST_P(Parity, FiveAdamWSteps) {
   for (const Parameter& parameter : model->parameters().all()) gradients.push_back(parameter.gradient);
   for (int step = 1; step <= 6; ++step) {
     model->clear_sums();
-    model->forward_backward(gradient_scale(), {}, true, false);
+    model->forward_backward({}, true, false);
     const double expected = static_cast<double>(losses[static_cast<size_t>(step - 1)]);
     EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
                 kTolerance * expected)

@@ -8,6 +8,7 @@
 #include "ops/device.h"
 #include "ops/stochastic.h"
 #include "tensor/floats.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -24,8 +25,8 @@ struct Parameter {
     weight32 = exact;
     for (const float w : exact) {
       const auto bits = std::bit_cast<uint32_t>(w);
-      weight16.push_back({static_cast<uint16_t>((bits + 0x8000) >> 16)});
-      remainder.push_back(static_cast<uint16_t>(bits));
+      weight16.push_back({split_high(bits)});
+      remainder.push_back(split_low(bits));
     }
     m32.resize(n), v32.resize(n), m16.resize(n), v16.resize(n);
     const bool split = weight_type == DType::BF16, small = moment_type == DType::BF16;
@@ -39,8 +40,7 @@ struct Parameter {
   }
   float weight(size_t i) const {
     if (view.weight.dtype == DType::F32) return weight32[i];
-    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
-    return std::bit_cast<float>((uint32_t{weight16[i].bits} << 16) + low);
+    return join_fp32(weight16[i].bits, remainder[i]);
   }
   std::vector<float> exact, weight32, gradient, m32, v32;
   std::vector<Bf16> weight16, m16, v16;
@@ -223,10 +223,7 @@ struct Matrix {
         {.learning_rate = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .step = number, .seed = seed});
   }
   size_t block(size_t i) const { return i / kCols * 3 + i % kCols / 128; }
-  double exact(size_t i) const {
-    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
-    return static_cast<double>(std::bit_cast<float>((uint32_t{weight[i].bits} << 16) + low));
-  }
+  double exact(size_t i) const { return static_cast<double>(join_fp32(weight[i].bits, remainder[i])); }
   double m(size_t i) const {
     return static_cast<double>(small ? from_e4m3(m8[i]) * m_scales[block(i)] : m32[i]);
   }

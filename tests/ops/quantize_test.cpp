@@ -325,7 +325,8 @@ TEST(Quantize, TheGradientOfTheLossEqualsASeparateQuantize) {
       for (int32_t r = 0; r < 17; ++r) ids[static_cast<size_t>(r)] = r % 5 == 3 ? -1 : 5 * r;
       std::vector<float> losses(17);
       const Tensor targets{ids.data(), DType::I32, {rows}}, loss{losses.data(), DType::F32, {rows}};
-      const LossOptions options{.vocab = vocab, .gradient_scale = 0.25f};
+      float scale = 0.25f;
+      const LossOptions options{.vocab = vocab, .gradient_scale = {&scale, DType::F32, {1}}};
       for (Fixture* f : {&fused, &apart}) {
         for (size_t i = 0; i < f->values.size(); ++i) {
           f->values[i] = round_to_bf16(3.0f * Philox(4).normal(i));

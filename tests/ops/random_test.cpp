@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "ops/device.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -22,8 +23,7 @@ TEST(FillNormal, HoldsTheRoundedAndTheExactValues) {
   double sum = 0, squares = 0;
   for (size_t i = 0; i < wide.size(); ++i) {
     ASSERT_EQ(wide[i], 0.02f * Philox(7, 9).normal(i));
-    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
-    ASSERT_EQ(std::bit_cast<float>((uint32_t{narrow[i].bits} << 16) + low), wide[i]);
+    ASSERT_EQ(join_fp32(narrow[i].bits, remainder[i]), wide[i]);
     ASSERT_EQ(narrow[i].bits, alone[i].bits);
     sum += static_cast<double>(wide[i]);
     squares += static_cast<double>(wide[i]) * static_cast<double>(wide[i]);

@@ -175,19 +175,22 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   OpCase op = start("cross_entropy_" + label, dtype, {rows, vocab, width});
   op.needs.tokens = rows;
   op.needs.width = width;
-  LossOptions options{.vocab = vocab, .gradient_scale = 0.25f, .penalty = penalty, .penalty_weight = 0.3f};
+  const LossOptions options{.vocab = vocab, .penalty = penalty, .penalty_weight = 0.3f};
   op.upstream_value = 0.25;
   std::vector<double> targets = ids(rows, vocab + 1, 2);
   for (double& target : targets) target -= 1.0;  // some are -1
   if (rows == 1) targets[0] = 1.0;
   op.add_gradient_input("logits", dtype, {rows, width}, normal(rows * width, dtype, 1, 3.0), false);
   op.add_input("targets", DType::I32, {rows}, fixed(targets));
+  op.add_input("gradient_scale", DType::F32, {1}, fixed({0.25}));
   op.add_output("loss", DType::F32, {rows});
   op.add_output("penalty", DType::F32, {rows});
   op.add_output("correct", DType::I32, {rows}, false);
   const auto run = [=](Device& device, Args& args, const Tensor& gradient) {
+    LossOptions scaled = options;
+    scaled.gradient_scale = args.in[2];
     device.ops().cross_entropy(operand(gradient), args.out[0], args.out[1], args.out[2], args.in[0],
-                               args.in[1], options);
+                               args.in[1], scaled);
   };
   op.forward = [=](Device& device, Args& args) { run(device, args, {}); };
   op.backward = [=](Device& device, Args& args) { run(device, args, args.grad[0]); };

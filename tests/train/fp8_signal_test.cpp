@@ -38,8 +38,8 @@ Named one_step(const Numerics& numerics) {
   RandomBatches batches(kShape.rows, kShape.length, model.config().vocab, 11);
   Batch batch;
   batches.next(batch);
-  model.load(host_view(batch));
-  model.forward_backward(1.0f / static_cast<float>(batch.target_count), {}, true, false);
+  model.load(host_view(batch), 1.0f / static_cast<float>(batch.target_count));
+  model.forward_backward({}, true, false);
 
   Named result;
   for (const Linear* linear : model.linears()) {
@@ -56,12 +56,14 @@ Named one_step(const Numerics& numerics) {
   const std::vector<Block>& blocks = model.blocks();
   for (size_t l = 0; l < blocks.size(); ++l) {
     const Block& b = blocks[l];
-    const Tensor after = l + 1 < blocks.size() ? blocks[l + 1].residual_in : model.final_residual();
-    result[b.qkv.site().name + " output"] = values_of(*device, b.qkv_out);
-    result[b.up.site().name + " output"] = values_of(*device, b.up_out);
+    const Tensor after =
+        l + 1 < blocks.size() ? blocks[l + 1].attention_acts.residual : model.final_residual();
+    const Tensor before = b.attention_acts.residual, middle = b.mlp_acts.residual;
+    result[b.attention.qkv.site().name + " output"] = values_of(*device, b.attention_acts.qkv);
+    result[b.mlp.up.site().name + " output"] = values_of(*device, b.mlp_acts.up);
     // These two are seen only in what they add to the residual.
-    result[b.out.site().name + " output"] = difference(b.residual_mid, b.residual_in);
-    result[b.down.site().name + " output"] = difference(after, b.residual_mid);
+    result[b.attention.out.site().name + " output"] = difference(middle, before);
+    result[b.mlp.down.site().name + " output"] = difference(after, middle);
   }
   return result;
 }

@@ -16,10 +16,11 @@ class CpuOps final : public Ops {
 
   Device& device() override { return device_; }
   void set_workspace(Tensor workspace) override { workspace_ = workspace; }
-  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
+                   int64_t first) override;
 
-  void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
-  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+  void gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) override;
+  void gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
   void quantize(const Operand& operand) override;
   void update_delayed_scales(const DelayedScaling& state) override;
@@ -57,6 +58,11 @@ class CpuOps final : public Ops {
   cpu::Scratch scratch() const { return cpu::Scratch(workspace_); }
   // The fp32 values of a real tensor: the tensor itself, or a converted copy in the workspace.
   const float* as_floats(const Tensor& x, cpu::Scratch& scratch) const;
+  struct FloatMatrix {
+    const float* data;
+    int64_t stride;
+  };
+  FloatMatrix as_floats(const Matrix& x, cpu::Scratch& scratch) const;
   // Rounds fp32 values into a bf16 tensor.
   void store_floats(const Tensor& x, const float* values) const;
   const float* dequantized(const QuantizedMatrix& x, cpu::Scratch& scratch) const;
@@ -67,13 +73,12 @@ class CpuOps final : public Ops {
 
   // c [+]= alpha * op(a) op(b) [+ bias] of fp32 operands.
   struct Product {
-    const float* a;
-    const float* b;
+    FloatMatrix a, b;
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     float alpha = 1.0f;
   };
-  void multiply(const Tensor& c, const Product& product, const GemmOptions& options, cpu::Scratch& scratch);
+  void multiply(const Matrix& c, const Product& product, const GemmOptions& options, cpu::Scratch& scratch);
 
   Device& device_;
   cpu::Parallel parallel_;

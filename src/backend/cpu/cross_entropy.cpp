@@ -53,7 +53,7 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
   }
   if (!gradient) return result;
 
-  const float scale = options.gradient_scale;
+  const float scale = *options.gradient_scale.as<float>();
   if (options.penalty == PenaltyKind::Entropy) {
     for (int64_t i = 0; i < vocab; ++i) {
       const float shifted = load(gradient[i]) - largest;
@@ -99,6 +99,7 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty,
             dlogits.shape.to_string(), logits.shape.to_string());
     cpu::require_dtype(op, "gradient", dlogits, logits.dtype);
   }
+  require(!dlogits || options.gradient_scale, "[{}] a gradient is asked for without its scale", op);
   const int32_t* target = targets.as<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
     require(target[r] >= -1 && target[r] < options.vocab, "[{}] target {} is {}, expected -1 to {}", op, r,

@@ -42,11 +42,14 @@ inline void require_shape(std::string_view op, std::string_view what, const Tens
           expected.to_string());
 }
 
-inline void require_dtype(std::string_view op, std::string_view what, const Tensor& x, DType expected) {
+// Of a Tensor or a Matrix.
+template <class View>
+void require_dtype(std::string_view op, std::string_view what, const View& x, DType expected) {
   require(x.dtype == expected, "[{}] {} is {}, expected {}", op, what, name_of(x.dtype), name_of(expected));
 }
 
-inline void require_real(std::string_view op, std::string_view what, const Tensor& x) {
+template <class View>
+void require_real(std::string_view op, std::string_view what, const View& x) {
   require(x.dtype == DType::F32 || x.dtype == DType::BF16, "[{}] {} is {}, expected fp32 or bf16", op, what,
           name_of(x.dtype));
 }

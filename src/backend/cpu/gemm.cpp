@@ -41,14 +41,26 @@ int64_t gemm_workspace(int64_t m, int64_t n, int64_t k, int threads, bool conver
 using cpu::Scratch;
 
 const float* CpuOps::as_floats(const Tensor& x, Scratch& scratch) const {
-  if (x.dtype == DType::F32) return x.as<float>();
-  const int64_t count = x.numel();
-  float* result = scratch.take<float>(count);
-  const Bf16* values = x.as<Bf16>();
-  parallel_.for_range(count, 1 << 15, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) result[i] = to_float(values[i]);
-  });
-  return result;
+  return as_floats(Matrix(x), scratch).data;
+}
+
+CpuOps::FloatMatrix CpuOps::as_floats(const Matrix& x, Scratch& scratch) const {
+  if (x.dtype == DType::F32) return {static_cast<const float*>(x.data), x.stride};
+  const int64_t cols = x.cols, stride = x.stride;
+  float* result = scratch.take<float>(x.rows * cols);
+  const Bf16* values = static_cast<const Bf16*>(x.data);
+  if (x.contiguous()) {
+    parallel_.for_range(x.rows * cols, 1 << 15, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) result[i] = to_float(values[i]);
+    });
+  } else {
+    parallel_.for_range(x.rows, 16, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t c = 0; c < cols; ++c) result[r * cols + c] = to_float(values[r * stride + c]);
+      }
+    });
+  }
+  return {result, cols};
 }
 
 void CpuOps::store_floats(const Tensor& x, const float* values) const {
@@ -59,7 +71,7 @@ void CpuOps::store_floats(const Tensor& x, const float* values) const {
 }
 
 const float* CpuOps::dequantized(const QuantizedMatrix& x, Scratch& scratch) const {
-  const int64_t rows = x.codes.rows(), depth = x.codes.cols();
+  const int64_t rows = x.codes.rows(), depth = x.codes.cols(), stride = x.row_stride();
   float* result = scratch.take<float>(rows * depth);
   const uint8_t* codes = x.codes.as<uint8_t>();
   const float* values = fp8_values(x.codes.dtype);
@@ -74,15 +86,17 @@ const float* CpuOps::dequantized(const QuantizedMatrix& x, Scratch& scratch) con
         if (x.granularity == Granularity::Row32) scale = from_e8m0(x.scales.as<uint8_t>()[r * blocks + b]);
         const int64_t last = std::min(depth, (b + 1) * block);
         for (int64_t i = b * block; i < last; ++i)
-          result[r * depth + i] = values[codes[r * depth + i]] * scale;
+          result[r * depth + i] = values[codes[r * stride + i]] * scale;
       }
     }
   });
   return result;
 }
 
-void CpuOps::multiply(const Tensor& c, const Product& product, const GemmOptions& options, Scratch& scratch) {
-  const auto [a, b, m, n, k, transpose_a, transpose_b, alpha] = product;
+void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions& options, Scratch& scratch) {
+  const auto& [a, b, m, n, k, transpose_a, transpose_b, alpha] = product;
+  auto* c_floats = static_cast<float*>(c.data);
+  auto* c_bf16 = static_cast<Bf16*>(c.data);
   const float* bias = nullptr;
   if (options.bias) {
     cpu::require_real("gemm", "bias", options.bias);
@@ -94,14 +108,14 @@ void CpuOps::multiply(const Tensor& c, const Product& product, const GemmOptions
   const bool rounds = c.dtype == DType::BF16;
   float* tiles = rounds ? scratch.take<float>(parallel_.threads() * cpu::kLargestTile) : nullptr;
   const int64_t tile_cols = div_up(n, tile.cols);
-  narrow<blasint>(std::max({m, n, k}));
+  narrow<blasint>(std::max({m, n, k, a.stride, b.stride, c.stride}));
 
   parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
     const int64_t row = task / tile_cols * tile.rows, col = task % tile_cols * tile.cols;
     const int64_t rows = std::min(tile.rows, m - row), cols = std::min(tile.cols, n - col);
     // The product lands in C itself, or in a tile that is rounded into C afterwards.
-    float* out = rounds ? tiles + thread * cpu::kLargestTile : c.as<float>() + row * n + col;
-    const int64_t stride = rounds ? cols : n;
+    float* out = rounds ? tiles + thread * cpu::kLargestTile : c_floats + row * c.stride + col;
+    const int64_t stride = rounds ? cols : c.stride;
     const bool keeps = options.accumulate && !rounds;
     if (bias) {
       for (int64_t i = 0; i < rows; ++i) {
@@ -109,16 +123,16 @@ void CpuOps::multiply(const Tensor& c, const Product& product, const GemmOptions
         for (int64_t j = 0; j < cols; ++j) line[j] = keeps ? line[j] + bias[col + j] : bias[col + j];
       }
     }
-    const float* a_tile = a + (transpose_a ? row : row * k);
-    const float* b_tile = b + (transpose_b ? col * k : col);
+    const float* a_tile = a.data + (transpose_a ? row : row * a.stride);
+    const float* b_tile = b.data + (transpose_b ? col * b.stride : col);
     cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
                 transpose_b ? CblasTrans : CblasNoTrans, static_cast<blasint>(rows),
                 static_cast<blasint>(cols), static_cast<blasint>(k), alpha, a_tile,
-                static_cast<blasint>(transpose_a ? m : k), b_tile, static_cast<blasint>(transpose_b ? k : n),
+                static_cast<blasint>(a.stride), b_tile, static_cast<blasint>(b.stride),
                 bias || keeps ? 1.0f : 0.0f, out, static_cast<blasint>(stride));
     if (!rounds) return;
     for (int64_t i = 0; i < rows; ++i) {
-      Bf16* line = c.as<Bf16>() + (row + i) * n + col;
+      Bf16* line = c_bf16 + (row + i) * c.stride + col;
       const float* values = out + i * stride;
       if (options.accumulate) {
         for (int64_t j = 0; j < cols; ++j) line[j] = to_bf16(to_float(line[j]) + values[j]);
@@ -129,25 +143,23 @@ void CpuOps::multiply(const Tensor& c, const Product& product, const GemmOptions
   });
 }
 
-void CpuOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
+void CpuOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
   cpu::require_real("gemm", "a", a);
   cpu::require_dtype("gemm", "b", b, a.dtype);
   require(c.dtype == a.dtype || c.dtype == DType::F32, "[gemm] c is {}, expected {} or fp32",
           name_of(c.dtype), name_of(a.dtype));
-  const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
-  const int64_t n = options.transpose_b ? b.rows() : b.cols(),
-                depth = options.transpose_b ? b.cols() : b.rows();
-  require(depth == k && c.rows() == m && c.cols() == n,
-          "[gemm] c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(),
-          a.shape.to_string(), options.transpose_a ? " transposed" : "", b.shape.to_string(),
-          options.transpose_b ? " transposed" : "");
+  const int64_t m = options.transpose_a ? a.cols : a.rows, k = options.transpose_a ? a.rows : a.cols;
+  const int64_t n = options.transpose_b ? b.rows : b.cols, depth = options.transpose_b ? b.cols : b.rows;
+  require(depth == k && c.rows == m && c.cols == n,
+          "[gemm] c {} = a {}{} b {}{}: the shapes do not fit together", c.to_string(), a.to_string(),
+          options.transpose_a ? " transposed" : "", b.to_string(), options.transpose_b ? " transposed" : "");
   Scratch space = scratch();
   Product product{as_floats(a, space), as_floats(b, space), m, n, k,
                   options.transpose_a, options.transpose_b};
   multiply(c, product, options, space);
 }
 
-void CpuOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+void CpuOps::gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                       const GemmOptions& options) {
   require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[gemm_fp8] operands are {} and {}, expected FP8",
           name_of(a.codes.dtype), name_of(b.codes.dtype));
@@ -155,14 +167,16 @@ void CpuOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix&
           "[gemm_fp8] both operands are e5m2, expected at least one e4m3");
   cpu::require_real("gemm_fp8", "c", c);
   const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
-  require(b.codes.cols() == k && c.rows() == m && c.cols() == n,
-          "[gemm_fp8] c {} = a {} b {} transposed: the shapes do not fit together", c.shape.to_string(),
+  require(b.codes.cols() == k && c.rows == m && c.cols == n,
+          "[gemm_fp8] c {} = a {} b {} transposed: the shapes do not fit together", c.to_string(),
           a.codes.shape.to_string(), b.codes.shape.to_string());
   const auto factor = [](const QuantizedMatrix& x) {
     return x.granularity == Granularity::Tensor ? *x.tensor_scale : 1.0f;
   };
   Scratch space = scratch();
-  Product product{dequantized(a, space), dequantized(b, space), m, n, k, false, true, factor(a) * factor(b)};
+  const float* a_values = dequantized(a, space);
+  const float* b_values = dequantized(b, space);
+  Product product{{a_values, k}, {b_values, k}, m, n, k, false, true, factor(a) * factor(b)};
   multiply(c, product, options, space);
 }
 

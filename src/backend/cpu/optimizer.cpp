@@ -6,6 +6,7 @@
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "ops/stochastic.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 
@@ -92,11 +93,10 @@ void update_split(Bf16* __restrict w, uint16_t* __restrict remainder, const G* _
                   M* __restrict v, int64_t count, const Update& update) {
   for (int64_t i = 0; i < count; ++i) {
     float first = load(m[i]), second = load(v[i]);
-    const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
-    const float exact = std::bit_cast<float>((uint32_t{w[i].bits} << 16) + low);
+    const float exact = join_fp32(w[i].bits, remainder[i]);
     const auto bits = std::bit_cast<uint32_t>(update(exact, load(g[i]), first, second));
-    w[i].bits = static_cast<uint16_t>((bits + 0x8000) >> 16);
-    remainder[i] = static_cast<uint16_t>(bits);
+    w[i].bits = split_high(bits);
+    remainder[i] = split_low(bits);
     m[i] = store<M>(first);
     v[i] = store<M>(second);
   }
@@ -175,13 +175,12 @@ void update_block(const MatrixBlock& block, const AdamWOptions& options, const U
   if (split) {
     const uint16_t* remainder = p.remainder.as<uint16_t>() + place;
     for (int64_t i = 0; i < count; ++i) {
-      const auto low = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(remainder[i])));
-      w[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(w[i]) + low);
+      w[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(w[i]), remainder[i]));
     }
   }
   RoundingBits random[kMomentBlock / 8];
   for (int64_t i = 0; i < div_up(count, int64_t{8}); ++i) {
-    random[i] = RoundingBits::of(options.seed, p.stream, options.step, block.row,
+    random[i] = RoundingBits::of(options.seed, p.stream, options.step, p.first_row + block.row,
                                  div_up(p.weight.cols(), int64_t{8}), block.col / 8 + i);
   }
   if (small) {
@@ -202,8 +201,8 @@ void update_block(const MatrixBlock& block, const AdamWOptions& options, const U
   for (int64_t i = 0; i < count; ++i) {
     const auto bits = std::bit_cast<uint32_t>(w[i]);
     if (split) {
-      weight[i].bits = static_cast<uint16_t>((bits + 0x8000) >> 16);
-      p.remainder.as<uint16_t>()[place + i] = static_cast<uint16_t>(bits);
+      weight[i].bits = split_high(bits);
+      p.remainder.as<uint16_t>()[place + i] = split_low(bits);
     } else {
       weight[i].bits = to_bf16_stochastic(w[i], random[i / 8].weight(static_cast<int>(i % 8)));
     }
@@ -245,6 +244,7 @@ void check(const AdamWParameter& p) {
   } else {
     cpu::require_real(op, "m", p.m);
   }
+  require(p.first_row % 2 == 0, "[{}] the first row is {}, expected an even number", op, p.first_row);
   if (p.remainder) {
     cpu::require_dtype(op, "weight with a remainder", p.weight, DType::BF16);
     cpu::require_dtype(op, "remainder", p.remainder, DType::U16);

@@ -34,6 +34,7 @@ struct LossArgs {
   RowGradient* gradients;  // may be absent
   int64_t width;
   LossOptions options;
+  const float* scale;  // of gradients; may be absent
 };
 
 // The largest element of some packs; NaN counts only where there is nothing else.
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kLossThreads, 6)
   }
   if (thread != 0) return;
   const float log_total = logf(part.sum), lse = part.largest + log_total, inverse = 1.0f / part.sum;
-  const float scale = args.options.gradient_scale, weight = args.options.penalty_weight;
+  const float scale = args.scale ? *args.scale : 0.0f, weight = args.options.penalty_weight;
   args.loss[row] = log_total - (target_logit - part.largest);
   RowGradient gradient{part.largest, scale * inverse, 0.0f, target};
   float penalty = 0.0f;
@@ -246,7 +247,7 @@ struct CrossEntropyGradient {
   int width;
   int vocab;
   int first;  // column where the op stands
-  float scale;
+  const float* scale;
   float weight;
   bool entropy;
 
@@ -281,7 +282,7 @@ struct CrossEntropyGradient {
     if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j == hit) out[0][j] = __fsub_rn(out[0][j], scale);
+      if (j == hit) out[0][j] = __fsub_rn(out[0][j], *scale);
       if (j >= live) out[0][j] = 0.0f;
     }
   }
@@ -311,6 +312,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
   require(!dlogits || (dlogits.rows() == rows && dlogits.cols() == width && dlogits.dtype == logits.dtype),
           "[cuda] {}: the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype),
           dlogits.shape.to_string(), name_of(logits.dtype), logits.shape.to_string());
+  require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
+          "[cuda] {}: a gradient is asked for without its scale in fp32", op);
   narrow<int>(width + 8 * 4 * device::kLossThreads);  // columns are counted in int
   if (rows == 0) return;
 
@@ -322,7 +325,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
                               .targets = static_cast<const int32_t*>(targets.data),
                               .gradients = row_gradients,
                               .width = width,
-                              .options = options};
+                              .options = options,
+                              .scale = static_cast<const float*>(options.gradient_scale.data)};
   const auto run = [&]<class T, bool penalised>() {
     const T* in = static_cast<const T*>(logits.data);
     const bool vector = width % 8 == 0 && aligned16(logits.data);
@@ -343,7 +347,7 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
         .width = narrow<int>(width),
         .vocab = narrow<int>(options.vocab),
         .first = 0,
-        .scale = options.gradient_scale,
+        .scale = args.scale,
         .weight = options.penalty_weight,
         .entropy = options.penalty == PenaltyKind::Entropy};
     launch_tiles(*this, op, tiles,

@@ -49,10 +49,11 @@ class CudaOps final : public Ops {
   Device& device() override;
   void set_workspace(Tensor workspace) override;
 
-  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) override;
+  void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
+                   int64_t first) override;
 
-  void gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) override;
-  void gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+  void gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) override;
+  void gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
   void quantize(const Operand& operand) override;
   void update_delayed_scales(const DelayedScaling& state) override;
@@ -102,12 +103,12 @@ class CudaOps final : public Ops {
   static constexpr int64_t kGemmWorkspace = kCudaGemmWorkspace;
   static constexpr int64_t kEmulationScratch = kCudaEmulationScratch;
 
-  GemmKey fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+  GemmKey fp8_key(const Matrix& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                   const GemmOptions& options);
   bool runs_native(const GemmKey& key, Granularity a, Granularity b);
-  void gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+  void gemm_fp8_native(const GemmKey& key, Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                        const GemmOptions& options);
-  void gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+  void gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                          const GemmOptions& options);
   void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
   // What remains when a kernel has written its part of an operand (see plan_operand): casts, statistics.

@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 // out[i][j] = value of row `row0 + i` of the codes, with the factor of its block (not that of the tensor).
 template <class T>
 __global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scales, Granularity granularity,
-                                  bool e5m2, int64_t row0, int64_t rows, int64_t depth) {
+                                  bool e5m2, int64_t row0, int64_t rows, int64_t depth, int64_t stride) {
   const int64_t count = rows * depth;
   const int64_t blocks = granularity == Granularity::Row32 ? (depth + 31) / 32 : (depth + 127) / 128;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
@@ -28,7 +28,7 @@ __global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scal
       const uint32_t exponent = static_cast<const uint8_t*>(scales)[row * blocks + k / 32];
       factor = exponent == 0 ? 0x1p-127f : __uint_as_float(exponent << 23);
     }
-    out[i] = from_float<T>(decode1(codes[row * depth + k], e5m2) * factor);
+    out[i] = from_float<T>(decode1(codes[row * stride + k], e5m2) * factor);
   }
 }
 
@@ -54,11 +54,13 @@ __global__ void arrange_scales_kernel(float* out, const float* scales, int64_t r
   }
 }
 
+// The rows of c lie `stride` apart.
 template <class T, class B>
-__global__ void add_bias_kernel(T* c, const B* bias, int64_t rows, int64_t cols) {
+__global__ void add_bias_kernel(T* c, const B* bias, int64_t rows, int64_t cols, int64_t stride) {
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < rows * cols;
        i += static_cast<int64_t>(gridDim.x) * kThreads) {
-    c[i] = from_float<T>(to_float(c[i]) + to_float(bias[i % cols]));
+    T& place = c[i / cols * stride + i % cols];
+    place = from_float<T>(to_float(place) + to_float(bias[i % cols]));
   }
 }
 
@@ -144,25 +146,22 @@ void CudaOps::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
   }
   planner_->run(key, full, workspace_, kGemmWorkspace);
   if (!separate_bias) return;
-  require(key.ldc == key.m, "[cuda] gemm: a bias on part of a matrix");
   const unsigned blocks = blocks_for(*this, key.m * key.n);
   dispatch_real("gemm", key.type_c == CUDA_R_32F ? DType::F32 : DType::BF16, [&]<class T>(T) {
     dispatch_real("gemm", bias.dtype, [&]<class B>(B) {
       device::add_bias_kernel<<<blocks, device::kThreads, 0, stream()>>>(
-          static_cast<T*>(call.c), static_cast<const B*>(bias.data), key.n, key.m);
+          static_cast<T*>(call.c), static_cast<const B*>(bias.data), key.n, key.m, key.ldc);
     });
   });
   check_launch("gemm bias");
 }
 
-void CudaOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
-  const int64_t m = options.transpose_a ? a.cols() : a.rows(), k = options.transpose_a ? a.rows() : a.cols();
-  const int64_t n = options.transpose_b ? b.rows() : b.cols(),
-                depth = options.transpose_b ? b.cols() : b.rows();
-  require(depth == k && c.rows() == m && c.cols() == n,
-          "[cuda] gemm: c {} = a {}{} b {}{}: the shapes do not fit together", c.shape.to_string(),
-          a.shape.to_string(), options.transpose_a ? " transposed" : "", b.shape.to_string(),
-          options.transpose_b ? " transposed" : "");
+void CudaOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
+  const int64_t m = options.transpose_a ? a.cols : a.rows, k = options.transpose_a ? a.rows : a.cols;
+  const int64_t n = options.transpose_b ? b.rows : b.cols, depth = options.transpose_b ? b.cols : b.rows;
+  require(depth == k && c.rows == m && c.cols == n,
+          "[cuda] gemm: c {} = a {}{} b {}{}: the shapes do not fit together", c.to_string(), a.to_string(),
+          options.transpose_a ? " transposed" : "", b.to_string(), options.transpose_b ? " transposed" : "");
   require(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16) &&
               (c.dtype == a.dtype || c.dtype == DType::F32),
           "[cuda] gemm: {} = {} x {}, expected one real dtype, or fp32 for c", name_of(c.dtype),
@@ -173,9 +172,9 @@ void CudaOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
   const OpScope scope(profiler_, gemm_label("gemm", options.part, m, n, k));
   GemmKey key;
   key.m = n, key.n = m, key.k = k;
-  key.lda = options.transpose_b ? k : n;
-  key.ldb = options.transpose_a ? m : k;
-  key.ldc = n;
+  key.lda = b.stride;
+  key.ldb = a.stride;
+  key.ldc = c.stride;
   key.transpose_a = options.transpose_b;
   key.transpose_b = options.transpose_a;
   key.type_a = key.type_b = type_of(a.dtype, "gemm");
@@ -187,12 +186,13 @@ void CudaOps::gemm(Tensor c, Tensor a, Tensor b, const GemmOptions& options) {
   run_gemm(key, {.a = b.data, .b = a.data, .c = c.data}, options.bias);
 }
 
-GemmKey CudaOps::fp8_key(const Tensor& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+GemmKey CudaOps::fp8_key(const Matrix& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                          const GemmOptions& options) {
   GemmKey key;
   key.m = b.codes.rows(), key.n = a.codes.rows(), key.k = a.codes.cols();
-  key.lda = key.ldb = key.k;
-  key.ldc = key.m;
+  key.lda = b.row_stride();
+  key.ldb = a.row_stride();
+  key.ldc = c.stride;
   key.transpose_a = true;
   key.type_a = type_of(b.codes.dtype, "gemm_fp8");
   key.type_b = type_of(a.codes.dtype, "gemm_fp8");
@@ -210,7 +210,8 @@ bool CudaOps::runs_native(const GemmKey& key, Granularity a, Granularity b) {
   // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written
   // yet.
   if (a == Granularity::Row32 || b == Granularity::Row32) return false;
-  if (key.k % 16 != 0 || key.m % 16 != 0 || key.align_a < 16 || key.align_b < 16 || key.align_c < 16)
+  if (key.k % 16 != 0 || key.m % 16 != 0 || key.lda % 16 != 0 || key.ldb % 16 != 0 || key.align_a < 16 ||
+      key.align_b < 16 || key.align_c < 16)
     return false;
   // Rows of scales must be whole vectors too.
   if ((a != Granularity::Tensor || b != Granularity::Tensor) && key.n % 8 != 0) return false;
@@ -223,11 +224,11 @@ std::string CudaOps::gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity 
   void* aligned = reinterpret_cast<void*>(uintptr_t{256});
   const QuantizedMatrix a{.codes = {aligned, format_a, {m, k}}, .granularity = granularity_a};
   const QuantizedMatrix b{.codes = {aligned, format_b, {n, k}}, .granularity = granularity_b};
-  const GemmKey key = fp8_key({aligned, out, {m, n}}, a, b, {});
+  const GemmKey key = fp8_key(Tensor{aligned, out, {m, n}}, a, b, {});
   return runs_native(key, granularity_a, granularity_b) ? "native" : "emulated";
 }
 
-void CudaOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+void CudaOps::gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                        const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
   require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[cuda] {}: operands are {} and {}, expected FP8",
@@ -237,8 +238,8 @@ void CudaOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix
   require(c.dtype == DType::F32 || c.dtype == DType::BF16, "[cuda] {}: c is {}, expected fp32 or bf16", op,
           name_of(c.dtype));
   const int64_t m = a.codes.rows(), n = b.codes.rows(), k = a.codes.cols();
-  require(b.codes.cols() == k && c.rows() == m && c.cols() == n && k > 0,
-          "[cuda] {}: c {} = a {} b {} transposed: the shapes do not fit together", op, c.shape.to_string(),
+  require(b.codes.cols() == k && c.rows == m && c.cols == n && k > 0,
+          "[cuda] {}: c {} = a {} b {} transposed: the shapes do not fit together", op, c.to_string(),
           a.codes.shape.to_string(), b.codes.shape.to_string());
   for (const QuantizedMatrix* x : {&a, &b}) {
     require(x->granularity != Granularity::Tensor || alignment_of(x->tensor_scale) >= 16,
@@ -257,7 +258,7 @@ void CudaOps::gemm_fp8(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix
   }
 }
 
-void CudaOps::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatrix& a,
+void CudaOps::gemm_fp8_native(const GemmKey& key, Matrix c, const QuantizedMatrix& a,
                               const QuantizedMatrix& b, const GemmOptions& options) {
   Scratch space = scratch("gemm_fp8");
   const auto scales = [&](const QuantizedMatrix& x) -> const float* {
@@ -279,7 +280,7 @@ void CudaOps::gemm_fp8_native(const GemmKey& key, Tensor c, const QuantizedMatri
 
 // Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and
 // Block128; tensor scales multiply the product. Large operands go piece by piece.
-void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const QuantizedMatrix& b,
+void CudaOps::gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                                 const GemmOptions& options) {
   constexpr const char* op = "gemm_fp8";
   const auto exact_in_bf16 = [](Granularity g) {
@@ -317,7 +318,7 @@ void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const Quanti
     dispatch_real(op, type, [&]<class T>(T) {
       device::dequantize_kernel<<<blocks_for(*this, rows * k), device::kThreads, 0, stream()>>>(
           reinterpret_cast<T*>(out), static_cast<const uint8_t*>(x.codes.data), x.scales.data, x.granularity,
-          e5m2, row0, rows, k);
+          e5m2, row0, rows, k, x.row_stride());
     });
     check_launch(op);
   };
@@ -327,11 +328,12 @@ void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const Quanti
     for (int64_t j = 0; j < n; j += rows_b) {
       const int64_t part_n = std::min(rows_b, n - j);
       dequantize(dense_b, b, j, part_n);
-      auto* out = static_cast<std::byte*>(c.data) + (i * n + j) * static_cast<int64_t>(size_of(c.dtype));
+      auto* out =
+          static_cast<std::byte*>(c.data) + (i * c.stride + j) * static_cast<int64_t>(size_of(c.dtype));
       GemmKey key;
       key.m = part_n, key.n = part_m, key.k = k;
       key.lda = key.ldb = k;
-      key.ldc = through_fp32 ? part_n : n;
+      key.ldc = through_fp32 ? part_n : c.stride;
       key.transpose_a = true;
       key.type_a = key.type_b = type_of(type, op);
       key.type_c = through_fp32 ? CUDA_R_32F : type_of(c.dtype, op);
@@ -346,7 +348,7 @@ void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const Quanti
                     workspace_, kGemmWorkspace);
       if (through_fp32) {
         device::round_into_kernel<<<blocks_for(*this, part_m * part_n), device::kThreads, 0, stream()>>>(
-            reinterpret_cast<device::Bf16*>(out), product, part_m, part_n, n, options.accumulate);
+            reinterpret_cast<device::Bf16*>(out), product, part_m, part_n, c.stride, options.accumulate);
         check_launch(op);
       }
     }
@@ -355,7 +357,7 @@ void CudaOps::gemm_fp8_emulated(Tensor c, const QuantizedMatrix& a, const Quanti
   dispatch_real(op, c.dtype, [&]<class T>(T) {
     dispatch_real(op, options.bias.dtype, [&]<class B>(B) {
       device::add_bias_kernel<<<blocks_for(*this, m * n), device::kThreads, 0, stream()>>>(
-          static_cast<T*>(c.data), static_cast<const B*>(options.bias.data), m, n);
+          static_cast<T*>(c.data), static_cast<const B*>(options.bias.data), m, n, c.stride);
     });
   });
   check_launch(op);

@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/vec.cuh"
 #include "base/philox.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace device {
@@ -10,25 +11,26 @@ constexpr int kThreads = 256;
 
 // Where `wide` is given the value is stored there, else as bf16 and the bits that bf16 has no room for.
 __global__ void fill_normal_kernel(float* wide, uint16_t* narrow, uint16_t* remainder, int64_t count,
-                                   float deviation, uint64_t seed, uint64_t stream) {
+                                   float deviation, uint64_t seed, uint64_t stream, int64_t first) {
   const Philox random(seed, stream);
   for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const float value = __fmul_rn(deviation, random.normal(static_cast<uint64_t>(i)));
+    const float value = __fmul_rn(deviation, random.normal(static_cast<uint64_t>(first + i)));
     if (wide) {
       wide[i] = value;
       continue;
     }
     const uint32_t bits = __float_as_uint(value);
-    narrow[i] = static_cast<uint16_t>((bits + 0x8000u) >> 16);
-    if (remainder) remainder[i] = static_cast<uint16_t>(bits);
+    narrow[i] = split_high(bits);
+    if (remainder) remainder[i] = split_low(bits);
   }
 }
 
 }  // namespace
 }  // namespace device
 
-void CudaOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream) {
+void CudaOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
+                          int64_t first) {
   constexpr const char* op = "fill_normal";
   require(x.dtype == DType::F32 || x.dtype == DType::BF16, "[cuda] {}: x is {}, expected fp32 or bf16", op,
           name_of(x.dtype));
@@ -42,7 +44,7 @@ void CudaOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t 
       static_cast<unsigned>(std::min<int64_t>(div_up(x.numel(), device::kThreads), 16 * sm_count()));
   device::fill_normal_kernel<<<blocks, device::kThreads, 0, this->stream()>>>(
       wide ? static_cast<float*>(x.data) : nullptr, wide ? nullptr : static_cast<uint16_t*>(x.data),
-      static_cast<uint16_t*>(remainder.data), x.numel(), deviation, seed, stream);
+      static_cast<uint16_t*>(remainder.data), x.numel(), deviation, seed, stream, first);
   check_launch(op);
 }
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <vector>
+
+#include "model/layer.h"
+
+namespace octet {
+
+// The first half of a layer: residual = x + delta, then norm -> qkv -> rope -> attention -> out, whose result is what
+// the MLP part adds to the residual. N tokens, C width; H, K, D as in ops.
+struct AttentionPart {
+  struct Activations {
+    Tensor residual;   // (N, C)
+    Tensor mean, inv;  // (N) fp32
+    Tensor normed;     // (N, C) input of qkv
+    Tensor qkv;        // (N, (H + 2K) * D) after the rotation
+    Tensor attended;   // (N, H * D) input of out
+    Tensor lse;        // (H, N) fp32
+  };
+
+  Norm norm;
+  Linear qkv, out;
+
+  static std::vector<LinearEntry<AttentionPart>> linears(const ModelConfig& config, KeepPolicy keep);
+  // All but the residual, which is planned with the residual stream.
+  static std::vector<ActivationEntry<AttentionPart>> activations(const ModelConfig& config, KeepPolicy keep,
+                                                                 int64_t tokens, DType dense);
+
+  // With `cache`, the tokens continue cached sequences. In a recompute pass x is the kept residual without a delta, and
+  // only what the policy dropped is made again, by the same ops in the same order, so that it has the same bits.
+  void forward(const LayerPass& pass, const Activations& a, Tensor x, Tensor delta, Tensor result,
+               const KvCache* cache = nullptr);
+  // dresidual holds the gradient of the residual behind this part, in the form that `out` reads, and leaves as that of
+  // the residual before it, in the form that `below` reads. `first`: weight gradients are written, not added to.
+  void backward(const LayerPass& pass, const Activations& a, const GradientBuffers& gradients, Linear* below,
+                bool first);
+};
+
+}  // namespace octet
