@@ -369,7 +369,7 @@ TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
       std::vector<float> c(static_cast<size_t>(m * n), kNan), bias(static_cast<size_t>(n), 0.5f);
       GemmOptions options;
       options.bias = {bias.data(), DType::F32, {n}};
-      a.device->ops().gemm_fp8({c.data(), DType::F32, {m, n}}, a.fp8.rowwise, b.fp8.rowwise, options);
+      a.device->ops().gemm_fp8(Tensor{c.data(), DType::F32, {m, n}}, a.fp8.rowwise, b.fp8.rowwise, options);
       const auto value = [](const Fixture& f, int64_t r, int64_t i) {
         const QuantizedMatrix& q = f.fp8.rowwise;
         const int64_t depth = q.codes.cols(), blocks = div_up(depth, block_depth(q.granularity));
@@ -402,7 +402,7 @@ TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
 TEST(GemmFp8, RefusesTwoE5m2Operands) {
   Fixture a(3, 24, {.format_rowwise = DType::E5M2});
   float c[9];
-  EXPECT_THROW(a.device->ops().gemm_fp8({c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}), Error);
+  EXPECT_THROW(a.device->ops().gemm_fp8(Tensor{c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}), Error);
 }
 
 TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {
