@@ -82,8 +82,8 @@ inline AttentionResults run_attention(Side& side, const AttentionTestCase& atten
   const Tensor out = side.tensor(dtype, {attention.tokens, in.shape.out_width()});
   const Tensor lse = side.tensor(DType::F32, {attention.heads, attention.tokens});
   const Tensor dqkv = side.tensor(dtype, {attention.tokens, in.shape.qkv_width()});
-  side->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
-  side->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+  side->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+  side->ops().attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
   return {download(side, out), download(side, lse), download(side, dqkv)};
 }
 

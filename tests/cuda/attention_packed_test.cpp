@@ -113,8 +113,8 @@ TEST_F(CudnnPacked, IsRecordedInAGraph) {
     const AttentionTestCase& attention = cases[i % 3];
     (*cuda)->copy_to_device(in.documents.starts, attention.starts.data());
     (*cuda)->repeat("attention", [&] {
-      (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
-      (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+      (*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+      (*cuda)->ops().attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
     });
     SCOPED_TRACE(fmt::format("pass {}", i));
     compare(attention, DType::BF16, {download(*cuda, out), {}, download(*cuda, dqkv)},
@@ -144,8 +144,8 @@ TEST_F(CudnnPacked, StaysInsideItsBuffers) {
     const auto front = [&](const Tensor& all) { return all.row_range(0, attention.tokens); };
     (*cuda)->copy(front(qkv), in.qkv);
     (*cuda)->copy(front(dout), in.dout);
-    (*cuda)->attention_forward({.dense = front(out)}, front(lse), front(qkv), in.documents, in.shape);
-    (*cuda)->attention_backward(front(dqkv), front(dout), front(qkv), front(out), front(lse), in.documents,
+    (*cuda)->ops().attention_forward({.dense = front(out)}, front(lse), front(qkv), in.documents, in.shape);
+    (*cuda)->ops().attention_backward(front(dqkv), front(dout), front(qkv), front(out), front(lse), in.documents,
                                 in.shape);
     compare(attention, DType::BF16, {download(*cuda, front(out)), {}, download(*cuda, front(dqkv))}, wanted,
             1e-2, false);
@@ -165,8 +165,8 @@ TEST_F(CudnnPacked, NothingLeaksAcrossBorders) {
   const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
   const Tensor dqkv = cuda->tensor(DType::BF16, {attention.tokens, in.shape.qkv_width()});
   const auto run = [&] {
-    (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
-    (*cuda)->attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
+    (*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+    (*cuda)->ops().attention_backward(dqkv, in.dout, in.qkv, out, lse, in.documents, in.shape);
     return AttentionResults{download(*cuda, out), {}, download(*cuda, dqkv)};
   };
   const AttentionResults before = run();

@@ -93,7 +93,7 @@ TEST_F(CudaAttention, LongDocumentAndLargeScores) {
     in[i].shape.scale = 1.5f;  // scores up to about 100: the running maximum matters
     const Tensor out = sides[i]->tensor(DType::BF16, {attention.tokens, in[i].shape.out_width()});
     const Tensor lse = sides[i]->tensor(DType::F32, {attention.heads, attention.tokens});
-    (*sides[i])->attention_forward({.dense = out}, lse, in[i].qkv, in[i].documents, in[i].shape);
+    (*sides[i])->ops().attention_forward({.dense = out}, lse, in[i].qkv, in[i].documents, in[i].shape);
     results[i] = {download(*sides[i], out), download(*sides[i], lse), {}};
   }
   EXPECT_LE(relative_error(results[1].out, results[0].out), 1e-2);
@@ -107,14 +107,14 @@ TEST_F(CudaAttention, NothingLeaksAcrossBorders) {
   const AttentionInputs in = make_inputs(*cuda, attention, DType::BF16);
   const Tensor out = cuda->tensor(DType::BF16, {attention.tokens, in.shape.out_width()});
   const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
-  (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+  (*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
   const std::vector<float> before = download(*cuda, out);
   for (const int64_t changed : {int64_t{60}, int64_t{99}, int64_t{150}}) {
     const Tensor row = in.qkv.row_range(changed, 1);
     const std::vector<uint8_t> kept = cuda->bytes(row);
     const std::vector<Bf16> other(static_cast<size_t>(row.numel()), to_bf16(3.0f));
     (*cuda)->copy_to_device(row, other.data());
-    (*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
+    (*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape);
     const std::vector<float> after = download(*cuda, out);
     const int64_t end = changed < 100 ? 100 : attention.tokens;
     for (int64_t token = 0; token < attention.tokens; ++token) {
@@ -154,8 +154,8 @@ TEST_F(CudaAttention, WritesTheFp8FormOfItsOutput) {
   for (const QuantizeRule& rule : all_rules()) {
     Quantized fused = make_quantized(*cuda, attention.tokens, in.shape.out_width(), rule, kUsedSlot);
     Quantized separate = make_quantized(*cuda, attention.tokens, in.shape.out_width(), rule, kUsedSlot);
-    (*cuda)->attention_forward({.dense = out, .fp8 = &fused}, lse, in.qkv, in.documents, in.shape);
-    (*cuda)->quantize({.dense = out, .fp8 = &separate});
+    (*cuda)->ops().attention_forward({.dense = out, .fp8 = &fused}, lse, in.qkv, in.documents, in.shape);
+    (*cuda)->ops().quantize({.dense = out, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, describe(rule));
   }
 }
@@ -168,15 +168,15 @@ TEST_F(CudaAttention, RefusesShapesThatDoNotFit) {
   const Tensor lse = cuda->tensor(DType::F32, {attention.heads, attention.tokens});
   AttentionShape wrong = in.shape;
   wrong.kv_heads = 3;
-  EXPECT_THROW((*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, wrong), Error);
+  EXPECT_THROW((*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, wrong), Error);
   wrong = in.shape;
   wrong.head_dim = 32;
-  EXPECT_THROW((*cuda)->attention_forward({.dense = out}, lse, in.qkv, in.documents, wrong), Error);
+  EXPECT_THROW((*cuda)->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, wrong), Error);
   EXPECT_THROW(
-      (*cuda)->attention_forward({.dense = out}, lse.row_range(0, 2), in.qkv, in.documents, in.shape), Error);
+      (*cuda)->ops().attention_forward({.dense = out}, lse.row_range(0, 2), in.qkv, in.documents, in.shape), Error);
   setenv("OCTET_ATTENTION", "other", 1);
   Side other(make_cuda_device({}));
-  EXPECT_THROW(other->attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape), Error);
+  EXPECT_THROW(other->ops().attention_forward({.dense = out}, lse, in.qkv, in.documents, in.shape), Error);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class CudaFused : public CudaTest {
         const Tensor sum_separate = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
         run({.dense = dense_fused, .fp8 = &fused, .keep_dense = keep, .column_sum = sum_fused});
         run({.dense = dense_separate});
-        (*cuda)->quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
+        (*cuda)->ops().quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
         expect_same(*cuda, fused, *cuda, separate, label);
         if (keep) {
           EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
@@ -79,11 +79,11 @@ TEST_P(CudaFusedSizes, Activations) {
       const std::vector<float> before(static_cast<size_t>(size.rows * size.cols), 5.0f);
       check(
           dtype, size.rows, size.cols, before,
-          [&](const Operand& h) { (*cuda)->activation_forward(kind, h, x); }, "activation forward");
+          [&](const Operand& h) { (*cuda)->ops().activation_forward(kind, h, x); }, "activation forward");
       const std::vector<float> wide(static_cast<size_t>(size.rows * in_cols), 5.0f);
       check(
           dtype, size.rows, in_cols, wide,
-          [&](const Operand& dx) { (*cuda)->activation_backward(kind, dx, dh, x); }, "activation backward");
+          [&](const Operand& dx) { (*cuda)->ops().activation_backward(kind, dx, dh, x); }, "activation backward");
       if (HasFailure()) return;
     }
   }
@@ -117,7 +117,7 @@ TEST_F(CudaFused, GradientOfTheLoss) {
     check(
         c.dtype, c.rows, c.width, values,
         [&](const Operand& gradient) {
-          (*cuda)->cross_entropy(gradient, loss, penalty, {}, gradient.dense, targets, options);
+          (*cuda)->ops().cross_entropy(gradient, loss, penalty, {}, gradient.dense, targets, options);
         },
         what + ", in place", false);
     if (HasFailure()) return;
@@ -127,7 +127,7 @@ TEST_F(CudaFused, GradientOfTheLoss) {
       check(
           c.dtype, c.rows, c.width, std::vector<float>(values.size(), 5.0f),
           [&](const Operand& gradient) {
-            (*cuda)->cross_entropy(gradient, loss, penalty, {}, logits, targets, options);
+            (*cuda)->ops().cross_entropy(gradient, loss, penalty, {}, logits, targets, options);
           },
           what);
     }
@@ -155,7 +155,7 @@ TEST_P(CudaFusedNorms, Norms) {
       check(
           dtype, size.rows, size.cols, std::vector<float>(static_cast<size_t>(count), 5.0f),
           [&](const Operand& y) {
-            (*cuda)->norm_forward(kind, y, residual, mean, inv, x, delta, gain, bias, 1e-5f);
+            (*cuda)->ops().norm_forward(kind, y, residual, mean, inv, x, delta, gain, bias, 1e-5f);
           },
           "norm forward");
       const Tensor dgain = cuda->upload(DType::F32, {size.cols}, normal_values(size.cols, 6));
@@ -164,7 +164,7 @@ TEST_P(CudaFusedNorms, Norms) {
       check(
           dtype, size.rows, size.cols, normal_values(count, 8),
           [&](const Operand& dx) {
-            (*cuda)->norm_backward(kind, dx, dgain, dbias, dy, residual, mean, inv, gain);
+            (*cuda)->ops().norm_backward(kind, dx, dgain, dbias, dy, residual, mean, inv, gain);
           },
           "norm backward");
       if (HasFailure()) return;
@@ -185,7 +185,7 @@ TEST_F(CudaFused, Rope) {
     for (const DType dtype : {DType::BF16, DType::F32}) {
       check(
           dtype, rows, shape.qkv_width(), normal_values(rows * shape.qkv_width(), 2),
-          [&](const Operand& dqkv) { (*cuda)->rope_backward(dqkv, where, table, shape); }, "rope backward");
+          [&](const Operand& dqkv) { (*cuda)->ops().rope_backward(dqkv, where, table, shape); }, "rope backward");
     }
   }
 }
@@ -231,13 +231,13 @@ TEST_P(CudaFusedSizes, AdamW) {
         p.fp8 = &fused;
         const Tensor clip = side->upload(DType::F32, {2}, {finite ? 3.0f : NAN, 0.5f});
         const auto before = side->bytes(p.weight);
-        (*side)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
+        (*side)->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 3});
         if (!finite) {
           EXPECT_EQ(side->bytes(p.weight), before) << label;
         }
         sides.push_back(side->bytes(p.weight));
         // Also when the step is skipped: the scales may have moved since the copies were made.
-        (*side)->quantize({.dense = p.weight, .fp8 = &separate});
+        (*side)->ops().quantize({.dense = p.weight, .fp8 = &separate});
         expect_same(*side, fused, *side, separate, label);
         side->release(mark);
       }

@@ -58,12 +58,12 @@ TEST_F(CudaGemm, Fp8AgreesWithCpu) {
               const Tensor x = side->upload(DType::BF16, {size.m, size.k}, normal_values(size.m * size.k, 1));
               const Tensor w =
                   side->upload(DType::BF16, {size.n, size.k}, normal_values(size.n * size.k, 2, 0.1f));
-              (*side)->quantize({.dense = x, .fp8 = &a});
-              (*side)->quantize({.dense = w, .fp8 = &b});
+              (*side)->ops().quantize({.dense = x, .fp8 = &a});
+              (*side)->ops().quantize({.dense = w, .fp8 = &b});
               const Tensor c = side->upload(out, {size.m, size.n}, normal_values(size.m * size.n, 3));
               GemmOptions options{.accumulate = accumulate};
               if (bias) options.bias = side->upload(DType::BF16, {size.n}, normal_values(size.n, 4));
-              (*side)->gemm_fp8(c, a.rowwise, b.rowwise, options);
+              (*side)->ops().gemm_fp8(c, a.rowwise, b.rowwise, options);
               results.push_back(floats(*side, c));
               side->release(mark);
             }
@@ -90,7 +90,7 @@ TEST_F(CudaGemm, TuningKeepsResults) {
     const Tensor a = side.upload(DType::BF16, {m, k}, normal_values(m * k, 1));
     const Tensor b = side.upload(DType::BF16, {n, k}, normal_values(n * k, 2));
     const Tensor c = side.upload(DType::F32, {m, n}, normal_values(m * n, 3));
-    for (int i = 0; i < 2; ++i) side->gemm(c, a, b, {.transpose_b = true, .accumulate = true});
+    for (int i = 0; i < 2; ++i) side->ops().gemm(c, a, b, {.transpose_b = true, .accumulate = true});
     results.push_back(floats(side, c));
     int now = 0;
     std::ifstream file(cache);

@@ -38,14 +38,14 @@ std::vector<Result> run_norm(Side& side, NormKind kind, Size size, bool has_delt
   const Tensor y = side.tensor(bf16, shape);
   const Tensor mean = layer_norm ? side.tensor(f32, {rows}) : Tensor{};
   const Tensor inv = side.tensor(f32, {rows});
-  side->norm_forward(kind, {.dense = y}, has_delta ? x : Tensor{}, mean, inv, x, delta, gain, bias, 1e-5f);
+  side->ops().norm_forward(kind, {.dense = y}, has_delta ? x : Tensor{}, mean, inv, x, delta, gain, bias, 1e-5f);
 
   const Tensor dy = side.upload(bf16, shape, normal_values(count, 5));
   const Tensor dresidual = side.upload(bf16, shape, normal_values(count, 6));
   const Tensor dgain = side.upload(f32, {width}, normal_values(width, 7));
   const Tensor dbias = layer_norm ? side.upload(f32, {width}, normal_values(width, 8)) : Tensor{};
   const Tensor column_sum = side.upload(f32, {width}, normal_values(width, 9));
-  side->norm_backward(kind, {.dense = dresidual, .column_sum = column_sum}, dgain, dbias, dy, x, mean, inv,
+  side->ops().norm_backward(kind, {.dense = dresidual, .column_sum = column_sum}, dgain, dbias, dy, x, mean, inv,
                       gain);
   std::vector<Result> results;
   const auto add = [&](const char* name, const Tensor& tensor) {
@@ -155,14 +155,14 @@ TEST_F(CudaNorm, FusedCodesOfManyRows) {
           const Tensor dense = cuda->upload(bf16, shape, before);
           const Operand operand{.dense = dense, .fp8 = fp8};
           if (backward) {
-            (*cuda)->norm_backward(kind, operand, dgain, {}, dy, residual, mean, inv, gain);
+            (*cuda)->ops().norm_backward(kind, operand, dgain, {}, dy, residual, mean, inv, gain);
           } else {
-            (*cuda)->norm_forward(kind, operand, residual, mean, inv, x, dy, gain, {}, 1e-5f);
+            (*cuda)->ops().norm_forward(kind, operand, residual, mean, inv, x, dy, gain, {}, 1e-5f);
           }
           return dense;
         };
         const Tensor dense = run(&fused), plain = run(nullptr);
-        (*cuda)->quantize({.dense = plain, .fp8 = &separate});
+        (*cuda)->ops().quantize({.dense = plain, .fp8 = &separate});
         EXPECT_TRUE(cuda->bytes(dense) == cuda->bytes(plain)) << label << ": dense";
         expect_same_codes(cuda->bytes(fused.rowwise.codes), cuda->bytes(separate.rowwise.codes), width,
                           label + ", rowwise");

@@ -76,7 +76,7 @@ std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t ro
       if (i % 4099 == 3) gradient[i] = std::ldexp(1.5f, 62);
     }
     p.gradient = side.upload(kind.gradient, shape, gradient);
-    side->adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
+    side->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
   }
   return state_of(side, p);
 }
@@ -170,7 +170,7 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
     }
     const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
     for (const int64_t step : {1, 2})
-      side->adamw(parameters, clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
+      side->ops().adamw(parameters, clip, {.learning_rate = 3e-3f, .step = step, .seed = 5});
     return parameters;
   };
   const auto got = update(*cuda), expected = update(*cpu);
@@ -214,15 +214,15 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
     for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales}) (*cuda)->zero(x);
     p.fp8 = &fused;
     const Tensor clip = cuda->upload(DType::F32, {2}, {1.0f, 1.0f});
-    (*cuda)->adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
-    (*cuda)->quantize({.dense = p.weight, .fp8 = &separate});
+    (*cuda)->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
+    (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {})", rows, cols));
     // A skipped step changes nothing but the copies, which are made of weights that something else has changed.
     const std::vector<uint8_t> m = cuda->bytes(p.m), scales_before = cuda->bytes(p.v_scales);
     const Tensor infinite = cuda->upload(DType::F32, {2}, {HUGE_VALF, 1.0f});
     p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 3));
-    (*cuda)->adamw(std::span(&p, 1), infinite, {.learning_rate = 1e-2f, .step = 2, .seed = 9});
-    (*cuda)->quantize({.dense = p.weight, .fp8 = &separate});
+    (*cuda)->ops().adamw(std::span(&p, 1), infinite, {.learning_rate = 1e-2f, .step = 2, .seed = 9});
+    (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {}) skipped", rows, cols));
     EXPECT_EQ(difference(cuda->bytes(p.m), m), "") << "m of a skipped step";
     EXPECT_EQ(difference(cuda->bytes(p.v_scales), scales_before), "") << "scales of a skipped step";

@@ -39,7 +39,7 @@ TEST_F(CudaQuantize, BitsOfEveryRuleAndSize) {
           for (Side* side : {cuda.get(), cpu.get()}) {
             results.push_back(make_quantized(*side, size.rows, size.cols, rule, kUsedSlot));
             const Tensor x = side->upload(dtype, {size.rows, size.cols}, values);
-            (*side)->quantize({.dense = x, .fp8 = &results.back()});
+            (*side)->ops().quantize({.dense = x, .fp8 = &results.back()});
           }
           expect_same(*cuda, results[0], *cpu, results[1],
                       fmt::format("{} {} ({}, {}) {}", describe(rule), name_of(dtype), size.rows, size.cols,
@@ -58,8 +58,8 @@ TEST_F(CudaQuantize, AmaxIsTheLargestSinceTheUpdateAndTheLast) {
   Quantized target = make_quantized(*cuda, 64, 64, rule);
   const Tensor large = cuda->upload(DType::BF16, {64, 64}, std::vector<float>(64 * 64, -8.0f));
   const Tensor small = cuda->upload(DType::BF16, {64, 64}, std::vector<float>(64 * 64, 2.0f));
-  (*cuda)->quantize({.dense = large, .fp8 = &target});
-  (*cuda)->quantize({.dense = small, .fp8 = &target});
+  (*cuda)->ops().quantize({.dense = large, .fp8 = &target});
+  (*cuda)->ops().quantize({.dense = small, .fp8 = &target});
   const ScaleSlot slot = cuda->value(target.slot);
   EXPECT_EQ(slot.amax, 8.0f);
   EXPECT_EQ(slot.amax_last, 2.0f);
@@ -78,7 +78,7 @@ TEST_F(CudaQuantize, ColumnSumsAndStatistics) {
       Quantized target = make_quantized(*side, rows, cols, rule, kUsedSlot, true);
       const Tensor x = side->upload(DType::BF16, {rows, cols}, values);
       const Tensor sum = side->upload(DType::F32, {cols}, std::vector<float>(cols, 1.0f));
-      (*side)->quantize({.dense = x, .fp8 = &target, .column_sum = sum});
+      (*side)->ops().quantize({.dense = x, .fp8 = &target, .column_sum = sum});
       stats.push_back(side->value(target.stats));
       sums.emplace_back(cols);
       (*side)->copy_to_host(sums.back().data(), sum);
@@ -117,7 +117,7 @@ TEST_F(CudaQuantize, DelayedScales) {
           kinds.push_back(static_cast<uint8_t>(DType::E5M2));
         }
         (*side)->copy_to_device(formats, kinds.data());
-        (*side)->update_delayed_scales({slot_memory, history, formats, count, 1, most_recent});
+        (*side)->ops().update_delayed_scales({slot_memory, history, formats, count, 1, most_recent});
         slots.push_back(side->bytes(slot_memory));
         histories.push_back(side->bytes(history));
       }

@@ -14,7 +14,7 @@ TEST_F(CudaRandom, NormalNumbersHaveTheBitsOfTheCpu) {
       for (Side* side : {cuda.get(), cpu.get()}) {
         const Tensor x = side->tensor(dtype, {kCount});
         const Tensor remainder = dtype == DType::BF16 ? side->tensor(DType::U16, {kCount}) : Tensor{};
-        (*side)->fill_normal(x, remainder, 0.02f, 1234567890123, stream);
+        (*side)->ops().fill_normal(x, remainder, 0.02f, 1234567890123, stream);
         values.push_back(side->bytes(x));
         remainders.push_back(side->bytes(remainder));
       }

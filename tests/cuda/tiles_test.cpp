@@ -38,7 +38,7 @@ class CudaTiles : public CudaTest {
     const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin()).first - got.begin();
     EXPECT_TRUE(got == expected) << "the first difference is in row " << wrong / 2 / cols << ", column "
                                  << wrong / 2 % cols;
-    (*cuda)->quantize({.dense = parts, .fp8 = &separate});
+    (*cuda)->ops().quantize({.dense = parts, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, "FP8");
   }
 };
@@ -48,7 +48,7 @@ TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
   std::vector<Quantized> results;
   for (Side* side : {cuda.get(), cpu.get()}) {
     results.push_back(make_quantized(*side, kRows, kCols, kRule, kUsedSlot));
-    (*side)->quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
+    (*side)->ops().quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
   }
   expect_same(*cuda, results[0], *cpu, results[1], "cast");
 }
@@ -56,11 +56,11 @@ TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
 TEST_F(CudaTiles, Activations) {
   const Tensor x = random(kCols, 1), wide = random(2 * kCols, 2), dh = random(kCols, 3);
   check(kCols, [&](const Operand& h, int64_t first) {
-    (*cuda)->activation_forward(Activation::Gelu, h, x.row_range(first, h.dense.rows()));
+    (*cuda)->ops().activation_forward(Activation::Gelu, h, x.row_range(first, h.dense.rows()));
   });
   check(2 * kCols, [&](const Operand& dx, int64_t first) {
     const int64_t rows = dx.dense.rows();
-    (*cuda)->activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
+    (*cuda)->ops().activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
                                  wide.row_range(first, rows));
   });
 }
@@ -76,7 +76,7 @@ TEST_F(CudaTiles, GradientOfTheLossInPlace) {
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
-    (*cuda)->cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
+    (*cuda)->ops().cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
                            targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = 0.25f});
   });
 }
@@ -93,7 +93,7 @@ TEST_F(CudaTiles, RopeInPlace) {
   check(shape.qkv_width(), [&](const Operand& dqkv, int64_t first) {
     const int64_t rows = dqkv.dense.rows();
     (*cuda)->copy(dqkv.dense, qkv.row_range(first, rows));
-    (*cuda)->rope_backward(dqkv, positions.row_range(first, rows), table, shape);
+    (*cuda)->ops().rope_backward(dqkv, positions.row_range(first, rows), table, shape);
   });
 }
 

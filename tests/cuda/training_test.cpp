@@ -103,7 +103,7 @@ TEST_F(CudaTraining, AProfileHasEveryKindOfOp) {
   TinyRunOptions options = variants()[1].options;
   TinyRun run(options);
   run.steps(2);
-  ASSERT_TRUE(run.device->start_profile());
+  run.device->start_profile();
   run.step();
   std::map<std::string, int64_t> calls;
   double total = 0;

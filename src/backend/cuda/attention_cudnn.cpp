@@ -16,8 +16,8 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps&, std::string& rea
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <vector>
 
+#include "backend/cuda/attention_cudnn_memory.h"
 #include "backend/cuda/attention_cudnn_plan.h"
 #include "backend/cuda/attention_ragged.h"
 #include "backend/cuda/cuda_ops.h"
@@ -36,7 +36,7 @@ using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, HandleDelet
 constexpr size_t kFixedGraphReplay = 91501;  // see dense()
 constexpr size_t kPackedVersion = 91002;     // earlier ones have known errors with packed documents
 constexpr int64_t kLeastPacked = 1024;       // tokens, below which the seconds for a plan are never won back
-constexpr int64_t kTailRows = 128;           // see own()
+constexpr int64_t kTailRows = 128;           // that cuDNN reads behind the last token
 // cuDNN starts blocks for all documents as long as the longest. Where tokens are this rare among them, starting the
 // blocks takes longer than what the own kernels lose.
 constexpr int64_t kMostPadding = 16;
@@ -55,6 +55,7 @@ class CudnnAttention final : public AttentionEngine {
  public:
   explicit CudnnAttention(CudaOps& ops)
       : ops_(ops),
+        memory_(ops),
         cache_(ops.options().tuning_cache, ops.gpu_name(), "cudnn", std::to_string(cudnn_version())) {
     cudnnHandle_t handle = nullptr;
     check_status(cudnnCreate(&handle), "cudnnCreate");
@@ -95,6 +96,7 @@ class CudnnAttention final : public AttentionEngine {
   void forward(const AttentionCase& attention, const AttentionForward& call) override {
     const CudnnShape shape = shape_of(attention);
     CudnnPlan& plan = plans(shape).forward;
+    memory_.begin_forward();
     Scratch scratch = ops_.scratch("attention_forward");
     CudnnTensors tensors = {{CudnnTensor::O, call.out}, {CudnnTensor::Stats, call.lse}};
     add_packed(tensors, attention, const_cast<void*>(call.qkv), CudnnTensor::Q, CudnnTensor::K,
@@ -117,7 +119,7 @@ class CudnnAttention final : public AttentionEngine {
 
     const RaggedTables tables =
         add_documents(tensors, scratch, attention, call.dqkv, attention.shape.qkv_width());
-    std::byte* memory = own(packed_backward_bytes(shape, plan));
+    std::byte* memory = memory_.take_clean(&plan, packed_backward_bytes(shape, plan));
     const KvRows rows{memory, memory + kv_bytes(shape)};
     const KvRows gradients{memory + 2 * kv_bytes(shape), memory + 3 * kv_bytes(shape)};
     memory += 4 * kv_bytes(shape);
@@ -232,12 +234,15 @@ class CudnnAttention final : public AttentionEngine {
   void reserve(const CudnnShape& shape, PlanPair& pair) {
     Scratch scratch = ops_.scratch("attention");
     if (shape.packed) take_ragged_tables(scratch, shape.documents);
-    workspace(pair.forward, scratch);
-    if (shape.packed) {
-      own(packed_backward_bytes(shape, pair.backward));
-    } else {
-      workspace(pair.backward, scratch);
-    }
+    const int64_t forward = own_bytes(pair.forward, scratch);
+    const int64_t backward =
+        shape.packed ? packed_backward_bytes(shape, pair.backward) : own_bytes(pair.backward, scratch);
+    const int64_t bytes = std::max(forward, backward);
+    if (bytes > 0) reserve_own(bytes, shape.packed ? packed_capacity(shape) : bytes);
+  }
+  void reserve_own(int64_t bytes, int64_t capacity) {
+    require(!ops_.options().deterministic, "{}", kNotPlanned);
+    memory_.reserve(bytes, capacity);
   }
 
   void run(CudnnPlan& plan, const CudnnTensors& tensors, const Scratch& scratch) {
@@ -272,8 +277,14 @@ class CudnnAttention final : public AttentionEngine {
 
   // From the workspace of the ops or, where that is too small, memory of the engine's own.
   std::byte* workspace(const CudnnPlan& plan, Scratch scratch) {
-    const int64_t bytes = plan.workspace_bytes();
-    return bytes <= scratch.left() ? scratch.take<std::byte>(bytes) : own(bytes);
+    const int64_t own = own_bytes(plan, scratch);
+    if (own == 0) return scratch.take<std::byte>(plan.workspace_bytes());
+    // There already, unless the plan that won needs more than the first, or the workspace is another one now.
+    reserve_own(own, own);
+    return memory_.take(&plan, own);
+  }
+  static int64_t own_bytes(const CudnnPlan& plan, const Scratch& scratch) {
+    return plan.workspace_bytes() <= scratch.left() ? 0 : plan.workspace_bytes();
   }
 
   static int64_t kv_bytes(const CudnnShape& shape) {
@@ -283,34 +294,22 @@ class CudnnAttention final : public AttentionEngine {
     return 4 * kv_bytes(shape) + plan.deciding_bytes();
   }
 
-  // Cleared when it is made: before 9.18 cuDNN does not initialise all of the workspace that backward of packed
-  // documents reads, such as the rows behind the last token (there are kTailRows), and a NaN there would spread.
-  // What a recorded CUDA graph may refer to is kept when more is needed, so that it grows in large steps. The memory plan
-  // does not know of it: it must leave room for what the libraries allocate later.
-  std::byte* own(int64_t bytes) {
-    constexpr int64_t kStep = int64_t{128} << 20, kLeaveFree = int64_t{512} << 20;
-    require(!ops_.options().deterministic, "{}", kNotPlanned);
-    if (bytes > own_bytes_) {
-      bytes = round_up(bytes, kStep);
-      size_t free_bytes = 0, total_bytes = 0;
-      cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "attention workspace");
-      require(bytes + kLeaveFree <= static_cast<int64_t>(free_bytes),
-              "{} MiB of workspace do not fit the {} MiB that are free", bytes >> 20, free_bytes >> 20);
-      DeviceMemory memory = allocate_device(static_cast<size_t>(bytes), "attention workspace");
-      cuda_check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), ops_.stream()),
-                 "attention workspace");
-      own_.push_back(std::move(memory));
-      own_bytes_ = bytes;
-    }
-    return static_cast<std::byte*>(own_.back().get());
+  // What backward needs of packed documents however many there are and however long: the frontend's rows (dq in rows of qkv,
+  // dk and dv of all query heads where these share keys, a sum per head; all sized as fp32) and what cuDNN adds. Taken at
+  // once, so that a batch with more documents than any before takes no memory.
+  static int64_t packed_capacity(const CudnnShape& shape) {
+    constexpr int64_t kCudnnPart = int64_t{32} << 20;
+    const int64_t out_width = shape.heads * shape.depth,
+                  qkv_width = out_width + 2 * shape.kv_heads * shape.depth;
+    const int64_t row = qkv_width + (shape.kv_apart() ? 2 * out_width : 0) + shape.heads;
+    return 4 * kv_bytes(shape) + shape.tokens * row * 4 + kCudnnPart;
   }
 
   CudaOps& ops_;
+  CudnnMemory memory_;
   TuningCache cache_;  // of plan names
   Handle handle_;
   std::map<CudnnShape, PlanPair> plans_;
-  std::vector<DeviceMemory> own_;  // the last is in use
-  int64_t own_bytes_ = 0;
 };
 
 }  // namespace

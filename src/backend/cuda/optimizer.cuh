@@ -61,8 +61,9 @@ __device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table
   return table.entries[found];
 }
 
-// Updates the parameters of the table, whose rows are whole vectors (AdamEntry::vector) and whose weights are bf16. All of
-// them have gradients and moments of the types given, and remainders or not. Tiles are kAdamTile in both directions.
+// ---- launches: they update the parameters of the table, which take `tiles` tiles in all ----
+
+// Tiles are kAdamTile in both directions.
 constexpr int64_t kAdamTile = 128;
 enum class AdamMoments : uint8_t { F32, Bf16, E4M3 };
 struct AdamKind {
@@ -71,7 +72,15 @@ struct AdamKind {
   bool split = false;
   bool operator==(const AdamKind&) const = default;
 };
+// Weights are bf16 and rows are whole vectors (AdamEntry::vector). All of the table have gradients and moments of the
+// types given, and remainders or not.
 void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip);
+
+// Tiles of kAdamTile rows and so many columns.
+int64_t general_tile_cols(bool small_moments);
+// Anything else, of which all weights are bf16 or none, and all moments e4m3 (small) or none.
+void launch_adamw_general(CudaOps& ops, const AdamTable& table, bool bf16, bool small_moments, int64_t tiles,
+                          const float* clip);
 
 }  // namespace octet::device

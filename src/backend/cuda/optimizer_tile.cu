@@ -1,5 +1,4 @@
-#include "backend/cuda/device/copy_async.cuh"
-#include "backend/cuda/optimizer.cuh"
+#include "backend/cuda/optimizer_tile.cuh"
 
 // AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 12 to 30 bytes an
 // element has to pass through some sixty instructions, so that both count. Rows are asked for ahead of time; the loop
@@ -10,461 +9,289 @@
 namespace octet::device {
 namespace {
 
-constexpr int kTileThreads = CodeTile::kThreads;
-constexpr int kTileWarps = kTileThreads / 32;
-constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;
-constexpr int kRowsPerThread = kRowsPerWarp / 2;  // neighbours; 16 lanes hold a row
-static_assert(kAdamTile == CodeTile::kSize && kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
+// Which elements are a thread's: eight columns of kRowsPerThread neighbouring rows. Threads beyond an edge do what one
+// before it does, so that nothing branches, and store nothing.
+struct ThreadShare {
+  int64_t rows, cols;  // of the matrix
+  int64_t tile_row, tile_col;
+  int64_t row, col;  // the first
+  uint32_t across;   // tiles side by side
+  uint32_t tile_across;
+  int lane, warp;
+  int first_line, word;  // in the tile: of rows, and of words of four columns
+  int rows_here;         // may be negative
+  int last_line;         // that there is something to load for
+  bool column_inside;
 
-// ---- arithmetic ----
-
-__device__ __forceinline__ float root_approx(float x) {  // of 1 / sqrt(x)
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// __fsqrt_rn for finite x of at least kSmallestSquare, by one Newton step from an approximation of 1 / sqrt(x).
-constexpr float kSmallestSquare = 0x1p-101f;
-__device__ __forceinline__ float sqrt_in_range(float x, float inverse) {
-  const float root = __fmul_rn(x, inverse), half = __fmul_rn(inverse, 0.5f);
-  return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
-}
-// The same for 0, too.
-__device__ __forceinline__ float sqrt_or_zero(float x) {
-  return sqrt_in_range(x, root_approx(fmaxf(x, kSmallestSquare)));
-}
-
-// __frcp_rn for normal numbers below 2^126.
-__device__ __forceinline__ float inverse_in_range(float x) {
-  const float first = inverse_approx(x);
-  return __fmaf_rn(first, __fmaf_rn(-x, first, 1.0f), first);
-}
-
-// __fdiv_rn where neither the quotient nor the remainders leave the normal numbers.
-__device__ __forceinline__ float divide_in_range(float a, float b) {
-  const float inverse = inverse_in_range(b);
-  const float quotient = __fmul_rn(a, inverse);
-  return __fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient);
-}
-constexpr float kLargestDivisor = 0x1p30f;     // the smallest is epsilon, which the host checks
-constexpr float kSmallestDividend = 0x1p-90f;  // or 0
-constexpr float kLargestDividend = 0x1p60f;
-
-// For SmallMomentStep: its squares are in the range of sqrt_in_range until they overflow, and its divisors lie between
-// epsilon, which the host checks, and 2^64 / sqrt(1 - beta2).
-struct QuickMath {
-  static_assert(SmallMomentStep::kSmallestSquare >= kSmallestSquare);
-  __device__ __forceinline__ static float root(float x) { return sqrt_in_range(x, root_approx(x)); }
-  __device__ __forceinline__ static float inverse(float x) { return inverse_in_range(x); }
+  __device__ __forceinline__ explicit ThreadShare(const AdamEntry& entry)
+      : rows(entry.rows),
+        cols(entry.cols),
+        across(static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile)),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        first_line(kRowsPerWarp * warp + kRowsPerThread * (lane / 16)),
+        word(2 * (lane % 16)) {
+    const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
+    tile_across = tile % across;
+    tile_row = tile / across * kAdamTile, tile_col = tile_across * kAdamTile;
+    rows_here = static_cast<int>(min(rows - tile_row - first_line, int64_t{kRowsPerThread}));
+    last_line = max(rows_here, 1) - 1;
+    row = min(tile_row + first_line, rows - 1);
+    column_inside = tile_col + 4 * word < cols;
+    col = tile_col + (column_inside ? 4 * word : 0);
+  }
+  __device__ __forceinline__ int64_t place() const { return row * cols + col; }
+  __device__ __forceinline__ int64_t block() const { return row * across + tile_across; }
+  __device__ __forceinline__ uint32_t width() const { return static_cast<uint32_t>(cols); }
+  __device__ __forceinline__ uint32_t line(int i) const { return static_cast<uint32_t>(min(i, last_line)); }
+  // Rows to store: none beyond the columns.
+  __device__ __forceinline__ int lines() const { return column_inside ? rows_here : 0; }
+  // Rows to store factors of, also for the second lane where it has no columns.
+  __device__ __forceinline__ int factor_lines() const { return lane % 16 < 2 ? rows_here : 0; }
 };
 
-// ---- codes ----
-
-__device__ __forceinline__ void decode8(float (&x)[8], uint2 codes) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t word = i < 2 ? codes.x : codes.y;
-    const auto pair = static_cast<__nv_fp8x2_storage_t>(i % 2 ? word >> 16 : word & 0xFFFFu);
-    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-    x[2 * i] = values.x;
-    x[2 * i + 1] = values.y;
-  }
-}
-
-// RoundingBits::noise in one instruction: three bytes of a word below a zero.
-__device__ __forceinline__ uint32_t noise_of(const RoundingBits& bits, int j) {
-  constexpr uint32_t kBytes[4] = {0x4321, 0x4210, 0x4103, 0x4032};
-  return __byte_perm(bits.words[j / 4], 0u, kBytes[j % 4]);
-}
-
-// The upper bytes of eight words. `at_least_one` is for the codes of roots.
-template <bool at_least_one>
-__device__ __forceinline__ uint2 upper_bytes(const uint32_t (&x)[8]) {
-  uint32_t halves[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    halves[i] = __byte_perm(x[2 * i], x[2 * i + 1], 0x7632);
-    if constexpr (at_least_one) halves[i] = __vmaxu2(halves[i], 0x01000100u);
-  }
-  return make_uint2(__byte_perm(halves[0], halves[1], 0x7531), __byte_perm(halves[2], halves[3], 0x7531));
-}
-
-// ---- eight elements of a row ----
-
-template <AdamMoments moments>
-struct MomentPacks;
-template <>
-struct MomentPacks<AdamMoments::F32> {
-  using Type = Pack8<float>;
-  using Element = float;
-};
-template <>
-struct MomentPacks<AdamMoments::Bf16> {
-  using Type = Pack8<Bf16>;
-  using Element = Bf16;
-};
-template <>
-struct MomentPacks<AdamMoments::E4M3> {
-  using Type = uint2;
-  using Element = uint8_t;
-};
-
-// Where a thread's eight columns of its first row lie, and the factors of m (in even lanes) or of v (in odd ones). There
-// are too few registers to keep the address of each.
-template <class G, AdamMoments moments>
-struct AdamPlaces {
-  using M = typename MomentPacks<moments>::Element;
-  const AdamEntry& entry;
-  int64_t place;
-  float* factors;
-
-  __device__ __forceinline__ Bf16* weight(uint32_t offset) const {
-    return static_cast<Bf16*>(entry.weight) + (place + offset);
-  }
-  __device__ __forceinline__ const G* gradient(uint32_t offset) const {
-    return static_cast<const G*>(entry.gradient) + (place + offset);
-  }
-  __device__ __forceinline__ M* m(uint32_t offset) const {
-    return static_cast<M*>(entry.m) + (place + offset);
-  }
-  __device__ __forceinline__ M* v(uint32_t offset) const {
-    return static_cast<M*>(entry.v) + (place + offset);
-  }
-  __device__ __forceinline__ uint16_t* remainder(uint32_t offset) const {
-    return entry.remainder + (place + offset);
-  }
-};
-
-// What is loaded for eight columns of a row.
-template <class G, AdamMoments moments, bool split>
-struct AdamRaw {
-  Pack8<Bf16> weight;
-  Pack8<G> gradient;
-  typename MomentPacks<moments>::Type m, v;
-  uint4 remainder;
-  float factor;
-};
-
-// The rows of a thread on their way to it, kAhead of them: in registers where a row is long and one is enough to hide what
-// memory takes to answer.
-template <class G, AdamMoments moments, bool split>
-struct AdamRows {
-  static constexpr int kAhead = 1, kSharedBytes = 0;
-  AdamRaw<G, moments, split> next;
-
-  __device__ explicit AdamRows(uint8_t*) {}
-  __device__ __forceinline__ void load(int, const AdamPlaces<G, moments>& from, uint32_t offset, uint32_t) {
-    using M = typename MomentPacks<moments>::Element;
-    next.weight = Pack8<Bf16>::load(from.weight(offset));
-    next.gradient = Pack8<G>::load(from.gradient(offset));
-    next.m = Pack8<M>::load(from.m(offset));
-    next.v = Pack8<M>::load(from.v(offset));
-    if constexpr (split) next.remainder = *reinterpret_cast<const uint4*>(from.remainder(offset));
-  }
-  __device__ __forceinline__ void no_load() { next = {}; }
-  __device__ __forceinline__ AdamRaw<G, moments, split> take(int) const { return next; }
-};
-
-// E4m3 moments make rows short and their arithmetic long: registers for more rows there are not. They wait in shared memory,
-// in a ring of stages with a place for every thread, which only that thread uses, so that nobody waits for others.
-template <class G, bool split>
-struct AdamRows<G, AdamMoments::E4M3, split> {
-  static constexpr AdamMoments kMoments = AdamMoments::E4M3;
-  // Where each part begins in a row.
-  static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8,
-                       kFactor = kV + 8, kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
-  static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2,
-                       kStages = kAhead + 1;  // three blocks fit, or two of 84 bytes
-  static constexpr int kStageBytes = kTileThreads * kRowBytes, kSharedBytes = kStages * kStageBytes;
-  uint8_t* ring;
-
-  __device__ explicit AdamRows(uint8_t* shared) : ring(shared) {}
-
-  // Vectors of neighbours lie side by side.
-  template <class Vector>
-  __device__ __forceinline__ Vector* place(int row, int part) const {
-    return reinterpret_cast<Vector*>(ring + row % kStages * kStageBytes + kTileThreads * part) + threadIdx.x;
-  }
-  template <class Vector>
-  __device__ __forceinline__ void fetch(int row, int part, const void* from) const {
-    copy_async<sizeof(Vector)>(place<Vector>(row, part), from);
-  }
-  __device__ __forceinline__ void load(int row, const AdamPlaces<G, kMoments>& from, uint32_t offset,
-                                       uint32_t block) const {
-    fetch<uint4>(row, 0, from.weight(offset));
-    const G* gradient = from.gradient(offset);
-    fetch<uint4>(row, kGradient, gradient);
-    if constexpr (sizeof(G) == 4) fetch<uint4>(row, kGradient + 16, gradient + 4);
-    fetch<uint2>(row, kM, from.m(offset));
-    fetch<uint2>(row, kV, from.v(offset));
-    fetch<float>(row, kFactor, from.factors + block);
-    if constexpr (split) fetch<uint4>(row, kRemainder, from.remainder(offset));
-    copy_async_commit();
-  }
-  __device__ __forceinline__ void no_load() const { copy_async_commit(); }  // groups are counted
-  __device__ __forceinline__ AdamRaw<G, kMoments, split> take(int row) const {
-    copy_async_wait<kAhead - 1>();
-    AdamRaw<G, kMoments, split> raw{};
-    raw.weight.raw = *place<uint4>(row, 0);
-    if constexpr (sizeof(G) == 4) {
-      raw.gradient = {*place<float4>(row, kGradient), *place<float4>(row, kGradient + 16)};
-    } else {
-      raw.gradient.raw = *place<uint4>(row, kGradient);
-    }
-    raw.m = *place<uint2>(row, kM);
-    raw.v = *place<uint2>(row, kV);
-    raw.factor = *place<float>(row, kFactor);
-    if constexpr (split) raw.remainder = *place<uint4>(row, kRemainder);
-    return raw;
-  }
-};
-
-// One step of eight elements, rounded after every operation as on the CPU.
-__device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, float clip, float (&w)[8],
-                                              const float (&gradient)[8], float (&m)[8], float (&v)[8]) {
-  constexpr uint32_t kSquareBits = std::bit_cast<uint32_t>(kSmallestSquare);
-  constexpr uint32_t kDividendBits = std::bit_cast<uint32_t>(kSmallestDividend);
-  bool rare = false;
-  float denominator[8], ratio[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float g = __fmul_rn(gradient[j], clip);
-    w[j] = __fmul_rn(w[j], keep);
-    m[j] = __fadd_rn(m[j], __fmul_rn(t.one_minus_beta1, __fsub_rn(g, m[j])));
-    v[j] = __fadd_rn(__fmul_rn(v[j], t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
-    denominator[j] = __fadd_rn(__fmul_rn(sqrt_or_zero(v[j]), t.inverse_root), t.epsilon);
-    ratio[j] = divide_in_range(m[j], denominator[j]);
-    // Between 0 and the smallest, both excluded: 0 wraps around.
-    rare |= __float_as_uint(v[j]) - 1u < kSquareBits - 1u;
-    rare |= 2u * __float_as_uint(m[j]) - 1u < 2u * kDividendBits - 1u;
-    rare |= !(denominator[j] <= kLargestDivisor) || !(fabsf(m[j]) <= kLargestDividend);
-  }
-  if (rare) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      ratio[j] = __fdiv_rn(m[j], __fadd_rn(__fmul_rn(__fsqrt_rn(v[j]), t.inverse_root), t.epsilon));
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < 8; ++j) w[j] = __fsub_rn(w[j], __fmul_rn(t.step_size, ratio[j]));
-}
-
-// In a row of 16 lanes even lanes work for m and odd ones for the roots of v; this gives all of them both results.
-struct OfMoments {
-  float m, root;
-};
-__device__ __forceinline__ OfMoments exchange(float own, bool odd) {
-  const float other = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
-  return {odd ? other : own, odd ? own : other};
-}
-
-// The factor of this lane's moment, while the moments become what e4m3_magnitude takes.
-__device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], bool odd) {
-  constexpr uint32_t kAll = 0xFFFFFFFFu;
-  float m_largest = fabsf(m[0]), root_largest = root[0];
-#pragma unroll
-  for (int j = 1; j < 8; ++j) {
-    m_largest = fmaxf(m_largest, fabsf(m[j]));
-    root_largest = fmaxf(root_largest, root[j]);
-  }
-  const float given = __shfl_xor_sync(kAll, odd ? m_largest : root_largest, 1);
-  float largest = fmaxf(odd ? root_largest : m_largest, given);
-#pragma unroll
-  for (int offset = 2; offset < 16; offset *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, offset));
-  }
-  const float factor = moment_factor(largest);
-  float inverse = inverse_in_range(__fmul_rn(factor, 1.0f / kE4m3AsFp32));
-  if (!(factor > 0.0f)) inverse = 0.0f;
-  if (__any_sync(kAll, largest >= kLargeMoment)) {
-    const MomentShift own = MomentShift::of(largest);
-    const OfMoments first = exchange(own.first, odd);
-    inverse = own.inverse;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      m[j] = __fmul_rn(m[j], first.m);
-      root[j] = __fmul_rn(root[j], first.root);
-    }
-  }
-  const OfMoments inverses = exchange(inverse, odd);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    m[j] = __fmul_rn(m[j], inverses.m);
-    root[j] = __fmul_rn(root[j], inverses.root);
-  }
-  return factor;
-}
-
-// ---- the kernel ----
-
-// One block for each tile of each parameter.
-template <class G, AdamMoments moments, bool split>
-__global__ void __launch_bounds__(kTileThreads, 3)
-    adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
-  using M = typename MomentPacks<moments>::Element;
-  constexpr bool small = moments == AdamMoments::E4M3;
-  __shared__ alignas(16) uint32_t words[CodeTile::kWords];
-  extern __shared__ __align__(16) uint8_t shared[];
-  const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
-  const int64_t rows = entry.rows, cols = entry.cols;
-  const auto across = static_cast<uint32_t>((cols + kAdamTile - 1) / kAdamTile);
-  const uint32_t tile = blockIdx.x - static_cast<uint32_t>(entry.first_tile);
-  const int64_t tile_row = tile / across * kAdamTile, tile_col = tile % across * kAdamTile;
-
-  // Threads beyond an edge do what one before it does, so that nothing branches, and store nothing.
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_line = kRowsPerWarp * warp + kRowsPerThread * (lane / 16), word = 2 * (lane % 16);
-  const int64_t rows_left = rows - tile_row - first_line;
-  const int rows_here = static_cast<int>(min(rows_left, int64_t{kRowsPerThread}));  // may be negative
-  const int last_line = max(rows_here, 1) - 1;
-  const int64_t row = min(tile_row + first_line, rows - 1);
-  const bool column_inside = tile_col + 4 * word < cols;
-  const int64_t col = tile_col + (column_inside ? 4 * word : 0);
-  const int64_t place = row * cols + col;
-  const int64_t block = row * across + tile % across;
-  const AdamPlaces<G, moments> places{entry, place,
-                                      (lane % 2 == 0 ? entry.m_scales : entry.v_scales) + block};
-  const auto width = static_cast<uint32_t>(cols);
-  AdamRows<G, moments, split> ahead(shared);
-  const auto load = [&](int i) {
-    const auto line = static_cast<uint32_t>(min(i, last_line));
-    if (i < kRowsPerThread) {
-      ahead.load(i, places, line * width, line * across);
-    } else {
-      ahead.no_load();
-    }
-  };
-#pragma unroll
-  for (int i = 0; i < ahead.kAhead; ++i) load(i);  // before anything is waited for
-
-  const bool skip = !isfinite(clip[0]);
-  const float clip_factor = clip[1];
-  const CastTarget& cast = entry.cast;
-  const float row_scale = cast.rowwise ? cast.slot->scale_rowwise : 1.0f;
-  const float col_scale = cast.colwise ? cast.slot->scale_colwise : 1.0f;
-  const bool same_codes = cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2;
-  const int lines = column_inside ? rows_here : 0;
-  const int factor_lines = lane % 16 < 2 ? rows_here : 0;  // of the second lane even where it has no columns
-  const bool odd = lane % 2 == 1;
-  const float beta = odd ? table.root_beta2 : table.beta1;
-  const uint64_t index = RoundingBits::index(table.step, row, cols / 8, col / 8);
-  uint32_t* const staged = words + CodeTile::place(warp, first_line, word);
+// The FP8 copies of the new weights of a thread's rows.
+struct RowCast {
+  const CastTarget& cast;
+  const ThreadShare& share;
+  float row_scale, col_scale;
+  bool same_codes;
+  uint32_t* staged;  // the thread's place in the tile of codes
   uint32_t amax = 0;
 
-  // Codes of a row of new weights. `plain`: as in most training, in both directions the same and e4m3.
-  const auto cast_row = [&]<bool plain>(const Pack8<Bf16>& kept, int i) {
-    if (i < lines) amax = max(amax, magnitude_bits(kept));
+  __device__ __forceinline__ RowCast(const CastTarget& cast_, const ThreadShare& share_, uint32_t* words)
+      : cast(cast_),
+        share(share_),
+        row_scale(cast.rowwise ? cast.slot->scale_rowwise : 1.0f),
+        col_scale(cast.colwise ? cast.slot->scale_colwise : 1.0f),
+        same_codes(cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2),
+        staged(words + CodeTile::place(share.warp, share.first_line, share.word)) {}
+
+  // As in most training: the same codes in both directions, and e4m3.
+  __device__ __forceinline__ bool plain() const {
+    return cast.record && cast.colwise && same_codes && !cast.row_e5m2;
+  }
+
+  template <bool plain>
+  __device__ __forceinline__ void row(const Pack8<Bf16>& kept, int i) {
+    if (i < share.lines()) amax = max(amax, magnitude_bits(kept));
     uint2 codes{};
     if (plain || cast.rowwise) {
       codes = encode8(kept, row_scale, !plain && cast.row_e5m2);
-      if (i < lines)
-        *reinterpret_cast<uint2*>(cast.rowwise + place + static_cast<uint32_t>(i) * width) = codes;
+      if (i < share.lines()) {
+        *reinterpret_cast<uint2*>(cast.rowwise + share.place() + static_cast<uint32_t>(i) * share.width()) =
+            codes;
+      }
     }
     if (plain || cast.colwise) {
       if (!plain && !same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
       *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
-  };
-  std::array<uint32_t, 4> random{};  // for two rows
-  const auto update_row = [&]<bool plain>(int i, int parity) {
+  }
+
+  // What is left when all rows of the block are done: the transposed copy and the amax.
+  __device__ __forceinline__ void finish(const uint32_t* words) const {
+    if (!cast.record) return;
+    if (cast.colwise) {
+      __syncthreads();
+      CodeTile::write_transposed(words, cast.colwise, share.rows, share.tile_row, [&](int c) {
+        return share.tile_col + c < share.cols ? share.tile_col + c : -1;
+      });
+    }
+    const int64_t tiles = share.across * ((share.rows + kAdamTile - 1) / kAdamTile);
+    record_amax(amax, cast, static_cast<unsigned int>(tiles));
+  }
+};
+
+// The bits of two rows.
+struct PairBits {
+  std::array<uint32_t, 4> words{};
+
+  __device__ __forceinline__ RoundingBits of(int parity) const {  // no run-time index
+    return parity == 0 ? RoundingBits{{words[0], words[1]}} : RoundingBits{{words[2], words[3]}};
+  }
+};
+
+// Weights as bf16 holds them and, where they are split, what that leaves over.
+struct StoredWeights {
+  Pack8<Bf16> kept;
+  uint4 remainder;
+};
+template <bool split>
+__device__ __forceinline__ StoredWeights round_weights(const float (&w)[8], const RoundingBits& bits) {
+  uint32_t upper[4], lower[4];
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint32_t a = __float_as_uint(w[2 * pair]), b = __float_as_uint(w[2 * pair + 1]);
+    const uint32_t up_a = a + (split ? 0x8000u : noise_of(bits, 2 * pair) >> 8);
+    const uint32_t up_b = b + (split ? 0x8000u : noise_of(bits, 2 * pair + 1) >> 8);
+    upper[pair] = __byte_perm(up_a, up_b, 0x7632);
+    lower[pair] = __byte_perm(a, b, 0x5410);
+  }
+  return {{make_uint4(upper[0], upper[1], upper[2], upper[3])},
+          make_uint4(lower[0], lower[1], lower[2], lower[3])};
+}
+
+// The weights as bf16 holds them become exact.
+__device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
+  const uint32_t low[4] = {remainder.x, remainder.y, remainder.z, remainder.w};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const auto part = static_cast<int16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
+    w[j] = __uint_as_float(__float_as_uint(w[j]) + static_cast<uint32_t>(static_cast<int32_t>(part)));
+  }
+}
+
+// All that a thread does, row by row.
+template <class G, AdamMoments moments, bool split>
+struct TileUpdate {
+  using M = typename MomentPacks<moments>::Element;
+  static constexpr bool small = moments == AdamMoments::E4M3;
+
+  const AdamTable& table;
+  const AdamEntry& entry;
+  const ThreadShare& share;
+  const AdamPlaces<G, moments> places;
+  AdamRows<G, moments, split> ahead;
+  bool odd;
+  float clip_factor = 0, beta = 0;
+  uint64_t index = 0;  // of the random bits of the first row
+  PairBits random;
+
+  __device__ __forceinline__ TileUpdate(const AdamTable& table_, const AdamEntry& entry_,
+                                        const ThreadShare& share_, uint8_t* shared)
+      : table(table_),
+        entry(entry_),
+        share(share_),
+        places{entry, share.place(), (share.lane % 2 == 0 ? entry.m_scales : entry.v_scales) + share.block()},
+        ahead(shared),
+        odd(share.lane % 2 == 1) {}
+
+  __device__ __forceinline__ void load(int i) {
+    if (i < kRowsPerThread) {
+      const uint32_t line = share.line(i);
+      ahead.load(i, places, line * share.width(), line * share.across);
+    } else {
+      ahead.no_load();
+    }
+  }
+  __device__ __forceinline__ void load_first() {
+#pragma unroll
+    for (int i = 0; i < ahead.kAhead; ++i) load(i);
+  }
+  __device__ __forceinline__ void prepare(float clip) {
+    clip_factor = clip;
+    beta = odd ? table.root_beta2 : table.beta1;
+    index = RoundingBits::index(table.step, share.row, share.cols / 8, share.col / 8);
+  }
+
+  // Steps of e4m3 moments, which stay in m and v (as a root) until their codes are made.
+  __device__ __forceinline__ void step_small(const AdamRaw<G, moments, split>& raw, float (&w)[8],
+                                             const float (&g)[8], float (&m)[8], float (&v)[8]) const {
+    decode8(m, raw.m);
+    decode8(v, raw.v);
+    const OfMoments kept = exchange(__fmul_rn(raw.factor, beta), odd);
+    const SmallMomentStep step = small_step(table, entry.keep, clip_factor, kept.m, kept.root);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) w[j] = step.template operator()<QuickMath>(w[j], g[j], m[j], v[j]);
+  }
+  // Steps of other moments, which are stored at once.
+  __device__ __forceinline__ void step_plain(const AdamRaw<G, moments, split>& raw, float (&w)[8],
+                                             const float (&g)[8], float (&m)[8], float (&v)[8],
+                                             uint32_t offset, bool inside) const {
+    raw.m.unpack(m);
+    raw.v.unpack(v);
+    adamw_update8(table, entry.keep, clip_factor, w, g, m, v);
+    if (inside) {
+      Pack8<M>::pack(m).store(places.m(offset));
+      Pack8<M>::pack(v).store(places.v(offset));
+    }
+  }
+  __device__ __forceinline__ void store_small(int i, float (&m)[8], float (&v)[8], const RoundingBits& bits,
+                                              uint32_t offset, bool inside) const {
+    const float factor = shift_moments(m, v, odd);
+    if (i < share.factor_lines()) places.factors[static_cast<uint32_t>(i) * share.across] = factor;
+    uint32_t m_codes[8], v_codes[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      m_codes[j] = e4m3_magnitude(m[j], noise_of(bits, j ^ 4)) | (__float_as_uint(m[j]) & 0x80000000u);
+      v_codes[j] = e4m3_magnitude(v[j], noise_of(bits, j ^ 2));
+    }
+    if (inside) {
+      *reinterpret_cast<uint2*>(places.m(offset)) = upper_bytes<false>(m_codes);
+      *reinterpret_cast<uint2*>(places.v(offset)) = upper_bytes<true>(v_codes);
+    }
+  }
+
+  template <bool plain>
+  __device__ __forceinline__ void row(RowCast& cast, int i, int parity) {
     const AdamRaw<G, moments, split> raw = ahead.take(i);
     load(i + ahead.kAhead);
-    const auto offset = static_cast<uint32_t>(i) * width;
-    const bool inside = i < lines;
+    const auto offset = static_cast<uint32_t>(i) * share.width();
+    const bool inside = i < share.lines();
     if ((small || !split) && parity == 0) {
-      random = Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (width / 8));
+      random.words =
+          Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (share.width() / 8));
     }
-    const RoundingBits bits = parity == 0 ? RoundingBits{{random[0], random[1]}}  // no run-time index
-                                          : RoundingBits{{random[2], random[3]}};
-    float w[8], g[8], m[8], v[8];  // v: its root where moments are small
+    const RoundingBits bits = random.of(parity);
+    float w[8], g[8], m[8], v[8];
     raw.weight.unpack(w);
     raw.gradient.unpack(g);
-    if constexpr (split) {
-      const uint32_t low[4] = {raw.remainder.x, raw.remainder.y, raw.remainder.z, raw.remainder.w};
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const auto part = static_cast<int16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
-        w[j] = __uint_as_float(__float_as_uint(w[j]) + static_cast<uint32_t>(static_cast<int32_t>(part)));
-      }
-    }
+    if constexpr (split) add_remainder(w, raw.remainder);
     if constexpr (small) {
-      decode8(m, raw.m);
-      decode8(v, raw.v);
-      const OfMoments moments_kept = exchange(__fmul_rn(raw.factor, beta), odd);
-      const SmallMomentStep step =
-          small_step(table, entry.keep, clip_factor, moments_kept.m, moments_kept.root);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) w[j] = step.template operator()<QuickMath>(w[j], g[j], m[j], v[j]);
+      step_small(raw, w, g, m, v);
     } else {
-      raw.m.unpack(m);
-      raw.v.unpack(v);
-      adamw_update8(table, entry.keep, clip_factor, w, g, m, v);
-      if (inside) {
-        Pack8<M>::pack(m).store(places.m(offset));
-        Pack8<M>::pack(v).store(places.v(offset));
-      }
+      step_plain(raw, w, g, m, v, offset, inside);
     }
-    uint32_t upper[4], lower[4];
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const uint32_t a = __float_as_uint(w[2 * pair]), b = __float_as_uint(w[2 * pair + 1]);
-      const uint32_t up_a = a + (split ? 0x8000u : noise_of(bits, 2 * pair) >> 8);
-      const uint32_t up_b = b + (split ? 0x8000u : noise_of(bits, 2 * pair + 1) >> 8);
-      upper[pair] = __byte_perm(up_a, up_b, 0x7632);
-      lower[pair] = __byte_perm(a, b, 0x5410);
-    }
-    const Pack8<Bf16> kept{make_uint4(upper[0], upper[1], upper[2], upper[3])};
+    const StoredWeights stored = round_weights<split>(w, bits);
     if (inside) {
-      kept.store(places.weight(offset));
-      if constexpr (split) {
-        store16(places.remainder(offset), make_uint4(lower[0], lower[1], lower[2], lower[3]));
-      }
+      stored.kept.store(places.weight(offset));
+      if constexpr (split) store16(places.remainder(offset), stored.remainder);
     }
-    if constexpr (small) {
-      const float factor = shift_moments(m, v, odd);
-      if (i < factor_lines) places.factors[static_cast<uint32_t>(i) * across] = factor;
-      uint32_t m_codes[8], v_codes[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        m_codes[j] = e4m3_magnitude(m[j], noise_of(bits, j ^ 4)) | (__float_as_uint(m[j]) & 0x80000000u);
-        v_codes[j] = e4m3_magnitude(v[j], noise_of(bits, j ^ 2));
-      }
-      if (inside) {
-        *reinterpret_cast<uint2*>(places.m(offset)) = upper_bytes<false>(m_codes);
-        *reinterpret_cast<uint2*>(places.v(offset)) = upper_bytes<true>(v_codes);
-      }
-    }
-    if (plain || cast.record) cast_row.template operator()<plain>(kept, i);
-  };
-  const auto update_rows = [&]<bool plain>() {
+    if constexpr (small) store_small(i, m, v, bits, offset, inside);
+    if (plain || cast.cast.record) cast.template row<plain>(stored.kept, i);
+  }
+
+  template <bool plain>
+  __device__ __forceinline__ void all_rows(RowCast& cast) {
 #pragma unroll 1
     for (int i = 0; i < kRowsPerThread; i += small ? 2 : 1) {
-      update_row.template operator()<plain>(i, small ? 0 : i % 2);
-      if constexpr (small) update_row.template operator()<plain>(i + 1, 1);
+      row<plain>(cast, i, small ? 0 : i % 2);
+      if constexpr (small) row<plain>(cast, i + 1, 1);
     }
-  };
-  if (skip) {
+  }
+  // Of a step that is skipped: FP8 copies are made anew even then, since their scales may have moved.
+  __device__ __forceinline__ void cast_rows(RowCast& cast) const {
     copy_async_wait_all();
-    if (!cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
+    if (!cast.cast.record) return;
 #pragma unroll 1
-    for (int i = 0; i < kRowsPerThread; ++i) {
-      const auto line = static_cast<uint32_t>(min(i, last_line));
-      cast_row.template operator()<false>(Pack8<Bf16>::load(places.weight(line * width)), i);
-    }
-  } else if (small && cast.record && cast.colwise && same_codes && !cast.row_e5m2) {
-    update_rows.template operator()<true>();
+    for (int i = 0; i < kRowsPerThread; ++i)
+      cast.template row<false>(Pack8<Bf16>::load(places.weight(share.line(i) * share.width())), i);
+  }
+};
+
+// One block for each tile of each parameter.
+template <class G, AdamMoments moments, bool split>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
+  __shared__ alignas(16) uint32_t words[CodeTile::kWords];
+  extern __shared__ __align__(16) uint8_t shared[];
+  const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
+  const ThreadShare share(entry);
+  TileUpdate<G, moments, split> update(table, entry, share, shared);
+  update.load_first();  // before anything is waited for
+
+  const bool skip = !isfinite(clip[0]);
+  update.prepare(clip[1]);
+  RowCast cast(entry.cast, share, words);
+  if (skip) {
+    update.cast_rows(cast);
+  } else if (update.small && cast.plain()) {
+    update.template all_rows<true>(cast);
   } else {
-    update_rows.template operator()<false>();
+    update.template all_rows<false>(cast);
   }
-  if (!cast.record) return;
-  if (cast.colwise) {
-    __syncthreads();
-    CodeTile::write_transposed(words, cast.colwise, rows, tile_row,
-                               [&](int c) { return tile_col + c < cols ? tile_col + c : -1; });
-  }
-  const int64_t tiles = across * ((rows + kAdamTile - 1) / kAdamTile);
-  record_amax(amax, cast, static_cast<unsigned int>(tiles));
+  cast.finish(words);
 }
 
 }  // namespace

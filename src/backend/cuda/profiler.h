@@ -51,6 +51,7 @@ class Profiler {
   void begin(const OpLabel& label);
   void end();
   void begin_phase(Phase phase);
+  Phase phase() const { return phase_; }
 
  private:
   struct Segment {
