@@ -109,8 +109,10 @@ TEST_F(CudaFused, GradientOfTheLoss) {
     const Tensor targets = cuda->tensor(DType::I32, {c.rows});
     (*cuda)->copy_to_device(targets, ids.data());
     const Tensor loss = cuda->tensor(DType::F32, {c.rows}), penalty = cuda->tensor(DType::F32, {c.rows});
-    const LossOptions options{
-        .vocab = c.vocab, .gradient_scale = 0.25f, .penalty = c.penalty, .penalty_weight = 0.3f};
+    const LossOptions options{.vocab = c.vocab,
+                              .gradient_scale = cuda->upload(DType::F32, {1}, {0.25f}),
+                              .penalty = c.penalty,
+                              .penalty_weight = 0.3f};
     const std::vector<float> values = normal_values(c.rows * c.width, 1, 3.0f);
     const std::string what =
         fmt::format("gradient of the loss, vocab {}, penalty {}", c.vocab, static_cast<int>(c.penalty));

@@ -45,7 +45,9 @@ class CudaLoss : public CudaTest {
     const Tensor loss = side.tensor(DType::F32, {n}), penalty = side.tensor(DType::F32, {n});
     const Tensor correct = side.tensor(DType::I32, {n}), targets = side.tensor(DType::I32, {n});
     side->copy_to_device(targets, ids.data());
-    side->ops().cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, options);
+    LossOptions scaled = options;
+    scaled.gradient_scale = side.upload(DType::F32, {1}, {0.5f});
+    side->ops().cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, scaled);
     Result result{.loss = std::vector<float>(rows.size()),
                   .penalty = std::vector<float>(rows.size()),
                   .gradient = std::vector<float>(values.size()),
@@ -88,8 +90,7 @@ TEST_F(CudaLoss, RowsAtTheEndsOfTheRange) {
     for (const DType dtype : {DType::BF16, DType::F32}) {
       for (const PenaltyKind penalty : {PenaltyKind::None, PenaltyKind::Entropy}) {
         for (const bool in_place : {false, true}) {
-          const LossOptions options{
-              .vocab = vocab, .gradient_scale = 0.5f, .penalty = penalty, .penalty_weight = 0.3f};
+          const LossOptions options{.vocab = vocab, .penalty = penalty, .penalty_weight = 0.3f};
           const Result expected = run(*cpu, dtype, rows, options, width, in_place);
           const Result got = run(*cuda, dtype, rows, options, width, in_place);
           for (size_t r = 0; r < rows.size(); ++r) {

@@ -73,11 +73,12 @@ TEST_F(CudaTiles, GradientOfTheLossInPlace) {
     ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kVocab));
   const Tensor targets = cuda->tensor(DType::I32, {kRows, 1});
   (*cuda)->copy_to_device(targets, ids.data());
+  const LossOptions options{.vocab = kVocab, .gradient_scale = cuda->upload(DType::F32, {1}, {0.25f})};
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
     (*cuda)->ops().cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
-                           targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = 0.25f});
+                           targets.row_range(first, rows), options);
   });
 }
 

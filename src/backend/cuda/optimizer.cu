@@ -17,6 +17,7 @@ bool has_small_moments(const AdamWParameter& p) {
 }
 
 void check_parameter(const AdamWParameter& p) {
+  require(p.first_row % 2 == 0, "[cuda] adamw: the first row is {}, expected an even number", p.first_row);
   const int64_t count = p.weight.numel();
   const auto real = [](const Tensor& x) { return x.dtype == DType::F32 || x.dtype == DType::BF16; };
   require(real(p.weight) && real(p.gradient) && (real(p.m) || has_small_moments(p)) && p.v.dtype == p.m.dtype,
@@ -73,6 +74,7 @@ device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
   entry.rows = p.weight.rows();
   entry.cols = p.weight.cols();
   entry.stream = p.stream;
+  entry.first_row = p.first_row;
   entry.keep =
       static_cast<float>(1.0 - static_cast<double>(learning_rate) * static_cast<double>(p.weight_decay));
   entry.gradient_bf16 = p.gradient.dtype == DType::BF16;

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/device/tile_kernel.cuh"
 #include "ops/stochastic.h"
+#include "tensor/split_fp32.h"
 
 // What the kernels of AdamW share.
 
@@ -22,6 +23,7 @@ struct AdamEntry {
   int64_t rows, cols;
   int64_t first_tile;
   uint64_t stream;
+  int64_t first_row;  // of the whole parameter, for random bits; even
   float keep;  // 1 - learning rate * decay
   bool gradient_bf16, moments_bf16, vector;
   CastTarget cast;

@@ -138,8 +138,7 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], const uint16_t* fro
   load_words(low_bits, from, vector, count);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const auto low_part = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low_bits[j])));
-    w[j] = __uint_as_float(__float_as_uint(w[j]) + low_part);
+    w[j] = __uint_as_float(join_bits(__float_as_uint(w[j]), static_cast<uint16_t>(low_bits[j])));
   }
 }
 
@@ -149,7 +148,7 @@ __device__ __forceinline__ void take_remainder(float (&w)[8], uint16_t* to, bool
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     low_bits[j] = __float_as_uint(w[j]);
-    w[j] = __uint_as_float((low_bits[j] + 0x8000u) & 0xFFFF0000u);
+    w[j] = __uint_as_float(uint32_t{split_high(low_bits[j])} << 16);
   }
   store_words(to, low_bits, vector, count);
 }
@@ -201,7 +200,7 @@ __device__ __forceinline__ void update_half(const AdamTable& table, const AdamEn
   load_moments<small_moments>(m, v, entry, place, count);
   if (split) add_remainder(w, entry.remainder + place, vector, count);
   if (small_moments || (kBf16 && !split)) {
-    moments.random[h] = RoundingBits::of(table.seed, entry.stream, table.step, at.row, (entry.cols + 7) / 8,
+    moments.random[h] = RoundingBits::of(table.seed, entry.stream, table.step, entry.first_row + at.row, (entry.cols + 7) / 8,
                                          (entry.cols - count) / 8);
   }
   const SmallMomentStep step = small_step(table, entry.keep, clip, __fmul_rn(m_factor, table.beta1),

@@ -123,8 +123,8 @@ __device__ __forceinline__ StoredWeights round_weights(const float (&w)[8], cons
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     const uint32_t a = __float_as_uint(w[2 * pair]), b = __float_as_uint(w[2 * pair + 1]);
-    const uint32_t up_a = a + (split ? 0x8000u : noise_of(bits, 2 * pair) >> 8);
-    const uint32_t up_b = b + (split ? 0x8000u : noise_of(bits, 2 * pair + 1) >> 8);
+    const uint32_t up_a = a + (split ? kSplitHalf : noise_of(bits, 2 * pair) >> 8);
+    const uint32_t up_b = b + (split ? kSplitHalf : noise_of(bits, 2 * pair + 1) >> 8);
     upper[pair] = __byte_perm(up_a, up_b, 0x7632);
     lower[pair] = __byte_perm(a, b, 0x5410);
   }
@@ -137,8 +137,8 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
   const uint32_t low[4] = {remainder.x, remainder.y, remainder.z, remainder.w};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const auto part = static_cast<int16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
-    w[j] = __uint_as_float(__float_as_uint(w[j]) + static_cast<uint32_t>(static_cast<int32_t>(part)));
+    const auto part = static_cast<uint16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2]);
+    w[j] = __uint_as_float(join_bits(__float_as_uint(w[j]), part));
   }
 }
 
@@ -182,7 +182,7 @@ struct TileUpdate {
   __device__ __forceinline__ void prepare(float clip) {
     clip_factor = clip;
     beta = odd ? table.root_beta2 : table.beta1;
-    index = RoundingBits::index(table.step, share.row, share.cols / 8, share.col / 8);
+    index = RoundingBits::index(table.step, entry.first_row + share.row, share.cols / 8, share.col / 8);
   }
 
   // Steps of e4m3 moments, which stay in m and v (as a root) until their codes are made.
