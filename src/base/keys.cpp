@@ -277,6 +277,8 @@ class ArgumentReader {
     } else {
       errors_.push_back(
           fmt::format("'{}' is not a flag; flags are written --key value", printable(argument)));
+      result_.has_unknown = true;
+      skip_value();
       return;
     }
     const std::optional<Found> found = find_key(keys_, setting.name);
@@ -284,8 +286,7 @@ class ArgumentReader {
     if (equals != std::string::npos) {
       setting.values = {argument.substr(equals + 1)};
     } else if (!found) {
-      // Its value, if one follows, is not a positional.
-      if (has_next() && !next().starts_with("-")) ++at_;
+      skip_value();
       setting.values = {""};
     } else if (takes_bool(*found)) {
       setting.values = {has_next() && is_value_of_bool(*found, next()) ? arguments_[at_++] : "true"};
@@ -294,13 +295,18 @@ class ArgumentReader {
     } else {
       errors_.push_back(
           fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys_[found->index])));
-      return;
+      setting.is_null = true;  // given all the same: a required key is not missing, too
     }
     result_.settings.push_back(std::move(setting));
   }
 
   bool has_next() const { return at_ < arguments_.size(); }
   const std::string& next() const { return arguments_[at_]; }
+
+  // Of an unknown flag: its value, if one follows, is not a positional.
+  void skip_value() {
+    if (has_next() && !next().starts_with("-")) ++at_;
+  }
 
   // Whether the flag may stand alone.
   bool takes_bool(const Found& found) const {

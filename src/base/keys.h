@@ -71,7 +71,7 @@ struct KeySetting {
   std::string name;                 // as written, without the dashes of a flag
   std::vector<std::string> values;  // one, unless is_list
   bool is_list = false;
-  bool is_null = false;  // YAML null: leaves the default
+  bool is_null = false;  // YAML null, or a flag without its value: leaves the default
   std::string place;     // "run.yaml:3"; empty on the command line
 
   bool is_flag() const { return place.empty(); }
