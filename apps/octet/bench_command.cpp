@@ -10,49 +10,23 @@
 #include "base/log.h"
 #include "bench/bench.h"
 #include "command.h"
+#include "config/config.h"
 #include "report/table.h"
 #include "report/text.h"
-#include "run_arguments.h"
 
 namespace octet {
 namespace {
 
-constexpr const char* kHelp =
-    "Usage: octet bench [CONFIG.yaml] [--variants LIST] [--bench_steps N] [--bench_warmup N] [--profile]\n"
-    "                   [--json FILE] [--key value]...\n\n"
-    "Times whole optimizer steps (forward, backward, clipping, AdamW) on random tokens and random weights.\n"
-    "All variants are planned before the first is measured, and run with the same batch size and the same\n"
-    "gradient_checkpointing: where these are automatic, with what all of them can run with.\n"
-    "'GEMM ceiling': the time that the model's matrix products (layers and head; forward, dgrad and wgrad,\n"
-    "each once) would take alone, in the precision each runs in and at the rates measured on this GPU with\n"
-    "large layers, as a share of the measured step; '-' without such rates (CPU, fp32, emulated FP8, ...).\n"
-    "Keys as for 'octet train --help': model_preset, max_seq_length (1024 unless given, 128 for the -tiny\n"
-    "presets), per_device_train_batch_size, ..., and:\n";
-
 constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
 
-struct BenchFlags {
+struct Options {
   std::vector<std::string> variants;  // empty: those that the configuration says
   int64_t bench_steps = 10;
   int64_t bench_warmup = 3;
   bool profile = false;
   std::string json;
+  RunArguments run;
 };
-
-KeyTable<BenchFlags> bench_keys() {
-  KeyTable<BenchFlags> table;
-  table
-      .add("variants", &BenchFlags::variants,
-           fmt::format("What is measured: {}. It decides where mixed_precision and fp8_recipe say otherwise.",
-                       kVariants))
-      .note("bf16 and what these two keys say, which is bf16,delayed where neither is given");
-  table.add("bench_steps", &BenchFlags::bench_steps, "Measured steps, the median counts.").at_least(1);
-  table.add("bench_warmup", &BenchFlags::bench_warmup, "Steps before them.").at_least(1);
-  table.add("profile", &BenchFlags::profile,
-            "Also take the device time of every op in one more step, and print it by kind; needs a GPU.");
-  table.add("json", &BenchFlags::json, "Also write the figures to this file.");
-  return table;
-}
 
 // BF16, against which the other is compared, and what the configuration runs in.
 std::vector<std::string> configured_variants(const TrainConfig& config) {
@@ -186,7 +160,7 @@ std::string results_text(const std::vector<BenchResult>& results) {
 }
 
 nlohmann::json results_json(const std::vector<BenchResult>& results, const TrainConfig& config,
-                            const BenchFlags& flags) {
+                            const Options& options) {
   nlohmann::json runs = nlohmann::json::array();
   for (const BenchResult& r : results) {
     nlohmann::json run = {{"model", model_name(config)},
@@ -194,8 +168,8 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"rows", r.rows},
                           {"length", config.max_seq_length},
                           {"gradient_accumulation_steps", r.accumulation},
-                          {"steps", flags.bench_steps},
-                          {"warmup_steps", flags.bench_warmup},
+                          {"steps", options.bench_steps},
+                          {"warmup_steps", options.bench_warmup},
                           {"optimizer_state", config_text(config, "optimizer_state")},
                           {"master_weights", config_text(config, "master_weights")},
                           {"gradient_checkpointing", r.gradient_checkpointing},
@@ -219,50 +193,72 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
   return runs;
 }
 
-}  // namespace
-
-int bench_command(std::span<const std::string> arguments) {
-  const KeyTable<BenchFlags> own = bench_keys();
-  BenchFlags flags;
-  const RunArguments parsed = parse_run_arguments("bench", own, flags, arguments);
-  if (parsed.help) {
-    fmt::print("{}{}", kHelp, keys_help(own.keys()));
-    return kExitDone;
-  }
-  const TrainConfig base = load_plan_config(parsed.config_file, parsed.settings);
+int run(const Options& options) {
+  const TrainConfig base = load_plan_config(options.run.config_file, options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
-  for (const std::string& name : flags.variants.empty() ? configured_variants(base) : flags.variants) {
+  for (const std::string& name : options.variants.empty() ? configured_variants(base) : options.variants) {
     configs.push_back(variant_config(base, name));
     variants.push_back({name, configs.back()});
   }
   const bool on_gpu = runs_on_gpu(base);
-  if (flags.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU has no clock for single ops");
-  if (!flags.json.empty()) check_writable(flags.json);
+  if (options.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU has no clock for single ops");
+  if (!options.json.empty()) check_writable(options.json);
   warn_of_idle_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;
   for (Setup& setup : plan_bench(variants)) {
     results.push_back(
-        bench(std::move(setup), {.warmup = flags.bench_warmup,
-                                 .steps = flags.bench_steps,
-                                 .profile = flags.profile,
+        bench(std::move(setup), {.warmup = options.bench_warmup,
+                                 .steps = options.bench_steps,
+                                 .profile = options.profile,
                                  .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
-             results.front().rows, base.max_seq_length, results.front().accumulation, flags.bench_steps,
-             flags.bench_warmup, results_text(results));
+             results.front().rows, base.max_seq_length, results.front().accumulation, options.bench_steps,
+             options.bench_warmup, results_text(results));
   for (const BenchResult& result : results) {
     if (result.profile.empty()) continue;
     fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
   }
-  if (!flags.json.empty()) {
-    std::ofstream file(flags.json);
-    file << results_json(results, base, flags).dump(1) << "\n";
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << results_json(results, base, options).dump(1) << "\n";
     file.close();
-    require(file.good(), "[{}] cannot be written", flags.json);
+    require(file.good(), "[{}] cannot be written", options.json);
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command bench_command() {
+  CommandBuilder<Options> builder("bench",
+                                  "Measure the speed of training steps on this device, BF16 against FP8");
+  builder.line.about =
+      "Times whole optimizer steps (forward, backward, clipping, AdamW) with random tokens and random "
+      "weights.\n"
+      "All variants are planned before the first one is measured. All run with the same batch size and the "
+      "same "
+      "gradient_checkpointing. If these are automatic, bench takes values that fit every variant.\n"
+      "max_seq_length is 1024 unless it is set, and 128 for the -tiny presets.\n"
+      "'GEMM ceiling' compares the step with its matrix products (layers and head; forward, dgrad and "
+      "wgrad). It is the "
+      "time they would take alone, at the speeds measured on this GPU with large layers, as a share of the "
+      "step time. "
+      "It is '-' where no such speeds are known (CPU, fp32, emulated FP8, ...).";
+  builder.keys
+      .add("variants", &Options::variants,
+           fmt::format("What to measure: {}. Overrides mixed_precision and fp8_recipe.", kVariants))
+      .note("bf16 and the configured precision (bf16,delayed if mixed_precision and fp8_recipe are not set)");
+  builder.keys.add("bench_steps", &Options::bench_steps, "Steps to measure. The median is reported.")
+      .at_least(1);
+  builder.keys.add("bench_warmup", &Options::bench_warmup, "Steps to run before measuring.").at_least(1);
+  builder.keys.add("profile", &Options::profile,
+                   "Run one more step and print the device time of every op, by kind. Needs a GPU.");
+  builder.keys.add("json", &Options::json, "Also write the results to this file.").value("FILE");
+  builder.run_arguments(&Options::run);
+  return builder.command(run);
 }
 
 }  // namespace octet

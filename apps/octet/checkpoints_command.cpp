@@ -1,8 +1,10 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/model_folder.h"
-#include "cli.h"
 #include "command.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -55,37 +57,48 @@ nlohmann::ordered_json as_json(const std::string& folder, const CheckpointListin
   return object;
 }
 
-}  // namespace
-
-int checkpoints_command(std::span<const std::string> arguments) {
+struct Options {
   std::string directory;
   bool verify = false, json = false;
-  CLI::App app("Lists checkpoints: step, age, precision, loss, size, and whether each is whole.",
-               "octet checkpoints");
-  app.add_option("DIR", directory, "Folder of a run, or of checkpoints (step_N)")->required();
-  app.add_flag("--verify", verify, "Also read every file and compare its checksum");
-  app.add_flag("--json", json, "Print a JSON array");
-  app.footer("Exit code: 0 when every checkpoint is whole, 1 otherwise.");
-  if (!parse_arguments(app, arguments)) return kExitDone;
+};
 
+int run(const Options& options) {
   Env& env = posix_env();
-  require(env.is_directory(directory), "[{}] is no folder, expected a run or its checkpoints", directory);
-  const std::vector<std::string> folders = checkpoint_folders(env, directory);
+  require(env.is_directory(options.directory), "[{}] is no folder, expected a run or its checkpoints",
+          options.directory);
+  const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
   require(!folders.empty(),
           "[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
-          directory);
+          options.directory);
   bool all_whole = true;
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (const std::string& folder : folders) {
-    const std::vector<CheckpointListing> entries = CheckpointStore(env, folder).list(verify);
+    const std::vector<CheckpointListing> entries = CheckpointStore(env, folder).list(options.verify);
     for (const CheckpointListing& entry : entries) {
       all_whole = all_whole && entry.is_whole();
-      if (json) array.push_back(as_json(folder, entry));
+      if (options.json) array.push_back(as_json(folder, entry));
     }
-    if (!json) print_table(folder, entries, verify);
+    if (!options.json) print_table(folder, entries, options.verify);
   }
-  if (json) fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  if (options.json)
+    fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   return all_whole ? kExitDone : kExitFailure;
+}
+
+}  // namespace
+
+Command checkpoints_command() {
+  CommandBuilder<Options> builder("checkpoints", "List the checkpoints of a run");
+  builder.line.about =
+      "Lists checkpoints with their step, age, precision, loss and size, and says whether each one is "
+      "complete.";
+  builder.line.notes = "Exit code: 0 if every checkpoint is complete, 1 otherwise.";
+  builder.word(
+      &Options::directory,
+      {.name = "DIR", .what = "folder", .help = "Folder of a run, or folder of checkpoints (step_N)."});
+  builder.keys.add("verify", &Options::verify, "Also read every file and compare its checksum.");
+  builder.keys.add("json", &Options::json, "Print a JSON array.");
+  return builder.command(run);
 }
 
 }  // namespace octet

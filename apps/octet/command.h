@@ -2,34 +2,39 @@
 
 #include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
-#include "config/config.h"
+#include "command_line.h"
 #include "train/exit_codes.h"
 
 namespace octet {
 
-// `run` gets what follows the command's name and returns the exit code. Errors are thrown: ConfigError exits
-// with kExitUsage, every other exception with kExitFailure.
-struct Command {
-  const char* name;
-  const char* summary;
-  int (*run)(std::span<const std::string> arguments);
-};
-
 // Every command, in the order of --help.
 std::span<const Command> commands();
 
-int train_command(std::span<const std::string> arguments);
-int plan_command(std::span<const std::string> arguments);
-int bench_command(std::span<const std::string> arguments);
-int generate_command(std::span<const std::string> arguments);
-int eval_command(std::span<const std::string> arguments);
-int checkpoints_command(std::span<const std::string> arguments);
-int export_command(std::span<const std::string> arguments);
-int plot_command(std::span<const std::string> arguments);
-int prepare_command(std::span<const std::string> arguments);
-int tokenize_command(std::span<const std::string> arguments);
-int keys_command(std::span<const std::string> arguments);
+// ConfigError with the nearest name where there is no such command.
+const Command& find_command(std::string_view name);
+
+// The help of the program itself.
+std::string program_help();
+
+Command train_command();
+Command plan_command();
+Command bench_command();
+Command generate_command();
+Command eval_command();
+Command checkpoints_command();
+Command export_command();
+Command plot_command();
+Command prepare_command();
+Command tokenize_command();
+Command keys_command();
+Command help_command();
+
+// What all commands that read a model take.
+inline constexpr const char* kModelHelp =
+    "Hugging Face folder or hub id, checkpoint folder (step_N), or run folder.";
+inline constexpr const char* kBestHelp =
+    "For a run: use the checkpoint with the best evaluation loss instead of the latest one.";
 
 }  // namespace octet

@@ -1,11 +1,14 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include "base/error.h"
 #include "checkpoint/model_folder.h"
-#include "cli.h"
 #include "command.h"
 #include "data/datasets/dataset.h"
+#include "device_options.h"
 #include "hf/hf_folder.h"
 #include "plan/setup.h"
 #include "report/text.h"
@@ -14,11 +17,10 @@
 namespace octet {
 namespace {
 
-struct Options {
+struct Options : DeviceOptions {
   std::string model, dataset, split, tokenizer;
   bool best = false, json = false;
   int64_t max_seq_length = 0, batch_size = 8, batches = 0;
-  DeviceOptions device;
 };
 
 EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
@@ -84,35 +86,7 @@ std::string report(const Options& options, const ModelFolder& model, const RunSh
       model.source, e.loss, perplexity, 100 * e.accuracy, e.targets, e.windows, shape.length, precision);
 }
 
-}  // namespace
-
-int eval_command(std::span<const std::string> arguments) {
-  Options options;
-  CLI::App app("Measures a model (Hugging Face folder, checkpoint or run) on a dataset.", "octet eval");
-  app.add_option("MODEL", options.model, "Hugging Face folder, checkpoint folder (step_N) or run folder")
-      ->required();
-  app.add_flag("--best", options.best,
-               "Of a run, the checkpoint with the best evaluation loss, not the latest");
-  app.add_option("--dataset", options.dataset,
-                 "Whatever octet train takes: text, token files, JSONL, Parquet, a prepared folder, demo")
-      ->required();
-  app.add_option("--dataset_split", options.split,
-                 "Files of this split only, by their names: test, validation; default: all but these");
-  app.add_option("--tokenizer", options.tokenizer, "Default: what the model came with");
-  app.add_option("--max_seq_length", options.max_seq_length,
-                 "Tokens of a window; default: the model's positions, at most 1024")
-      ->check(at_least(1));
-  app.add_option("--batch_size", options.batch_size,
-                 "Windows at a time; changes speed and memory, not the result")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--batches", options.batches, "At most so many batches; 0: the whole dataset")
-      ->check(at_least(0))
-      ->capture_default_str();
-  app.add_flag("--json", options.json, "Print a JSON object");
-  options.device.add_to(app, {"fp32", "bf16", "fp8"});
-  if (!parse_arguments(app, arguments)) return kExitDone;
-
+int run(const Options& options) {
   ModelFolder model = find_model(options.model, options.best);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   const RunShape shape = shape_for(options, model);
@@ -121,8 +95,8 @@ int eval_command(std::span<const std::string> arguments) {
     fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs", options.dataset,
                 shape.length);
   }
-  const std::unique_ptr<Device> device = make_device(options.device.config());
-  const std::string precision = options.device.precision_on(*device);
+  const std::unique_ptr<Device> device = make_device(options.config());
+  const std::string precision = options.precision_on(*device);
   Transformer transformer(model.config, shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {
     fail("[eval] {} are needed and {} are there; a smaller --batch_size needs less",
@@ -137,6 +111,43 @@ int eval_command(std::span<const std::string> arguments) {
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", options.dataset);
   fmt::print("{}", report(options, model, shape, precision, *evaluation));
   return kExitDone;
+}
+
+}  // namespace
+
+Command eval_command() {
+  CommandBuilder<Options> builder("eval",
+                                  "Measure the loss, perplexity and accuracy of a model on a dataset");
+  builder.line.about =
+      "Measures the mean loss, the perplexity and the token accuracy of a model on a dataset.";
+  builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
+  KeyTable<Options>& keys = builder.keys;
+  keys.add("dataset", &Options::dataset,
+           "Dataset, as 'octet train' takes it: text, token files, JSONL, Parquet, a prepared folder, demo, "
+           "...")
+      .value("DATA")
+      .must_be_given();
+  keys.add("dataset_split", &Options::split, "Read only the files of this split, found by their names.")
+      .value("NAME")
+      .note("all files except validation and test");
+  keys.add("best", &Options::best, kBestHelp);
+  keys.add("tokenizer", &Options::tokenizer, "bytes, or a tokenizer file or folder.")
+      .value("FILE_OR_FOLDER")
+      .note("the tokenizer of the model");
+  keys.add("max_seq_length", &Options::max_seq_length, "Tokens per window.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .note("the positions of the model, at most 1024");
+  keys.add("batch_size", &Options::batch_size,
+           "Windows per batch. Changes the speed and the memory, not the result.")
+      .at_least(1)
+      .at_most(1 << 20);
+  keys.add("batches", &Options::batches, "Maximum number of batches. 0: the whole dataset.")
+      .at_least(0)
+      .at_most(1e12);
+  keys.add("json", &Options::json, "Print a JSON object.");
+  add_device_keys(keys, {"fp32", "bf16", "fp8"});
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -1,12 +1,18 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/model_folder.h"
-#include "cli.h"
 #include "command.h"
 #include "data/tokenizer/stream_decoder.h"
+#include "device_options.h"
 #include "generate/generate.h"
 #include "hf/hf_folder.h"
 #include "plan/setup.h"
@@ -16,13 +22,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct Options : DeviceOptions {
   std::string model, tokenizer;
   bool best = false;
   std::vector<std::string> prompts, prompt_ids;
-  SampleOptions sample{.max_tokens = 64, .temperature = 0};
+  int64_t max_new_tokens = 64;
+  double temperature = 0;
+  int64_t top_k = 0;
+  double top_p = 1;
+  int64_t seed = 0;
   bool print_ids = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
-  DeviceOptions device;
+
+  SampleOptions sample() const {
+    return {.max_tokens = max_new_tokens,
+            .temperature = temperature,
+            .top_k = top_k,
+            .top_p = top_p,
+            .seed = static_cast<uint64_t>(seed)};
+  }
 };
 
 void write_out(std::string_view text) {
@@ -43,8 +60,8 @@ std::vector<int32_t> parse_ids(std::string_view text, int64_t vocab) {
     const auto parsed = std::from_chars(at, end, id);
     const bool ends = parsed.ptr == end || *parsed.ptr == ' ' || *parsed.ptr == ',' || *parsed.ptr == '\n';
     if (parsed.ec != std::errc() || !ends || id < 0 || id >= vocab) {
-      fail_config("--prompt_ids is '{}', expected token ids from 0 to {} with spaces between them", text,
-                  vocab - 1);
+      fail_config("--prompt_ids is '{}'; expected token ids from 0 to {}, separated by spaces",
+                  printable(text), vocab - 1);
     }
     ids.push_back(id);
     at = parsed.ptr;
@@ -64,7 +81,7 @@ class GenerateRun {
   }
 
   int run() {
-    const std::unique_ptr<Device> device = make_device(options_.device.config());
+    const std::unique_ptr<Device> device = make_device(options_.config());
     make_decoder(*device);
     if (options_.print_logits) {
       print_logits();
@@ -101,7 +118,7 @@ class GenerateRun {
     }
     for (const std::string& text : options_.prompt_ids) {
       prompts_.push_back(parse_ids(text, model_.config.vocab));
-      if (prompts_.back().empty()) fail_config("--prompt_ids is empty, expected at least one token id");
+      if (prompts_.back().empty()) fail_config("--prompt_ids is empty; expected at least one token id");
     }
   }
 
@@ -111,14 +128,14 @@ class GenerateRun {
       longest = std::max<int64_t>(longest, std::ssize(prompt));
     const int64_t limit = model_.config.max_positions;
     if (longest > limit) fail_config("a prompt has {} tokens, the model {} positions", longest, limit);
-    const int64_t added = options_.print_logits ? 0 : options_.sample.max_tokens;
+    const int64_t added = options_.print_logits ? 0 : options_.max_new_tokens;
     // The last token is given, not read.
     const int64_t capacity = std::min(longest + std::max<int64_t>(added - 1, 0), limit);
     if (longest + added - 1 > limit) {
       log_warning("the model has {} positions: at most {} new tokens are made, not {}", limit,
                   limit - longest + 1, added);
     }
-    const std::string precision = options_.device.precision_on(device);
+    const std::string precision = options_.precision_on(device);
     decoder_ = std::make_unique<Decoder>(
         model_.config, DecoderShape{.sequences = std::ssize(prompts_), .capacity = capacity},
         precision == "fp32" ? DType::F32 : DType::BF16, device);
@@ -184,7 +201,7 @@ class GenerateRun {
       return true;
     };
     const std::vector<std::vector<int32_t>> added =
-        generate_ids(*decoder_, prompts_, options_.sample,
+        generate_ids(*decoder_, prompts_, options_.sample(),
                      options_.ignore_eos ? std::span<const int32_t>() : std::span<const int32_t>(end_ids_),
                      {.on_token = on_token});
     const auto end = Clock::now();
@@ -216,46 +233,59 @@ class GenerateRun {
   std::unique_ptr<Decoder> decoder_;
 };
 
+void check(const Options& options, std::vector<std::string>& errors) {
+  const size_t prompts = options.prompts.size() + options.prompt_ids.size();
+  if (prompts == 0) errors.emplace_back("octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"");
+  if (options.stream && prompts > 1)
+    errors.push_back(fmt::format("--stream shows one prompt; {} are given", prompts));
+}
+
+int run(const Options& options) {
+  return GenerateRun(options).run();
+}
+
 }  // namespace
 
-int generate_command(std::span<const std::string> arguments) {
-  Options options;
-  CLI::App app("Continues prompts with a model: a Hugging Face folder, a checkpoint or a run.",
-               "octet generate");
-  app.add_option("MODEL", options.model, "Hugging Face folder, checkpoint folder (step_N) or run folder")
-      ->required();
-  app.add_flag("--best", options.best,
-               "Of a run, the checkpoint with the best evaluation loss, not the latest");
-  app.add_option("--prompt", options.prompts, "Text to continue; several may be given")
-      ->allow_extra_args(false);
-  app.add_option("--prompt_ids", options.prompt_ids, "The same as token ids: \"1 2 3\"")
-      ->allow_extra_args(false);
-  app.add_option("--tokenizer", options.tokenizer,
-                 "bytes, a tokenizer file or a folder; default: what the model came with");
-  app.add_option("--max_new_tokens", options.sample.max_tokens, "At most so many")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--temperature", options.sample.temperature, "0: always the most likely token")
-      ->check(at_least(0))
-      ->capture_default_str();
-  app.add_option("--top_k", options.sample.top_k, "Draw from the k most likely tokens; 0: from all")
-      ->check(at_least(0));
-  app.add_option("--top_p", options.sample.top_p,
-                 "Draw from the most likely tokens that together have this probability; 1: from all")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", options.sample.seed, "The same seed gives the same text");
-  app.add_flag("--print_ids", options.print_ids, "Print token ids instead of text");
-  app.add_flag("--stream", options.stream, "Print each token as it comes; one prompt only");
-  app.add_flag("--no_special", options.no_special, "Do not add what the tokenizer puts before a text (BOS)");
-  app.add_flag("--ignore_eos", options.ignore_eos, "Go on after the token that ends a text");
-  app.add_flag("--print_logits", options.print_logits,
-               "Generate nothing; print the logits after every prompt token as JSON, one line per prompt");
-  options.device.add_to(app, {"fp32", "bf16"});
-  if (!parse_arguments(app, arguments)) return kExitDone;
-  const size_t prompts = options.prompts.size() + options.prompt_ids.size();
-  if (prompts == 0) fail_config("octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"");
-  if (options.stream && prompts > 1) fail_config("--stream shows one prompt, {} are given", prompts);
-  return GenerateRun(options).run();
+Command generate_command() {
+  CommandBuilder<Options> builder("generate",
+                                  "Generate text from prompts with a model, a checkpoint or a run");
+  builder.line.usage = "MODEL --prompt TEXT [FLAGS]";
+  builder.line.about =
+      "Generates text: continues each prompt with a model. At least one --prompt or --prompt_ids must be "
+      "given.";
+  builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
+  KeyTable<Options>& keys = builder.keys;
+  keys.add("best", &Options::best, kBestHelp);
+  keys.add("prompt", &Options::prompts, "Text to continue.").repeatable();
+  keys.add("prompt_ids", &Options::prompt_ids, "Prompt as token ids, separated by spaces.")
+      .repeatable()
+      .value("\"1 2 3\"");
+  keys.add("tokenizer", &Options::tokenizer, "bytes, or a tokenizer file or folder.")
+      .value("FILE_OR_FOLDER")
+      .note("the tokenizer of the model");
+  keys.add("max_new_tokens", &Options::max_new_tokens, "Maximum number of tokens to generate per prompt.")
+      .at_least(1)
+      .at_most(1e12)
+      .alias("max_tokens");
+  keys.add("temperature", &Options::temperature,
+           "Sampling temperature. 0: always take the most likely token.")
+      .at_least(0);
+  keys.add("top_k", &Options::top_k, "Sample from the k most likely tokens. 0: from all tokens.").at_least(0);
+  keys.add("top_p", &Options::top_p,
+           "Sample from the most likely tokens whose probabilities add up to this. 1: from all tokens.")
+      .at_least(0)
+      .at_most(1);
+  keys.add("seed", &Options::seed, "Random seed. The same seed gives the same text.").at_least(0);
+  keys.add("print_ids", &Options::print_ids, "Print token ids instead of text.");
+  keys.add("stream", &Options::stream, "Print each token as soon as it is generated. For one prompt only.");
+  keys.add("no_special", &Options::no_special,
+           "Do not add the special tokens that the tokenizer puts before a text (BOS).");
+  keys.add("ignore_eos", &Options::ignore_eos, "Continue after the end-of-text token.");
+  keys.add("print_logits", &Options::print_logits,
+           "Generate nothing. Print the logits after every prompt token as JSON, one line per prompt.");
+  add_device_keys(keys, {"fp32", "bf16"});
+  builder.check(check);
+  return builder.command(run);
 }
 
 }  // namespace octet

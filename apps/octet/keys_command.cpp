@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "command.h"
+#include "config/config.h"
 
 namespace octet {
 namespace {
@@ -13,37 +12,43 @@ std::string configuration_markdown() {
       "# Configuration\n\n"
       "<!-- Written by `octet keys --markdown > docs/configuration.md`; edit src/config/config_keys.cpp "
       "instead. -->\n\n"
-      "`octet train [CONFIG.yaml] [--key value]...` reads its keys from a YAML file and from flags.\n\n"
+      "`octet train [CONFIG.yaml] [--key value]...` reads keys from a YAML file and from flags.\n\n"
       "- The file is one flat map: `key: value` lines. Nested maps, duplicate keys and unknown keys are "
       "errors.\n"
-      "- Every key is also a flag: `--key value` or `--key=value`; a bool may stand alone (`--fp8_head`). "
+      "- Every key is also a flag: `--key value` or `--key=value`. A bool may stand alone (`--fp8_head`). "
       "Dashes\n"
-      "  may replace underscores (`--max-steps`). Flags win over the file.\n"
-      "- An alias is an older or shorter spelling; giving a key and its alias together is an error.\n"
-      "- Numbers may be written as `6e-4`; integers too where that is exact (`1e6`). `null` leaves the "
+      "  count as underscores (`--max-steps`). Flags override the file. Other commands read their flags by "
+      "the\n"
+      "  same rules.\n"
+      "- Write `--key=value` for a value that looks like a flag (`--sample_prompt=--help`).\n"
+      "- An alias is an older or shorter name of a key. A key and its alias together are an error.\n"
+      "- Numbers may be written as `6e-4`, and integers as `1e6` if the value is exact. `null` keeps the "
       "default.\n"
       "- A list is `[a, b]` in YAML and `a,b` as a flag.\n"
-      "- The run's folder gets the resolved `config.yaml`, from which the same run can be started again.\n"
-      "- A wrong configuration ends the program with exit code 2 before anything starts.\n"
+      "- The resolved `config.yaml` is written to the folder of the run. The same run can be started from "
+      "it.\n"
+      "- A wrong configuration ends the program with exit code 2 before anything starts. All errors are "
+      "listed.\n"
       "{}",
       keys_markdown(train_keys().keys()));
 }
 
+struct Options {
+  bool markdown = false;
+};
+
+int run(const Options& options) {
+  fmt::print("{}", options.markdown ? configuration_markdown() : keys_help(train_keys().keys()).substr(1));
+  return kExitDone;
+}
+
 }  // namespace
 
-int keys_command(std::span<const std::string> arguments) {
-  CLI::App app("Lists the configuration keys of octet train.", "octet keys");
-  bool markdown = false;
-  app.add_flag("--markdown", markdown, "As the page docs/configuration.md");
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them from the back
-  try {
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return kExitDone;
-  }
-  fmt::print("{}", markdown ? configuration_markdown() : keys_help(train_keys().keys()).substr(1));
-  return kExitDone;
+Command keys_command() {
+  CommandBuilder<Options> builder("keys", "List the configuration keys of 'octet train'");
+  builder.line.about = "Lists the configuration keys of 'octet train'.";
+  builder.keys.add("markdown", &Options::markdown, "Print the page docs/configuration.md.");
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -5,48 +5,21 @@
 #include "base/log.h"
 #include "bench/gpu_rates.h"
 #include "command.h"
+#include "config/config.h"
 #include "plan/coverage.h"
 #include "plan/overview.h"
 #include "report/text.h"
-#include "run_arguments.h"
 
 namespace octet {
 namespace {
 
-constexpr const char* kHelp =
-    "Usage: octet plan [CONFIG.yaml] [--gpu NAME] [--key value]...\n\n"
-    "Shows what a run would do before it is started: every layer with its shape, share of the work and "
-    "precision,\n"
-    "why anything is not in FP8, the share of all work in FP8, and the memory plan. Nothing is trained.\n"
-    "Memory is counted as 'octet train' counts it. Where no dataset is named, a -tiny preset is taken for "
-    "the demo\n"
-    "(128 tokens, samples), and any other model for a run on a dataset: 1024 tokens, no samples unless "
-    "sample_steps\n"
-    "asks for them. Keys as for 'octet train --help', and:\n";
-
-struct PlanFlags {
+struct Options {
   std::string gpu;  // "": the one of this machine
+  RunArguments run;
 };
 
-KeyTable<PlanFlags> plan_keys() {
-  KeyTable<PlanFlags> table;
-  table.add("gpu", &PlanFlags::gpu,
-            "Plan for a GPU that need not be there (h200): its memory, and the expected FP8/BF16 ratio of "
-            "the matrix work on it. Without it, the GPU of this machine is taken where it is known.");
-  return table;
-}
-
-}  // namespace
-
-int plan_command(std::span<const std::string> arguments) {
-  const KeyTable<PlanFlags> own = plan_keys();
-  PlanFlags flags;
-  const RunArguments parsed = parse_run_arguments("plan", own, flags, arguments);
-  if (parsed.help) {
-    fmt::print("{}{}", kHelp, keys_help(own.keys()));
-    return kExitDone;
-  }
-  std::string& gpu = flags.gpu;
+int run(const Options& options) {
+  std::string gpu = options.gpu;
   if (!gpu.empty() && !gpu_rates(gpu))
     fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
   std::unique_ptr<Device> planned;
@@ -54,7 +27,7 @@ int plan_command(std::span<const std::string> arguments) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  const TrainConfig config = load_plan_config(parsed.config_file, parsed.settings);
+  const TrainConfig config = load_plan_config(options.run.config_file, options.run.settings);
   warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: --gpu {} says what is planned for", gpu);
@@ -86,6 +59,33 @@ int plan_command(std::span<const std::string> arguments) {
                expected_matrix_ratio(*setup.transformer, *rates));
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command plan_command() {
+  CommandBuilder<Options> builder("plan",
+                                  "Show the layers, FP8 coverage and memory of a run before it starts");
+  builder.line.about =
+      "Shows what a run would do. For every layer: its shape, its share of the work and its precision, and "
+      "why it does "
+      "not run in FP8 if it does not. For the run: the share of the work in FP8 and the memory plan. Nothing "
+      "is "
+      "trained.\n"
+      "Memory is counted as 'octet train' counts it. Without a dataset, a -tiny preset is planned as the "
+      "demo "
+      "(128 tokens, with samples). Any other model is planned for 1024-token sequences, without samples "
+      "unless "
+      "sample_steps is set.";
+  builder.keys
+      .add("gpu", &Options::gpu,
+           "Plan for this GPU, which need not be in this machine. Uses its memory size and its measured FP8 "
+           "and BF16 "
+           "speeds. Known: h200.")
+      .value("NAME")
+      .note("the GPU of this machine");
+  builder.run_arguments(&Options::run);
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -1,13 +1,15 @@
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include "base/error.h"
-#include "cli.h"
+#include "base/text.h"
 #include "command.h"
 #include "io/env.h"
 #include "report/metrics.h"
@@ -92,33 +94,48 @@ void write_picture(const Plot& plot, const std::string& output) {
   }
 }
 
-}  // namespace
-
-int plot_command(std::span<const std::string> arguments) {
-  std::vector<std::string> given;
+struct Options {
+  std::vector<std::string> runs;
   std::string output;
-  CLI::App app("Draws loss, learning rate and throughput of runs from their metrics.jsonl.", "octet plot");
-  app.add_option("RUN", given, "Folders of runs, or their metrics.jsonl")->required();
-  app.add_option("--output", output, "Also write a picture: a name that ends in .svg or .png");
-  if (!parse_arguments(app, arguments)) return kExitDone;
-  if (!output.empty() && !output.ends_with(".svg") && !output.ends_with(".png"))
-    fail_config("--output is '{}', expected a name that ends in .svg or .png", output);
+};
 
+void check(const Options& options, std::vector<std::string>& errors) {
+  const std::string& output = options.output;
+  if (!output.empty() && !output.ends_with(".svg") && !output.ends_with(".png"))
+    errors.push_back(
+        fmt::format("--output is '{}'; expected a name that ends in .svg or .png", printable(output)));
+}
+
+int run(const Options& options) {
   std::vector<PlotRun> runs;
-  for (const std::string& path : given) runs.push_back(read_run(path));
-  tell_apart(runs, given);
+  for (const std::string& path : options.runs) runs.push_back(read_run(path));
+  tell_apart(runs, options.runs);
   const Plot plot = plot_of_runs(runs);
-  require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", given.front());
+  require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", options.runs.front());
   const bool colour = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   fmt::print("{}\n{}",
              plot_terminal(plot, plot.panels.front(), terminal_columns(), runs.size() > 1 && !colour ? 9 : 14,
                            colour),
              summary(runs, colour));
-  if (!output.empty()) {
-    write_picture(plot, output);
-    fmt::print("{} written\n", output);
+  if (!options.output.empty()) {
+    write_picture(plot, options.output);
+    fmt::print("{} written\n", options.output);
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command plot_command() {
+  CommandBuilder<Options> builder("plot", "Draw the loss, learning rate and throughput of runs");
+  builder.line.about = "Draws the loss, learning rate and throughput of runs from their metrics.jsonl.";
+  builder.words(&Options::runs,
+                {.name = "RUN", .what = "run", .help = "Folder of a run, or its metrics.jsonl."});
+  builder.keys.add("output", &Options::output, "Also write a picture. The name must end in .svg or .png.")
+      .value("FILE")
+      .short_flag('o');
+  builder.check(check);
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -1,8 +1,5 @@
-#include "tokenize_command.h"
-
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -18,6 +15,14 @@
 
 namespace octet {
 namespace {
+
+struct Options {
+  std::string tokenizer;     // as make_tokenizer takes it
+  bool decode = false;       // ids on stdin, text on stdout
+  bool add_special = false;  // with what the model expects around a text
+  bool jsonl = false;        // one text per line as a JSON string, one line of ids for each
+  int64_t bench = 0;  // encode the input so many times and print how long each took, as JSON, and no ids
+};
 
 std::string read_stdin() {
   std::string text;
@@ -88,7 +93,7 @@ void for_each_line(std::string_view input, Function&& function) {
 
 class TokenizeRun {
  public:
-  explicit TokenizeRun(const TokenizeOptions& options)
+  explicit TokenizeRun(const Options& options)
       : options_(options), tokenizer_(make_tokenizer(options.tokenizer)) {}
 
   void encode(std::string_view text, std::string& out) const {
@@ -119,7 +124,7 @@ class TokenizeRun {
     nlohmann::json seconds = nlohmann::json::array(), cpu_seconds = nlohmann::json::array();
     size_t bytes = 0, tokens = 0;
     for (const std::string& text : texts) bytes += text.size();
-    for (int repeat = 0; repeat < options_.bench; ++repeat) {
+    for (int64_t repeat = 0; repeat < options_.bench; ++repeat) {
       tokens = 0;
       const auto start = std::chrono::steady_clock::now();
       const std::clock_t cpu_start = std::clock();
@@ -148,40 +153,51 @@ class TokenizeRun {
   }
 
  private:
-  const TokenizeOptions& options_;
+  const Options& options_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-}  // namespace
+void check(const Options& options, std::vector<std::string>& errors) {
+  if (options.decode && options.add_special)
+    errors.emplace_back("--add_special cannot be used with --decode");
+  if (options.decode && options.bench > 0) errors.emplace_back("--bench cannot be used with --decode");
+}
 
-int run_tokenize(const TokenizeOptions& options) {
-  if (options.tokenizer.empty()) fail_config("octet tokenize needs --tokenizer FILE_OR_FOLDER");
-  if (options.decode && options.add_special) fail_config("--add_special does not go with --decode");
-  if (options.decode && options.bench > 0) fail_config("--bench does not go with --decode");
+int run(const Options& options) {
   const TokenizeRun tokenize(options);
   write_stdout(tokenize.run(read_stdin()));
   return kExitDone;
 }
 
-int tokenize_command(std::span<const std::string> arguments) {
-  CLI::App app("Prints the token ids of the text on stdin on one line, or the text of ids.",
-               "octet tokenize");
-  TokenizeOptions options;
-  app.add_option(
-      "--tokenizer", options.tokenizer,
-      "bytes, or a tokenizer.json, vocab.json with merges.txt, tiktoken rank file, or their folder");
-  app.add_flag("--decode", options.decode, "Read ids, print their text");
-  app.add_flag("--add_special", options.add_special, "Add what the model expects around a text, such as BOS");
-  app.add_flag("--jsonl", options.jsonl, "One JSON string per line in, one line of ids each out");
-  app.add_option("--bench", options.bench, "Encode so many times and print the seconds as JSON, no ids");
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them from the back
-  try {
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return kExitDone;
-  }
-  return run_tokenize(options);
+}  // namespace
+
+Command tokenize_command() {
+  CommandBuilder<Options> builder("tokenize", "Turn the text on stdin into token ids, or ids into text");
+  builder.line.about =
+      "Reads text on stdin and prints its token ids on one line, separated by spaces. With --decode it reads "
+      "ids and "
+      "prints their text, byte for byte.";
+  builder.keys
+      .add("tokenizer", &Options::tokenizer,
+           "bytes, a tokenizer.json, a vocab.json next to its merges.txt, a tiktoken rank file, or a folder "
+           "with one "
+           "of these.")
+      .value("FILE_OR_FOLDER")
+      .must_be_given();
+  builder.keys.add("decode", &Options::decode, "Read ids and print their text.");
+  builder.keys.add("add_special", &Options::add_special,
+                   "Add the special tokens that the model expects around a text, such as BOS.");
+  builder.keys.add(
+      "jsonl", &Options::jsonl,
+      "Read one JSON string per line and print one line of ids for each. With --decode, the reverse; "
+      "bytes that are not UTF-8 become U+FFFD.");
+  builder.keys
+      .add("bench", &Options::bench,
+           "Encode the input this many times and print the times as JSON instead of ids.")
+      .at_least(0)
+      .at_most(1e6);
+  builder.check(check);
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -1,7 +1,3 @@
-#include <fmt/format.h>
-
-#include "base/error.h"
-#include "base/text.h"
 #include "checkpoint/resume.h"
 #include "command.h"
 #include "train/trainer.h"
@@ -9,33 +5,24 @@
 namespace octet {
 namespace {
 
-std::string train_help() {
-  return fmt::format(
-      "Usage: octet train [CONFIG.yaml] [--key value]...\n\n"
-      "Pretrains or fine-tunes a model. Without arguments it trains the built-in demo.\n"
-      "Each key below may stand in the YAML file or be given as a flag (--key value, --key=value; a bool\n"
-      "may stand alone); flags win over the file.\n{}\n"
-      "  -h, --help                      Print this.\n",
-      keys_help(train_keys().keys()));
+struct Options {
+  RunArguments run;
+};
+
+int run(const Options& options) {
+  return train(load_resumable_config(options.run.config_file, options.run.settings));
 }
 
 }  // namespace
 
-int train_command(std::span<const std::string> arguments) {
-  std::vector<std::string> errors;
-  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
-  if (parsed.help) {
-    fmt::print("{}", train_help());
-    return kExitDone;
-  }
-  throw_config_errors(errors);
-  if (parsed.positionals.size() > 1) {
-    fail_config("octet train takes one configuration file, got '{}' and '{}'",
-                printable(parsed.positionals[0]), printable(parsed.positionals[1]));
-  }
-  const std::string path = parsed.positionals.empty() ? "" : parsed.positionals[0];
-  if (!parsed.positionals.empty() && path.empty()) fail_config("the name of the configuration file is empty");
-  return train(load_resumable_config(path, parsed.settings));
+Command train_command() {
+  CommandBuilder<Options> builder(
+      "train", "Pretrain or fine-tune a model; without arguments, train the built-in demo");
+  builder.line.about =
+      "Pretrains or fine-tunes a model. Without arguments it trains the built-in demo.\n"
+      "Every key below may be set in the YAML file or as a flag. Flags override the file.";
+  builder.run_arguments(&Options::run, RunKeys::Listed);
+  return builder.command(run);
 }
 
 }  // namespace octet

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -41,6 +42,18 @@ Key& Key::note(std::string text) {
 }
 Key& Key::not_dumped() {
   return transient = true, *this;
+}
+Key& Key::value(std::string name_in_help) {
+  return value_name = std::move(name_in_help), *this;
+}
+Key& Key::short_flag(char letter) {
+  return short_name = letter, *this;
+}
+Key& Key::must_be_given() {
+  return required = true, *this;
+}
+Key& Key::repeatable() {
+  return repeats = true, *this;
 }
 
 std::string KeySetting::describe() const {
@@ -91,7 +104,11 @@ std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
   return std::nullopt;
 }
 
-std::optional<KeyValue> parse_list(const KeySetting& setting) {
+std::optional<KeyValue> parse_list(const Key& key, const KeySetting& setting) {
+  if (key.repeats) {  // each item is a text, which may be empty
+    if (!std::ranges::all_of(setting.values, is_clean_utf8)) return std::nullopt;
+    return setting.values;
+  }
   std::vector<std::string> items = setting.is_list ? setting.values : split_list(setting.values.front());
   for (const std::string& item : items) {
     if (item.empty() || !is_clean_utf8(item)) return std::nullopt;
@@ -100,7 +117,7 @@ std::optional<KeyValue> parse_list(const KeySetting& setting) {
 }
 
 std::optional<KeyValue> parse_setting(const Key& key, const KeyAlias* alias, const KeySetting& setting) {
-  if (key.type == KeyType::StringList) return parse_list(setting);
+  if (key.type == KeyType::StringList) return parse_list(key, setting);
   if (setting.is_list) return std::nullopt;
   if (alias && !alias->values.empty()) return meaning_of_bool(setting.values.front(), alias->values);
   return parse_scalar(key, setting.values.front());
@@ -139,11 +156,13 @@ std::string nearest_key(std::span<const Key> keys, std::string_view word) {
     for (const KeyAlias& alias : key.aliases) names.push_back(alias.name);
   }
   const std::string name = nearest_name(word, names);
-  return name.empty() ? name : keys[find_key(keys, name)->index].name;
+  const std::optional<Found> found = find_key(keys, name);
+  return found ? keys[found->index].name : "";
 }
 
 std::string unknown_message(std::span<const Key> keys, const KeySetting& setting) {
-  const std::string near = nearest_key(keys, setting.name);
+  std::string near = nearest_key(keys, setting.name);
+  if (near.empty() && setting.is_flag() && edit_distance(setting.name, "help") <= 2) near = "help";
   const std::string_view dashes = setting.is_flag() ? "--" : "";
   std::string message = setting.is_flag()
                             ? fmt::format("unknown flag '--{}'", printable(setting.name))
@@ -165,7 +184,8 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       continue;
     }
     const Key& key = keys[found->index];
-    if (const KeySetting* earlier = std::exchange(first[found->index], &setting)) {
+    const KeySetting* earlier = std::exchange(first[found->index], &setting);
+    if (earlier && !key.repeats) {
       errors.push_back(earlier->name == setting.name
                            ? fmt::format("{} is given twice{}", setting.describe(),
                                          setting.is_flag() ? "" : ", first in " + earlier->place)
@@ -175,6 +195,12 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
     }
     if (setting.is_null) continue;
     if (auto value = parse_setting(key, found->alias, setting)) {
+      const auto same = std::ranges::find(assignments, found->index, &KeyAssignment::index);
+      if (same != assignments.end()) {  // only a key that repeats gets here twice
+        std::ranges::copy(std::get<std::vector<std::string>>(*value),
+                          std::back_inserter(std::get<std::vector<std::string>>(same->value)));
+        continue;
+      }
       assignments.push_back({found->index, std::move(*value), setting.describe()});
       continue;
     }
@@ -186,62 +212,132 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
   return assignments;
 }
 
+const Key* key_called(std::span<const Key> keys, std::string_view name) {
+  const std::optional<Found> found = find_key(keys, name);
+  return found ? &keys[found->index] : nullptr;
+}
+
 void throw_config_errors(std::span<const std::string> errors) {
   if (!errors.empty()) fail_config("{}", fmt::join(errors, "\n"));
 }
 
-KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
-                                 std::vector<std::string>& errors) {
-  KeyArguments result;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "-h" || argument == "--help") {
-      result.help = true;
-      continue;
+namespace {
+
+bool is_short_flag(std::span<const Key> keys, std::string_view word) {
+  return word.size() == 2 && word[0] == '-' &&
+         std::ranges::any_of(keys, [&](const Key& key) { return key.short_name == word[1]; });
+}
+
+// Whether a word behind a flag is the next flag rather than a value: --max_steps, -h. "-1" and "--- a title" are values.
+bool is_written_as_flag(std::span<const Key> keys, std::string_view word) {
+  if (word == "-h" || word == "--" || is_short_flag(keys, word)) return true;
+  if (!word.starts_with("--")) return false;
+  const std::string_view name = word.substr(2, word.find('=') - 2);
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !name.empty() && is_letter(name[0]) && std::ranges::all_of(name, [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+// Reads one call from left to right.
+class ArgumentReader {
+ public:
+  ArgumentReader(std::span<const Key> keys, std::span<const std::string> arguments,
+                 PositionalKind positionals, std::vector<std::string>& errors)
+      : keys_(keys), arguments_(arguments), positionals_(positionals), errors_(errors) {}
+
+  KeyArguments read() {
+    while (at_ < arguments_.size()) {
+      const std::string& argument = arguments_[at_++];
+      if (argument == "-h" || argument == "--help") {
+        result_.help = true;
+      } else if (argument == "--") {
+        result_.positionals.insert(result_.positionals.end(),
+                                   arguments_.begin() + static_cast<ptrdiff_t>(at_), arguments_.end());
+        break;
+      } else if (!argument.starts_with("-") || argument == "-") {
+        result_.positionals.push_back(argument);
+      } else {
+        read_flag(argument);
+      }
     }
-    if (!argument.starts_with("-") || argument == "-") {
-      result.positionals.push_back(argument);
-      continue;
-    }
-    if (!argument.starts_with("--") || argument == "--") {
-      errors.push_back(fmt::format("'{}' is not a flag; flags are written --key value", printable(argument)));
-      continue;
-    }
+    return std::move(result_);
+  }
+
+ private:
+  void read_flag(const std::string& argument) {
     const size_t equals = argument.find('=');
+    const std::string written = argument.substr(0, equals);
     KeySetting setting;
-    setting.name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::ranges::replace(setting.name, '-', '_');
-    const std::optional<Found> found = find_key(keys, setting.name);
-    const bool takes_bool = found && (keys[found->index].type == KeyType::Bool ||
-                                      (found->alias && !found->alias->values.empty()) ||
-                                      (!found->alias && !keys[found->index].bool_choices.empty()));
-    const bool has_next = i + 1 < arguments.size();
+    if (written.starts_with("--")) {
+      setting.name = written.substr(2);
+      std::ranges::replace(setting.name, '-', '_');
+    } else if (is_short_flag(keys_, written)) {
+      setting.name = std::ranges::find(keys_, written[1], &Key::short_name)->name;
+    } else {
+      errors_.push_back(
+          fmt::format("'{}' is not a flag; flags are written --key value", printable(argument)));
+      result_.has_unknown = true;
+      skip_value();
+      return;
+    }
+    const std::optional<Found> found = find_key(keys_, setting.name);
+    if (!found) result_.has_unknown = true;
     if (equals != std::string::npos) {
       setting.values = {argument.substr(equals + 1)};
     } else if (!found) {
-      // Its value, if one follows, is not a positional.
-      if (has_next && !arguments[i + 1].starts_with("-")) ++i;
+      skip_value();
       setting.values = {""};
-    } else if (takes_bool) {
-      const bool value_is_bool = keys[found->index].type == KeyType::Bool || found->alias;
-      const auto is_value = [&](const std::string& word) {
-        if (value_is_bool ? parse_bool(word).has_value() : parse_scalar(keys[found->index], word).has_value())
-          return true;
-        // --dry_run run.yaml is a flag and a file. A word that is neither is a value with a mistake in it,
-        // and is told as one.
-        return !word.starts_with("-") && !may_be_config_file(word);
-      };
-      setting.values = {has_next && is_value(arguments[i + 1]) ? arguments[++i] : "true"};
-    } else if (has_next && !arguments[i + 1].starts_with("--")) {
-      setting.values = {arguments[++i]};
+    } else if (takes_bool(*found)) {
+      setting.values = {has_next() && is_value_of_bool(*found, next()) ? arguments_[at_++] : "true"};
+    } else if (has_next() && !is_written_as_flag(keys_, next())) {
+      setting.values = {arguments_[at_++]};
     } else {
-      errors.push_back(
-          fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys[found->index])));
-      continue;
+      errors_.push_back(
+          fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys_[found->index])));
+      setting.is_null = true;  // given all the same: a required key is not missing, too
     }
-    result.settings.push_back(std::move(setting));
+    result_.settings.push_back(std::move(setting));
   }
-  return result;
+
+  bool has_next() const { return at_ < arguments_.size(); }
+  const std::string& next() const { return arguments_[at_]; }
+
+  // Of an unknown flag: its value, if one follows, is not a positional.
+  void skip_value() {
+    if (has_next() && !next().starts_with("-")) ++at_;
+  }
+
+  // Whether the flag may stand alone.
+  bool takes_bool(const Found& found) const {
+    const Key& key = keys_[found.index];
+    return key.type == KeyType::Bool ||
+           (found.alias ? !found.alias->values.empty() : !key.bool_choices.empty());
+  }
+
+  bool is_value_of_bool(const Found& found, const std::string& word) const {
+    const Key& key = keys_[found.index];
+    const bool value_is_bool = key.type == KeyType::Bool || found.alias;
+    if (value_is_bool ? parse_bool(word).has_value() : parse_scalar(key, word).has_value()) return true;
+    if (word.starts_with("-") || positionals_ == PositionalKind::Any) return false;
+    // --dry_run run.yaml is a flag and a file. A word that is neither is a value with a mistake in it, and is told as
+    // one.
+    return positionals_ == PositionalKind::None || !may_be_config_file(word);
+  }
+
+  std::span<const Key> keys_;
+  std::span<const std::string> arguments_;
+  PositionalKind positionals_;
+  std::vector<std::string>& errors_;
+  size_t at_ = 0;
+  KeyArguments result_;
+};
+
+}  // namespace
+
+KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
+                                 std::vector<std::string>& errors, PositionalKind positionals) {
+  return ArgumentReader(keys, arguments, positionals, errors).read();
 }
 
 std::string nearest_name(std::string_view word, std::span<const std::string> names) {

@@ -37,6 +37,8 @@ struct Key {
   KeyType type = KeyType::String;
   KeyValue default_value;
   std::string default_note;  // shown in place of the default where that is decided later
+  std::string value_name;    // stands for the value in help: FILE, DIR; empty: by the type
+  char short_name = 0;       // 'o': -o is the same flag
   std::vector<KeyAlias> aliases;
   std::vector<std::string> choices;                        // Choice: the names, in the order of the enum
   std::vector<std::pair<bool, std::string>> bool_choices;  // Choice: what true and false mean, if anything
@@ -44,7 +46,9 @@ struct Key {
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  // min itself is not allowed
   bool max_open = false;
-  bool transient = false;  // about this call, not about the run: left out of config.yaml
+  bool transient = false;  // about this call, not about the run: not written to config.yaml
+  bool required = false;   // checked by the reader of a command line
+  bool repeats = false;    // StringList: each flag gives one item, whole; commas do not split it
 
   // How a table is written down: add(...).at_least(1).alias("batch_size").
   Key& at_least(double value);
@@ -56,6 +60,10 @@ struct Key {
   Key& bools(std::string when_true, std::string when_false);
   Key& note(std::string text);
   Key& not_dumped();
+  Key& value(std::string name_in_help);
+  Key& short_flag(char letter);
+  Key& must_be_given();
+  Key& repeatable();
 };
 
 // A key as somebody gave it, before it is looked up.
@@ -63,7 +71,7 @@ struct KeySetting {
   std::string name;                 // as written, without the dashes of a flag
   std::vector<std::string> values;  // one, unless is_list
   bool is_list = false;
-  bool is_null = false;  // YAML null: leaves the default
+  bool is_null = false;  // YAML null, or a flag without its value: leaves the default
   std::string place;     // "run.yaml:3"; empty on the command line
 
   bool is_flag() const { return place.empty(); }
@@ -82,6 +90,9 @@ struct KeyAssignment {
 std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span<const KeySetting> settings,
                                             std::vector<std::string>& errors);
 
+// The key with this name or alias, or nullptr.
+const Key* key_called(std::span<const Key> keys, std::string_view name);
+
 // Throws ConfigError with all the messages, one per line, if there are any.
 void throw_config_errors(std::span<const std::string> errors);
 
@@ -91,16 +102,24 @@ std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<
 std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
                                        std::vector<std::string>& errors);
 
-// --key value, --key=value, and a bool key's --key alone; dashes inside a name count as underscores. What
-// does not start with a dash is a positional. Behind a key that may stand alone a word is its value unless it is
-// a file that exists, or is named like a configuration.
+// What the words beside the flags are. It decides what a word behind a bool flag is (--dry_run WORD):
+//   None        always the value of the flag
+//   ConfigFile  the value, unless the word is named like a configuration or is a file that exists
+//   Any         the value only if it reads as a bool
+enum class PositionalKind { None, ConfigFile, Any };
+
+// --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores.
+// A value may start with a dash (-1, "- item") unless it is written like a flag; --key=value takes any. Other words
+// are positionals, and so is everything behind "--".
 struct KeyArguments {
   std::vector<std::string> positionals;
   std::vector<KeySetting> settings;
-  bool help = false;  // -h or --help
+  bool help = false;         // -h or --help
+  bool has_unknown = false;  // a flag that is no key; resolve_settings reports it
 };
 KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
-                                 std::vector<std::string>& errors);
+                                 std::vector<std::string>& errors,
+                                 PositionalKind positionals = PositionalKind::ConfigFile);
 
 // The name nearest to `word` by edit distance, or "" where none is near.
 std::string nearest_name(std::string_view word, std::span<const std::string> names);
@@ -109,7 +128,12 @@ std::string allowed_text(const Key& key);       // "a number above 0, at most 1"
 std::string value_text(const KeyValue& value);  // as a user would write it; "" for empty
 std::string value_yaml(const KeyValue& value);  // as a YAML scalar or list that reads back to the same value
 std::string default_text(const Key& key);       // the note, or the default value, or "none"
-std::string keys_help(std::span<const Key> keys);      // grouped, for --help
+std::string flag_text(const Key& key);          // "-o, --output DIR"
+std::string keys_help(std::span<const Key> keys);  // grouped, for --help
+// A line of --help: what it is about, from column 2, and the text from column `indent`.
+std::string help_entry(std::string head, std::string_view text, std::string_view limits = "",
+                       size_t indent = 34);
+std::string help_paragraphs(std::string_view text);    // wrapped to the width of --help; ends with a newline
 std::string keys_markdown(std::span<const Key> keys);  // grouped tables
 
 template <class Config>
@@ -143,6 +167,15 @@ class KeyTable {
     getters_.push_back([member, choices](const Config& config) {
       return KeyValue(choices.at(static_cast<size_t>(config.*member)));
     });
+    return key;
+  }
+
+  // A choice whose default is decided later: "" unless given.
+  Key& add(std::string name, std::string Config::*member, std::vector<std::string> choices,
+           std::string help) {
+    Key& key = add(std::move(name), member, std::move(help));
+    key.type = KeyType::Choice;
+    key.choices = std::move(choices);
     return key;
   }
 

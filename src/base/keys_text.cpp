@@ -12,7 +12,6 @@ namespace octet {
 namespace {
 
 constexpr size_t kHelpWidth = 100;
-constexpr size_t kHelpIndent = 34;
 
 // Limits are often counts: 1048576 rather than 1.04858e+06.
 std::string limit_text(double value) {
@@ -58,7 +57,9 @@ std::string alias_text(const Key& key, std::string_view before, std::string_view
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string_view placeholder(const Key& key) {
+std::string placeholder(const Key& key) {
+  if (!key.value_name.empty()) return " " + key.value_name;
+  if (key.repeats) return " TEXT";
   switch (key.type) {
     case KeyType::Bool:
       return "";
@@ -146,7 +147,7 @@ std::string allowed_text(const Key& key) {
       return key.bool_choices.empty() ? text : text + ")";
     }
     case KeyType::StringList:
-      return "a list of names, none empty";
+      return key.repeats ? "UTF-8 text" : "a list of names, none empty";
   }
   return "";
 }
@@ -174,6 +175,64 @@ std::string default_text(const Key& key) {
   return text.empty() ? "none" : text;
 }
 
+std::string help_entry(std::string head, std::string_view text, std::string_view limits, size_t indent) {
+  const size_t width = kHelpWidth - indent;
+  std::string result;
+  head.insert(0, "  ");
+  if (head.size() + 2 > indent) {
+    result += head + '\n';
+    head.clear();
+  }
+  std::vector<std::string> lines = wrap_words(fmt::format("{} {}", text, limits), width);
+  if (lines.size() > 1 && !limits.empty()) {
+    lines = wrap_words(text, width);
+    std::ranges::copy(wrap_words(limits, width), std::back_inserter(lines));
+  }
+  for (const std::string& line : lines) {
+    result += fmt::format("{:<{}}{}\n", head, indent, line);
+    head.clear();
+  }
+  return result;
+}
+
+std::string help_paragraphs(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    for (const std::string& line : wrap_words(text.substr(0, end), kHelpWidth)) result += line + '\n';
+    if (end == 0) result += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return result;
+}
+
+std::string flag_text(const Key& key) {
+  return fmt::format("{}--{}{}", key.short_name ? fmt::format("-{}, ", key.short_name) : "", key.name,
+                     placeholder(key));
+}
+
+namespace {
+
+// "[1 or more; default: 64; also --max_tokens]"
+std::string limits_of(const Key& key) {
+  std::vector<std::string> parts;
+  // What a bool or a plain text may be needs no words, and that a flag is off unless given neither.
+  if (key.type == KeyType::Choice) parts.push_back(fmt::format("{}", fmt::join(key.choices, " | ")));
+  for (const auto& [given, meaning] : key.bool_choices)
+    parts.push_back(fmt::format("{} = {}", given, meaning));
+  if (key.type == KeyType::Int || key.type == KeyType::Double) parts.push_back(limits_text(key));
+  if (key.repeats) parts.emplace_back("may be repeated");
+  if (key.required) {
+    parts.emplace_back("required");
+  } else if (!(key.repeats || key.default_value == KeyValue(false))) {
+    parts.push_back("default: " + default_text(key));
+  }
+  if (!key.aliases.empty()) parts.push_back("also " + alias_text(key, "--", ""));
+  return parts.empty() ? "" : fmt::format("[{}]", fmt::join(parts, "; "));
+}
+
+}  // namespace
+
 std::string keys_help(std::span<const Key> keys) {
   std::string text;
   std::string_view group;
@@ -182,27 +241,7 @@ std::string keys_help(std::span<const Key> keys) {
       group = key.group;
       text += fmt::format("\n{}\n", group);
     }
-    std::string limits = "[";
-    // What a bool or a plain text may be needs no words.
-    if (key.type == KeyType::Choice) limits += fmt::format("{}; ", fmt::join(key.choices, " | "));
-    for (const auto& [given, meaning] : key.bool_choices) limits += fmt::format("{} = {}; ", given, meaning);
-    if (key.type == KeyType::Int || key.type == KeyType::Double) limits += limits_text(key) + "; ";
-    limits += fmt::format("default: {}", default_text(key));
-    limits += key.aliases.empty() ? "]" : fmt::format("; also {}]", alias_text(key, "--", ""));
-    std::string head = fmt::format("  --{}{}", key.name, placeholder(key));
-    if (head.size() + 2 > kHelpIndent) {
-      text += head + '\n';
-      head.clear();
-    }
-    std::vector<std::string> lines = wrap_words(key.help + ' ' + limits, kHelpWidth - kHelpIndent);
-    if (lines.size() > 1) {
-      lines = wrap_words(key.help, kHelpWidth - kHelpIndent);
-      std::ranges::copy(wrap_words(limits, kHelpWidth - kHelpIndent), std::back_inserter(lines));
-    }
-    for (const std::string& line : lines) {
-      text += fmt::format("{:<{}}{}\n", head, kHelpIndent, line);
-      head.clear();
-    }
+    text += help_entry(flag_text(key), key.help, limits_of(key));
   }
   return text;
 }

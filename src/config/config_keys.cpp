@@ -10,71 +10,72 @@ constexpr double kMaxCount = 1e12;  // of steps and the like: room to multiply i
 void add_model_and_data(KeyTable<C>& keys) {
   keys.group("Model");
   keys.add("model_preset", &C::model_preset,
-           "A built-in architecture, trained from random weights, such as llama-tiny.")
-      .note("llama-tiny unless model_name_or_path is given");
+           "Built-in architecture, trained from random weights, such as llama-tiny.")
+      .note("llama-tiny, unless model_name_or_path is set");
   keys.add("model_name_or_path", &C::model_name_or_path,
-           "Whose weights are the start: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5), a hub id such as "
+           "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5), a hub id such as "
            "org/name, a checkpoint or a run.");
 
   keys.group("Data");
   keys.add("dataset", &C::dataset,
-           "What to train on: demo (the built-in stories), a prepared folder, .bin token shards, text, "
-           "JSONL, JSON, "
-           "CSV or Parquet (a file, a folder or a glob), a preset such as gsm8k, or a hub id org/name.")
+           "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
+           "JSON, CSV or Parquet file (or a folder or glob of them), a preset such as gsm8k, or a hub id "
+           "such as org/name.")
       .note("demo");
   keys.add("eval_dataset", &C::eval_dataset,
-           "What to evaluate on, given as dataset is. Without it, eval_split of the data is held out.");
+           "Evaluation data, given like dataset. Without it, the share eval_split of the training data is "
+           "held out.");
   keys.add("eval_dataset_split", &C::eval_dataset_split,
-           "Files of this split of eval_dataset only, by their names.")
-      .note("all but validation and test; dataset_split where eval_dataset is dataset");
+           "Read only the files of this split of eval_dataset, found by their names.")
+      .note("all files except validation and test; dataset_split if eval_dataset is the same as dataset");
   keys.add("dataset_split", &C::dataset_split,
-           "Files of this split only, by their names: train, test, train_1M.")
+           "Read only the files of this split, found by their names: train, test, train_1M.")
       .alias("split")
-      .note("all but validation and test");
-  keys.add("dataset_subset", &C::dataset_subset, "The configuration of a hub dataset, such as main.")
+      .note("all files except validation and test");
+  keys.add("dataset_subset", &C::dataset_subset, "Configuration of a hub dataset, such as main.")
       .alias("dataset_config_name")
       .alias("subset");
   keys.add("dataset_revision", &C::dataset_revision, "Branch, tag or commit of a hub dataset.").note("main");
   keys.add("dataset_dir", &C::dataset_dir,
-           "Folder with the files of a preset, instead of the cache and a download.")
+           "Folder with the files of a preset. They are then not taken from the cache or downloaded.")
       .alias("data_dir");
   keys.add("dataset_format", &C::dataset_format,
            {"auto", "text", "prompt_completion", "question_answer", "problem_solution", "alpaca", "sharegpt",
             "messages"},
-           "What the columns of a record mean; auto decides by the first record.")
+           "What the columns of a record mean. auto decides by the first record.")
       .alias("formatting");
-  keys.add("text_column", &C::text_column, "The column with the text; implies dataset_format text.")
+  keys.add("text_column", &C::text_column, "Column with the text. Implies dataset_format text.")
       .alias("dataset_text_field")
       .alias("text_field")
       .note("text");
-  keys.add("prompt_column", &C::prompt_column, "The column with the prompt, where it has another name.");
-  keys.add("completion_column", &C::completion_column,
-           "The column with the answer, where it has another name.");
+  keys.add("prompt_column", &C::prompt_column, "Column with the prompt, if it has an unusual name.");
+  keys.add("completion_column", &C::completion_column, "Column with the answer, if it has an unusual name.");
   keys.add("messages_column", &C::messages_column,
-           "The column with the conversation, where it has another name.");
+           "Column with the conversation, if it has an unusual name.");
   keys.add("chat_template", &C::chat_template, {"auto", "llama3", "llama3.1", "chatml", "alpaca", "plain"},
-           "How a conversation becomes text and special tokens; auto decides by the tokenizer.")
+           "How a conversation becomes text and special tokens. auto decides by the tokenizer.")
       .alias("template");
   keys.add("default_system", &C::default_system,
-           "System message of conversations without one: auto is the template's own, empty none.");
+           "System message for conversations that have none. auto: the one of the template. Empty: no system "
+           "message.");
   keys.add("train_on", &C::train_on,
            "Where the loss is taken: completion (what the assistant says), all, or roles such as "
-           "user,assistant. "
-           "Plain text has no roles: all of it counts.")
+           "user,assistant. Plain text has no roles, so the loss is always taken on all of it.")
       .alias("loss_on")
       .bool_alias("train_on_prompt", "all", "completion")
       .bool_alias("train_on_inputs", "all", "completion")
       .bool_alias("completion_only_loss", "completion", "all");
   keys.add("on_error", &C::on_error, {"stop", "skip"},
-           "At a bad record (broken JSON, invalid UTF-8, a missing column): stop, or count it and go on.");
+           "What to do with a bad record (broken JSON, invalid UTF-8, a missing column): stop, or skip and "
+           "count it.");
   keys.add("max_samples", &C::max_samples,
-           "Examples to train on at most; eval_dataset is read whole. 0: all.")
+           "Maximum number of training examples. eval_dataset is always read whole. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
       .alias("tokenizer_name_or_path")
-      .note("that of the prepared dataset or of model_name_or_path, else bytes");
-  keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0 takes the default.")
+      .note("the tokenizer of the prepared dataset or of model_name_or_path, else bytes");
+  keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0: the default.")
       .at_least(0)
       .at_most(1 << 24)
       .alias("cutoff_len")
@@ -83,27 +84,24 @@ void add_model_and_data(KeyTable<C>& keys) {
       .alias("seq_len")
       .note("128 in the demo, else 1024");
   keys.add("packing", &C::packing, {"auto", "best_fit", "none", "stream"},
-           "How documents fill sequences: best_fit packs whole documents that do not see each other, none "
-           "pads each "
-           "to a sequence of its own, stream cuts all of them as one text. auto: best_fit, and stream for "
-           ".bin and "
-           ".txt files.")
+           "How documents fill sequences. best_fit: whole documents packed together, without attention "
+           "between them. none: one document per sequence, padded. stream: all documents as one text, cut "
+           "into sequences. auto: stream for .bin and .txt files, best_fit for all others.")
       .bools("best_fit", "none");
-  keys.add(
-          "data_order", &C::data_order, {"shuffled", "random", "sequential"},
-          "shuffled: every sequence once in each epoch, in an order drawn for it; random: as shuffled, but a "
-          "stream is cut at places drawn anew each time, which may overlap; sequential: as they stand in the "
-          "files.")
+  keys.add("data_order", &C::data_order, {"shuffled", "random", "sequential"},
+           "shuffled: every sequence once per epoch, in a new random order. random: like shuffled, but a "
+           "stream is cut at new random places each time, which may overlap. sequential: in the order of the "
+           "files.")
       .note("shuffled; random in the demo");
   keys.add("eval_split", &C::eval_split,
-           "Share of the data held out for evaluation when there is no eval_dataset.")
+           "Share of the data held out for evaluation if there is no eval_dataset.")
       .at_least(0)
       .below(1)
       .alias("val_size");
-  keys.add("shard_tokens", &C::shard_tokens, "Tokens of a shard of a prepared dataset, about.")
+  keys.add("shard_tokens", &C::shard_tokens, "Approximate number of tokens per shard of a prepared dataset.")
       .at_least(1)
       .at_most(kMaxCount);
-  keys.add("cache_dir", &C::cache_dir, "Folder for datasets that are prepared on the way to training.")
+  keys.add("cache_dir", &C::cache_dir, "Folder for datasets that octet train prepares itself.")
       .note("$XDG_CACHE_HOME/octet or ~/.cache/octet");
 }
 
@@ -116,40 +114,38 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .alias("batch_size")
       .alias("micro_batch_size");
   keys.add("gradient_accumulation_steps", &C::gradient_accumulation_steps,
-           "Micro-steps whose gradients are summed for one optimizer step.")
+           "Micro-steps per optimizer step. Their gradients are summed.")
       .at_least(1)
       .at_most(1 << 20)
       .alias("grad_accum_steps");
   keys.add("target_effective_batch_size", &C::target_effective_batch_size,
-           "Sequences per optimizer step; sets gradient_accumulation_steps. A multiple of "
+           "Sequences per optimizer step. Sets gradient_accumulation_steps. Must be a multiple of "
            "per_device_train_batch_size. 0: off.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add(
-      "auto_batch_size", &C::auto_batch_size,
-      "Pick the largest per_device_train_batch_size (up to 4096) whose memory plan fits the device. Under "
-      "gradient_checkpointing auto that is the largest without recomputation, as long as one sequence fits "
-      "so.");
+  keys.add("auto_batch_size", &C::auto_batch_size,
+           "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
+           "gradient_checkpointing auto: the largest that fits without recomputation, if at least one "
+           "sequence does.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
-           "Memory the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: what "
-           "it "
-           "has.")
+           "Memory that the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: "
+           "all of it.")
       .at_least(0)
       .at_most(1e6);
 
   keys.group("Length");
-  keys.add("max_steps", &C::max_steps, "Optimizer steps to take. 0: num_train_epochs decides.")
+  keys.add("max_steps", &C::max_steps, "Number of optimizer steps. 0: num_train_epochs decides.")
       .at_least(0)
       .at_most(kMaxCount)
       .alias("max_iters")
       .note("600 in the demo, else num_train_epochs decides");
   keys.add("num_train_epochs", &C::num_train_epochs,
-           "Passes over the data; may be a fraction. 0: max_steps decides.")
+           "Number of passes over the data. May be a fraction. 0: max_steps decides.")
       .at_least(0)
       .at_most(1e6)
       .alias("num_epochs")
       .alias("epochs")
-      .note("1 when max_steps is not given");
+      .note("1 if max_steps is not set");
 }
 
 void add_optimizer(KeyTable<C>& keys) {
@@ -161,118 +157,120 @@ void add_optimizer(KeyTable<C>& keys) {
       .alias("max_lr")
       .note("0.002 in the demo, else 0.0006");
   keys.add("lr_scheduler_type", &C::lr_scheduler_type, {"cosine", "linear", "constant", "wsd"},
-           "How the learning rate goes on after the warm-up. wsd: stable, then down over the last "
-           "decay_ratio.")
+           "Shape of the learning rate after the warm-up. wsd: constant, then a decay over the last "
+           "decay_ratio of the steps.")
       .alias("lr_scheduler");
-  keys.add("warmup_steps", &C::warmup_steps, "Steps over which the learning rate rises from 0 to its peak.")
+  keys.add("warmup_steps", &C::warmup_steps, "Steps in which the learning rate rises from 0 to its peak.")
       .at_least(0)
       .at_most(kMaxCount)
       .alias("warmup_iters")
       .note("50 in the demo, else 0");
-  keys.add("warmup_ratio", &C::warmup_ratio, "The same as a share of all steps.").at_least(0).at_most(1);
+  keys.add("warmup_ratio", &C::warmup_ratio, "Length of the warm-up as a share of all steps.")
+      .at_least(0)
+      .at_most(1);
   keys.add("min_lr_ratio", &C::min_lr_ratio,
-           "Learning rate at the end, as a share of the peak (not for constant).")
+           "Final learning rate as a share of the peak. Not used by constant.")
       .at_least(0)
       .at_most(1);
-  keys.add("decay_ratio", &C::decay_ratio, "Share of all steps that the final decay of wsd takes.")
+  keys.add("decay_ratio", &C::decay_ratio, "Length of the final decay of wsd as a share of all steps.")
       .at_least(0)
       .at_most(1);
-  keys.add("weight_decay", &C::weight_decay, "Decoupled weight decay, on matrices only.")
+  keys.add("weight_decay", &C::weight_decay, "Decoupled weight decay. Applies to matrices only.")
       .at_least(0)
       .at_most(1e3);
-  keys.add("adam_beta1", &C::adam_beta1, "Decay of AdamW's mean of gradients.")
+  keys.add("adam_beta1", &C::adam_beta1, "Decay rate of AdamW's mean of the gradients.")
       .at_least(0)
       .below(1)
       .alias("beta1");
-  keys.add("adam_beta2", &C::adam_beta2, "Decay of AdamW's mean of squared gradients.")
+  keys.add("adam_beta2", &C::adam_beta2, "Decay rate of AdamW's mean of the squared gradients.")
       .at_least(0)
       .below(1)
       .alias("beta2");
-  keys.add("adam_epsilon", &C::adam_epsilon, "Added to AdamW's denominator.").above(0).at_most(1);
+  keys.add("adam_epsilon", &C::adam_epsilon, "Small number added to AdamW's denominator.")
+      .above(0)
+      .at_most(1);
   keys.add("max_grad_norm", &C::max_grad_norm,
-           "Gradients with a larger global norm are scaled down to it. 0: off.")
+           "Maximum global norm of the gradients. Larger gradients are scaled down to it. 0: off.")
       .at_least(0)
       .alias("grad_clip");
   keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
-           "Precision in which AdamW's two moments are kept. fp8: those of matrices in E4M3 with a scale for "
-           "every 128, rounded stochastically; 2 bytes for each weight where fp32 takes 8.");
-  keys.add("master_weights", &C::master_weights, {"exact", "stochastic"},
-           "What the optimizer keeps of BF16 matrices: exact, 16 more bits that make them fp32; stochastic, "
-           "nothing, and updates are rounded up or down at random (the same way in a resumed run).");
+           "Precision of AdamW's two moments. fp8: those of matrices are E4M3 with one scale per 128 values "
+           "and stochastic rounding; they take 2 bytes per weight instead of 8.");
   keys.add(
-      "penalty_type", &C::penalty_type, {"none", "z_loss", "entropy", "logit_l2"},
-      "Term added to the loss: z_loss (log Z squared), entropy (confident predictions cost), logit_l2 (mean "
-      "square of the logits).");
-  keys.add("penalty_weight", &C::penalty_weight, "Weight of penalty_type's term in the loss.").at_least(0);
+      "master_weights", &C::master_weights, {"exact", "stochastic"},
+      "How the optimizer stores BF16 matrices. exact: as fp32 (BF16 plus a 16-bit remainder). stochastic: as "
+      "BF16 only, with stochastic rounding of the updates. A resumed run rounds the same way.");
+  keys.add("penalty_type", &C::penalty_type, {"none", "z_loss", "entropy", "logit_l2"},
+           "Term added to the loss. z_loss: square of log Z. entropy: penalizes confident predictions. "
+           "logit_l2: mean square of the logits.");
+  keys.add("penalty_weight", &C::penalty_weight, "Weight of the penalty_type term in the loss.").at_least(0);
 }
 
 void add_precision(KeyTable<C>& keys) {
   keys.group("Precision");
   keys.add("mixed_precision", &C::mixed_precision, {"fp8", "bf16", "fp32"},
-           "Precision of the matrix multiplications of the layers.")
+           "Precision of the matrix products in the layers.")
       .bool_alias("use_fp8", "fp8", "bf16");
   keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
-           "Where FP8 scales come from: delayed (history of maxima per tensor), current (the tensor itself), "
-           "block "
-           "(1x128 and 128x128 blocks), mxfp8 (blocks of 32 with power-of-two scales).")
+           "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
+           "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
+           "powers of two.")
       .alias("fp8_scenario");
   keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
-           "FP8 format; hybrid is E4M3 forward and E5M2 for gradients.");
+           "FP8 format. hybrid: E4M3 forward, E5M2 for gradients.");
   keys.add("fp8_margin", &C::fp8_margin,
-           "delayed, current: scales leave room for values 2^margin times the largest seen.")
+           "For delayed and current: scales leave room for values up to 2^margin times the largest one seen.")
       .at_least(0)
       .at_most(16);
-  keys.add("fp8_interval", &C::fp8_interval, "delayed: steps between updates of the scales.")
+  keys.add("fp8_interval", &C::fp8_interval, "For delayed: steps between updates of the scales.")
       .at_least(1)
       .at_most(kMaxCount);
   keys.add("fp8_amax_history_len", &C::fp8_amax_history_len,
-           "delayed: how many updates of the scales remember their maxima.")
+           "For delayed: length of the history of maxima, in updates of the scales.")
       .at_least(1)
       .at_most(1 << 16);
   keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
-           "delayed: what of the history sets the scale.")
+           "For delayed: which part of the history sets the scale.")
       .alias("fp8_amax_compute_algo");
   keys.add("fp8_block_scales", &C::fp8_block_scales, {"pow2", "exact"},
-           "block: scales rounded to powers of two, or exact.");
-  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8 too.");
+           "For block: round scales to powers of two, or keep them exact.");
+  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8, too.");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
-           "Layers that stay in BF16: names or globs of layers (layers.0.*, *.mlp.down, *down_proj), "
-           "first:N, last:N; "
+           "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
            "'octet plan' lists the names.");
-  keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 rather than BF16.");
+  keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 instead of BF16.");
   keys.add(
           "fp8_stats_steps", &C::fp8_stats_steps,
           "Steps between records of FP8 statistics (amax, scale, saturated and underflowed share). 0: never.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("require_fp8", &C::require_fp8,
-           "Fail where no layer can run in FP8, rather than say so and go on in BF16.");
+           "Fail if no layer can run in FP8. Otherwise the run warns and continues in BF16.");
 
   keys.group("Memory");
-  keys.add(
-          "gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
-          "What backward computes again rather than keeps: act the outputs of norms and activation, mlp "
-          "also the MLP's first product, block all but the block's input; auto takes the first of none, act, "
-          "mlp, block whose memory plan fits the device. Results are bit-equal.")
+  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
+           "What backward recomputes instead of keeping. act: outputs of norms and activations. mlp: also "
+           "the first product of the MLP. block: everything except the input of the block. auto: the first "
+           "of none, act, mlp, block that fits the device. The results are bit-equal.")
       .bools("block", "none");
 }
 
 void add_run(KeyTable<C>& keys) {
   keys.group("Run");
-  keys.add("output_dir", &C::output_dir, "Folder that holds the runs.");
+  keys.add("output_dir", &C::output_dir, "Folder for runs.");
   keys.add("run_name", &C::run_name, "Folder of this run inside output_dir.")
       .note("made from the time and the model");
-  keys.add("seed", &C::seed, "Seed of initial weights, data order and samples.").at_least(0);
-  keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run; auto takes a GPU if there is one.");
+  keys.add("seed", &C::seed, "Random seed for the initial weights, the data order and the samples.")
+      .at_least(0);
+  keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.");
   keys.add("deterministic", &C::deterministic, "Use only kernels that give the same bits every time.");
-  keys.add(
-          "cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
-          "Record the kernels of a micro-step once and launch them as one from then on; auto does so where a "
-          "micro-step takes up to some 150 ms, since launches then are a noticeable part of it. "
-          "Micro-batches of a shape not seen before run kernel by kernel. Results are bit-equal.")
+  keys.add("cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
+           "Record the kernels of a micro-step once and launch them as one graph after that. auto: only if a "
+           "micro-step takes less than about 150 ms, because launch overhead matters then. Micro-batches of "
+           "a new shape run kernel by kernel. The results are bit-equal.")
       .bools("on", "off");
   keys.add("num_threads", &C::num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
-  keys.add("logging_steps", &C::logging_steps, "Steps between lines of the log and of metrics.jsonl.")
+  keys.add("logging_steps", &C::logging_steps, "Steps between lines on the console and in metrics.jsonl.")
       .at_least(1)
       .at_most(kMaxCount)
       .alias("log_freq")
@@ -281,7 +279,7 @@ void add_run(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("eval_freq");
-  keys.add("eval_batches", &C::eval_batches, "Batches of one evaluation. 0: all of the evaluation data.")
+  keys.add("eval_batches", &C::eval_batches, "Batches per evaluation. 0: all of the evaluation data.")
       .at_least(0)
       .at_most(kMaxCount)
       .alias("eval_iters");
@@ -290,43 +288,44 @@ void add_run(KeyTable<C>& keys) {
       .at_most(kMaxCount)
       .alias("sample_freq")
       .note("200 in the demo, else 0");
-  keys.add("sample_prompt", &C::sample_prompt, "Text that a sample continues.")
+  keys.add("sample_prompt", &C::sample_prompt, "Prompt for the samples.")
       .note("'Mia has' in the demo, else 'Once upon a time'");
-  keys.add("sample_tokens", &C::sample_tokens, "Tokens of a sample.").at_least(1).at_most(1 << 20);
+  keys.add("sample_tokens", &C::sample_tokens, "Tokens per sample.").at_least(1).at_most(1 << 20);
   keys.add("sample_temperature", &C::sample_temperature,
-           "Temperature of a sample. 0: always the likeliest token.")
+           "Sampling temperature of the samples. 0: always take the most likely token.")
       .at_least(0)
       .at_most(100);
-  keys.add("dry_run", &C::dry_run, "Check everything, show the resolved configuration, and stop.")
+  keys.add("dry_run", &C::dry_run, "Check everything, print the resolved configuration, and stop.")
       .not_dumped();
   keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
-           "How the console shows progress; auto is bar on a terminal, else plain.");
+           "How the console shows progress. auto: bar on a terminal, otherwise plain.");
 }
 
 void add_checkpoints(KeyTable<C>& keys) {
   keys.group("Checkpoints");
   keys.add("resume", &C::resume,
-           "Go on from a checkpoint: latest (of run_name, or else of the newest run in output_dir), or the "
-           "path of "
-           "a checkpoint or run. Without a configuration file, that run's own is taken.")
+           "Continue from a checkpoint: latest, or the path of a checkpoint or run. latest means the run "
+           "run_name, or the newest run in output_dir. Without a configuration file, the configuration of "
+           "that run is used.")
       .alias("resume_from_checkpoint")
       .not_dumped();
-  keys.add("checkpoint_dir", &C::checkpoint_dir, "Folder of the checkpoints.")
+  keys.add("checkpoint_dir", &C::checkpoint_dir, "Folder for checkpoints.")
       .note("checkpoints in the run's folder, checkpoints_fp8 when training in FP8");
   keys.add("save_strategy", &C::save_strategy, {"steps", "no"},
-           "steps: every save_steps, at the end and when a signal stops the run. no: never.");
+           "steps: save every save_steps, at the end, and when a signal stops the run. no: never save.");
   keys.add("save_steps", &C::save_steps, "Steps between checkpoints. 0: only at the end.")
       .at_least(0)
       .at_most(kMaxCount)
       .alias("checkpoint_freq")
       .alias("save_freq");
   keys.add("save_total_limit", &C::save_total_limit,
-           "Checkpoints to keep, at least 2; the best and the latest always stay. 0: all.")
+           "Number of checkpoints to keep, at least 2. The best and the latest are always kept. 0: keep all.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("save_async", &C::save_async,
-           "Write checkpoints while training goes on; it then waits for a copy in host memory alone.");
-  keys.add("use_tensorboard", &C::use_tensorboard, "Write TensorBoard event files into the run's folder.");
+           "Write checkpoints while training continues. Training then only waits for a copy in host memory.");
+  keys.add("use_tensorboard", &C::use_tensorboard,
+           "Write TensorBoard event files into the folder of the run.");
 }
 
 }  // namespace

@@ -128,6 +128,12 @@ TEST_F(ToolsCli, SeveralPromptsArePrintedInTheirOrder) {
   const ProcessResult second =
       run_cpu({"generate", "run", "--prompt", "B", "--max_new_tokens", "5", "--print_ids", "--ignore_eos"});
   EXPECT_EQ(both.out.substr(both.out.find('\n') + 1), second.out);
+  // Commas and leading dashes belong to the text, and an empty prompt is one, too.
+  const ProcessResult odd = run_cpu({"generate", "run", "--prompt", "a, b", "--prompt", "- c", "--prompt", "",
+                                     "--prompt=--best", "--max_tokens", "1", "--print_ids", "--ignore_eos"});
+  ASSERT_EQ(odd.exit_code, 0) << odd.err;
+  EXPECT_THAT(odd.out, ContainsRegex("^97 44 32 98 [0-9]+\n45 32 99 [0-9]+\n[0-9]+ [0-9]+\n"
+                                     "45 45 98 101 115 116 [0-9]+\n$"));
 }
 
 TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
@@ -152,9 +158,9 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
 TEST_F(ToolsCli, NumbersAreCheckedAndDashesAreUnderscores) {
   const ProcessResult number = run({"generate", "nowhere", "--max-new-tokens", "-1"});
   EXPECT_EQ(number.exit_code, 2);
-  EXPECT_THAT(number.err, HasSubstr("--max_new_tokens: is '-1', expected a number of at least 1"));
+  EXPECT_THAT(number.err, HasSubstr("--max_new_tokens is '-1'; expected an integer from 1 to"));
   EXPECT_THAT(run({"export", "nowhere", "--output", "o", "--max-shard-size-gb=0"}).err,
-              HasSubstr("--max_shard_size_gb: is '0', expected a number above 0"));
+              HasSubstr("--max_shard_size_gb is '0'; expected a number above 0"));
   EXPECT_THAT(run({"eval", "nowhere", "--dataset", "t", "--batch-size", "4"}).err, HasSubstr("nowhere"));
 }
 

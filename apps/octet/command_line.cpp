@@ -1,0 +1,162 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/config.h"
+#include "train/exit_codes.h"
+
+namespace octet {
+namespace {
+
+const Positional kConfigFile{.name = "CONFIG.yaml",
+                             .what = "configuration file",
+                             .help = "YAML file with keys of 'octet train'. Flags override it.",
+                             .required = false};
+
+std::vector<Positional> words_of(const CommandLine& line) {
+  if (line.run_keys != RunKeys::No) return {kConfigFile};
+  return line.words;
+}
+
+PositionalKind kind_of_words(const CommandLine& line) {
+  if (line.run_keys != RunKeys::No) return PositionalKind::ConfigFile;
+  return line.words.empty() ? PositionalKind::None : PositionalKind::Any;
+}
+
+// 'a', 'b' and 'c'
+std::string quoted_list(std::span<const std::string> words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string_view separator = i == 0 ? "" : i + 1 == words.size() ? " and " : ", ";
+    text += fmt::format("{}'{}'", separator, printable(words[i]));
+  }
+  return text;
+}
+
+void check_words(const CommandLine& line, ParsedLine& parsed) {
+  const std::vector<Positional> expected = words_of(line);
+  const bool many = !expected.empty() && expected.back().many;
+  if (parsed.words.size() > expected.size() && !many) {
+    const std::string limit = expected.empty()       ? "takes flags only"
+                              : expected.size() == 1 ? fmt::format("takes one {}", expected.front().what)
+                                                     : fmt::format("takes {} words", expected.size());
+    parsed.errors.push_back(fmt::format("octet {} {}, got {}", line.name, limit, quoted_list(parsed.words)));
+  }
+  for (size_t i = 0; i < parsed.words.size(); ++i) {
+    if (parsed.words[i].empty() && !expected.empty()) {
+      parsed.errors.push_back(
+          fmt::format("the name of the {} is empty", expected[std::min(i, expected.size() - 1)].what));
+    }
+  }
+  for (size_t i = parsed.words.size(); i < expected.size() && !parsed.has_unknown; ++i) {
+    if (expected[i].required) {
+      parsed.errors.push_back(
+          fmt::format("octet {} needs {}: {}", line.name, expected[i].name, expected[i].help));
+    }
+  }
+}
+
+// A required key that is there with a bad value is not missing, too.
+void check_required(const CommandLine& line, std::span<const KeySetting> given, ParsedLine& parsed) {
+  if (parsed.has_unknown) return;
+  for (const Key& key : line.keys) {
+    const auto sets_key = [&](const KeySetting& setting) {
+      return key_called(line.keys, setting.name) == &key;
+    };
+    if (key.required && std::ranges::none_of(given, sets_key))
+      parsed.errors.push_back(fmt::format("octet {} needs {}", line.name, flag_text(key)));
+  }
+}
+
+std::string usage_of(const CommandLine& line) {
+  if (!line.usage.empty()) return line.usage;
+  std::string text;
+  for (const Positional& word : words_of(line)) {
+    const std::string name = word.name + (word.many ? "..." : "");
+    text += word.required ? fmt::format(" {}", name) : fmt::format(" [{}]", name);
+  }
+  const bool takes_run_keys = line.run_keys != RunKeys::No;
+  bool has_more = takes_run_keys;
+  for (const Key& key : line.keys) {
+    if (key.required) {
+      text += fmt::format(" --{} {}", key.name, key.value_name.empty() ? "VALUE" : key.value_name);
+    } else {
+      has_more = true;
+    }
+  }
+  if (has_more) text += takes_run_keys ? " [--key value]..." : " [FLAGS]";
+  return text.substr(text.empty() ? 0 : 1);
+}
+
+}  // namespace
+
+ParsedLine parse_command_line(const CommandLine& line, std::span<const std::string> arguments) {
+  // One list, so that a misspelt flag finds the nearest of both kinds.
+  std::vector<Key> keys = line.keys;
+  if (line.run_keys != RunKeys::No)
+    keys.insert(keys.end(), train_keys().keys().begin(), train_keys().keys().end());
+  ParsedLine parsed;
+  KeyArguments read = parse_key_arguments(keys, arguments, parsed.errors, kind_of_words(line));
+  if (read.help) return {.help = true};
+  parsed.words = std::move(read.positionals);
+  parsed.has_unknown = read.has_unknown;
+
+  for (KeyAssignment& assignment : resolve_settings(keys, read.settings, parsed.errors)) {
+    if (assignment.index >= line.keys.size()) continue;
+    if (!line.keys[assignment.index].repeats && value_text(assignment.value).empty())
+      parsed.errors.push_back(fmt::format("{} is empty; expected a value", assignment.origin));
+    parsed.own.push_back(std::move(assignment));
+  }
+  check_words(line, parsed);
+  check_required(line, read.settings, parsed);
+  if (line.run_keys == RunKeys::No) return parsed;
+
+  if (parsed.words.size() == 1) parsed.run.config_file = parsed.words.front();
+  for (KeySetting& setting : read.settings) {
+    if (!key_called(line.keys, setting.name)) parsed.run.settings.push_back(std::move(setting));
+  }
+  return parsed;
+}
+
+void throw_errors(const ParsedLine& parsed) {
+  if (parsed.errors.empty()) return;
+  std::vector<std::string> errors;
+  if (!parsed.run.config_file.empty()) {
+    try {
+      resolve_settings(train_keys().keys(), read_settings_file(parsed.run.config_file, errors), errors);
+    } catch (const ConfigError& error) {
+      errors.emplace_back(error.what());
+    }
+  }
+  errors.insert(errors.end(), parsed.errors.begin(), parsed.errors.end());
+  throw_config_errors(errors);
+}
+
+std::string help_text(const CommandLine& line) {
+  std::string text = help_paragraphs(fmt::format("Usage: octet {} {}", line.name, usage_of(line)));
+  text += '\n' + help_paragraphs(line.about.empty() ? line.summary + "." : line.about);
+  const std::vector<Positional> words = words_of(line);
+  if (!words.empty()) text += "\nArguments\n";
+  for (const Positional& word : words) text += help_entry(word.name + (word.many ? "..." : ""), word.help);
+  const std::string help = help_entry("-h, --help", "Print this help.");
+  if (line.run_keys == RunKeys::Listed) {
+    text += keys_help(line.keys) + keys_help(train_keys().keys()) + '\n' + help;
+  } else {
+    text += (line.keys.empty() ? "\nFlags\n" : keys_help(line.keys)) + help;
+  }
+  if (line.run_keys == RunKeys::Taken)
+    text += "\nAll keys of 'octet train' may be given, too. 'octet help train' lists them.\n";
+  if (!line.notes.empty()) text += '\n' + help_paragraphs(line.notes);
+  return text;
+}
+
+int print_help(const CommandLine& line) {
+  fmt::print("{}", help_text(line));
+  return kExitDone;
+}
+
+}  // namespace octet
