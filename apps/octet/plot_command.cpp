@@ -12,7 +12,6 @@
 #include "io/env.h"
 #include "report/metrics.h"
 #include "report/plot.h"
-#include "report/plot_draw.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -75,14 +74,24 @@ int terminal_columns() {
   return 80;
 }
 
+void check_output_name(const std::string& output) {
+  const fs::path path = output;
+  if (output.empty() || path.extension() == ".svg") return;
+  const std::string svg = fs::path(path).replace_extension(".svg").string();
+  fail_config(
+      "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG "
+      "file. "
+      "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+      output, svg);
+}
+
 void write_picture(const Plot& plot, const std::string& output) {
-  const std::string bytes = output.ends_with(".png") ? plot_png(plot) : plot_svg(plot);
   // Whole or not at all: a viewer may be watching the file.
   Env& env = posix_env();
   const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
   try {
     WritableFile file = env.create(temporary);
-    file.append(bytes);
+    file.append(plot_svg(plot));
     file.close();
     env.rename(temporary, output);
   } catch (...) {
@@ -99,10 +108,9 @@ int plot_command(std::span<const std::string> arguments) {
   std::string output;
   CLI::App app("Draws loss, learning rate and throughput of runs from their metrics.jsonl.", "octet plot");
   app.add_option("RUN", given, "Folders of runs, or their metrics.jsonl")->required();
-  app.add_option("--output", output, "Also write a picture: a name that ends in .svg or .png");
+  app.add_option("-o,--output", output, "Also write a picture: a name that ends in .svg");
   if (!parse_arguments(app, arguments)) return kExitDone;
-  if (!output.empty() && !output.ends_with(".svg") && !output.ends_with(".png"))
-    fail_config("--output is '{}', expected a name that ends in .svg or .png", output);
+  check_output_name(output);
 
   std::vector<PlotRun> runs;
   for (const std::string& path : given) runs.push_back(read_run(path));
