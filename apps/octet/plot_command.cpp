@@ -80,8 +80,7 @@ void check_output_name(const std::string& output) {
   const std::string svg = fs::path(path).replace_extension(".svg").string();
   fail_config(
       "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG "
-      "file. "
-      "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+      "file. To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
       output, svg);
 }
 
