@@ -14,7 +14,6 @@
 #include "io/env.h"
 #include "report/metrics.h"
 #include "report/plot.h"
-#include "report/plot_draw.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -78,13 +77,12 @@ int terminal_columns() {
 }
 
 void write_picture(const Plot& plot, const std::string& output) {
-  const std::string bytes = output.ends_with(".png") ? plot_png(plot) : plot_svg(plot);
   // Whole or not at all: a viewer may be watching the file.
   Env& env = posix_env();
   const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
   try {
     WritableFile file = env.create(temporary);
-    file.append(bytes);
+    file.append(plot_svg(plot));
     file.close();
     env.rename(temporary, output);
   } catch (...) {
@@ -101,9 +99,12 @@ struct Options {
 
 void check(const Options& options, std::vector<std::string>& errors) {
   const std::string& output = options.output;
-  if (!output.empty() && !output.ends_with(".svg") && !output.ends_with(".png"))
-    errors.push_back(
-        fmt::format("--output is '{}'; expected a name that ends in .svg or .png", printable(output)));
+  if (output.empty() || output.ends_with(".svg")) return;
+  const std::string svg = fs::path(output).replace_extension(".svg").string();
+  errors.push_back(fmt::format(
+      "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG file. "
+      "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+      printable(output), printable(svg)));
 }
 
 int run(const Options& options) {

@@ -149,8 +149,7 @@ json parse_json(std::string_view text, std::string_view place, const JsonOptions
 }
 
 std::string plain_json_error(std::string_view what) {
-  // "[json.exception...] parse error at line 1, column 2: what went wrong"; numbers out of range have no
-  // place.
+  // "[json.exception...] parse error at line 1, column 2: what went wrong"; numbers out of range have no place.
   if (const size_t after = what.find("] "); after != what.npos) what.remove_prefix(after + 2);
   if (what.starts_with("parse error at ")) {
     if (const size_t after = what.find(": "); after != what.npos) what.remove_prefix(after + 2);

@@ -15,8 +15,7 @@
 namespace octet {
 
 // One table of keys drives the YAML reader, the flags, --help, the dumped config.yaml and the documentation
-// of a command. A Key says what a value may be; KeyTable<Config> also knows which member of Config it lands
-// in.
+// of a command. A Key says what a value may be; KeyTable<Config> also knows which member of Config it lands in.
 
 enum class KeyType { Bool, Int, Double, String, Choice, StringList };
 

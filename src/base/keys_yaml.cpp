@@ -18,8 +18,7 @@ namespace {
 constexpr size_t kMaxFileSize = size_t{1} << 20;
 constexpr int kMaxDepth = 16;
 
-// Takes the settings out of the parser's events as they come, so that a hostile file is refused before it is
-// built.
+// Takes the settings out of the parser's events as they come, so that a hostile file is refused before it is built.
 class SettingsHandler : public YAML::EventHandler {
  public:
   SettingsHandler(std::string file_name, const std::string& text, std::vector<std::string>& errors)
@@ -89,8 +88,7 @@ class SettingsHandler : public YAML::EventHandler {
  private:
   std::string place(const YAML::Mark& mark) const { return fmt::format("{}:{}", file_name_, mark.line + 1); }
 
-  // The parser also reports null for "key:" and for a last line that is just "key", where a value was
-  // forgotten.
+  // The parser also reports null for "key:" and for a last line that is just "key", where a value was forgotten.
   bool is_written_null(const YAML::Mark& mark) const {
     const auto line = static_cast<size_t>(mark.line), column = static_cast<size_t>(mark.column);
     if (line >= lines_.size() || column >= lines_[line].size()) return false;

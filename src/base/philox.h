@@ -29,8 +29,8 @@ OCTET_HOST_DEVICE inline double log_of_fraction(double x) {
 
 // cos(2 pi x / 2^32).
 OCTET_HOST_DEVICE inline double cos_turns(uint32_t x) {
-  const uint32_t quarter =
-      (x + 0x20000000u) >> 30;  // the nearest quarter turn; the angle from there is small
+  // The nearest quarter turn: the angle from there is small.
+  const uint32_t quarter = (x + 0x20000000u) >> 30;
   const auto rest = static_cast<int32_t>(x - (quarter << 30));
   const double angle = static_cast<double>(rest) * (2.0 * std::numbers::pi * 0x1p-32), z = angle * angle;
   // Taylor series: 1 - z / 2! + z^2 / 4! - ..., or angle * (1 - z / 3! + ...)

@@ -1,50 +1,45 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
+struct evp_md_st;      // and its EVP_MD
+
 namespace octet {
 
-// The block hashes of FIPS 180-4, fed piece by piece. hex() ends the message; the hash can not be fed further.
-class ShaBlocks {
+// A hash by OpenSSL, fed piece by piece. hex() ends the message; the hash cannot be fed further. Throws Error where
+// OpenSSL refuses, for example SHA-1 under a policy that forbids it.
+class ShaHash {
  public:
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text) { update(std::as_bytes(std::span(text.data(), text.size()))); }
   std::string hex();  // in lower case
 
  protected:
-  ShaBlocks() = default;
-  ~ShaBlocks() = default;
-  virtual void add_block(const uint8_t* block) = 0;  // 64 bytes
-
-  std::array<uint32_t, 8> state_{};
-  size_t words_ = 0;  // of state_ that are the result
+  ShaHash(const char* name, const evp_md_st* algorithm);
+  ~ShaHash() = default;
 
  private:
-  std::array<uint8_t, 64> block_{};
-  size_t filled_ = 0;
-  uint64_t bytes_ = 0;
+  struct Deleter {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  const char* name_;
+  std::unique_ptr<evp_md_ctx_st, Deleter> context_;  // null after hex()
 };
 
-class Sha256 final : public ShaBlocks {
+class Sha256 final : public ShaHash {
  public:
   Sha256();
-
- private:
-  void add_block(const uint8_t* block) override;
 };
 
 // For git's object names, which the hub gives for small files; not for anything that must resist an attacker.
-class Sha1 final : public ShaBlocks {
+class Sha1 final : public ShaHash {
  public:
   Sha1();
-
- private:
-  void add_block(const uint8_t* block) override;
 };
 
 }  // namespace octet

@@ -60,8 +60,7 @@ StopSignal::StopSignal() {
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;  // reads and writes in flight go on
-  // Also where they were ignored, as in a shell script's background job: a scheduler's SIGINT must be heard
-  // there.
+  // Also where they were ignored, as in a shell script's background job: a scheduler's SIGINT must be heard there.
   for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous[i]);
 }
 

@@ -47,7 +47,7 @@ class RandomTokens final : public BatchSource {
     for (int64_t i = 0; i < n; ++i)
       batch.targets[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>((i + 1) % n)];
     batch.document_starts.push_back(static_cast<int32_t>(n));
-    batch.target_count = n;
+    batch.token_count = batch.target_count = n;
     return batch;
   }
 

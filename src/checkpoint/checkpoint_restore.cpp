@@ -164,8 +164,8 @@ class ParameterRestorer {
       }
     }
     if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
-    ParameterSet::set_weight(device_, parameter,
-                             values);  // the remainder, where kept, is restored with the state
+    // The remainder, where kept, is restored with the state.
+    ParameterSet::set_weight(device_, parameter, values);
   }
 
   void restore_remainder(const Parameter& parameter) {

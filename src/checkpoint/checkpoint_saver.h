@@ -43,9 +43,8 @@ class CheckpointSaver {
 
   // What a save has cost, once after each that was published.
   std::optional<CheckpointCost> take_cost();
-  const std::optional<CheckpointCost>& last_cost() const {
-    return last_cost_;
-  }  // while nothing is being written
+  // Only while nothing is being written.
+  const std::optional<CheckpointCost>& last_cost() const { return last_cost_; }
   int failures_in_a_row();
   const std::string& directory() const { return store_.directory(); }
 

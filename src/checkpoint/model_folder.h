@@ -24,9 +24,9 @@ struct ModelFolder {
 // are taken from the Hugging Face cache or downloaded into it.
 std::string local_model_folder(const std::string& name);
 
-// `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of several
-// checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. ConfigError that
-// says what was looked for where the name leads to no model, Error where the model is broken.
+// `name` is a Hugging Face folder or hub id, a checkpoint (step_N), a folder of checkpoints or the folder of a run. Of
+// several checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. ConfigError
+// that says what was looked for where the name leads to no model, Error where the model is broken.
 ModelFolder find_model(const std::string& name, bool best = false);
 
 // The checkpoint's copy of its tokenizer or, where it has none, what the run used; empty: not known.
@@ -36,8 +36,8 @@ std::string tokenizer_of(const Checkpoint& checkpoint);
 // had and is gone or changed. ConfigError where it is another one and not there.
 std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name);
 
-// Of two checkpoints the newer one has more: when it was saved, in seconds, and how far the training had come. Numbers of
-// saves count in one folder only.
+// Of two checkpoints the newer one has more: when it was saved, in seconds, and how far the training had come. Numbers
+// of saves count in one folder only.
 inline std::tuple<int64_t, int64_t, int64_t> order_of(const Checkpoint& checkpoint) {
   return {checkpoint.saved_at, checkpoint.step, checkpoint.sequence};
 }
@@ -46,7 +46,8 @@ inline std::tuple<int64_t, int64_t, int64_t> order_of(const Checkpoint& checkpoi
 constexpr const char* kCheckpointFolders[] = {"checkpoints", "checkpoints_fp8"};
 bool holds_checkpoints(Env& env, const std::string& directory);
 
-// The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it is one; empty where there are none.
+// The folders of checkpoints of a run (checkpoint_dir too, where its config.yaml names one), or `path` itself where it
+// is one; empty where there are none.
 std::vector<std::string> checkpoint_folders(Env& env, const std::string& path);
 
 }  // namespace octet

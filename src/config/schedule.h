@@ -28,12 +28,13 @@ struct ScheduleConfig {
 };
 
 // The learning rate of step `step` (0-based), a pure function of a valid config:
-//   warm-up   step s < warmup_steps       peak * (s + 1) / warmup_steps
-//   cosine    from step warmup_steps      peak down to peak * min_lr_ratio, exactly that at step max_steps -
-//   1 linear    likewise, in a straight line constant  peak wsd       peak, then over the last decay_steps a
-//   straight line, exactly peak * min_lr_ratio at the last step
-// Steps after the last have the rate of the last. A run of one single step has the peak: it is the first as
-// well as the last, and a rate of zero would train nothing.
+//   warm-up   step s < warmup_steps: peak * (s + 1) / warmup_steps
+//   cosine    from step warmup_steps: a half cosine from peak down to exactly peak * min_lr_ratio at step max_steps - 1
+//   linear    the same in a straight line
+//   constant  peak
+//   wsd       peak, then a straight line over the last decay_steps to exactly peak * min_lr_ratio at the last step
+// Steps after the last have the rate of the last. A run of one single step has the peak: it is the first as well as the
+// last, and a rate of zero would train nothing.
 double learning_rate(const ScheduleConfig& config, int64_t step);
 
 }  // namespace octet

@@ -19,9 +19,9 @@ class ByteStream {
   virtual int64_t file_position() const = 0;  // bytes of the file itself read so far, compressed ones as such
 };
 
-// Decompresses gzip (all members) and Zstandard (all frames), known by their first bytes whatever the file is
-// called. Error for one that is called .gz, .zst or .zstd and is neither, for damaged or truncated data, for other compressions (bzip2, xz, zip), and where octet was
-// built without the library.
+// Decompresses gzip (all members) and Zstandard (all frames), known by their first bytes whatever the file is called.
+// Error for one that is called .gz, .zst or .zstd and is neither, for damaged or truncated data, for other compressions
+// (bzip2, xz, zip), and where octet was built without the library.
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path);
 
 // Text in memory as a stream, for tests.

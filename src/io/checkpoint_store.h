@@ -29,8 +29,7 @@ struct CheckpointSummary {
 struct Checkpoint {
   std::string path;  // of the folder
   int64_t step = 0;
-  int64_t sequence =
-      0;  // grows with every save: a run resumed from an older step saves "newer" smaller steps
+  int64_t sequence = 0;  // grows with every save; steps may not, where a run is resumed from an older one
   int64_t saved_at = 0;  // seconds since 1970
   CheckpointSummary summary;
   std::vector<CheckpointFile> files;
@@ -109,11 +108,10 @@ class CheckpointStore {
   std::string directory_;
 };
 
-// An explicit choice: the checkpoint in the folder `path`, whatever its name, or an Error that says what is
-// wrong.
+// An explicit choice: the checkpoint in the folder `path`, whatever its name, or an Error that says what is wrong.
 Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify = true);
 
-// Error unless the checksums of these files of an opened checkpoint are right; names that it does not have are passed over.
+// Error unless the checksums of these files of an opened checkpoint are right; names that it does not have are skipped.
 void verify_files(Env& env, const Checkpoint& checkpoint, std::span<const std::string_view> names);
 
 // Keeps a second process out of a run folder. The system releases it when the process ends, however it ends.

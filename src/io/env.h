@@ -129,11 +129,10 @@ class Env {
   void sync_directory(const std::string& path);
   void rename(const std::string& from, const std::string& to);
   void remove_file(const std::string& path);
-  void remove_directory(const std::string& path);  // must be empty
-  void remove_tree(const std::string& path);       // does not follow links
-  void make_directory(const std::string& path);    // exists already: IoError with EEXIST
-  void make_directories(
-      const std::string& path);  // existing ones are fine; new ones are synced into their parents
+  void remove_directory(const std::string& path);               // must be empty
+  void remove_tree(const std::string& path);                    // does not follow links
+  void make_directory(const std::string& path);                 // exists already: IoError with EEXIST
+  void make_directories(const std::string& path);               // existing ones are fine, new ones are synced
   std::vector<std::string> list(const std::string& directory);  // names, sorted, without . and ..
   int64_t file_size(const std::string& path);
   bool exists(const std::string& path);

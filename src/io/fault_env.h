@@ -21,8 +21,7 @@ enum class IoFault {
   Exit,        // _exit(137) instead of the call, for tests that run it in a child
 };
 
-// Thrown where the process would have died, and by every call after that. Nothing that handles errors handles
-// it.
+// Thrown where the process would have died, and by every call after that. Nothing that handles errors handles it.
 struct SimulatedKill {
   int64_t call;
 };
@@ -39,15 +38,13 @@ class FaultEnv : public Env {
   int64_t calls() const { return calls_; }  // since the last arm()
   bool struck() const { return struck_; }   // the fault applied to the call it was set for
 
-  // From now on: call number `call` (counted from 1) suffers `fault`; when `lasting`, so does every later
-  // one.
+  // From now on: call number `call` (counted from 1) suffers `fault`; when `lasting`, so does every later one.
   void arm(int64_t call, IoFault fault, bool lasting = false);
   // No fault any more; a killed Env lives again, as a restarted process would.
   void disarm();
 
   // What a power failure leaves. Entries of a directory survive as a prefix of the changes since its last
-  // sync (Drop: none of them, Keep: all); a file's bytes since its last sync are lost, kept, or cut short or
-  // zeroed.
+  // sync (Drop: none of them, Keep: all); a file's bytes since its last sync are lost, kept, or cut short or zeroed.
   void lose_power(Unsynced entries, Unsynced bytes, uint64_t seed = 0);
   void drop_unsynced() { lose_power(Unsynced::Drop, Unsynced::Drop); }
 

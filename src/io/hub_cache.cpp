@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/cache_folder.h"
 #include "io/env.h"
 #include "io/sealed_json.h"
 
@@ -20,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kListingCrc = "listing_crc32c";
-
-std::string env_value(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 bool env_flag(const char* name) {
   return parse_bool(env_value(name)).value_or(false);
@@ -59,19 +54,18 @@ HubSettings hub_settings_from_env() {
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
 
   std::string home = env_value("HF_HOME");
-  if (home.empty()) {
-    const std::string xdg = env_value("XDG_CACHE_HOME");
-    home = join_path(xdg.empty() ? join_path(env_value("HOME"), ".cache") : xdg, "huggingface");
-  }
+  if (const std::string cache = user_cache_folder(); home.empty() && !cache.empty())
+    home = join_path(cache, "huggingface");
   settings.cache = env_value("HF_HUB_CACHE");
   if (settings.cache.empty()) settings.cache = env_value("HUGGINGFACE_HUB_CACHE");
-  if (settings.cache.empty()) settings.cache = join_path(home, "hub");
+  if (settings.cache.empty() && !home.empty()) settings.cache = join_path(home, "hub");
 
   settings.token = stripped(env_value("HF_TOKEN"));
   if (settings.token.empty()) settings.token = stripped(env_value("HUGGING_FACE_HUB_TOKEN"));
   if (settings.token.empty()) {
-    const std::string named = env_value("HF_TOKEN_PATH");
-    settings.token = first_line(named.empty() ? join_path(home, "token") : named);
+    std::string path = env_value("HF_TOKEN_PATH");
+    if (path.empty() && !home.empty()) path = join_path(home, "token");
+    settings.token = first_line(path);
   }
   settings.offline = env_flag("HF_HUB_OFFLINE") || env_flag("TRANSFORMERS_OFFLINE");
   return settings;

@@ -81,19 +81,23 @@ HubFile file_of(const json& entry, const std::string& url) {
   return file;
 }
 
-std::string hash_of(const std::string& path, const HubFile& file) {
-  Sha256 sha256;
-  Sha1 git;
-  const bool is_git = file.hash.size() == 40;
-  git.update(fmt::format("blob {}", file.size));
-  git.update(std::string_view("\0", 1));
+std::string hash_of(const std::string& path, ShaHash& hash) {
   ReadableFile input = posix_env().open_read(path);
   std::vector<std::byte> buffer(size_t{1} << 20);
-  while (const size_t count = input.read(buffer)) {
-    const auto bytes = std::span(buffer).first(count);
-    is_git ? git.update(bytes) : sha256.update(bytes);
+  while (const size_t count = input.read(buffer)) hash.update(std::span(buffer).first(count));
+  return hash.hex();
+}
+
+// As the hub gives it: SHA-256 of a large file, git's object name (SHA-1) of a small one.
+std::string hash_of(const std::string& path, const HubFile& file) {
+  if (file.hash.size() != 40) {
+    Sha256 hash;
+    return hash_of(path, hash);
   }
-  return is_git ? git.hex() : sha256.hex();
+  Sha1 git;
+  git.update(fmt::format("blob {}", file.size));
+  git.update(std::string_view("\0", 1));
+  return hash_of(path, git);
 }
 
 int64_t size_on_disk(const std::string& path) {

@@ -63,8 +63,7 @@ enum class SafetensorsFault {
   DataBeyondFile,   // the file ends before the tensors do
   TrailingBytes,    // the file goes on after the last tensor
   NoSuchTensor,
-  BadIndex,      // model.safetensors.index.json has not the form it should have, or names a file outside the
-                 // folder
+  BadIndex,      // model.safetensors.index.json has another form, or names a file outside the folder
   ShardContent,  // a shard does not hold exactly the tensors that the index maps to it
   WriteOrder,    // writer: bytes for another tensor, or another number of bytes, than announced
 };

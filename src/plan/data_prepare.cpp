@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "io/cache_folder.h"
 #include "report/console.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -52,12 +52,7 @@ ordered_json identity_of(const TrainConfig& config, const ExampleOptions& exampl
 
 std::string cache_folder(const TrainConfig& config) {
   if (!config.cache_dir.empty()) return config.cache_dir;
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value ? value : "");
-  };
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return join_path(cache, "octet");
-  if (const std::string home = variable("HOME"); !home.empty()) return join_path(home, ".cache/octet");
+  if (const std::string folder = octet_cache_folder(); !folder.empty()) return folder;
   return join_path(config.output_dir, "cache");
 }
 

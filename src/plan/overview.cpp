@@ -50,7 +50,8 @@ std::string schedule_text(const ScheduleConfig& schedule) {
 std::string overview_text(const Setup& setup) {
   const TrainConfig& config = setup.config;
   const int64_t rows = config.per_device_train_batch_size, accumulation = config.gradient_accumulation_steps;
-  const int64_t tokens_per_step = rows * accumulation * config.max_seq_length;
+  const int64_t places_per_step = rows * accumulation * config.max_seq_length;
+  const double used = setup.data.train_plan ? setup.data.train_plan->utilisation() : 1;
   std::string precision = setup.precision_label;
   if (setup.numerics.precision == Precision::Fp8) {
     precision +=
@@ -70,10 +71,11 @@ std::string overview_text(const Setup& setup) {
                            human_count(static_cast<double>(setup.data.train.size())),
                            human_count(static_cast<double>(setup.data.eval.size()))));
   if (const std::string use = utilisation_text(setup); !use.empty()) line("packing", use);
-  line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step", rows,
-                            config.max_seq_length, accumulation, tokens_per_step));
+  line("batch",
+       fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step{}", rows, config.max_seq_length,
+                   accumulation, places_per_step, used < 1 ? ", padding included" : ""));
   line("length", fmt::format("{} steps, {} tokens", config.max_steps,
-                             human_count(static_cast<double>(config.max_steps * tokens_per_step))));
+                             human_count(static_cast<double>(config.max_steps * places_per_step) * used)));
   line("recompute", recompute_text(setup));
   text += fmt::format("\n{}", memory_text(setup.transformer->plan()));
   if (setup.sampling_bytes > 0) {

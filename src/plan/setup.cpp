@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
 #include "base/log.h"
 #include "data/loading/loader.h"
 #include "hf/hf_folder.h"
+#include "io/cache_folder.h"
+#include "io/env.h"
 #include "report/text.h"
 
 namespace octet {
@@ -16,14 +17,11 @@ namespace {
 
 // Plans found by timing are kept for later runs, where other programs keep such things.
 std::string tuning_cache_path() {
-  namespace fs = std::filesystem;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (!cache && !home) return "";
-  const fs::path folder = (cache ? fs::path(cache) : fs::path(home) / ".cache") / "octet";
+  const std::string folder = octet_cache_folder();
+  if (folder.empty()) return "";
   std::error_code error;
-  fs::create_directories(folder, error);
-  return error ? "" : (folder / "gemm_plans.jsonl").string();
+  std::filesystem::create_directories(folder, error);
+  return error ? "" : join_path(folder, "gemm_plans.jsonl");
 }
 
 std::string upper_name(Precision precision) {

@@ -253,8 +253,7 @@ void Console::move_to(int64_t step) {
 
 void Console::erase_bar() {
   if (bar_columns_ == 0) return;
-  // A terminal made narrower since has wrapped the bar over several rows; go up to its first and clear to the
-  // end.
+  // A terminal made narrower since has wrapped the bar over several rows; go up to its first and clear to the end.
   const int width = std::max(1, terminal_width(fileno(out_)));
   const int rows_above = (bar_columns_ - 1) / width;
   if (!traits_.escapes) {

@@ -24,8 +24,7 @@ enum class ConsoleMode {
   Quiet,  // warnings and errors only
 };
 
-// What the output can show, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE,
-// LANG).
+// What the output can show, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG).
 struct TerminalTraits {
   bool terminal = false;
   bool escapes = false;  // understands ANSI sequences: a terminal, and TERM is neither dumb nor unset
@@ -50,8 +49,7 @@ struct BarState {
 std::string render_bar(const BarState& state, int width, bool utf8, bool color);
 
 // Owns the screen during a run. While it lives, log messages go through it (to stderr, as without it) and
-// never land inside the bar. All methods may be called from any thread; none of them may be called from a log
-// sink.
+// never land inside the bar. All methods may be called from any thread; none of them may be called from a log sink.
 class Console {
  public:
   explicit Console(ConsoleMode mode, std::FILE* out = stdout, std::FILE* err = stderr);
@@ -59,8 +57,7 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Starts the bar. `first_step` steps were done before (a resumed run): the time left is reckoned without
-  // them.
+  // Starts the bar. `first_step` steps were done before (a resumed run): the time left is reckoned without them.
   void begin(int64_t first_step, int64_t max_steps);
   // `step` steps are done. Cheap: call it at each step; the bar is redrawn at most ten times a second.
   void advance(int64_t step);

@@ -13,8 +13,7 @@ namespace octet {
 
 // One line of metrics.jsonl without its newline: the fields step, epoch, loss, lr, grad_norm, step_ms,
 // tokens_per_second, tokens, precision, and penalty, eval_loss, samples and fp8 where the record has them. A
-// number that JSON cannot hold is null, with its name beside it: "loss": null, "loss_text": "nan" ("inf",
-// "-inf").
+// number that JSON cannot hold is null, with its name beside it: "loss": null, "loss_text": "nan" ("inf", "-inf").
 std::string metrics_line(const StepRecord& record);
 
 // Appends to a run's metrics.jsonl, each line in one write, so that a killed run leaves at most one torn

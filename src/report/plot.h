@@ -42,8 +42,7 @@ struct Plot {
 // A panel without any data is left out.
 Plot plot_of_runs(const std::vector<PlotRun>& runs);
 
-std::string plot_svg(const Plot& plot);
-std::string plot_png(const Plot& plot);  // the bytes of the file
+std::string plot_svg(const Plot& plot);  // the text of the file
 
 // The panel in braille characters, `columns` wide and `rows` high with axes. Runs are told apart by colour where
 // `colour`; otherwise each has a chart of its own, on the same axes.

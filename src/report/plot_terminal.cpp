@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/plot_draw.h"
+#include "report/plot.h"
+#include "report/plot_axis.h"
 #include "report/text.h"
 
 namespace octet {

@@ -15,8 +15,7 @@ struct CheckpointCost {
   double write_seconds = 0;  // behind the training
 };
 
-// What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read
-// this.
+// What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read this.
 struct StepRecord {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: not known
@@ -26,16 +25,16 @@ struct StepRecord {
   double lr = 0;
   double grad_norm = 0;  // before clipping
   double step_ms = 0;
-  double tokens_per_second = 0;
-  int64_t tokens = 0;     // trained on since the first step, over all ranks and restarts
-  std::string precision;  // "FP8", "FP8 (emulated)", "BF16", "BF16 (fallback)", "FP32"
+  double tokens_per_second = 0;  // padding does not count
+  int64_t tokens = 0;            // likewise; trained on since the first step, over all ranks and restarts
+  std::string precision;         // "FP8", "FP8 (emulated)", "BF16", "BF16 (fallback)", "FP32"
 
   std::optional<double> eval_loss;
-  std::vector<std::string> samples;     // texts generated at this step; any bytes
+  std::vector<std::string> samples;          // texts generated at this step; any bytes
   std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
   std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
   int64_t skipped_steps = 0;                 // since the first step; not written while 0
-  std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
+  std::optional<std::string> fp8_json;       // statistics of the FP8 tensors, one JSON value
 };
 
 }  // namespace octet

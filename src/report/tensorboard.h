@@ -15,8 +15,7 @@
 
 namespace octet {
 
-// Counts of values in buckets: bucket i holds the values in [limits[i-1], limits[i]), the first everything
-// below. below.
+// Counts of values in buckets: bucket i holds the values in [limits[i-1], limits[i]), the first everything below.
 struct Histogram {
   double min = 0, max = 0;
   double count = 0, sum = 0, sum_squares = 0;
@@ -31,9 +30,9 @@ Histogram make_histogram(std::span<const float> values);
 using HParam = std::variant<bool, int64_t, double, std::string>;
 using HParams = std::vector<std::pair<std::string, HParam>>;
 
-// Writes one TensorBoard event file into a run's folder: TFRecords of tensorflow.Event messages, encoded by
-// hand. Each record is written at once: a killed run loses at most its last record. Steps of a resumed run go
-// into a new file of the same folder. A failure to write is reported once and does not stop the run.
+// Writes one TensorBoard event file into a run's folder: TFRecords of tensorflow.Event messages, encoded by hand. Each
+// record is written at once: a killed run loses at most its last record. Steps of a resumed run go into a new file of
+// the same folder. A failure to write is reported once and does not stop the run.
 class TensorBoardWriter {
  public:
   // `first_step` is the first step that will be logged: TensorBoard then drops what an earlier file of the

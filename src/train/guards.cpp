@@ -54,11 +54,23 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
   if (!uppermost) return "";
   const auto total = static_cast<int64_t>(parameters.all().size());
   if (bad == total) {
-    return "no gradient at all is finite: the loss itself or the head's output is not, look at the forward "
-           "pass";
+    return "no parameter has a finite gradient, so the loss itself or the output of the head is not finite";
   }
   return fmt::format("{} of {} gradients are not finite, the uppermost is that of {}", bad, total,
                      uppermost->spec.name);
+}
+
+std::string no_finite_gradient_text(int steps_in_a_row, int64_t step, const std::string& where,
+                                    double learning_rate, std::optional<int64_t> fp8_margin) {
+  std::string text =
+      fmt::format("{} steps in a row up to step {} had no finite gradient", steps_in_a_row, step);
+  if (!where.empty()) text += fmt::format("; {}", where);
+  text += fmt::format(". Lower learning_rate (now {})", learning_rate);
+  if (fp8_margin) {
+    text += fmt::format(
+        ", raise fp8_margin (now {}), try fp8_recipe current, or add layers to fp8_skip_layers", *fp8_margin);
+  }
+  return text;
 }
 
 }  // namespace octet

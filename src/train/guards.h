@@ -43,4 +43,9 @@ class SpikeDetector {
 // whose gradient is not finite is the nearest to the cause. Empty when all are finite. Waits for the device.
 std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters);
 
+// Why a run ends that had `steps_in_a_row` steps without a finite gradient up to `step`, and what to change. `where` is
+// what describe_nonfinite_gradients gives; `fp8_margin` is set in FP8 alone.
+std::string no_finite_gradient_text(int steps_in_a_row, int64_t step, const std::string& where,
+                                    double learning_rate, std::optional<int64_t> fp8_margin);
+
 }  // namespace octet

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
@@ -26,15 +26,9 @@ std::string default_run_name(const std::string& model) {
   return fmt::format("{}-{}", text, model);
 }
 
-// The state's size against the memory that is free for a copy of it: true when it fits.
+// Whether a copy of so many bytes fits, with some room for the rest of the program.
 bool has_host_memory_for(int64_t bytes) {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kilobytes = 0;
-  for (std::string rest; file >> name >> kilobytes; std::getline(file, rest)) {
-    if (name == "MemAvailable:") return bytes < kilobytes * 1024 / 10 * 9;
-  }
-  return true;  // not known
+  return bytes < available_host_memory() / 10 * 9;
 }
 
 // The resolved settings for TensorBoard's table of hyper-parameters.
@@ -146,8 +140,7 @@ void RunFiles::open_saver(const std::string& directory, const About& about) {
     options.in_place = true;
     log_warning(
         "a checkpoint's {} are more than the host memory that is free: each will be written from the "
-        "device, "
-        "and training waits for it",
+        "device, and training waits for it",
         human_bytes(static_cast<double>(about.state_bytes)));
   }
   saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);

@@ -30,7 +30,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
   for (Batch& batch : micro_batches_) {
     loader_.next(batch);
     targets += batch.target_count;
-    result.tokens += batch.rows * batch.length;
+    result.tokens += batch.token_count;
   }
   const float gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
 

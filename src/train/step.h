@@ -21,7 +21,7 @@ struct StepResult {
   double penalty = 0;    // likewise
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;    // of documents: padding does not count
   bool skipped = false;  // loss or norm was not finite: weights, moments and FP8 scales are as before
 };
 

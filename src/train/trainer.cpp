@@ -277,16 +277,9 @@ class Run {
     if (skipped_in_a_row_ >= kMaxFailuresInARow) {
       verdict_ = kExitNotFinite;
       const std::string where = describe_nonfinite_gradients(*setup_.device, model_.parameters());
-      log_line(
-          LogLevel::Error,
-          fmt::format(
-              "{} steps in a row up to step {} had no finite gradient; {}. Lower learning_rate (now {}){}",
-              skipped_in_a_row_, outcome_.steps, where.empty() ? "" : fmt::format("; {}", where),
-              config_.learning_rate,
-              is_fp8() ? fmt::format(", raise fp8_margin (now {}), try fp8_recipe current, or add that "
-                                     "layer to fp8_skip_layers",
-                                     config_.fp8_margin)
-                       : ""));
+      log_line(LogLevel::Error,
+               no_finite_gradient_text(skipped_in_a_row_, outcome_.steps, where, config_.learning_rate,
+                                       is_fp8() ? std::optional(config_.fp8_margin) : std::nullopt));
     } else if (saver_ && saver_->failures_in_a_row() >= kMaxFailuresInARow) {
       verdict_ = kExitSaveFailed;
       log_line(LogLevel::Error,

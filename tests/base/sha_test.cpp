@@ -1,6 +1,9 @@
 #include "base/sha.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "support/error_of.h"
 
 namespace octet {
 namespace {
@@ -41,6 +44,23 @@ TEST(Sha, LengthsAroundABlock) {
                             "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb"};  // 64
   const size_t sizes[] = {55, 56, 64};
   for (int i = 0; i < 3; ++i) EXPECT_EQ(hash_of<Sha256>(std::string(sizes[i], 'a'), 64), expected[i]);
+}
+
+struct HashWithoutAlgorithm : ShaHash {
+  HashWithoutAlgorithm() : ShaHash("none", nullptr) {}
+};
+
+TEST(Sha, TellsWhatOpenSslRefuses) {
+  const std::string error = error_of([] { HashWithoutAlgorithm hash; });
+  EXPECT_THAT(error, testing::StartsWith("[none] the hash cannot be started: "));
+  EXPECT_THAT(error, testing::HasSubstr("no digest set"));
+}
+
+TEST(Sha, EndsOnce) {
+  Sha256 hash;
+  hash.hex();
+  EXPECT_EQ(error_of([&] { hash.update("a"); }), "[SHA-256] the hash is fed after its end");
+  EXPECT_EQ(error_of([&] { hash.hex(); }), "[SHA-256] the hash is ended twice");
 }
 
 }  // namespace

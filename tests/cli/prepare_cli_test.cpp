@@ -161,9 +161,19 @@ TEST_F(PrepareCli, PackingIsChosen) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out;
   };
+  const auto last_record = [&](const std::string& name) {
+    const std::string text = read_text(folder.path() + "/runs/" + name + "/metrics.jsonl");
+    return nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1));
+  };
   EXPECT_THAT(out("none", "none"), HasSubstr("23.4 % of their places hold a token, 9.4 % a target"));
+  // Two steps of two rows: 15 inputs of one document each with padding, 64 without.
+  const auto padded = last_record("none");
+  EXPECT_EQ(padded["tokens"], 2 * 2 * 15);
+  EXPECT_NEAR(padded["tokens_per_second"].get<double>() * padded["step_ms"].get<double>() / 1e3, 2 * 15,
+              1e-3);
   EXPECT_THAT(out("false", "false"), HasSubstr("padded"));
   EXPECT_THAT(out("stream", "stream"), Not(HasSubstr("of their places")));
+  EXPECT_EQ(last_record("stream")["tokens"], 2 * 2 * 64);
 }
 
 TEST_F(PrepareCli, BadInputIsNamed) {

@@ -288,16 +288,20 @@ TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {
   EXPECT_THAT(result.out, ContainsRegex("b +FP8 +50 +0.1000"));
   EXPECT_THAT(result.err, HasSubstr("the last line is incomplete"));
   EXPECT_THAT(read_text(path("plot.svg")), StartsWith("<svg "));
-  result = run({"plot", "a/metrics.jsonl", "--output", "plot.png"});
+  result = run({"plot", "a/metrics.jsonl", "-o", "again.svg"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(read_text(path("plot.png")), StartsWith("\x89PNG"));
+  EXPECT_THAT(read_text(path("again.svg")), StartsWith("<svg "));
 
   folder.write("c/metrics.jsonl", "{\"step\": 1, \"loss\": 2}\nnot json\n{\"step\": 2, \"loss\": 2}\n");
   result = run({"plot", "c"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("metrics.jsonl:2: not JSON"));
   EXPECT_THAT(run({"plot", "nowhere"}).err, HasSubstr("expected the folder of a run or its metrics.jsonl"));
-  EXPECT_EQ(run({"plot", "a", "--output", "plot.pdf"}).exit_code, 2);
+  result = run({"plot", "a", "-o", "plot.png"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--output is 'plot.png', expected a name that ends in .svg"));
+  EXPECT_THAT(result.err, HasSubstr("rsvg-convert plot.svg -o plot.png"));
+  EXPECT_FALSE(fs::exists(path("plot.png")));
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ TEST(Loader, TargetsAreTheNextTokens) {
         ASSERT_EQ(batch.positions[i], static_cast<int32_t>(i % 8));
       }
       EXPECT_THAT(batch.document_starts, ElementsAre(0, 8, 16, 24));
+      EXPECT_EQ(batch.token_count, 24);
       EXPECT_EQ(batch.target_count, 24);
     }
   }
@@ -192,8 +193,7 @@ TEST(Loader, AlignedCropsStartDocuments) {
   const auto source = TokenSource::from_ids(ids, "documents", 1000);
   Loader loader(source, {.rows = 500, .length = 10, .eos = kEos, .align_to_documents = true});
   const std::vector<int32_t> starts = row_starts(loader, 500);
-  // Only crops drawn too near the end of the data, behind the last start that leaves room, stay where they
-  // were.
+  // Only crops drawn too near the end of the data, behind the last start that leaves room, stay where they were.
   EXPECT_GT(std::count(starts.begin(), starts.end(), 500), 475);
   Loader unaligned(source, {.rows = 500, .length = 10, .eos = kEos});
   const std::vector<int32_t> drawn = row_starts(unaligned, 500);

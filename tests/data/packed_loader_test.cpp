@@ -38,7 +38,7 @@ void check_batch(const Batch& batch, const std::map<int32_t, bool>& target_of, s
   const auto& starts = batch.document_starts;
   ASSERT_EQ(starts.front(), 0);
   ASSERT_EQ(starts.back(), batch.rows * batch.length);
-  int64_t targets = 0;
+  int64_t tokens = 0, targets = 0;
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     const auto begin = static_cast<size_t>(starts[d]), end = static_cast<size_t>(starts[d + 1]);
     ASSERT_LT(begin, end);
@@ -55,9 +55,11 @@ void check_batch(const Batch& batch, const std::map<int32_t, bool>& target_of, s
       const int32_t following = batch.tokens[i] + 1;
       ASSERT_EQ(batch.targets[i], target_of.at(following) ? following : kIgnoreTarget);
       ++seen[batch.tokens[i]];
+      ++tokens;
       targets += batch.targets[i] != kIgnoreTarget;
     }
   }
+  ASSERT_EQ(batch.token_count, tokens);
   ASSERT_EQ(batch.target_count, targets);
 }
 
@@ -107,6 +109,7 @@ TEST(PackedLoader, BestFitFillsRowsAndPaddingIsItsOwnDocument) {
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 4, 5, 11, 12, 13, 31, 32, 33, 34, 35, 36, 21, 22));
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1));
   EXPECT_THAT(batch.document_starts, ElementsAre(0, 5, 8, 14, 16));
+  EXPECT_EQ(batch.token_count, 16);
 
   given.packing = Packing::None;
   given.rows = 1;
@@ -118,6 +121,7 @@ TEST(PackedLoader, BestFitFillsRowsAndPaddingIsItsOwnDocument) {
   EXPECT_THAT(first.targets, ElementsAre(1, 2, 3, 4, 5, kIgnoreTarget, kIgnoreTarget, kIgnoreTarget));
   EXPECT_THAT(first.positions, ElementsAre(0, 1, 2, 3, 4, 0, 1, 2));
   EXPECT_THAT(first.document_starts, ElementsAre(0, 5, 8));
+  EXPECT_EQ(first.token_count, 5) << "padding is no token";
 }
 
 TEST(PackedLoader, WindowsWithoutTargetsAreLeftOut) {

@@ -418,6 +418,9 @@ TEST(Hub, SettingsComeFromTheEnvironment) {
   EXPECT_EQ(with({}).cache, "/nowhere/.cache/huggingface/hub");
   EXPECT_EQ(with({}).endpoint, "https://huggingface.co");
   EXPECT_EQ(with({{"XDG_CACHE_HOME", "/x"}}).cache, "/x/huggingface/hub");
+  EXPECT_EQ(with({{"HOME", ""}}).cache, "") << "not a folder below the working directory";
+  EXPECT_EQ(with({{"HF_HOME", ""}, {"HF_HUB_CACHE", ""}, {"XDG_CACHE_HOME", ""}}).cache,
+            "/nowhere/.cache/huggingface/hub");
   EXPECT_EQ(with({{"HF_HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache, "/h/hub");
   EXPECT_EQ(with({{"HF_HUB_CACHE", "/c"}, {"HF_HOME", "/h"}}).cache, "/c");
   EXPECT_EQ(with({{"HF_ENDPOINT", "http://mirror/"}}).endpoint, "http://mirror");

@@ -3,124 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
-#include "base/philox.h"
-#include "report/plot_draw.h"
-#include "report/png_writer.h"
-#include "report/stroke_font.h"
+#include "report/plot_axis.h"
 #include "report/text.h"
+#include "support/process.h"
 
 namespace octet {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-using testing::StartsWith;
-
-// A plain reader of what zlib_compress writes: one block of fixed codes.
-std::vector<uint8_t> inflate_fixed(const std::string& zlib) {
-  size_t at = 16;  // in bits, behind the two bytes of the zlib header
-  const auto bit = [&] {
-    const uint32_t value = static_cast<uint8_t>(zlib.at(at / 8)) >> (at % 8) & 1u;
-    ++at;
-    return value;
-  };
-  const auto bits = [&](int count) {
-    uint32_t value = 0;
-    for (int i = 0; i < count; ++i) value |= bit() << i;
-    return value;
-  };
-  EXPECT_EQ(bits(3), 3u);
-  constexpr int kLength[] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
-                             31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
-  constexpr int kLengthBits[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2,
-                                 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
-  constexpr int kDistance[] = {1,    2,    3,    4,    5,    7,    9,    13,    17,    25,
-                               33,   49,   65,   97,   129,  193,  257,  385,   513,   769,
-                               1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
-  std::vector<uint8_t> out;
-  for (;;) {
-    uint32_t code = 0;
-    for (int i = 0; i < 7; ++i) code = code << 1 | bit();
-    uint32_t symbol;
-    if (code < 0x18) {
-      symbol = 256 + code;
-    } else {
-      code = code << 1 | bit();
-      if (code >= 0x30 && code < 0xC0) {
-        symbol = code - 0x30;
-      } else if (code >= 0xC0 && code < 0xC8) {
-        symbol = 280 + code - 0xC0;
-      } else {
-        symbol = 144 + (code << 1 | bit()) - 0x190;
-      }
-    }
-    if (symbol == 256) break;
-    if (symbol < 256) {
-      out.push_back(static_cast<uint8_t>(symbol));
-      continue;
-    }
-    const uint32_t length = static_cast<uint32_t>(kLength[symbol - 257]) + bits(kLengthBits[symbol - 257]);
-    uint32_t index = 0;
-    for (int i = 0; i < 5; ++i) index = index << 1 | bit();
-    const uint32_t distance =
-        static_cast<uint32_t>(kDistance[index]) + bits(index < 4 ? 0 : static_cast<int>(index) / 2 - 1);
-    if (distance > out.size()) {
-      ADD_FAILURE() << "distance " << distance << " at " << out.size();
-      break;
-    }
-    for (uint32_t i = 0; i < length; ++i) out.push_back(out[out.size() - distance]);
-  }
-  return out;
-}
-
-TEST(Zlib, GivesEveryByteBack) {
-  std::vector<std::vector<uint8_t>> cases = {{}, {7}, {1, 2, 3}, std::vector<uint8_t>(100000, 0)};
-  std::vector<uint8_t> random, repeated;
-  for (size_t i = 0; i < 70000; ++i) random.push_back(static_cast<uint8_t>(Philox(3).bits(i)));
-  // Matches of every length at near and far distances.
-  for (size_t length = 1; length < 400; ++length) {
-    const size_t from = Philox(4).below(length, 30000);
-    repeated.insert(repeated.end(), random.begin() + static_cast<std::ptrdiff_t>(from),
-                    random.begin() + static_cast<std::ptrdiff_t>(from + length));
-  }
-  cases.push_back(random);
-  cases.push_back(repeated);
-  for (const std::vector<uint8_t>& bytes : cases)
-    EXPECT_EQ(inflate_fixed(zlib_compress(bytes)), bytes) << bytes.size();
-  EXPECT_LT(zlib_compress(cases[3]).size(), 1000u);
-}
-
-TEST(Png, HoldsThePixels) {
-  const std::vector<uint8_t> rgb = {255, 0, 0, 0, 255, 0, 1, 2, 3, 4, 5, 6};
-  const std::string png = encode_png(2, 2, rgb);
-  EXPECT_THAT(png, StartsWith("\x89PNG\r\n\x1a\n"));
-  EXPECT_EQ(png.substr(12, 12), std::string("IHDR\0\0\0\2\0\0\0\2", 12));
-  // Checksum of the last chunk, which never changes.
-  EXPECT_EQ(png.substr(png.size() - 8), "IEND\xae\x42\x60\x82");
-  const size_t data = png.find("IDAT") + 4;
-  const std::vector<uint8_t> rows = inflate_fixed(png.substr(data));
-  ASSERT_EQ(rows.size(), 2u * 7);
-  for (size_t x = 0; x < 6; ++x) {
-    EXPECT_EQ(rows[1 + x], rgb[x]);
-    EXPECT_EQ(static_cast<uint8_t>(rows[1 + x] + rows[8 + x]), rgb[6 + x]);
-  }
-}
-
-TEST(StrokeFont, EveryGlyphIsChainsOfPointsOnTheGrid) {
-  for (char32_t c = U' '; c <= U'~'; ++c) {
-    const std::string_view strokes = stroke_glyph(c);
-    for (size_t i = 0; i < strokes.size(); ++i) {
-      if (strokes[i] == ' ') continue;
-      ASSERT_LT(i + 1, strokes.size());
-      EXPECT_TRUE(strokes[i] >= '0' && strokes[i] <= '4' && strokes[i + 1] >= 'a' && strokes[i + 1] <= 'i')
-          << static_cast<char>(c);
-      ++i;
-    }
-  }
-}
 
 TEST(PlotAxis, TicksAreRoundNumbers) {
   const PlotAxis loss = make_axis(1.93, 9.2, 5, false);
@@ -175,36 +71,37 @@ TEST(PlotOfRuns, LeavesOutWhatHasNoData) {
   EXPECT_EQ(plot.panels[0].title, "loss");
 }
 
-TEST(PlotSvg, IsWellFormedWhateverTheName) {
-  const std::string svg =
-      plot_svg(plot_of_runs({falling_run("a<b>&\"c\x01", 120), falling_run("other", 80)}));
-  EXPECT_THAT(svg, HasSubstr("a&lt;b&gt;&amp;&quot;c\\x01"));
-  EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_THAT(svg, Not(HasSubstr("inf")));
-  EXPECT_THAT(svg, HasSubstr("<circle"));
-  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+// What Python's XML parser finds in the text: the root's name and the number of elements below it, or its error.
+std::string parsed_xml(const std::string& text) {
+  const test::TemporaryFolder folder;
+  const std::string script =
+      "import sys, xml.etree.ElementTree as tree\n"
+      "root = tree.parse(sys.argv[1]).getroot()\n"
+      "names = [e.tag.removeprefix('{http://www.w3.org/2000/svg}') for e in root.iter()]\n"
+      "print(*(f'{name}:{names.count(name)}' for name in sorted(set(names))))\n"
+      "print('|'.join(e.text for e in root.iter('{http://www.w3.org/2000/svg}text')))\n";
+  const test::ProcessResult result =
+      test::run_process("python3", {"-c", script, folder.write("plot.svg", text)});
+  return result.exit_code == 0 ? result.out : result.err;
 }
 
-TEST(PlotPng, DrawsInTheColoursOfTheRuns) {
-  const std::string png = plot_png(plot_of_runs({falling_run("a", 60), falling_run("b", 60)}));
-  const std::vector<uint8_t> rows = inflate_fixed(png.substr(png.find("IDAT") + 4));
-  const auto size = plot_size(plot_of_runs({falling_run("a", 60), falling_run("b", 60)}));
-  const auto width = static_cast<size_t>(2 * size.width);
-  ASSERT_EQ(rows.size(), static_cast<size_t>(2 * size.height) * (3 * width + 1));
-  std::vector<uint8_t> above(3 * width, 0);
-  int64_t white = 0, first = 0, second = 0;
-  for (size_t at = 0; at < rows.size(); at += 3 * width + 1) {
-    for (size_t x = 0; x < 3 * width; ++x) above[x] = static_cast<uint8_t>(above[x] + rows[at + 1 + x]);
-    for (size_t x = 0; x < 3 * width; x += 3) {
-      const auto is = [&](Rgb c) { return above[x] == c.r && above[x + 1] == c.g && above[x + 2] == c.b; };
-      white += is({255, 255, 255});
-      first += is(run_colour(0));
-      second += is(run_colour(1));
-    }
-  }
-  EXPECT_GT(white, static_cast<int64_t>(width * 1000));
-  EXPECT_GT(first, 100);
-  EXPECT_GT(second, 1000);
+TEST(PlotSvg, IsXmlWhateverTheName) {
+  // Markup, control characters, bytes that are no UTF-8 and a code point that XML does not allow.
+  const std::string name = "a<b>&\"c]]>\x01\xff\xef\xbf\xbf \xc3\xa9";
+  const std::string svg = plot_svg(plot_of_runs({falling_run(name, 120), falling_run("other", 80)}));
+  const std::string parsed = parsed_xml(svg);
+  EXPECT_THAT(parsed, ContainsRegex("circle:1 clipPath:3 g:3 polyline:[0-9]+ rect:4 svg:1 text:[0-9]+\n"));
+  EXPECT_THAT(parsed, HasSubstr("a<b>&\"c]]>\\x01\uFFFD\uFFFD \u00e9|other|loss (dots: evaluation)|"));
+}
+
+TEST(PlotSvg, DrawsLossesThatAreNotFiniteAsGaps) {
+  PlotRun run = falling_run("a", 30);
+  run.records[10].loss = NAN;
+  run.records[20].loss = INFINITY;
+  const std::string svg = plot_svg(plot_of_runs({run}));
+  EXPECT_THAT(parsed_xml(svg), HasSubstr("svg:1"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
 }
 
 TEST(PlotTerminal, FitsItsColumnsAndFalls) {

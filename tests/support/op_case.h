@@ -12,8 +12,7 @@
 namespace octet::test {
 
 // One case of one op: its inputs, how to run it on any backend, and what a plain double-precision program
-// says. The table of all cases drives finite differences, thread-count independence, backend comparison and
-// timing.
+// says. The table of all cases drives finite differences, thread-count independence, backend comparison and timing.
 
 // Values are double, exact in the tensor's dtype, and made when asked for: listing the table costs nothing.
 using Fill = std::function<std::vector<double>()>;

@@ -37,7 +37,7 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
   argv.push_back(nullptr);
 
   pid_t child = 0;
-  const int code = posix_spawn(&child, program.c_str(), &actions, nullptr, argv.data(), environ);
+  const int code = posix_spawnp(&child, program.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   require(code == 0, "[process] {} cannot be started: error {}", program, code);
 

@@ -13,8 +13,8 @@ struct ProcessResult {
   std::string err;
 };
 
-// Runs the program with these arguments, an empty standard input and, where given, `folder` as working
-// directory; returns when it has ended.
+// Runs the program (a path, or a name that PATH finds) with these arguments, an empty standard input and, where given,
+// `folder` as working directory; returns when it has ended.
 ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
                           const std::string& folder = "");
 

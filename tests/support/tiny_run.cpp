@@ -25,6 +25,7 @@ void RandomBatches::next(Batch& batch) {
       batch.target_count += !masked;
     }
   }
+  batch.token_count = rows_ * length_;
   batch.document_starts.push_back(static_cast<int32_t>(rows_ * length_));
 }
 

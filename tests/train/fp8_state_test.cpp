@@ -49,8 +49,7 @@ std::vector<std::byte> bytes_of(Device& device, Tensor tensor) {
   return bytes;
 }
 
-// What a checkpoint holds of a run, carried over as one would be loaded: parameters, scales, then the FP8
-// copies.
+// What a checkpoint holds of a run, carried over as one would be loaded: parameters, scales, then the FP8 copies.
 void carry_over(TinyRun& from, TinyRun& to) {
   std::vector<Parameter>& source = from.model->parameters().all();
   std::vector<Parameter>& target = to.model->parameters().all();

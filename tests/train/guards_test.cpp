@@ -96,6 +96,15 @@ TEST(NonFiniteGradients, TheUppermostLayerIsNamed) {
   EXPECT_NE(text.find("layers.1.attention.out.weight"), std::string::npos) << text;
 }
 
+TEST(NonFiniteGradients, TheLastWordsAreWholeSentences) {
+  EXPECT_EQ(no_finite_gradient_text(3, 41, "2 of 9 gradients are not finite", 0.01, std::nullopt),
+            "3 steps in a row up to step 41 had no finite gradient; 2 of 9 gradients are not finite. Lower "
+            "learning_rate (now 0.01)");
+  EXPECT_EQ(no_finite_gradient_text(3, 41, "", 0.01, 2),
+            "3 steps in a row up to step 41 had no finite gradient. Lower learning_rate (now 0.01), raise "
+            "fp8_margin (now 2), try fp8_recipe current, or add layers to fp8_skip_layers");
+}
+
 // FAULTS 16: a gradient or loss that is not finite leaves weights, moments and FP8 scales as they are.
 TEST(SkippedStep, ChangesNothing) {
   for (const Precision precision : {Precision::Bf16, Precision::Fp8}) {

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "data/document_support.h"
+#include "data/loading/packed_loader.h"
 #include "support/tiny_run.h"
 
 namespace octet::test {
@@ -115,6 +117,20 @@ TEST(TrainStep, AccumulationEqualsTheLargeBatchNearlyInLowPrecision) {
       const double tolerance = precision == Precision::Bf16 ? 1e-3 : norm ? 3e-2 : 1e-3;
       EXPECT_NEAR(actual[i] / expected[i], 1.0, tolerance) << i;
     }
+  }
+}
+
+TEST(TrainStep, PaddingIsNoToken) {
+  TinyRun run({.rows = 2, .length = 32});
+  EXPECT_EQ(run.step().tokens, 64);
+  // 10 and 20 inputs in rows of 32.
+  const std::vector<Document> documents = {counting_document(0, 11), counting_document(50, 21)};
+  for (const Packing packing : {Packing::None, Packing::BestFit}) {
+    PackedLoader loader(source_of(documents, 1, run.model->config().vocab),
+                        {.rows = 2, .length = 32, .packing = packing});
+    StepRunner runner(*run.model, *run.backend, loader, 3, {}, {});
+    // Best fit puts both into one row, which a batch of two rows then holds twice.
+    EXPECT_EQ(runner.train_step(1, false).tokens, packing == Packing::None ? 3 * 30 : 6 * 30);
   }
 }
 

@@ -1,16 +1,15 @@
 #include "backend/cpu/cpu_device.h"
 
 #include <cblas.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/optimizer.h"
+#include "base/host_memory.h"
 
 namespace octet {
 
@@ -27,20 +26,8 @@ std::string CpuDevice::description() const {
 }
 
 int64_t CpuDevice::memory_bytes() const {
-  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
-  // A container may have less than the machine. The file says "max" where there is no limit.
-  std::ifstream limit_file("/sys/fs/cgroup/memory.max");
-  int64_t limit = 0;
-  if (limit_file >> limit && limit > 0) bytes = std::min(bytes, limit);
-  // What other programs hold is not there for a run; neither is a little that the rest of this one needs.
-  std::ifstream memory_info("/proc/meminfo");
-  for (std::string key, unit; memory_info >> key;) {
-    int64_t kib = 0;
-    if (!(memory_info >> kib)) break;
-    std::getline(memory_info, unit);
-    if (key == "MemAvailable:") bytes = std::min(bytes, kib * 1024);
-  }
-  return bytes - bytes / 16;
+  const int64_t bytes = available_host_memory();
+  return bytes - bytes / 16;  // the rest of this program needs a little
 }
 
 std::shared_ptr<void> CpuDevice::allocate(int64_t bytes, Place) {

@@ -139,8 +139,7 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenize
   for (const char* token : special_tokens(chat_template)) {
     require(tokenizer.find_token(token).has_value(),
             "[chat template {}] the tokenizer has no token {}; choose a template that fits it (alpaca and "
-            "plain need "
-            "none) or the model's own tokenizer",
+            "plain need none) or the model's own tokenizer",
             name_of(chat_template), token);
   }
   const bool is_text = chat_template == ChatTemplate::Alpaca || chat_template == ChatTemplate::Plain;
@@ -148,8 +147,7 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenize
   if (add_eos && is_text && eos_.empty()) {
     log_warning(
         "data: the tokenizer has no end-of-text token: the template {} can not mark where an answer ends, "
-        "and "
-        "a model trained on it will not stop",
+        "and a model trained on it will not stop",
         name_of(chat_template));
   }
   // As a text that is given to the model to go on with has it.

@@ -268,8 +268,7 @@ void check_all_parts(const std::vector<std::string>& paths, const std::string& p
     for (int64_t i = 0; i < count; ++i) {
       require(found.contains(i),
               "[dataset {}] {}{:05}-of-{:05} is missing, {} of {} parts are there; to read only these name "
-              "them by "
-              "a glob",
+              "them by a glob",
               place, key.substr(0, bar), i, count, found.size(), count);
     }
   }

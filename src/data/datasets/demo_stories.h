@@ -27,9 +27,9 @@ struct DemoCase {
   std::string answer;
 };
 
-// `count` different held-out stories; the patterns take turns.
-constexpr int64_t kDemoMostCases =
-    800;  // the pattern with the fewest variables has some 270 held-out stories
+// `count` different held-out stories, at most kDemoMostCases: the patterns take turns, and the one with the fewest
+// variables has some 270 of them.
+constexpr int64_t kDemoMostCases = 800;
 std::vector<DemoCase> demo_cases(uint64_t seed, int64_t count);
 
 }  // namespace octet

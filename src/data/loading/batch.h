@@ -7,17 +7,18 @@ namespace octet {
 
 constexpr int32_t kIgnoreTarget = -1;
 
-// One micro-batch on the host: `rows` rows of `length` tokens, flattened to N = rows * length. A row holds one or
-// more documents (packed) or a part of one; attention and positions never cross a document's border.
+// One micro-batch on the host: `rows` rows of `length` places, flattened to N = rows * length. A row holds one or
+// more documents (packed) or a part of one; attention and positions never cross a document's border. Places that no
+// document fills are padding: a document of its own without targets.
 struct Batch {
   int64_t rows = 0;
   int64_t length = 0;
-  std::vector<int32_t> tokens;     // (N)
-  std::vector<int32_t> targets;    // (N) the next token, or kIgnoreTarget where no loss is taken
-  std::vector<int32_t> positions;  // (N) position inside the token's own document
-  std::vector<int32_t>
-      document_starts;       // (documents + 1) offsets into N, first 0, last N; rows start documents
-  int64_t target_count = 0;  // targets that are not kIgnoreTarget
+  std::vector<int32_t> tokens;           // (N)
+  std::vector<int32_t> targets;          // (N) the next token, or kIgnoreTarget where no loss is taken
+  std::vector<int32_t> positions;        // (N) position inside the token's own document
+  std::vector<int32_t> document_starts;  // (documents + 1) offsets into N from 0 to N; rows start documents
+  int64_t token_count = 0;               // places that are not padding: what throughput and totals count
+  int64_t target_count = 0;              // targets that are not kIgnoreTarget
 };
 
 }  // namespace octet

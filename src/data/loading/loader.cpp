@@ -87,6 +87,7 @@ void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
   }
   const size_t length = static_cast<size_t>(options_.length), base = static_cast<size_t>(row) * length;
   std::copy_n(row_.begin(), length, batch.tokens.begin() + static_cast<std::ptrdiff_t>(base));
+  batch.token_count += options_.length;
   batch.document_starts.push_back(static_cast<int32_t>(base));
   int32_t position = 0;
   for (size_t i = 0; i < length; ++i) {
@@ -108,8 +109,7 @@ LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash)
   if (saved.data_hash != data_hash && saved.data_hash != 0) {
     log_warning(
         "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; "
-        "going "
-        "on there, but tokens may be seen again or not at all in this epoch",
+        "going on there, but tokens may be seen again or not at all in this epoch",
         saved.next_sample);
   }
   LoaderState state = saved;
@@ -125,6 +125,7 @@ void SampleLoader::prepare_batch(Batch& batch, int64_t rows, int64_t length) {
   batch.targets.resize(count);
   batch.positions.resize(count);
   batch.document_starts.clear();
+  batch.token_count = 0;
   batch.target_count = 0;
 }
 

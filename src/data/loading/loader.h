@@ -51,10 +51,10 @@ class SampleLoader : public BatchSource {
 };
 
 enum class SampleOrder {
-  RandomCrops,  // sample i starts at a place drawn for i; an epoch is as many samples as would cover the data
-                // once
-  Sequential,   // windows of `length` side by side, in order; the next epoch starts again at the front
-  Shuffled,     // the same windows, each once an epoch, in an order drawn for that epoch
+  // Sample i starts at a place drawn for i; an epoch is as many samples as would cover the data once.
+  RandomCrops,
+  Sequential,  // windows of `length` side by side, in order; the next epoch starts again at the front
+  Shuffled,    // the same windows, each once an epoch, in an order drawn for that epoch
 };
 
 struct LoaderOptions {
@@ -66,8 +66,7 @@ struct LoaderOptions {
   int ranks = 1;
 
   // With respect_documents a row is cut after each eos: positions start again at 0, attention does not cross,
-  // and the eos has no target (what follows it is another document). Needs eos. Otherwise a row is one
-  // document.
+  // and the eos has no target (what follows it is another document). Needs eos. Otherwise a row is one document.
   std::optional<int32_t> eos = std::nullopt;
   bool respect_documents = false;
   // RandomCrops only: moves a crop to the first document start among the `length` places from the one drawn,

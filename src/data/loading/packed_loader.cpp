@@ -81,6 +81,7 @@ void PackedLoader::fill_row(Batch& batch, int64_t row, int64_t sample) {
       batch.positions[at + i] = static_cast<int32_t>(i);
       batch.target_count += counts;
     }
+    batch.token_count += static_cast<int64_t>(count);
     at += count;
   }
   if (at == row_end) return;

@@ -51,8 +51,8 @@ class PackingPlan {
   void collect(const DocumentSource& source);
   void pack_best_fit();
   void pack_one_each();
-  void
-  order_rows();  // by the first of their documents, so that `row` goes through the data from front to back
+  // By the first of their documents, so that `row` goes through the data from front to back.
+  void order_rows();
 
   int64_t length_;
   std::vector<Fragment> fragments_;     // by length, longest first; equal ones in the order of the data

@@ -60,14 +60,14 @@ struct ExampleOptions {
   std::string prompt_column = {}, completion_column = {}, messages_column = {};
   ExampleFormat format = ExampleFormat::Auto;
   ChatTemplate chat_template = ChatTemplate::Auto;
-  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has no roles:
-  // the loss is on all of it.
+  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has
+  // no roles: the loss is on all of it.
   std::string loss_on = "completion";
   // System message of conversations without one; "" for none, nothing for the template's own.
   std::optional<std::string> default_system = std::nullopt;
-  bool add_bos =
-      true;  // text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>)
-  bool add_eos = true;  // text, Alpaca and Plain: the tokenizer's eos behind the text or the answer
+  // Of text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>), and its eos
+  // behind the text or the answer.
+  bool add_bos = true, add_eos = true;
   OnError on_error = OnError::Stop;  // Skip: bad records are counted and left out
 };
 

@@ -22,8 +22,7 @@ struct Record {
   bool is_end = true;
 };
 
-// A record that can not be used. The reader that throws it stands behind that record: next() may be called
-// again.
+// A record that can not be used. The reader that throws it stands behind that record: next() may be called again.
 class RecordError : public Error {
  public:
   RecordError(SkipReason reason, const std::string& message) : Error(message), reason_(reason) {}

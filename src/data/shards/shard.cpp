@@ -101,8 +101,7 @@ Trailer check_trailer(std::span<const std::byte> bytes, const std::string& name,
   const bool sane = trailer.tokens <= limit && trailer.documents <= limit;
   require(sane && Layout(trailer, width).trailer == offset,
           "[shard] {}: size mismatch: {} tokens of {} bytes and {} documents{} (trailer at byte offset {}) "
-          "do not "
-          "make {} bytes",
+          "do not make {} bytes",
           name, trailer.tokens, width, trailer.documents, trailer.has_mask != 0 ? " with a mask" : "", offset,
           size);
   return trailer;
@@ -116,8 +115,7 @@ void check_index(const uint64_t* starts, const Trailer& trailer, const std::stri
     if (starts[i + 1] > starts[i] && starts[i + 1] <= trailer.tokens) continue;
     fail(
         "[shard] {}: document {} reaches from token {} to {} (byte offset {}), expected an end behind its "
-        "start and "
-        "within {} tokens",
+        "start and within {} tokens",
         name, i, starts[i], starts[i + 1], place(i + 1), trailer.tokens);
   }
   require(starts[trailer.documents] == trailer.tokens,

@@ -22,8 +22,7 @@ class TokenSource {
   TokenSource() = default;
   static TokenSource from_ids(std::vector<int32_t> ids, std::string name, int64_t vocab_size);
 
-  // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see
-  // docs/formats.md.
+  // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
   // A shard's documents one after another; its mask says which tokens are targets. A document's first never is one:
@@ -74,8 +73,8 @@ class TokenSource {
     // Of a shard, whose token number `first` is the piece's first.
     int64_t first = 0;
     const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
-    std::span<const uint64_t> document_starts =
-        {};  // whose tokens are no targets; empty where the mask says so
+    // Whose tokens are no targets; empty where the mask says so.
+    std::span<const uint64_t> document_starts = {};
   };
 
   void append(Piece piece);

@@ -20,8 +20,7 @@ struct AddedToken {
   bool special = false;
 };
 
-// Finds added tokens: the leftmost match, of those the longest, without overlaps, as the `tokenizers` library
-// does.
+// Finds added tokens: the leftmost match, of those the longest, without overlaps, as the `tokenizers` library does.
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;

@@ -78,8 +78,8 @@ class BpeModel {
   std::vector<Pair> pairs_;           // open addressing
   int pair_shift_ = 0;
   std::array<int32_t, 256> byte_ids_{};
-  std::vector<uint32_t>
-      byte_pair_ranks_;  // (256 * 256) of the tokens of two single bytes: where every word starts
+  // (256 * 256) of the tokens of two single bytes: where every word starts
+  std::vector<uint32_t> byte_pair_ranks_;
   bool ignore_merges_ = false;
 };
 

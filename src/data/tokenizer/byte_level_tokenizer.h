@@ -13,8 +13,7 @@
 
 namespace octet {
 
-// What a tokenizer's files say, in one form whatever they were: byte-level BPE with words cut by a known
-// pattern.
+// What a tokenizer's files say, in one form whatever they were: byte-level BPE with words cut by a known pattern.
 struct ByteLevelSpec {
   std::string place;                // names the file in errors
   std::vector<std::string> tokens;  // the bytes of each id of the model; empty where there is none

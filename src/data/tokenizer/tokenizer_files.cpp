@@ -233,8 +233,7 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
     if (!bytes)
       fail(
           "[{}] line {} is not a base64 token and its rank; octet reads tiktoken rank files, tokenizer.json, "
-          "and "
-          "vocab.json with merges.txt (not SentencePiece models)",
+          "and vocab.json with merges.txt (not SentencePiece models)",
           path, number);
     if (rank >= spec.tokens.size()) spec.tokens.resize(std::max<size_t>(rank + 1, spec.tokens.size() * 2));
     if (!spec.tokens[rank].empty()) fail("[{}] line {}: rank {} stands there twice", path, number, rank);
@@ -272,8 +271,7 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
   if (!family)
     fail(
         "[{}] has {} ranks; known are 50256 (GPT-2), 128000 (Llama 3) and 151643 (Qwen2.5), and the file "
-        "does not "
-        "say how text is cut",
+        "does not say how text is cut",
         path, ranks);
   apply_family(spec, *family, static_cast<int32_t>(spec.tokens.size()));
   return spec;

@@ -18,8 +18,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxId = (int64_t{1} << 22) - 1;
 
-// Code point of the byte alphabet -> byte, or -1: printable bytes stand for themselves, the others follow
-// U+0100.
+// Code point of the byte alphabet -> byte, or -1: printable bytes stand for themselves, the others follow U+0100.
 std::array<int, 512> make_alphabet() {
   std::array<int, 512> bytes;
   bytes.fill(-1);

@@ -43,8 +43,7 @@ inline Utf8Char decode_utf8(const char* text, size_t size) {
 void append_utf8(std::string& out, uint32_t point);
 
 // Bytes at the start of `text` that are the whole of an ill-formed sequence, counted as Unicode recommends
-// (maximal subpart), so that each becomes one U+FFFD. `incomplete` says that more bytes could still complete
-// it.
+// (maximal subpart), so that each becomes one U+FFFD. `incomplete` says that more bytes could still complete it.
 struct IllFormed {
   size_t length;
   bool incomplete;

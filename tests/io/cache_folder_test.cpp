@@ -1,0 +1,53 @@
+#include "io/cache_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <optional>
+
+namespace octet {
+namespace {
+
+// Sets or removes variables for a test, and puts the earlier values back.
+struct CacheFolder : testing::Test {
+  ~CacheFolder() override {
+    for (const auto& [name, value] : before_) put(name, value);
+  }
+  void set(const std::string& name, const std::optional<std::string>& value) {
+    const char* old = std::getenv(name.c_str());
+    before_.emplace(name, old ? std::optional<std::string>(old) : std::nullopt);
+    put(name, value);
+  }
+
+ private:
+  static void put(const std::string& name, const std::optional<std::string>& value) {
+    value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+  }
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+TEST_F(CacheFolder, XdgComesBeforeHome) {
+  set("HOME", "/home/ada");
+  set("XDG_CACHE_HOME", "/scratch/ada");
+  EXPECT_EQ(user_cache_folder(), "/scratch/ada");
+  EXPECT_EQ(octet_cache_folder(), "/scratch/ada/octet");
+  set("XDG_CACHE_HOME", std::nullopt);
+  EXPECT_EQ(user_cache_folder(), "/home/ada/.cache");
+  EXPECT_EQ(octet_cache_folder(), "/home/ada/.cache/octet");
+}
+
+TEST_F(CacheFolder, AnEmptyVariableIsNotSet) {
+  set("HOME", "/home/ada/");
+  set("XDG_CACHE_HOME", "");
+  EXPECT_EQ(octet_cache_folder(), "/home/ada/.cache/octet");
+  set("HOME", "");
+  EXPECT_EQ(user_cache_folder(), "");
+  EXPECT_EQ(octet_cache_folder(), "");
+  set("HOME", std::nullopt);
+  set("XDG_CACHE_HOME", std::nullopt);
+  EXPECT_EQ(octet_cache_folder(), "");
+}
+
+}  // namespace
+}  // namespace octet
