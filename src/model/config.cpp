@@ -5,18 +5,6 @@
 
 namespace octet {
 
-std::string_view name_of(Family family) {
-  switch (family) {
-    case Family::Gpt2:
-      return "gpt2";
-    case Family::Llama:
-      return "llama";
-    case Family::Qwen2:
-      return "qwen2";
-  }
-  return "?";
-}
-
 AttentionShape ModelConfig::attention() const {
   return {heads, kv_heads, head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))};
 }
@@ -45,7 +33,9 @@ void ModelConfig::validate() const {
   positive("the number of positions", max_positions);
   require(heads % kv_heads == 0, "[model {}] {} heads are not a multiple of {} key/value heads", name, heads,
           kv_heads);
-  require(head_dim % 2 == 0, "[model {}] the head dimension is {}, expected an even number", name, head_dim);
+  require(learned_positions || head_dim % 2 == 0,
+          "[model {}] the head dimension is {}, expected an even number for rotary positions", name,
+          head_dim);
   require(
       vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
           ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 &&

@@ -11,8 +11,7 @@
 
 namespace octet {
 
-enum class Family : uint8_t { Gpt2, Llama, Qwen2 };
-std::string_view name_of(Family family);
+struct FamilySpec;  // model/family.h
 
 // rope_scaling of type "llama3": low frequencies are divided by `factor`, high ones kept, those between blended.
 struct RopeScaling {
@@ -26,7 +25,7 @@ struct RopeScaling {
 // A decoder-only model as data: the families differ in these fields, not in code.
 struct ModelConfig {
   std::string name;
-  Family family = Family::Llama;
+  const FamilySpec* family = nullptr;  // names of tensors and the form of config.json
   int64_t vocab = 0;
   int64_t layers = 0;
   int64_t width = 0;
@@ -44,6 +43,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool out_bias = false;  // of the attention output and of the MLP
   bool tied_head = false;
+  bool scaled_residual_init = false;  // projections into the residual stream start smaller, by their number
   float init_std = 0.02f;
   // The tokens that begin and end a text, where they are known. A model may have several that end one.
   std::optional<int32_t> bos_id;

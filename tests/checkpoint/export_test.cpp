@@ -133,7 +133,7 @@ TEST_F(Export, FindModelSaysWhatItLookedFor) {
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }), HasSubstr("neither config.json"));
   folder.write("config.json", "{\"model_type\": \"mamba\"}");
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }),
-              HasSubstr("\"mamba\", expected gpt2, llama or qwen2"));
+              HasSubstr("\"mamba\", expected one of gpt2, llama, qwen2"));
 }
 
 TEST_F(Export, OfTwoFoldersOfCheckpointsTheBestIsTaken) {
