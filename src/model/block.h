@@ -18,7 +18,8 @@ struct KeepPolicy {
   bool norm_out = true;   // outputs of both norms
   bool act_out = true;    // output of the activation
   bool up_out = true;     // output of the MLP's first product
-  bool attention = true;  // qkv, attention output, log-sum-exp, the residual after attention, norm statistics
+  bool attention = true;  // qkv (before the norm of its heads, too), attention output, log-sum-exp, the residual
+                          // after attention, norm statistics
   explicit KeepPolicy(Checkpointing level)
       : norm_out(level < Checkpointing::Act),
         act_out(level < Checkpointing::Act),
@@ -42,15 +43,18 @@ struct Norm {
 };
 
 // One layer: its parameters and its activations. N tokens, C width, F feed-forward width; H, K, D as in ops.
-//   residual_in  = residual + delta of the layer before          attention_norm -> qkv -> rope -> attention -> out
+//   residual_in  = residual + delta of the layer before          attention_norm -> qkv [-> qk_norm] -> rope -> attention -> out
 //   residual_mid = residual_in + out's result                    mlp_norm -> up -> activation -> down
 struct Block {
   Norm attention_norm, mlp_norm;
+  Norm q_norm, k_norm;  // of heads, where the model has them
   Linear qkv, out, up, down;
 
   Tensor residual_in;                    // (N, C)
   Tensor attention_mean, attention_inv;  // (N) fp32
   Tensor attention_normed;               // (N, C) input of qkv
+  Tensor qk_raw;                         // (N, (H + K) * D) queries and keys before their norm
+  Tensor qk_inv;                         // (N, H + K) fp32
   Tensor qkv_out;                        // (N, (H + 2K) * D) after the rotation
   Tensor attended;                       // (N, H * D) input of out
   Tensor lse;                            // (H, N) fp32

@@ -64,6 +64,10 @@ void Decoder::plan_buffers() {
     Layer& layer = layers_[static_cast<size_t>(l)];
     layer.attention_norm = norm_of(name + "attention.norm");
     layer.mlp_norm = norm_of(name + "mlp.norm");
+    if (config_.qk_norm) {
+      layer.q_norm.gain = find(name + "attention.q_norm.gain");
+      layer.k_norm.gain = find(name + "attention.k_norm.gain");
+    }
     layer.qkv = linear_of(name + "attention.qkv", config_.qkv_bias);
     layer.out = linear_of(name + "attention.out", config_.out_bias);
     layer.up = linear_of(name + "mlp.up", config_.out_bias);
@@ -178,6 +182,10 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
   for (Layer& layer : layers_) {
     norm(layer.attention_norm, normed, residual, added);
     layer.qkv.forward(ops(), qkv, {.dense = normed});
+    if (config_.qk_norm) {
+      ops().qk_norm_forward(qkv, {}, {}, layer.q_norm.gain->weight, layer.k_norm.gain->weight,
+                            config_.norm_epsilon, attention);
+    }
     if (rope_table_) ops().rope_forward(qkv, position, rope_table_, attention);
     ops().attention_decode(attended, layer.cache, qkv, sequence, position, longest, attention);
     layer.out.forward(ops(), delta, {.dense = attended});

@@ -46,6 +46,7 @@ class Decoder {
  private:
   struct Layer {
     Norm attention_norm, mlp_norm;
+    Norm q_norm, k_norm;  // of heads, where the model has them
     Linear qkv, out, up, down;
     KvCache cache;  // (sequences, capacity, K * D)
   };

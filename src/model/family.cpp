@@ -3,7 +3,8 @@
 namespace octet {
 
 std::span<const FamilySpec* const> model_families() {
-  static const FamilySpec* const families[] = {&gpt2_family(), &llama_family(), &qwen2_family()};
+  static const FamilySpec* const families[] = {&gpt2_family(), &llama_family(), &qwen2_family(),
+                                               &qwen3_family(), &mistral_family()};
   return families;
 }
 

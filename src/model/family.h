@@ -59,5 +59,7 @@ const FamilySpec* find_family(std::string_view name);
 const FamilySpec& gpt2_family();
 const FamilySpec& llama_family();
 const FamilySpec& qwen2_family();
+const FamilySpec& qwen3_family();
+const FamilySpec& mistral_family();
 
 }  // namespace octet

@@ -45,6 +45,10 @@ class TableBuilder {
     norm(ours + "attention.norm", theirs + hf_.attention_norm);
     linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
            parts(theirs, hf_.qkv, {q, kv, kv}));
+    if (c_.qk_norm) {
+      gain(ours + "attention.q_norm", theirs + hf_.q_norm, a.head_dim);
+      gain(ours + "attention.k_norm", theirs + hf_.k_norm, a.head_dim);
+    }
     linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
            parts(theirs, {hf_.out}, {c_.width}));
     norm(ours + "mlp.norm", theirs + hf_.mlp_norm);
@@ -88,12 +92,15 @@ class TableBuilder {
   }
 
   void norm(const std::string& name, const std::string& theirs) {
-    table_.push_back(
-        {name + ".gain", {c_.width}, Init::One, 0, false, false, {{theirs + ".weight", 0, c_.width}}});
+    gain(name, theirs, c_.width);
     if (c_.norm == NormKind::LayerNorm) {
       table_.push_back(
           {name + ".bias", {c_.width}, Init::Zero, 0, false, false, {{theirs + ".bias", 0, c_.width}}});
     }
+  }
+
+  void gain(const std::string& name, const std::string& theirs, int64_t width) {
+    table_.push_back({name + ".gain", {width}, Init::One, 0, false, false, {{theirs + ".weight", 0, width}}});
   }
 
   const ModelConfig& c_;

@@ -61,6 +61,10 @@ void Transformer::block_forward(Block& b, Tensor x, Tensor delta, Pass pass) {
   }
   if (all || !keep_.attention) {
     b.qkv.forward(ops(), b.qkv_out, qkv_in);
+    if (config_.qk_norm) {
+      ops().qk_norm_forward(b.qkv_out, b.qk_raw, b.qk_inv, b.q_norm.gain->weight, b.k_norm.gain->weight,
+                            config_.norm_epsilon, attention);
+    }
     if (rope_table_) ops().rope_forward(b.qkv_out, positions_, rope_table_, attention);
     Operand out_in = b.out.input(b.attended, pass.fp8);
     out_in.keep_dense = true;  // attention's backward reads its own output
@@ -154,7 +158,12 @@ void Transformer::block_backward(size_t index, bool first) {
   ops().attention_backward(shared_.dqkv, shared_.dattended, b.qkv_out, b.attended, b.lse, documents_,
                            config_.attention());
   const Operand dqkv = b.qkv.gradient(shared_.dqkv, false);
-  if (rope_table_) {
+  if (config_.qk_norm) {
+    if (rope_table_)
+      ops().rope_backward({.dense = shared_.dqkv}, positions_, rope_table_, config_.attention());
+    ops().qk_norm_backward(dqkv, b.q_norm.gain->gradient, b.k_norm.gain->gradient, b.qk_raw, b.qk_inv,
+                           b.q_norm.gain->weight, b.k_norm.gain->weight, config_.attention());
+  } else if (rope_table_) {
     ops().rope_backward(dqkv, positions_, rope_table_, config_.attention());
   } else if (dqkv.fp8) {
     ops().quantize(dqkv);

@@ -94,6 +94,10 @@ void Transformer::plan_parameters() {
     Block& block = blocks_[static_cast<size_t>(l)];
     block.attention_norm = norm(fmt::format("layers.{}.attention.norm", l));
     block.mlp_norm = norm(fmt::format("layers.{}.mlp.norm", l));
+    if (config_.qk_norm) {
+      block.q_norm.gain = find(fmt::format("layers.{}.attention.q_norm.gain", l));
+      block.k_norm.gain = find(fmt::format("layers.{}.attention.k_norm.gain", l));
+    }
     place(block.qkv, l, "attention.qkv", a.qkv_width(), config_.width, config_.qkv_bias);
     place(block.out, l, "attention.out", config_.width, a.out_width(), config_.out_bias);
     place(block.up, l, "mlp.up", config_.up_width(), config_.width, config_.out_bias);
@@ -158,6 +162,12 @@ void Transformer::plan_activations() {
       {&Block::up_out, "mlp.up", dense, {n, config_.up_width()}, keep_.up_out},
       {&Block::act_out, "mlp.act", dense, {n, config_.ffn}, keep_.act_out},
   };
+  if (config_.qk_norm && shape_.training) {
+    const int64_t heads = a.heads + a.kv_heads;
+    entries.push_back(
+        {&Block::qk_raw, "attention.qk_raw", dense, {n, heads * a.head_dim}, keep_.attention});
+    entries.push_back({&Block::qk_inv, "attention.qk_inv", DType::F32, {n, heads}, keep_.attention});
+  }
   if (layer_norm) {
     entries.push_back({&Block::attention_mean, "attention.mean", DType::F32, {n}, keep_.attention});
     entries.push_back({&Block::mlp_mean, "mlp.mean", DType::F32, {n}, keep_.attention});

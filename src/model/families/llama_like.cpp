@@ -66,6 +66,13 @@ void read_llama_like(const HfFields& f, ModelConfig& c, const LlamaLikeDefaults&
   c.tied_head = f.boolean("tie_word_embeddings", false);
 }
 
+void refuse_partial_window(const HfFields& f) {
+  f.refuse_unless(
+      !f.boolean("use_sliding_window", false),
+      "\"use_sliding_window\" is true: only some layers would have a window, which octet does not "
+      "compute; expected false");
+}
+
 HfJson write_llama_like(const ModelConfig& c) {
   HfJson fields = {{"vocab_size", c.vocab},
                    {"hidden_size", c.width},

@@ -7,9 +7,7 @@ namespace {
 
 void read(const HfFields& f, ModelConfig& c) {
   read_llama_like(f, c, {.max_positions = 32768, .kv_heads = 32});
-  f.refuse_unless(
-      !f.boolean("use_sliding_window", false),
-      "use_sliding_window is true: octet does not compute a window in some layers and none in others");
+  refuse_partial_window(f);
 }
 
 HfJson write(const ModelConfig& c) {
