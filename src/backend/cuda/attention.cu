@@ -63,7 +63,10 @@ AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const 
           documents.count, documents.starts.numel(), name_of(documents.starts.dtype));
   require(qkv.rows() <= INT32_MAX && documents.max_length <= qkv.rows(),
           "[cuda] {}: a longest document of {} in {} tokens", op, documents.max_length, qkv.rows());
-  return {.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
+  AttentionCase attention{.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
+  // A window that hides nothing is none, so that one plan serves both.
+  if (shape.window >= documents.max_length) attention.shape.window = 0;
+  return attention;
 }
 
 void check_like(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t rows,
@@ -73,10 +76,13 @@ void check_like(const char* op, const char* what, const Tensor& tensor, DType dt
           tensor.shape.to_string(), name_of(dtype), rows, cols);
 }
 
-// Two products forward and five backward, half of each masked (as if every document had the longest's length).
+// Two products forward and five backward, half of each masked (as if every document had the longest's length). Of a window
+// all is seen, but for its beginning.
 OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attention) {
-  const auto product = static_cast<double>(attention.tokens * attention.documents.max_length) *
-                       static_cast<double>(attention.shape.out_width());
+  const int64_t longest = attention.documents.max_length, window = attention.shape.window;
+  const auto product =
+      static_cast<double>(attention.tokens * (window > 0 ? std::min(longest, 2 * window) : longest)) *
+      static_cast<double>(attention.shape.out_width());
   return {.kind = kind, .op = op, .flops = (kind == OpKind::AttentionForward ? 2 : 5) * product};
 }
 
