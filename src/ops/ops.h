@@ -43,6 +43,11 @@ struct AttentionShape {
   int64_t first_key(int64_t position) const {
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
+  // A document of `length` tokens has length * span / 2 scores: the length itself where no window shortens it.
+  double span(int64_t length) const {
+    const auto l = static_cast<double>(length), w = static_cast<double>(window);
+    return window > 0 && window < length ? 2 * w - w * w / l : l;
+  }
 };
 
 // The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]).

@@ -76,13 +76,10 @@ void check_like(const char* op, const char* what, const Tensor& tensor, DType dt
           tensor.shape.to_string(), name_of(dtype), rows, cols);
 }
 
-// Two products forward and five backward, half of each masked (as if every document had the longest's length). Of a window
-// all is seen, but for its beginning.
+// Two products forward and five backward, half of each masked (as if every document had the longest's length).
 OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attention) {
-  const int64_t longest = attention.documents.max_length, window = attention.shape.window;
-  const auto product =
-      static_cast<double>(attention.tokens * (window > 0 ? std::min(longest, 2 * window) : longest)) *
-      static_cast<double>(attention.shape.out_width());
+  const auto product = static_cast<double>(attention.tokens * attention.shape.out_width()) *
+                       attention.shape.span(attention.documents.max_length);
   return {.kind = kind, .op = op, .flops = (kind == OpKind::AttentionForward ? 2 : 5) * product};
 }
 

@@ -23,6 +23,11 @@ struct FlashShape {
   __device__ __forceinline__ int first_key(int query, int start) const {
     return max(start, query - window + 1);
   }
+  // Kernels without a window are compiled apart: the test costs registers that they have not got.
+  template <bool windowed>
+  __device__ __forceinline__ bool hides(int key, int query) const {
+    return key > query || (windowed && query - key >= window);
+  }
 
   __device__ __forceinline__ int64_t key_column(int kv_head) const {
     return static_cast<int64_t>(heads + kv_head) * depth;

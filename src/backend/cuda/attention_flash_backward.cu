@@ -17,7 +17,7 @@ struct QueryTraits {
   static constexpr int kBytes = (2 * kTileRows + 4 * kKeys) * Width * static_cast<int>(sizeof(Bf16));
 };
 
-template <int Width>
+template <int Width, bool windowed>
 __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape shape,
                                                                   const AttentionTile* tiles, Bf16* dqkv,
                                                                   const Bf16* dout, const Bf16* qkv,
@@ -50,7 +50,7 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
                               valid, shape.depth);
   load_tile<kTileRows, Width>(do_tile, dout + first_token * shape.out_stride + head_column, shape.out_stride,
                               valid, shape.depth);
-  const int first_step = shape.first_key(first, 0) / kKeys;
+  const int first_step = windowed ? shape.first_key(first, 0) / kKeys : 0;
   load_keys(first_step);
 
   const int m0 = warp_id() * 16, g = lane_id() >> 2, t = lane_id() & 3;
@@ -81,7 +81,8 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
     clear(dp);
     product_abt<Width>(s, q_tile, m0, k_tiles + stage);
     product_abt<Width>(dp, do_tile, m0, v_tiles + stage);
-    const bool edge = (step + 1) * kKeys > first + m0 + 1 || first + m0 + 16 - step * kKeys > shape.window;
+    const bool edge =
+        (step + 1) * kKeys > first + m0 + 1 || (windowed && first + m0 + 16 - step * kKeys > shape.window);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
@@ -95,7 +96,7 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int key = step * kKeys + 8 * j + 2 * t + e % 2, query = first + m0 + g + 8 * (e / 2);
-          if (key > query || query - key >= shape.window) s[0][j][e] = 0.0f;
+          if (shape.hides<windowed>(key, query)) s[0][j][e] = 0.0f;
         }
       }
     }
@@ -124,7 +125,7 @@ struct KeyTraits {
       (2 * kTileRows + 4 * kQueries) * Width * static_cast<int>(sizeof(Bf16)) + 4 * kQueries * 4;
 };
 
-template <int Width>
+template <int Width, bool windowed>
 __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape, const AttentionTile* tiles,
                                                                 Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
                                                                 const float* lse, const float* delta) {
@@ -147,8 +148,9 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
 
   // Queries from the first key to the last whose window has a key of the tile, in steps of kQueries, for each head of
   // the group in turn.
-  const int seen_by =
-      tile.length - first - kTileRows < shape.window ? tile.length - first : kTileRows - 1 + shape.window;
+  const int seen_by = windowed && tile.length - first - kTileRows >= shape.window
+                          ? kTileRows - 1 + shape.window
+                          : tile.length - first;
   const int steps_each = (seen_by + kQueries - 1) / kQueries;
   const int steps = steps_each * shape.group;
   const auto load_queries = [&](int step) {
@@ -196,7 +198,7 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
     product_abt<Width>(p, k_tile, m0, q_tile);
     product_abt<Width>(ds, v_tile, m0, do_tile);
     const int begin = first + step % steps_each * kQueries;
-    const bool edge = begin < first + m0 + 15 || begin + kQueries - first - m0 > shape.window;
+    const bool edge = begin < first + m0 + 15 || (windowed && begin + kQueries - first - m0 > shape.window);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const float2 columns = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
@@ -211,7 +213,7 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int key = first + m0 + g + 8 * (e / 2), query = begin + 8 * j + 2 * t + e % 2;
-          if (key > query || query - key >= shape.window) p[0][j][e] = 0.0f;
+          if (shape.hides<windowed>(key, query)) p[0][j][e] = 0.0f;
         }
       }
     }
@@ -258,8 +260,11 @@ void launch_backward(CudaOps& ops, const AttentionCase& attention, const Attenti
         static_cast<const Bf16*>(call.qkv), call.lse, delta);
     check_launch(op);
   };
-  launch(key_kernel<Width>, bound * attention.shape.kv_heads, KeyTraits<Width>::kBytes);
-  launch(query_kernel<Width>, bound * attention.shape.heads, QueryTraits<Width>::kBytes);
+  const bool windowed = attention.shape.window > 0;
+  launch(windowed ? key_kernel<Width, true> : key_kernel<Width, false>, bound * attention.shape.kv_heads,
+         KeyTraits<Width>::kBytes);
+  launch(windowed ? query_kernel<Width, true> : query_kernel<Width, false>, bound * attention.shape.heads,
+         QueryTraits<Width>::kBytes);
 }
 
 }  // namespace

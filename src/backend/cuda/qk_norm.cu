@@ -183,8 +183,8 @@ void with_slots(int64_t depth, const Function& fn) {
 
 }  // namespace
 
-void CudaBackend::qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k,
-                                  float epsilon, const AttentionShape& shape) {
+void CudaOps::qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k, float epsilon,
+                              const AttentionShape& shape) {
   constexpr const char* op = "qk_norm_forward";
   const OpScope scope(profiler_, OpKind::Norm, op, 2 * bytes_of(qkv) + bytes_of(raw));
   check_heads(op, qkv, raw, inv, gain_q, gain_k, shape);
@@ -202,8 +202,8 @@ void CudaBackend::qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gai
   check_launch(op);
 }
 
-void CudaBackend::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw,
-                                   Tensor inv, Tensor gain_q, Tensor gain_k, const AttentionShape& shape) {
+void CudaOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
+                               Tensor gain_q, Tensor gain_k, const AttentionShape& shape) {
   constexpr const char* op = "qk_norm_backward";
   const OpScope scope(profiler_, OpKind::Norm, op, 2 * bytes_of(dqkv.dense) + bytes_of(raw));
   const Tensor& dense = dqkv.dense;
