@@ -5,7 +5,7 @@ Each file holds the weights, one batch, and what the reference makes of them: lo
 and gradient norms of five AdamW steps. tests/golden/README.md describes the contents.
 
 The reference runs in float64 from start to end. Transformers forces float32 in three places (RMSNorm, the softmax of
-Llama and Qwen2, the rotary tables); DoublePrecision below lifts those to float64 while running the library's own code,
+Llama and its followers, the rotary tables); DoublePrecision below lifts those to float64 while running the library's own code,
 so the stored values are exact to float32 rounding and a test's tolerance measures only the program under test.
 
     make_goldens.py [--out tests/golden/models]       write the files, print fp32-vs-fp64 differences
@@ -40,7 +40,7 @@ OPTIMIZER = {
 }
 CHECK_TOLERANCE = 1e-6  # --check: ||a-b||/||b||; other library versions and CPUs differ only by float32 rounding
 
-GATED = {  # what Llama and Qwen2 share
+GATED = {  # what Llama and those that follow it share
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -66,6 +66,22 @@ QWEN2 = GATED | {
     # Adam magnifies. 1000 differs from the default as well and keeps five steps reproducible in float32.
     "rope_theta": 1000.0,
     "use_sliding_window": False,
+}
+# Heads are wider than hidden_size / num_attention_heads. rope_theta as for Qwen2.
+QWEN3 = GATED | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 12,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000.0,
+    "use_sliding_window": False,
+}
+MISTRAL = GATED | {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000.0,
 }
 # Spelled as published config.json files are (rope_theta and rope_scaling at the top level).
 CONFIGS = {
@@ -103,6 +119,8 @@ CONFIGS = {
     },
     "qwen2_tied": QWEN2 | {"vocab_size": 101, "tie_word_embeddings": True},
     "qwen2_untied": QWEN2 | {"vocab_size": 97, "tie_word_embeddings": False},
+    "qwen3_tied": QWEN3 | {"vocab_size": 101, "tie_word_embeddings": True},
+    "mistral_window": MISTRAL | {"vocab_size": 97, "sliding_window": 5, "tie_word_embeddings": False},
 }
 
 
@@ -240,6 +258,16 @@ def check_rope_regimes(config: dict, exact: dict, weights: dict, tokens: np.ndar
     print(f"  rope: {list(zip(np.round(wavelengths, 1).tolist(), regimes))}; without scaling logits move by {moved:.2f}")
 
 
+def check_window(config: dict, exact: dict, weights: dict, tokens: np.ndarray, targets: np.ndarray) -> None:
+    """The windowed file is worth something only if the window moves the logits, from its first token outside on."""
+    plain = reference64(config | {"sliding_window": None}, weights, tokens, targets)["logits"]
+    window = config["sliding_window"]
+    assert relative_error(plain[:, :window], exact["logits"][:, :window]) < 1e-12
+    moved = relative_error(plain[:, window], exact["logits"][:, window])
+    assert moved > 1e-2, moved
+    print(f"  window {window}: without it the logits of position {window} move by {moved:.2f}, earlier ones not at all")
+
+
 def make_golden(name: str, config: dict) -> tuple[dict, dict]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     model, hf_config = build_model(config, torch.float32)
@@ -252,6 +280,9 @@ def make_golden(name: str, config: dict) -> tuple[dict, dict]:
     report_fp32(name, exact, single)
     if "rope_scaling" in config:
         check_rope_regimes(config, exact, weights, tokens, targets)
+
+    if config.get("sliding_window"):
+        check_window(config, exact, weights, tokens, targets)
 
     tensors = {"tokens": tokens, "targets": targets}
     tensors |= {"weights." + n: w for n, w in weights.items()}
@@ -299,12 +330,14 @@ def main() -> int:
     default_out = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/models"
     parser.add_argument("--out", type=pathlib.Path, default=default_out)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--models", nargs="+", choices=CONFIGS, default=list(CONFIGS), metavar="NAME")
     args = parser.parse_args()
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     faults = []
-    for name, config in CONFIGS.items():
+    for name in args.models:
+        config = CONFIGS[name]
         tensors, metadata = make_golden(name, config)
         path = args.out / f"{name}.safetensors"
         if args.check:

@@ -50,10 +50,7 @@ EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, co
 RunShape shape_for(const Options& options, const ModelFolder& model) {
   int64_t length = options.max_seq_length;
   if (length == 0) length = std::min<int64_t>(model.config.max_positions, 1024);
-  if (length > model.config.max_positions) {
-    fail_config("--max_seq_length {} is more than the {} positions of the model", length,
-                model.config.max_positions);
-  }
+  check_sequence_length(model.config, "--max_seq_length", length);
   return {.rows = options.batch_size, .length = length, .training = false};
 }
 

@@ -127,7 +127,7 @@ class GenerateRun {
     for (const std::vector<int32_t>& prompt : prompts_)
       longest = std::max<int64_t>(longest, std::ssize(prompt));
     const int64_t limit = model_.config.max_positions;
-    if (longest > limit) fail_config("a prompt has {} tokens, the model {} positions", longest, limit);
+    check_sequence_length(model_.config, "a prompt's length", longest);
     const int64_t added = options_.print_logits ? 0 : options_.max_new_tokens;
     // The last token is given, not read.
     const int64_t capacity = std::min(longest + std::max<int64_t>(added - 1, 0), limit);

@@ -132,7 +132,7 @@ Command plot_command() {
   builder.line.about = "Draws the loss, learning rate and throughput of runs from their metrics.jsonl.";
   builder.words(&Options::runs,
                 {.name = "RUN", .what = "run", .help = "Folder of a run, or its metrics.jsonl."});
-  builder.keys.add("output", &Options::output, "Also write a picture. The name must end in .svg or .png.")
+  builder.keys.add("output", &Options::output, "Also write a picture. The name must end in .svg.")
       .value("FILE")
       .short_flag('o');
   builder.check(check);

@@ -29,7 +29,7 @@ int run(const Options& options) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
   choose_tokenizer(config,
-                   config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
+                   config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(config.tokenizer);
   const PreparedFolder prepared = prepare_with_progress(config,
                                                         {.examples = train_examples(config),

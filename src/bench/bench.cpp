@@ -67,8 +67,8 @@ double model_flops(const Transformer& model) {
   for (const Linear* linear : model.linears()) {
     matrices += static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
   }
-  return 6 * matrices * n +
-         6 * static_cast<double>(c.layers * c.attention().out_width() * model.shape().length) * n;
+  return 6 * matrices * n + 6 * static_cast<double>(c.layers * c.attention().out_width()) *
+                                c.attention().span(model.shape().length) * n;
 }
 
 std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds) {

@@ -104,6 +104,17 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   return model;
 }
 
+// In any format: weights that octet cannot read are an error, and not a start from random ones.
+bool holds_any_weights(Env& env, const std::string& folder) {
+  for (const std::string& file : env.list(folder)) {
+    for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt",
+                               ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"}) {
+      if (file.ends_with(ending)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string tokenizer_of(const Checkpoint& checkpoint) {
@@ -193,6 +204,24 @@ ModelFolder find_model(const std::string& name, bool best) {
   }
   if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
   model.config = read_hf_config(model.folder);
+  return model;
+}
+
+ModelFolder find_start(const std::string& name) {
+  Env& env = posix_env();
+  if (name.ends_with(".json") && env.exists(name) && !env.is_directory(name)) {
+    ModelFolder model;
+    model.folder = std::filesystem::absolute(name).parent_path().string();
+    model.source = name;
+    model.has_weights = false;
+    if (holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
+    model.config = model_config_from_hf(env.read_text(name), name);
+    return model;
+  }
+  const bool is_here =
+      env.is_directory(name);  // what is downloaded has the weights that octet reads, or none
+  ModelFolder model = find_model(name);
+  if (is_here && !model.checkpoint && !holds_any_weights(env, model.folder)) model.has_weights = false;
   return model;
 }
 

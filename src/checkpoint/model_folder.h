@@ -17,7 +17,8 @@ struct ModelFolder {
   std::optional<Checkpoint> checkpoint;  // where it is one
   std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
   std::string tokenizer;  // for make_tokenizer, a checkpoint's own copy first; empty: not known
-  ModelConfig config;     // with the ids that end a text, where folder or tokenizer know them
+  bool has_weights = true;
+  ModelConfig config;  // with the ids that end a text, where folder or tokenizer know them
 };
 
 // The folder itself where there is one. Otherwise `name` may be a hub id (org/name, or gpt2 and its sizes), whose files
@@ -28,6 +29,10 @@ std::string local_model_folder(const std::string& name);
 // several checkpoints the latest is taken, or the best with `best`. Checksums of what is read are verified. ConfigError
 // that says what was looked for where the name leads to no model, Error where the model is broken.
 ModelFolder find_model(const std::string& name, bool best = false);
+
+// The same for the start of a run, where the weights may be missing: `name` may also be a folder here with config.json and
+// no weights in any format, or a .json file.
+ModelFolder find_start(const std::string& name);
 
 // The checkpoint's copy of its tokenizer or, where it has none, what the run used; empty: not known.
 std::string tokenizer_of(const Checkpoint& checkpoint);

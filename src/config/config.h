@@ -19,6 +19,7 @@ namespace octet {
 // Everything a training run is told. A member is named as its key; config_keys.cpp holds the table that gives
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
+  enum class TieWordEmbeddings { Auto, Yes, No };
   enum class DataOrder { Shuffled, Random, Sequential };
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
@@ -39,6 +40,10 @@ struct TrainConfig {
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
   std::string model_name_or_path;  // a Hugging Face folder
+  // Over the model's own, for a start from random weights. 0: not given; all are filled in where one is.
+  int64_t hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0;
+  int64_t head_dim = 0, intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
+  TieWordEmbeddings tie_word_embeddings = TieWordEmbeddings::Auto;
 
   // Data
   std::string dataset;  // "" is resolved to "demo", the built-in stories
@@ -52,7 +57,8 @@ struct TrainConfig {
   OnError on_error = OnError::Stop;
   int64_t max_samples = 0;  // 0: all
   std::string tokenizer = "bytes";
-  int64_t max_seq_length = 0;  // 0 is resolved: 128 in the demo, else 1024
+  int64_t max_seq_length =
+      0;  // 0 is resolved: 128 in the demo, else 1024; never more than the model's positions
   Packing packing = Packing::Auto;
   DataOrder data_order = DataOrder::Shuffled;  // Random in the demo
   double eval_split = 0.05;

@@ -10,11 +10,34 @@ constexpr double kMaxCount = 1e12;  // of steps and the like: room to multiply i
 void add_model_and_data(KeyTable<C>& keys) {
   keys.group("Model");
   keys.add("model_preset", &C::model_preset,
-           "Built-in architecture, trained from random weights, such as llama-tiny.")
+           "Built-in architecture, trained from random weights, such as llama-tiny. Or a family (llama, qwen2, "
+           "qwen3, mistral): then hidden_size, num_hidden_layers, num_attention_heads and vocab_size must be set.")
       .note("llama-tiny, unless model_name_or_path is set");
   keys.add("model_name_or_path", &C::model_name_or_path,
-           "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5), a hub id such as "
-           "org/name, a checkpoint or a run.");
+           "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a hub id "
+           "such as org/name, a checkpoint or a run. A config.json without weights sets the architecture; training "
+           "then starts from random weights.");
+  const auto size = [&](const char* name, int64_t C::*member, const char* help, const char* note) {
+    keys.add(name, member, help).at_least(0).at_most(1 << 26).note(note);
+  };
+  size("hidden_size", &C::hidden_size, "Width of the model. Size keys need a start from random weights.",
+       "the model's own");
+  size("num_hidden_layers", &C::num_hidden_layers, "Number of layers.", "the model's own");
+  size("num_attention_heads", &C::num_attention_heads, "Number of query heads.", "the model's own");
+  size("num_key_value_heads", &C::num_key_value_heads, "Number of key/value heads, which query heads share.",
+       "the model's own; num_attention_heads if the model has one per query head");
+  size("head_dim", &C::head_dim, "Width of a head.",
+       "hidden_size / num_attention_heads, unless the model has another");
+  size("intermediate_size", &C::intermediate_size, "Inner width of the MLP.",
+       "the model's own; if hidden_size is set, 4 x hidden_size for gpt2 and 8/3 x hidden_size, rounded up to a "
+       "multiple of 128, for others");
+  size("vocab_size", &C::vocab_size, "Number of token ids. The tokenizer must not have more.",
+       "the model's own");
+  size("max_position_embeddings", &C::max_position_embeddings, "Longest sequence that the model is made for.",
+       "the model's own");
+  keys.add("tie_word_embeddings", &C::tie_word_embeddings, {"auto", "true", "false"},
+           "Whether the head shares the weights of the embedding. auto: as in the model.")
+      .bools("true", "false");
 
   keys.group("Data");
   keys.add("dataset", &C::dataset,
@@ -82,7 +105,7 @@ void add_model_and_data(KeyTable<C>& keys) {
       .alias("max_length")
       .alias("block_size")
       .alias("seq_len")
-      .note("128 in the demo, else 1024");
+      .note("128 in the demo, else 1024; at most the model's positions");
   keys.add("packing", &C::packing, {"auto", "best_fit", "none", "stream"},
            "How documents fill sequences. best_fit: whole documents packed together, without attention "
            "between them. none: one document per sequence, padded. stream: all documents as one text, cut "

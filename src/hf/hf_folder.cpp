@@ -5,6 +5,8 @@
 #include <set>
 #include <sstream>
 
+#include "model/family.h"
+
 namespace octet {
 namespace {
 
@@ -185,7 +187,12 @@ bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
 
 HfFiles::HfFiles(const std::string& folder)
     : folder_(folder), files_(SafetensorsFolder::open(posix_env(), folder)) {
-  if (!files_.find("transformer.wte.weight") && files_.find("wte.weight")) dropped_prefix_ = "transformer.";
+  for (const FamilySpec* family : model_families()) {
+    const std::string embedding = family->tensors.embedding + ".weight";
+    const std::string_view prefix =
+        std::string_view(family->tensors.embedding).substr(0, embedding.find('.') + 1);
+    if (!files_.find(embedding) && files_.find(embedding.substr(prefix.size()))) dropped_prefix_ = prefix;
+  }
 }
 
 std::string_view HfFiles::stored_name(std::string_view name) const {

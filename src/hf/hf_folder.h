@@ -38,8 +38,8 @@ class HfWeights {
   std::string prefix_;
 };
 
-// The files of a Hugging Face folder, by the names of the parameter table: GPT-2 folders made by the bare model have
-// no "transformer." before theirs.
+// The files of a Hugging Face folder, by the names of the parameter table: folders made by the bare model have no
+// "transformer." or "model." before theirs.
 class HfFiles {
  public:
   explicit HfFiles(const std::string& folder);

@@ -2,6 +2,13 @@
 
 namespace octet {
 
+void AttentionPart::find_norms(ParameterSet& parameters, const std::string& name, const ModelConfig& config) {
+  norm = Norm::find(parameters, name + "attention.norm", config);
+  if (!config.qk_norm) return;
+  q_norm.gain = &parameters[name + "attention.q_norm.gain"];
+  k_norm.gain = &parameters[name + "attention.k_norm.gain"];
+}
+
 std::vector<LinearEntry<AttentionPart>> AttentionPart::linears(const ModelConfig& config, KeepPolicy keep) {
   const AttentionShape shape = config.attention();
   return {
@@ -27,6 +34,12 @@ std::vector<ActivationEntry<AttentionPart>> AttentionPart::activations(const Mod
       {&Activations::attended, "attention.out", dense, {n, shape.out_width()}, keep.attention},
       {&Activations::lse, "attention.lse", DType::F32, {shape.heads, n}, keep.attention},
   };
+  if (config.qk_norm) {
+    const int64_t heads = shape.heads + shape.kv_heads;
+    entries.push_back(
+        {&Activations::qk_raw, "attention.qk_raw", dense, {n, heads * shape.head_dim}, keep.attention});
+    entries.push_back({&Activations::qk_inv, "attention.qk_inv", DType::F32, {n, heads}, keep.attention});
+  }
   if (config.norm == NormKind::LayerNorm)
     entries.push_back({&Activations::mean, "attention.mean", DType::F32, {n}, keep.attention});
   return entries;
@@ -41,6 +54,10 @@ void AttentionPart::forward(const LayerPass& pass, const Activations& a, Tensor 
   if (!all && pass.keep.attention) return;
 
   qkv.forward(pass.ops, a.qkv, qkv_in);
+  if (pass.config.qk_norm) {
+    pass.ops.qk_norm_forward(a.qkv, a.qk_raw, a.qk_inv, q_norm.gain->weight, k_norm.gain->weight,
+                             pass.config.norm_epsilon, shape);
+  }
   if (pass.rope_table) pass.ops.rope_forward(a.qkv, pass.positions, pass.rope_table, shape);
   Operand out_in = out.input(a.attended, pass.fp8);
   if (cache) {
@@ -61,7 +78,12 @@ void AttentionPart::backward(const LayerPass& pass, const Activations& a, const 
   pass.ops.attention_backward(gradients.dqkv, gradients.dattended, a.qkv, a.attended, a.lse, pass.documents,
                               shape);
   const Operand dqkv = qkv.gradient(gradients.dqkv, false);
-  if (pass.rope_table) {
+  if (pass.config.qk_norm) {
+    if (pass.rope_table)
+      pass.ops.rope_backward({.dense = gradients.dqkv}, pass.positions, pass.rope_table, shape);
+    pass.ops.qk_norm_backward(dqkv, q_norm.gain->gradient, k_norm.gain->gradient, a.qk_raw, a.qk_inv,
+                              q_norm.gain->weight, k_norm.gain->weight, shape);
+  } else if (pass.rope_table) {
     pass.ops.rope_backward(dqkv, pass.positions, pass.rope_table, shape);
   } else if (dqkv.fp8) {
     pass.ops.quantize(dqkv);

@@ -6,20 +6,26 @@
 
 namespace octet {
 
-// The first half of a layer: residual = x + delta, then norm -> qkv -> rope -> attention -> out, whose result is what
-// the MLP part adds to the residual. N tokens, C width; H, K, D as in ops.
+// The first half of a layer: residual = x + delta, then norm -> qkv [-> norm of heads] -> rope -> attention -> out,
+// whose result is what the MLP part adds to the residual. N tokens, C width; H, K, D as in ops.
 struct AttentionPart {
   struct Activations {
     Tensor residual;   // (N, C)
     Tensor mean, inv;  // (N) fp32
     Tensor normed;     // (N, C) input of qkv
+    Tensor qk_raw;     // (N, (H + K) * D) queries and keys before their norm, where the model has one
+    Tensor qk_inv;     // (N, H + K) fp32
     Tensor qkv;        // (N, (H + 2K) * D) after the rotation
     Tensor attended;   // (N, H * D) input of out
     Tensor lse;        // (H, N) fp32
   };
 
   Norm norm;
+  Norm q_norm, k_norm;  // of heads, where the model has them
   Linear qkv, out;
+
+  // The norms of layer `name` ("layers.3.") of a model.
+  void find_norms(ParameterSet& parameters, const std::string& name, const ModelConfig& config);
 
   static std::vector<LinearEntry<AttentionPart>> linears(const ModelConfig& config, KeepPolicy keep);
   // All but the residual, which is planned with the residual stream.

@@ -5,20 +5,9 @@
 
 namespace octet {
 
-std::string_view name_of(Family family) {
-  switch (family) {
-    case Family::Gpt2:
-      return "gpt2";
-    case Family::Llama:
-      return "llama";
-    case Family::Qwen2:
-      return "qwen2";
-  }
-  return "?";
-}
-
 AttentionShape ModelConfig::attention() const {
-  return {heads, kv_heads, head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))};
+  return {heads, kv_heads, head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
+          window};
 }
 
 int64_t ModelConfig::parameter_count() const {
@@ -26,6 +15,7 @@ int64_t ModelConfig::parameter_count() const {
   const int64_t norm_size = norm == NormKind::LayerNorm ? 2 * width : width;
   int64_t block = qkv * width + width * out + up_width() * width + width * ffn + 2 * norm_size;
   if (qkv_bias) block += qkv;
+  if (qk_norm) block += 2 * head_dim;
   if (out_bias) block += width + up_width() + width;
   return vocab * width * (tied_head ? 1 : 2) + (learned_positions ? max_positions * width : 0) +
          layers * block + norm_size;
@@ -45,7 +35,9 @@ void ModelConfig::validate() const {
   positive("the number of positions", max_positions);
   require(heads % kv_heads == 0, "[model {}] {} heads are not a multiple of {} key/value heads", name, heads,
           kv_heads);
-  require(head_dim % 2 == 0, "[model {}] the head dimension is {}, expected an even number", name, head_dim);
+  require(learned_positions || head_dim % 2 == 0,
+          "[model {}] the head dimension is {}, expected an even number for rotary positions", name,
+          head_dim);
   require(
       vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
           ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 &&
@@ -53,7 +45,28 @@ void ModelConfig::validate() const {
       "[model {}] a dimension is absurdly large: vocabulary {}, {} layers, width {}, ffn {}, {} heads of {}, "
       "{} positions",
       name, vocab, layers, width, ffn, heads, head_dim, max_positions);
+  require(window >= 0, "[model {}] the sliding window is {}, expected 0 (none) or more", name, window);
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
+}
+
+void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length) {
+  if (length <= config.max_positions) return;
+  if (config.learned_positions) {
+    fail_config(
+        "{} {} is more than the {} positions of model {}, which learned a vector for each of them; a model "
+        "that starts from random weights may have more: max_position_embeddings {}",
+        key, length, config.max_positions, config.name, length);
+  }
+  const std::string scaling = config.rope_scaling ? fmt::format("rope_scaling of type llama3 with factor {}",
+                                                                config.rope_scaling->factor)
+                                                  : "no rope_scaling";
+  fail_config(
+      "{} {} is more than the {} positions (max_position_embeddings) of model {} ({}): it was never trained "
+      "on "
+      "later positions. config.json may give it more, with the rope_scaling that they need; a model that "
+      "starts "
+      "from random weights may have more: max_position_embeddings {}",
+      key, length, config.max_positions, config.name, scaling, length);
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

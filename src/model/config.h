@@ -11,8 +11,7 @@
 
 namespace octet {
 
-enum class Family : uint8_t { Gpt2, Llama, Qwen2 };
-std::string_view name_of(Family family);
+struct FamilySpec;  // model/family.h
 
 // rope_scaling of type "llama3": low frequencies are divided by `factor`, high ones kept, those between blended.
 struct RopeScaling {
@@ -26,7 +25,7 @@ struct RopeScaling {
 // A decoder-only model as data: the families differ in these fields, not in code.
 struct ModelConfig {
   std::string name;
-  Family family = Family::Llama;
+  const FamilySpec* family = nullptr;  // names of tensors and the form of config.json
   int64_t vocab = 0;
   int64_t layers = 0;
   int64_t width = 0;
@@ -41,9 +40,12 @@ struct ModelConfig {
   bool learned_positions = false;  // GPT-2's table; otherwise rotary
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
+  int64_t window = 0;    // tokens that a query sees, itself counted; 0: all before it
+  bool qk_norm = false;  // RMSNorm of every query and key head, before the rotation
   bool qkv_bias = false;
   bool out_bias = false;  // of the attention output and of the MLP
   bool tied_head = false;
+  bool scaled_residual_init = false;  // projections into the residual stream start smaller, by their number
   float init_std = 0.02f;
   // The tokens that begin and end a text, where they are known. A model may have several that end one.
   std::optional<int32_t> bos_id;
@@ -66,6 +68,23 @@ struct ModelConfig {
 // A preset by name ("gpt2", "llama-3.2-1b", "qwen2.5-14b", "llama-tiny"); ConfigError with the nearest otherwise.
 ModelConfig model_preset(std::string_view name);
 std::vector<std::string> model_preset_names();
+
+// Sizes given over those of a preset, a family or a config.json; 0 or absent: not given.
+struct ModelSizes {
+  int64_t vocab = 0, layers = 0, width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, max_positions = 0;
+  std::optional<bool> tied_head;
+  bool operator==(const ModelSizes&) const = default;
+};
+// The base with these sizes. What followed from another size in the base follows from the given one: key/value heads
+// from heads, head_dim from width and heads, and the MLP's width from a given width as the family has it. ConfigError
+// where the result is no model of the family.
+ModelConfig resolve_model(const ModelConfig& base, const ModelSizes& sizes);
+// The same over a preset, or over a family (such as "llama"), whose main sizes must then be given.
+ModelConfig resolve_model(std::string_view preset_or_family, const ModelSizes& sizes);
+
+// ConfigError that says why, where sequences of `length` tokens are longer than the model is made for. `key` names what
+// set the length.
+void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length);
 
 // From the text of a Hugging Face config.json; `place` names the file in errors.
 ModelConfig model_config_from_hf(std::string_view json_text, std::string_view place);

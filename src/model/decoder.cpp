@@ -63,7 +63,7 @@ void Decoder::plan_buffers() {
   for (int64_t l = 0; l < config_.layers; ++l) {
     const std::string name = fmt::format("layers.{}.", l);
     Layer& layer = layers_[static_cast<size_t>(l)];
-    layer.attention.norm = Norm::find(parameters_, name + "attention.norm", config_);
+    layer.attention.find_norms(parameters_, name, config_);
     layer.mlp.norm = Norm::find(parameters_, name + "mlp.norm", config_);
     dense_linears(layer.attention, name);
     dense_linears(layer.mlp, name);

@@ -21,7 +21,9 @@ struct KeepPolicy {
   bool norm_out = true;   // outputs of both norms
   bool act_out = true;    // output of the activation
   bool up_out = true;     // output of the MLP's first product
-  bool attention = true;  // qkv, attention output, log-sum-exp, the residual after attention, norm statistics
+  // qkv (also before the norm of its heads), attention output, log-sum-exp, the residual after attention, norm
+  // statistics
+  bool attention = true;
   explicit KeepPolicy(Checkpointing level)
       : norm_out(level < Checkpointing::Act),
         act_out(level < Checkpointing::Act),

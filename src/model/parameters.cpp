@@ -3,32 +3,34 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
+#include "model/family.h"
 #include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
 
-// Builds the table of one model; the names on the right are those of the Hugging Face implementations.
+// Builds the table of one model.
 class TableBuilder {
  public:
-  explicit TableBuilder(const ModelConfig& config) : c_(config), gpt2_(config.family == Family::Gpt2) {}
+  explicit TableBuilder(const ModelConfig& config) : c_(config), hf_(config.family->tensors) {}
 
   std::vector<ParameterSpec> build() {
     matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
-           {{gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, c_.vocab}});
+           {{hf_.embedding + ".weight", 0, c_.vocab}});
     table_.back().summed = c_.tied_head;
     if (c_.learned_positions) {
       summed_matrix("embedding.positions", c_.max_positions, c_.width, c_.init_std,
-                    {{"transformer.wpe.weight", 0, c_.max_positions}});
+                    {{hf_.positions + ".weight", 0, c_.max_positions}});
       table_.back().decay = false;
     }
     for (int64_t l = 0; l < c_.layers; ++l) block(l);
-    norm("final_norm", gpt2_ ? "transformer.ln_f" : "model.norm");
+    norm("final_norm", hf_.final_norm);
     if (!c_.tied_head) {
       summed_matrix("head.weight", c_.padded_vocab(), c_.width, c_.init_std,
-                    {{"lm_head.weight", 0, c_.vocab}});
+                    {{hf_.head + ".weight", 0, c_.vocab}});
     }
     return std::move(table_);
   }
@@ -36,39 +38,39 @@ class TableBuilder {
  private:
   void block(int64_t l) {
     const std::string ours = fmt::format("layers.{}.", l);
-    const std::string theirs = fmt::format("{}.{}.", gpt2_ ? "transformer.h" : "model.layers", l);
+    const std::string theirs = fmt::format("{}.{}.", hf_.block, l);
     const AttentionShape a = c_.attention();
     const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-    // GPT-2 draws the two projections into the residual stream with a smaller deviation, by the number of them.
     const float residual_std =
-        gpt2_ ? c_.init_std / std::sqrt(2.0f * static_cast<float>(c_.layers)) : c_.init_std;
+        c_.scaled_residual_init ? c_.init_std / std::sqrt(2.0f * static_cast<float>(c_.layers)) : c_.init_std;
 
-    norm(ours + "attention.norm", theirs + (gpt2_ ? "ln_1" : "input_layernorm"));
-    if (gpt2_) {
-      linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
-             {{theirs + "attn.c_attn", 0, q + 2 * kv, true}});
-      linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
-             {{theirs + "attn.c_proj", 0, c_.width, true}});
-    } else {
-      linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
-             {{theirs + "self_attn.q_proj", 0, q},
-              {theirs + "self_attn.k_proj", q, kv},
-              {theirs + "self_attn.v_proj", q + kv, kv}});
-      linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
-             {{theirs + "self_attn.o_proj", 0, c_.width}});
+    norm(ours + "attention.norm", theirs + hf_.attention_norm);
+    linear(ours + "attention.qkv", q + 2 * kv, c_.width, c_.init_std, c_.qkv_bias,
+           parts(theirs, hf_.qkv, {q, kv, kv}));
+    if (c_.qk_norm) {
+      gain(ours + "attention.q_norm", theirs + hf_.q_norm, a.head_dim);
+      gain(ours + "attention.k_norm", theirs + hf_.k_norm, a.head_dim);
     }
-    norm(ours + "mlp.norm", theirs + (gpt2_ ? "ln_2" : "post_attention_layernorm"));
-    if (gpt2_) {
-      linear(ours + "mlp.up", c_.ffn, c_.width, c_.init_std, c_.out_bias,
-             {{theirs + "mlp.c_fc", 0, c_.ffn, true}});
-      linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
-             {{theirs + "mlp.c_proj", 0, c_.width, true}});
-    } else {
-      linear(ours + "mlp.up", 2 * c_.ffn, c_.width, c_.init_std, c_.out_bias,
-             {{theirs + "mlp.gate_proj", 0, c_.ffn}, {theirs + "mlp.up_proj", c_.ffn, c_.ffn}});
-      linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
-             {{theirs + "mlp.down_proj", 0, c_.width}});
+    linear(ours + "attention.out", c_.width, q, residual_std, c_.out_bias,
+           parts(theirs, {hf_.out}, {c_.width}));
+    norm(ours + "mlp.norm", theirs + hf_.mlp_norm);
+    linear(ours + "mlp.up", c_.up_width(), c_.width, c_.init_std, c_.out_bias,
+           parts(theirs, hf_.up, {c_.ffn, c_.up_width() - c_.ffn}));
+    linear(ours + "mlp.down", c_.width, c_.ffn, residual_std, c_.out_bias,
+           parts(theirs, {hf_.down}, {c_.width}));
+  }
+
+  // Rows `rows` of one of octet's matrices under these names; one name alone has all of them.
+  std::vector<HfPart> parts(const std::string& prefix, const std::vector<std::string>& names,
+                            const std::vector<int64_t>& rows) const {
+    if (names.size() == 1) {
+      return {{prefix + names[0], 0, std::accumulate(rows.begin(), rows.end(), int64_t{0}), hf_.transposed}};
     }
+    std::vector<HfPart> result;
+    int64_t begin = 0;
+    for (size_t i = 0; i < names.size(); begin += rows[i++])
+      result.push_back({prefix + names[i], begin, rows[i], hf_.transposed});
+    return result;
   }
 
   // The head is added to chunk by chunk, and an embedding that is the head too. An embedding of its own is added to once
@@ -92,16 +94,19 @@ class TableBuilder {
   }
 
   void norm(const std::string& name, const std::string& theirs) {
-    table_.push_back(
-        {name + ".gain", {c_.width}, Init::One, 0, false, false, {{theirs + ".weight", 0, c_.width}}});
+    gain(name, theirs, c_.width);
     if (c_.norm == NormKind::LayerNorm) {
       table_.push_back(
           {name + ".bias", {c_.width}, Init::Zero, 0, false, false, {{theirs + ".bias", 0, c_.width}}});
     }
   }
 
+  void gain(const std::string& name, const std::string& theirs, int64_t width) {
+    table_.push_back({name + ".gain", {width}, Init::One, 0, false, false, {{theirs + ".weight", 0, width}}});
+  }
+
   const ModelConfig& c_;
-  bool gpt2_;
+  const TensorNames& hf_;
   std::vector<ParameterSpec> table_;
 };
 

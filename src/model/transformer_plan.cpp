@@ -94,7 +94,7 @@ void Transformer::plan_parameters() {
   };
   for (int64_t l = 0; l < config_.layers; ++l) {
     Block& block = blocks_[static_cast<size_t>(l)];
-    block.attention.norm = Norm::find(parameters_, fmt::format("layers.{}.attention.norm", l), config_);
+    block.attention.find_norms(parameters_, fmt::format("layers.{}.", l), config_);
     block.mlp.norm = Norm::find(parameters_, fmt::format("layers.{}.mlp.norm", l), config_);
     place(block.attention, l);
     place(block.mlp, l);

@@ -37,8 +37,18 @@ struct AttentionShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
+  int64_t window = 0;  // a query sees itself and the window - 1 tokens before it; 0: all before it
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t out_width() const { return heads * head_dim; }
+  // The first key that the query at `position` of its document sees.
+  int64_t first_key(int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
+  // A document of `length` tokens has length * span / 2 scores: the length itself where no window shortens it.
+  double span(int64_t length) const {
+    const auto l = static_cast<double>(length), w = static_cast<double>(window);
+    return window > 0 && window < length ? 2 * w - w * w / l : l;
+  }
 };
 
 // The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]). Documents may be empty and none is
@@ -184,8 +194,17 @@ class Ops {
   virtual void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
   // The inverse rotation of the gradient dqkv.dense, in place.
   virtual void rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
-  // out (N, H * D) = softmax(scale * q k^T, causal inside each document) v; query head h reads key/value head
-  // h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward; backends may order it otherwise.
+  // RMSNorm of every query and key head of qkv, in place: y = x * inv * gain with inv = rsqrt(mean square of the head
+  // + epsilon) and gain_q or gain_k (D). Values pass. raw (N, (H + K) * D) of qkv's dtype: the query and key heads as they
+  // were, inv (N, H + K) fp32; both are kept for backward, and absent where there is none.
+  virtual void qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k, float epsilon,
+                               const AttentionShape&) = 0;
+  // dqkv.dense (N, (H + 2K) * D), in place: the gradient of what forward wrote becomes that of what it read. dgain_q,
+  // dgain_k (D) fp32 | bf16: +=, in fixed order.
+  virtual void qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
+                                Tensor gain_q, Tensor gain_k, const AttentionShape&) = 0;
+  // out (N, H * D) = softmax(scale * q k^T, causal inside each document and inside the window) v; query head h reads
+  // key/value head h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward; backends may order it otherwise.
   virtual void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents&,
                                  const AttentionShape&) = 0;
   // dqkv (N, (H + 2K) * D) from dout (N, H * D).
@@ -193,7 +212,7 @@ class Ops {
                                   const Documents&, const AttentionShape&) = 0;
   // Attention of tokens that continue cached sequences. Token n stands at positions[n] of sequence sequences[n]; -1
   // is filler, whose output is zero. The keys and values of all N tokens are first written to the cache at their
-  // places, then every query reads the positions 0 to its own. qkv (N, (H + 2K) * D) after the rotation; out
+  // places, then every query reads the positions of its window up to its own. qkv (N, (H + 2K) * D) after the rotation; out
   // (N, H * D); sequences, positions (N) int32, no place twice; `longest` is at least the largest position + 1.
   virtual void attention_decode(Tensor out, const KvCache&, Tensor qkv, Tensor sequences, Tensor positions,
                                 int64_t longest, const AttentionShape&) = 0;

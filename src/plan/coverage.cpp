@@ -68,7 +68,7 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   }
   // Causal: half of the score matrix; two products forward, five backward.
   attention.flops = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
-                    static_cast<double>(transformer.shape().length);
+                    c.attention().span(transformer.shape().length);
   // Norms, activations, rotations, the loss: some ten operations for each element they touch, three times over.
   other.flops =
       30.0 * n *

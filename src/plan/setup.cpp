@@ -10,6 +10,7 @@
 #include "hf/hf_folder.h"
 #include "io/cache_folder.h"
 #include "io/env.h"
+#include "plan/model_setup.h"
 #include "report/text.h"
 
 namespace octet {
@@ -222,33 +223,13 @@ Numerics numerics_from(const TrainConfig& config, const Device& device) {
 
 namespace {
 
-// A preset beside a checkpoint must be the checkpoint's model: whoever changed it does not expect the old one.
-void refuse_other_preset(const std::string& name, const ModelConfig& model, const std::string& path) {
-  const auto shapes = [](const ModelConfig& config) {
-    std::vector<std::pair<std::string, Shape>> result;
-    for (const ParameterSpec& spec : parameter_table(config)) result.emplace_back(spec.name, spec.shape);
-    return result;
-  };
-  const ModelConfig preset = model_preset(name);
-  if (shapes(preset) == shapes(model)) return;
-  fail_config("model_preset {} ({} layers of width {}) is not the model of {} ({} layers of width {})", name,
-              preset.layers, preset.width, path, model.layers, model.width);
-}
-
 Setup begin_setup(TrainConfig config, std::unique_ptr<Device> device, const Checkpoint* resumed = nullptr) {
   Setup setup;
   setup.config = std::move(config);
   setup.device = device ? std::move(device) : make_device(setup.config);
-  if (resumed) {
-    setup.model = read_hf_config(resumed->path);
-    if (const std::string& preset = setup.config.model_preset; !preset.empty()) {
-      refuse_other_preset(preset, setup.model, resumed->path);
-      setup.model.name = preset;
-    }
-    return setup;
-  }
-  if (!setup.config.model_name_or_path.empty()) setup.start = find_model(setup.config.model_name_or_path);
-  setup.model = setup.start ? setup.start->config : model_preset(setup.config.model_preset);
+  ModelChoice choice = choose_model(setup.config, resumed);
+  setup.start = std::move(choice.start);
+  setup.model = std::move(choice.model);
   return setup;
 }
 
@@ -263,8 +244,11 @@ void open_data(Setup& setup, const std::string& tokenizer_of_model, const Checkp
   }
   setup.tokenizer = make_tokenizer(setup.tokenizer_source);
   if (setup.tokenizer->vocab_size() > setup.model.vocab) {
-    fail_config("tokenizer '{}' has {} ids, model {} a vocabulary of {}; they do not fit together",
-                config.tokenizer, setup.tokenizer->vocab_size(), setup.model.name, setup.model.vocab);
+    const bool random_start = !resumed && !(setup.start && setup.start->has_weights);
+    const std::string remedy = random_start ? fmt::format("--vocab_size {}", setup.tokenizer->vocab_size())
+                                            : "take the tokenizer that the model was trained with";
+    fail_config("tokenizer '{}' has {} ids, more than the vocabulary of {} of model {}: {}", config.tokenizer,
+                setup.tokenizer->vocab_size(), setup.model.vocab, setup.model.name, remedy);
   }
   setup.data = open_training_data(config, setup.model.vocab, *setup.tokenizer);
 }
@@ -281,10 +265,6 @@ bool wants_graphs(const Setup& setup) {
 
 void plan_run(Setup& setup) {
   TrainConfig& config = setup.config;
-  if (setup.model.learned_positions && config.max_seq_length > setup.model.max_positions) {
-    fail_config("max_seq_length {} is more than the {} positions of model {}", config.max_seq_length,
-                setup.model.max_positions, setup.model.name);
-  }
   setup.memory = memory_limit(config, *setup.device);
   setup.numerics = numerics_from(config, *setup.device);
   if (const std::string note = format_note(setup.numerics.fp8);

@@ -121,7 +121,7 @@ class Run {
     if (!config_.resume.empty())
       console_.print("resume: there is no checkpoint yet, the run starts from the beginning");
     model_.parameters().initialise(*setup_.device, static_cast<uint64_t>(config_.seed));
-    if (setup_.start) {
+    if (setup_.start && setup_.start->has_weights) {
       const auto start = Clock::now();
       load_hf_folder(*setup_.device, model_.parameters(), setup_.start->folder);
       console_.print(

@@ -66,7 +66,7 @@ TEST_F(Export, AFlippedBitInTheRemaindersIsNotExported) {
 }
 
 TEST_F(Export, Bf16IsWhatTheRunComputedWith) {
-  RandomModel model(two_layers("qwen2.5-tiny"), DType::BF16);
+  RandomModel model(two_layers("qwen3-tiny"), DType::BF16);
   CheckpointStore store(env, path("checkpoints_fp8"));
   model.save(store, 3, 1.5);
   const Exported exported = export_model(env, find_model(folder.path()), path("out"), {});
@@ -133,7 +133,7 @@ TEST_F(Export, FindModelSaysWhatItLookedFor) {
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }), HasSubstr("neither config.json"));
   folder.write("config.json", "{\"model_type\": \"mamba\"}");
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }),
-              HasSubstr("\"mamba\", expected gpt2, llama or qwen2"));
+              HasSubstr("\"mamba\", expected one of gpt2, llama, qwen2, qwen3, mistral"));
 }
 
 TEST_F(Export, OfTwoFoldersOfCheckpointsTheBestIsTaken) {

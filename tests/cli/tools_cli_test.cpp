@@ -49,7 +49,7 @@ std::string text_of(std::span<const int32_t> ids) {
 
 // The printed logits are those that Transformers computed: prompt in one pass, here in fp32.
 TEST_F(ToolsCli, GenerateGivesTheLogitsOfTransformers) {
-  for (const char* name : {"gpt2", "llama_rope_scaled", "qwen2_untied"}) {
+  for (const char* name : {"gpt2", "llama_rope_scaled", "qwen2_untied", "qwen3_tied", "mistral_window"}) {
     const GoldenModel golden(name);
     write_golden_folder(name, path(name));
     const std::vector<int32_t> ids(golden.tokens.begin(), golden.tokens.begin() + golden.length);

@@ -107,13 +107,42 @@ TEST_F(TrainCli, BadInputIsNamed) {
   EXPECT_THAT(error({{"--model_preset", "lama-tiny"}}), HasSubstr("did you mean 'llama-tiny'"));
   EXPECT_THAT(error({{"--model_preset", "gpt2-tiny"}, {"--max_seq_length", "2048"}}),
               HasSubstr("1024 positions"));
-  EXPECT_THAT(error({{"--max_seq_length", "100000"}}), HasSubstr("fewer than max_seq_length 100000"));
+  EXPECT_THAT(error({{"--max_seq_length", "100000"}}),
+              HasSubstr("max_seq_length 100000 is more than the 1024 positions"));
+  EXPECT_EQ(run(small_run("bad", {{"--max_seq_length", "100000"}})).exit_code, 2);
+  EXPECT_THAT(error({{"--max_seq_length", "100000"}, {"--max_position_embeddings", "100000"}}),
+              HasSubstr("fewer than max_seq_length 100000"));
+  EXPECT_THAT(error({{"--model_preset", "llama"}, {"--hidden_size", "64"}}),
+              HasSubstr("give num_hidden_layers, num_attention_heads, vocab_size"));
+  EXPECT_THAT(error({{"--vocab_size", "200"}}),
+              HasSubstr("more than the vocabulary of 200 of model llama-tiny: "
+                        "--vocab_size 257"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}),
               AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no key makes it fit")));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
   EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("[no_such_model] is no folder"));
   EXPECT_EQ(run(small_run("bad", {{"--model_name_or_path", "no_such_model"}})).exit_code, 2);
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
+}
+
+// Sizes over a family, from the first step to a resumed one.
+TEST_F(TrainCli, AModelOfAnySizeIsTrainedAndResumed) {
+  const Flags sizes = {{"--model_preset", "qwen3"},    {"--hidden_size", "32"}, {"--num_hidden_layers", "2"},
+                       {"--num_attention_heads", "4"}, {"--vocab_size", "257"}, {"--head_dim", "16"},
+                       {"--num_key_value_heads", "2"}};
+  ASSERT_EQ(run(small_run("sized", sizes)).exit_code, 0);
+  const std::string yaml = read_text(folder.path() + "/runs/sized/config.yaml");
+  for (const char* line :
+       {"hidden_size: 32", "head_dim: 16", "intermediate_size: 128", "max_position_embeddings: 40960"})
+    EXPECT_THAT(yaml, HasSubstr(line));
+  const ProcessResult more = run({"train", "--resume", folder.path() + "/runs/sized", "--max_steps", "6"});
+  ASSERT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_EQ(metrics("sized").size(), 6u);
+  EXPECT_THAT(more.out, testing::Not(HasSubstr("changed since: hidden_size")));
+  const ProcessResult other =
+      run({"train", "--resume", folder.path() + "/runs/sized", "--hidden_size", "64"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("hidden_size 64 is not the 32 of the model of"));
 }
 
 TEST_F(TrainCli, AutomaticBatchSizeFollowsTheMemoryLimit) {

@@ -17,11 +17,12 @@ struct AttentionTestCase {
   int64_t heads, kv_heads, depth;
   std::vector<int32_t> starts;
   int64_t tokens;  // starts.back() unless some lie outside the documents
+  int64_t window = 0;
 };
 
 inline AttentionTestCase packed_case(const char* name, int64_t heads, int64_t kv_heads, int64_t depth,
-                                     std::vector<int32_t> lengths) {
-  AttentionTestCase result{name, heads, kv_heads, depth, {0}, 0};
+                                     std::vector<int32_t> lengths, int64_t window = 0) {
+  AttentionTestCase result{name, heads, kv_heads, depth, {0}, 0, window};
   for (const int32_t length : lengths) result.starts.push_back(result.starts.back() + length);
   result.tokens = result.starts.back();
   return result;
@@ -60,7 +61,7 @@ inline AttentionInputs make_inputs(Side& side, const AttentionTestCase& attentio
                                    uint64_t seed = 1) {
   AttentionInputs inputs;
   inputs.shape = {attention.heads, attention.kv_heads, attention.depth,
-                  1.0f / std::sqrt(static_cast<float>(attention.depth))};
+                  1.0f / std::sqrt(static_cast<float>(attention.depth)), attention.window};
   const int64_t qkv_size = attention.tokens * inputs.shape.qkv_width();
   inputs.qkv = side.upload(dtype, {attention.tokens, inputs.shape.qkv_width()},
                            normal_values(qkv_size, 2 * seed - 1, 1.5f));

@@ -75,6 +75,8 @@ TEST_F(CudnnPacked, MatchesCpu) {
   lengths.insert(lengths.end(), {200, 200, 200, 200, 184});
   expect_as_cpu(packed_case("documents of one token", 2, 1, 64, lengths));
   expect_as_cpu(packed_case("D 80", 4, 2, 80, {130, 60, 834}));
+  expect_as_cpu(packed_case("window 100, D 64", 6, 2, 64, {63, 65, 1, 1, 1, 500, 128, 265}, 100));
+  expect_as_cpu(packed_case("window 257, D 128", 4, 1, 128, {1300, 1, 90, 657}, 257));
   AttentionTestCase outside = packed_case("tokens outside the documents", 4, 2, 64, {530, 1, 411});
   for (int32_t& start : outside.starts) start += 7;
   outside.tokens = 1111;

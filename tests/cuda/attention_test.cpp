@@ -25,6 +25,13 @@ std::vector<AttentionTestCase> all_cases() {
       packed_case("D 160", 2, 1, 160, {50, 61}),
       packed_case("one token", 2, 1, 64, {1}),
       packed_case("many short documents", 2, 1, 64, std::vector<int32_t>(300, 3)),
+      packed_case("window 100", 4, 2, 64, {384}, 100),
+      packed_case("window 64, D 128", 8, 2, 128, {256, 256}, 64),
+      packed_case("window 1", 2, 1, 64, {256}, 1),
+      packed_case("window 70, odd lengths", 4, 2, 64, {1, 63, 64, 65, 127, 70, 71, 33, 300, 2, 200}, 70),
+      packed_case("window 33, D 32", 4, 4, 32, {5, 300, 17, 1, 1, 1, 66}, 33),
+      packed_case("window 40, D 160", 2, 1, 160, {150, 61}, 40),
+      packed_case("a window as long as the longest document", 4, 2, 64, {128, 128}, 128),
   };
   AttentionTestCase outside = packed_case("tokens outside the documents", 2, 1, 64, {30, 90, 11});
   for (int32_t& start : outside.starts) start += 7;

@@ -192,6 +192,27 @@ TEST_F(CudaFused, Rope) {
   }
 }
 
+TEST_F(CudaFused, QkNorm) {
+  for (const AttentionShape shape : {AttentionShape{.heads = 3, .kv_heads = 1, .head_dim = 128},
+                                     AttentionShape{.heads = 2, .kv_heads = 2, .head_dim = 6}}) {
+    const int64_t rows = 80, heads = shape.heads + shape.kv_heads, depth = shape.head_dim;
+    for (const DType dtype : {DType::BF16, DType::F32}) {
+      const Tensor raw = cuda->upload(dtype, {rows, heads * depth}, normal_values(rows * heads * depth, 1));
+      const Tensor inv = cuda->upload(DType::F32, {rows, heads}, normal_values(rows * heads, 2));
+      const Tensor gain_q = cuda->upload(dtype, {depth}, normal_values(depth, 3));
+      const Tensor gain_k = cuda->upload(dtype, {depth}, normal_values(depth, 4));
+      const Tensor dgain_q = cuda->upload(DType::F32, {depth}, normal_values(depth, 5));
+      const Tensor dgain_k = cuda->upload(DType::F32, {depth}, normal_values(depth, 6));
+      check(
+          dtype, rows, shape.qkv_width(), normal_values(rows * shape.qkv_width(), 7),
+          [&](const Operand& dqkv) {
+            (*cuda)->qk_norm_backward(dqkv, dgain_q, dgain_k, raw, inv, gain_q, gain_k, shape);
+          },
+          "qk_norm backward");
+    }
+  }
+}
+
 TEST_P(CudaFusedSizes, AdamW) {
   const Size size = GetParam();
   struct Case {

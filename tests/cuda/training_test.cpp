@@ -32,12 +32,17 @@ std::vector<Variant> variants() {
   delayed.fp8 = gpt2.fp8 = small.fp8 = {.recipe = Fp8Recipe::Delayed, .head = true};
   current.fp8 = {.recipe = Fp8Recipe::Current};
   gpt2.preset = "gpt2-tiny";
+  TinyRunOptions qwen3 = delayed, mistral = current;
+  qwen3.preset = "qwen3-tiny";
+  mistral.preset = "mistral-tiny";
   small.moments = DType::E4M3;
   small.stochastic_weights = true;
   return {{"bf16", bf16},
           {"fp8 delayed", delayed},
           {"fp8 current", current},
           {"fp8 delayed, gpt2", gpt2},
+          {"fp8 delayed, qwen3", qwen3},
+          {"fp8 current, mistral", mistral},
           {"fp8 delayed, small states", small}};
 }
 

@@ -2,10 +2,12 @@
 
 #include "hf/hf_folder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
+#include "support/error_of.h"
 #include "support/golden_model.h"
 
 namespace octet {
@@ -78,7 +80,7 @@ TEST_P(HfFolder, ConfigReadBackIsTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Families, HfFolder,
                          testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied",
-                                         "qwen2_untied"));
+                                         "qwen2_untied", "qwen3_tied", "mistral_window"));
 
 TEST(HfConfig, EveryPresetCanBeWritten) {
   for (const std::string& name : model_preset_names()) {
@@ -87,6 +89,46 @@ TEST(HfConfig, EveryPresetCanBeWritten) {
     again.name = name;
     EXPECT_EQ(again, config) << name;
   }
+}
+
+// What config.json of a family leaves out means what it means to Transformers.
+TEST(HfConfig, AbsentFieldsHaveTheDefaultsOfTransformers) {
+  const auto read = [](const std::string& type, const std::string& more) {
+    return model_config_from_hf(
+        fmt::format(R"({{"model_type": "{}", "vocab_size": 96, "hidden_size": 512, "num_hidden_layers": 2,
+            "num_attention_heads": 32, "intermediate_size": 64{}}})",
+                    type, more),
+        "test");
+  };
+  EXPECT_EQ(read("llama", "").kv_heads, 32);
+  EXPECT_EQ(read("llama", "").head_dim, 16);
+  EXPECT_EQ(read("qwen3", "").head_dim, 128);
+  EXPECT_EQ(read("mistral", "").kv_heads, 8);
+  EXPECT_EQ(read("mistral", R"(, "num_key_value_heads": null)").kv_heads, 32);
+  EXPECT_EQ(read("mistral", "").window, 4096);
+  EXPECT_EQ(read("mistral", R"(, "sliding_window": null)").window, 0);
+  EXPECT_EQ(read("mistral", R"(, "sliding_window": 7)").window, 7);
+  EXPECT_THROW(read("mistral", R"(, "sliding_window": 0)"), Error);
+  EXPECT_EQ(read("qwen3", R"(, "sliding_window": 7)").window, 0);  // use_sliding_window is off
+  for (const char* type : {"qwen2", "qwen3"}) {
+    EXPECT_THAT(error_of([&] { read(type, R"(, "use_sliding_window": true)"); }),
+                testing::HasSubstr("\"use_sliding_window\" is true"));
+  }
+}
+
+// Only rotary positions turn pairs of values.
+TEST(HfConfig, HeadsOfGpt2MayHaveAnyWidth) {
+  const ModelConfig config = model_config_from_hf(
+      R"({"model_type": "gpt2", "vocab_size": 96, "n_embd": 12, "n_head": 12, "n_layer": 1, "n_positions": 8})",
+      "test");
+  EXPECT_EQ(config.head_dim, 1);
+  EXPECT_THAT(error_of([] {
+                model_config_from_hf(
+                    R"({"model_type": "llama", "vocab_size": 96, "hidden_size": 12, "num_attention_heads": 12,
+                        "num_hidden_layers": 1, "intermediate_size": 8})",
+                    "test");
+              }),
+              testing::HasSubstr("the head dimension is 1, expected an even number for rotary positions"));
 }
 
 TEST(HfConfig, AModelThatTheFormatCannotSayIsRefused) {
@@ -99,7 +141,7 @@ TEST(HfConfig, AModelThatTheFormatCannotSayIsRefused) {
 }
 
 TEST(HfFolderPrecision, Bf16KeepsTheWeightsAndF32TheExactValues) {
-  for (const char* preset : {"gpt2-tiny", "qwen2.5-tiny"}) {
+  for (const char* preset : {"gpt2-tiny", "qwen2.5-tiny", "qwen3-tiny"}) {
     Weights model(model_preset(preset), DType::BF16, true);
     const std::vector<std::byte> narrow = model.save(SafeDType::BF16), wide = model.save(SafeDType::F32);
     const SafetensorsFile narrow_file = SafetensorsFile::parse(narrow, "bf16");

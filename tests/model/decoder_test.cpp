@@ -98,7 +98,7 @@ TEST_P(DecoderParity, RefusesWhatDoesNotFit) {
 
 INSTANTIATE_TEST_SUITE_P(Families, DecoderParity,
                          testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied",
-                                         "qwen2_untied"));
+                                         "qwen2_untied", "qwen3_tied", "mistral_window"));
 
 }  // namespace
 }  // namespace octet

@@ -12,10 +12,28 @@ namespace {
 // Parameter counts as published with the models.
 TEST(ModelPresets, HaveThePublishedSizes) {
   const std::pair<const char*, int64_t> expected[] = {
-      {"gpt2", 124'439'808},           {"gpt2-medium", 354'823'168},    {"gpt2-large", 774'030'080},
-      {"gpt2-xl", 1'557'611'200},      {"llama-3.2-1b", 1'235'814'400}, {"llama-3.2-3b", 3'212'749'824},
-      {"llama-3.1-8b", 8'030'261'248}, {"qwen2.5-0.5b", 494'032'768},   {"qwen2.5-1.5b", 1'543'714'304},
-      {"qwen2.5-3b", 3'085'938'688},   {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-14b", 14'770'033'664},
+      {"gpt2", 124'439'808},
+      {"gpt2-medium", 354'823'168},
+      {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},
+      {"llama-3.2-1b", 1'235'814'400},
+      {"llama-3.2-3b", 3'212'749'824},
+      {"llama-3.1-8b", 8'030'261'248},
+      {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen2.5-14b", 14'770'033'664},
+      {"llama-3.1-70b", 70'553'706'496},
+      {"llama-3.3-70b", 70'553'706'496},
+      {"qwen3-0.6b", 596'049'920},
+      {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-4b", 4'022'468'096},
+      {"qwen3-8b", 8'190'735'360},
+      {"qwen3-14b", 14'768'307'200},
+      {"qwen3-32b", 32'762'123'264},
+      {"mistral-7b-v0.1", 7'241'732'096},
+      {"mistral-7b-v0.3", 7'248'023'552},
   };
   for (const auto& [name, count] : expected) EXPECT_EQ(model_preset(name).parameter_count(), count) << name;
 }

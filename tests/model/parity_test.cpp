@@ -81,7 +81,7 @@ TEST_P(Parity, FiveAdamWSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Parity,
                          testing::Values("gpt2", "llama_untied", "llama_rope_scaled", "qwen2_tied",
-                                         "qwen2_untied"),
+                                         "qwen2_untied", "qwen3_tied", "mistral_window"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

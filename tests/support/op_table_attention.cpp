@@ -2,7 +2,7 @@
 
 #include "support/op_table_detail.h"
 
-// The cases of rope and attention; see op_table.cpp for the others.
+// The cases of rope, the norm of heads and attention; see op_table.cpp for the others.
 namespace octet::test {
 
 OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
@@ -49,6 +49,49 @@ OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
   return op;
 }
 
+OpCase qk_norm_case(DType dtype, int64_t rows, AttentionShape shape) {
+  OpCase op = start("qk_norm", dtype, {rows, shape.heads, shape.kv_heads, shape.head_dim});
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim, heads = shape.heads + shape.kv_heads;
+  const float epsilon = 1e-3f;  // large enough to show
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  op.needs.attention = shape;
+  op.add_gradient_input("qkv", dtype, {rows, width}, normal(rows * width, dtype, 1), false);
+  op.add_gradient_input("gain_q", dtype, {depth}, normal(depth, dtype, 2, 0.2, 1.0), true);
+  op.add_gradient_input("gain_k", dtype, {depth}, normal(depth, dtype, 3, 0.2, 1.0), true);
+  op.add_output("qkv_normed", dtype, {rows, width});
+  op.add_output("raw", dtype, {rows, heads * depth}, false);
+  op.add_output("inv", DType::F32, {rows, heads}, false);
+  op.forward = [=](Device& device, Args& args) {
+    device.copy(args.out[0], args.in[0]);
+    device.ops().qk_norm_forward(args.out[0], args.out[1], args.out[2], args.in[1], args.in[2], epsilon,
+                                 shape);
+  };
+  op.backward = [=](Device& device, Args& args) {
+    device.copy(args.grad[0], args.upstream[0]);
+    device.ops().qk_norm_backward(operand(args.grad[0]), args.grad[1], args.grad[2], args.out[1], args.out[2],
+                                  args.in[1], args.in[2], shape);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> out = in[0], raw, inv;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const std::vector<double>& gain = in[head < shape.heads ? 1 : 2];
+        double squares = 0;
+        for (int64_t c = 0; c < depth; ++c) {
+          const double x = in[0][at(r * width + head * depth + c)];
+          squares += x * x;
+          raw.push_back(x);
+        }
+        inv.push_back(1.0 / std::sqrt(squares / static_cast<double>(depth) + static_cast<double>(epsilon)));
+        for (int64_t c = 0; c < depth; ++c) out[at(r * width + head * depth + c)] *= inv.back() * gain[at(c)];
+      }
+    }
+    return Arrays{out, raw, inv};
+  };
+  return op;
+}
+
 OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label) {
   int64_t tokens = 0, longest = 0;
   std::vector<double> starts = {0};
@@ -90,7 +133,8 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
         const auto begin = static_cast<int64_t>(starts[at(document)]);
         for (int64_t i = begin; i < static_cast<int64_t>(starts[at(document + 1)]); ++i) {
           std::vector<double> scores;
-          for (int64_t j = begin; j <= i; ++j) {
+          const int64_t oldest = shape.window > 0 ? std::max(begin, i - shape.window + 1) : begin;
+          for (int64_t j = oldest; j <= i; ++j) {
             double score = 0;
             for (int64_t c = 0; c < depth; ++c)
               score += value(i, head, c) * value(j, shape.heads + kv_head, c);
@@ -102,8 +146,8 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
           lse[at(head * tokens + i)] = largest + std::log(total);
           for (int64_t c = 0; c < depth; ++c) {
             double sum = 0;
-            for (int64_t j = begin; j <= i; ++j) {
-              sum += scores[at(j - begin)] / total * value(j, shape.heads + shape.kv_heads + kv_head, c);
+            for (int64_t j = oldest; j <= i; ++j) {
+              sum += scores[at(j - oldest)] / total * value(j, shape.heads + shape.kv_heads + kv_head, c);
             }
             out[at(i * shape.out_width() + head * depth + c)] = sum;
           }
@@ -169,7 +213,9 @@ OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengt
         const int64_t column = head / (shape.heads / shape.kv_heads) * depth;
         std::vector<double> weights;
         double total = 0;
-        for (int64_t p = 0; p <= static_cast<int64_t>(position[at(n)]); ++p) {
+        const auto last = static_cast<int64_t>(position[at(n)]);
+        const int64_t oldest = shape.window > 0 ? std::max<int64_t>(0, last - shape.window + 1) : 0;
+        for (int64_t p = oldest; p <= last; ++p) {
           double score = 0;
           for (int64_t c = 0; c < depth; ++c)
             score += in[0][at(n * width + head * depth + c)] * keys[at(place(n, p) + column + c)];
@@ -179,7 +225,7 @@ OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengt
         for (size_t p = 0; p < weights.size(); ++p) {
           for (int64_t c = 0; c < depth; ++c) {
             out[at(n * shape.out_width() + head * depth + c)] +=
-                weights[p] / total * values[at(place(n, static_cast<int64_t>(p)) + column + c)];
+                weights[p] / total * values[at(place(n, oldest + static_cast<int64_t>(p)) + column + c)];
           }
         }
       }

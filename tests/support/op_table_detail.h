@@ -49,6 +49,7 @@ inline Operand operand(const Tensor& dense) {
 }
 
 OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape);
+OpCase qk_norm_case(DType dtype, int64_t rows, AttentionShape shape);
 OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label);
 // `lengths` tokens are cached of each sequence; then `added` more of each are read at once, with a filler between.
 OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, int64_t added,

@@ -49,13 +49,18 @@ INSTANTIATE_TEST_SUITE_P(
     , EveryPrecision,
     testing::Values(PrecisionCase{"fp32", Precision::Fp32},
                     PrecisionCase{"fp32_gpt2", Precision::Fp32, {}, {}, "gpt2-tiny"},
+                    PrecisionCase{"fp32_qwen3", Precision::Fp32, {}, {}, "qwen3-tiny"},
                     PrecisionCase{"bf16", Precision::Bf16},
                     PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
+                    PrecisionCase{"bf16_mistral", Precision::Bf16, {}, {}, "mistral-tiny"},
                     PrecisionCase{"delayed", Precision::Fp8, Fp8Recipe::Delayed},
+                    PrecisionCase{"delayed_mistral", Precision::Fp8, Fp8Recipe::Delayed, {}, "mistral-tiny"},
+                    PrecisionCase{"delayed_qwen3", Precision::Fp8, Fp8Recipe::Delayed, {}, "qwen3-tiny"},
                     PrecisionCase{
                         "delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", true},
                     PrecisionCase{"current", Precision::Fp8, Fp8Recipe::Current},
                     PrecisionCase{"block_qwen", Precision::Fp8, Fp8Recipe::Block, {}, "qwen2.5-tiny"},
+                    PrecisionCase{"block_qwen3", Precision::Fp8, Fp8Recipe::Block, {}, "qwen3-tiny"},
                     PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", true},
                     PrecisionCase{"e5m2", Precision::Fp8, Fp8Recipe::Current, Fp8Format::E5M2}),
     [](const auto& test) { return std::string(test.param.name); });
@@ -128,7 +133,7 @@ TEST(TrainStep, PaddingIsNoToken) {
   for (const Packing packing : {Packing::None, Packing::BestFit}) {
     PackedLoader loader(source_of(documents, 1, run.model->config().vocab),
                         {.rows = 2, .length = 32, .packing = packing});
-    StepRunner runner(*run.model, *run.backend, loader, 3, {}, {});
+    StepRunner runner(*run.model, *run.device, loader, 3, {}, {});
     // Best fit puts both into one row, which a batch of two rows then holds twice.
     EXPECT_EQ(runner.train_step(1, false).tokens, packing == Packing::None ? 3 * 30 : 6 * 30);
   }

@@ -48,12 +48,30 @@ Checked check(std::string_view op, const Tensor& qkv, const Tensor& lse, const D
   return {starts, documents.count};
 }
 
-// Zeros what a tile (rows, keys) holds beyond the diagonal; `first` is the position of its first query.
-void mask_tile(float* scores, int64_t rows, int64_t keys, int64_t first) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = first + r + 1; j < keys; ++j) scores[r * keys + j] = 0.0f;
+// Queries [first, first + rows) of a document against the keys that any of them sees, [low, low + keys).
+struct QueryTile {
+  QueryTile(const AttentionShape& attention, int64_t first_query, int64_t length)
+      : shape(attention),
+        first(first_query),
+        rows(std::min(kQueryTile, length - first_query)),
+        low(attention.first_key(first_query)),
+        keys(first + rows - low) {}
+
+  const AttentionShape& shape;
+  int64_t first, rows, low, keys;
+
+  // Row r sees the columns [begin(r), end(r)) of the tile.
+  int64_t begin(int64_t r) const { return shape.first_key(first + r) - low; }
+  int64_t end(int64_t r) const { return first + r + 1 - low; }
+
+  // Zeros what a tile (rows, keys) holds outside these columns.
+  void mask(float* scores) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < begin(r); ++j) scores[r * keys + j] = 0.0f;
+      for (int64_t j = end(r); j < keys; ++j) scores[r * keys + j] = 0.0f;
+    }
   }
-}
+};
 
 }  // namespace
 
@@ -110,26 +128,26 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
         const int64_t document =
             std::upper_bound(tiles_before, tiles_before + count + 1, tile) - tiles_before - 1;
         const int64_t start = starts[document], length = starts[document + 1] - start;
-        const int64_t first = (tile - tiles_before[document]) * kQueryTile;
-        const int64_t rows = std::min(kQueryTile, length - first), keys = first + rows;
+        const QueryTile queries(shape, (tile - tiles_before[document]) * kQueryTile, length);
+        const int64_t first = queries.first, rows = queries.rows, keys = queries.keys;
         const int64_t kv_head = head / (shape.heads / shape.kv_heads);
         const float* q = in + (start + first) * width + head * depth;
-        const float* k = in + start * width + (shape.heads + kv_head) * depth;
+        const float* k = in + (start + queries.low) * width + (shape.heads + kv_head) * depth;
         const float* v = k + shape.kv_heads * depth;
         float* scores = all_scores + thread * kQueryTile * documents.max_length;
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
                     q, blas(width), k, blas(width), 0.0f, scores, blas(keys));
         float inverse[kQueryTile];
         for (int64_t r = 0; r < rows; ++r) {
-          float* row = scores + r * keys;
-          const int64_t seen = first + r + 1;
+          float* row = scores + r * keys + queries.begin(r);
+          const int64_t seen = queries.end(r) - queries.begin(r);
           const float largest = lane_max(seen, [row](int64_t j) { return row[j]; });
           for (int64_t j = 0; j < seen; ++j) row[j] = fast_exp(row[j] - largest);
           const float total = lane_sum(seen, [row](int64_t j) { return row[j]; });
           inverse[r] = 1.0f / total;
           lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
         }
-        mask_tile(scores, rows, keys, first);
+        queries.mask(scores);
         float* o = result + (start + first) * out_width + head * depth;
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f,
                     scores, blas(keys), v, blas(width), 0.0f, o, blas(out_width));
@@ -188,14 +206,15 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
     float* ds = all_gradients + thread * tile_size;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int64_t first = 0; first < length; first += kQueryTile) {
-        const int64_t rows = std::min(kQueryTile, length - first), keys = first + rows;
+        const QueryTile queries(shape, first, length);
+        const int64_t rows = queries.rows, keys = queries.keys, below = queries.low * width;
         const float* q = in + (start + first) * width + head * depth;
         const float* o = output + (start + first) * out_width + head * depth;
         const float* d = upstream + (start + first) * out_width + head * depth;
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
-                    q, blas(width), k, blas(width), 0.0f, p, blas(keys));
+                    q, blas(width), k + below, blas(width), 0.0f, p, blas(keys));
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), 1.0f, d,
-                    blas(out_width), v, blas(width), 0.0f, ds, blas(keys));
+                    blas(out_width), v + below, blas(width), 0.0f, ds, blas(keys));
         const float* row_lse = lse.as<float>() + head * tokens + start + first;
         for (int64_t r = 0; r < rows; ++r) {
           float* __restrict p_row = p + r * keys;
@@ -204,20 +223,20 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
           const float* d_row = d + r * out_width;
           const float delta = lane_sum(depth, [=](int64_t c) { return o_row[c] * d_row[c]; });
           const float shift = row_lse[r];
-          const int64_t seen = first + r + 1;
-          for (int64_t j = 0; j < seen; ++j) {
+          const int64_t end = queries.end(r);
+          for (int64_t j = queries.begin(r); j < end; ++j) {
             p_row[j] = fast_exp(p_row[j] - shift);
             ds_row[j] = p_row[j] * (ds_row[j] - delta) * shape.scale;
           }
         }
-        mask_tile(p, rows, keys, first);
-        mask_tile(ds, rows, keys, first);
+        queries.mask(p);
+        queries.mask(ds);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, p,
-                    blas(keys), d, blas(out_width), 1.0f, dv, blas(width));
+                    blas(keys), d, blas(out_width), 1.0f, dv + below, blas(width));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, ds,
-                    blas(keys), q, blas(width), 1.0f, dk, blas(width));
+                    blas(keys), q, blas(width), 1.0f, dk + below, blas(width));
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f, ds,
-                    blas(keys), k, blas(width), 0.0f, result + (start + first) * width + head * depth,
+                    blas(keys), k + below, blas(width), 0.0f, result + (start + first) * width + head * depth,
                     blas(width));
       }
     }

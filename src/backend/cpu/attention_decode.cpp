@@ -72,9 +72,9 @@ void CpuOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tens
         std::fill_n(result, group * depth, store<T>(0.0f));
         return;
       }
-      const int64_t seen = position[n] + 1;
+      const int64_t oldest = shape.first_key(position[n]), seen = position[n] + 1 - oldest;
       const T* q = in + n * shape.qkv_width() + kv_head * group * depth;
-      const int64_t first = sequence[n] * capacity * cache_width + kv_head * depth;
+      const int64_t first = (sequence[n] * capacity + oldest) * cache_width + kv_head * depth;
       float* scores = all_scores + thread * group * longest;
       float* sums = all_sums + thread * group * depth;
       for (int64_t j = 0; j < seen; ++j) {

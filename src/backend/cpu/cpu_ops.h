@@ -36,6 +36,10 @@ class CpuOps final : public Ops {
   void rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) override;
   void rope_backward(const Operand& dqkv, Tensor positions, Tensor table,
                      const AttentionShape& shape) override;
+  void qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k, float epsilon,
+                       const AttentionShape& shape) override;
+  void qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
+                        Tensor gain_q, Tensor gain_k, const AttentionShape& shape) override;
   void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
                          const AttentionShape& shape) override;
   void attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,

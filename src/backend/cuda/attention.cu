@@ -63,7 +63,10 @@ AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const 
           documents.count, documents.starts.numel(), name_of(documents.starts.dtype));
   require(qkv.rows() <= INT32_MAX && documents.max_length <= qkv.rows(),
           "[cuda] {}: a longest document of {} in {} tokens", op, documents.max_length, qkv.rows());
-  return {.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
+  AttentionCase attention{.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
+  // A window that hides nothing is none, so that one plan serves both.
+  if (shape.window >= documents.max_length) attention.shape.window = 0;
+  return attention;
 }
 
 void check_like(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t rows,
@@ -75,8 +78,8 @@ void check_like(const char* op, const char* what, const Tensor& tensor, DType dt
 
 // Two products forward and five backward, half of each masked (as if every document had the longest's length).
 OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attention) {
-  const auto product = static_cast<double>(attention.tokens * attention.documents.max_length) *
-                       static_cast<double>(attention.shape.out_width());
+  const auto product = static_cast<double>(attention.tokens * attention.shape.out_width()) *
+                       attention.shape.span(attention.documents.max_length);
   return {.kind = kind, .op = op, .flops = (kind == OpKind::AttentionForward ? 2 : 5) * product};
 }
 

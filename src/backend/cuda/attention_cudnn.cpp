@@ -161,7 +161,8 @@ class CudnnAttention final : public AttentionEngine {
                         .heads = attention.shape.heads,
                         .kv_heads = attention.shape.kv_heads,
                         .depth = attention.shape.head_dim,
-                        .scale = attention.shape.scale};
+                        .scale = attention.shape.scale,
+                        .window = attention.shape.window};
     if (dense(attention)) return shape;
     const auto power_of_two = [](int64_t least, int64_t value) {
       return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(least, value))));

@@ -102,6 +102,8 @@ void set_mask(Options& options, GraphBuilder& builder, const CudnnShape& shape) 
   options.set_attn_scale(shape.scale)
       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
+  // Like octet's window the left bound counts the query itself: keys with key + bound > query are seen.
+  if (shape.window > 0) options.set_diagonal_band_left_bound(narrow<int>(shape.window));
   if (!shape.packed) return;
   options.set_padding_mask(true)
       .set_seq_len_q(builder.lengths("lengths_q", CudnnTensor::LengthsQ))
@@ -153,8 +155,8 @@ struct CudnnPlan::Graph {
 };
 
 std::string CudnnShape::to_string() const {
-  return fmt::format("{}{} x {} tokens, {}/{} heads of {}", packed ? "packed, at most " : "", documents,
-                     length, heads, kv_heads, depth);
+  return fmt::format("{}{} x {} tokens, {}/{} heads of {}{}", packed ? "packed, at most " : "", documents,
+                     length, heads, kv_heads, depth, window_text());
 }
 
 CudnnPlan::CudnnPlan(const CudnnShape& shape, CudnnPass pass, bool deterministic)
@@ -163,10 +165,10 @@ CudnnPlan::CudnnPlan(const CudnnShape& shape, CudnnPass pass, bool deterministic
 CudnnPlan::~CudnnPlan() = default;
 
 std::string CudnnPlan::tuning_key() const {
-  return fmt::format("attention {} {}x{} heads {}/{} of {}",
+  return fmt::format("attention {} {}x{} heads {}/{} of {}{}",
                      pass_ == CudnnPass::Forward ? "forward" : "backward",
                      shape_.packed ? "packed" : std::to_string(shape_.documents), shape_.length, shape_.heads,
-                     shape_.kv_heads, shape_.depth);
+                     shape_.kv_heads, shape_.depth, shape_.window_text());
 }
 
 std::string CudnnPlan::describe(cudnnHandle_t handle) {

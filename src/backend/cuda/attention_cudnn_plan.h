@@ -41,6 +41,7 @@ struct CudnnShape {
   int64_t tokens = 0;                 // at most, where packed
   int64_t heads = 0, kv_heads = 0, depth = 0;
   float scale = 0;
+  int64_t window = 0;  // as in AttentionShape
 
   auto operator<=>(const CudnnShape&) const = default;
   // Where heads share keys, backward first makes dk and dv of all query heads, in rows as many times wider than those
@@ -48,6 +49,7 @@ struct CudnnShape {
   // well: cuDNN uses the starts of k and v for their gradients, whatever it is told about those.
   bool kv_apart() const { return packed && heads != kv_heads; }
   std::string to_string() const;
+  std::string window_text() const { return window > 0 ? ", window " + std::to_string(window) : ""; }
 };
 
 enum class CudnnPass { Forward, Backward };

@@ -21,6 +21,7 @@ struct DecodeShape {
   int pieces;  // blocks to a group
   int splits, split_length;
   float scale;
+  int window;  // INT_MAX: none
 };
 
 // What a split knows of one query: the running softmax, and its sum of values that is not yet divided by `total`.
@@ -85,7 +86,8 @@ __global__ void decode_kernel(DecodeShape shape, Partials partials, const T* qkv
   const int first_head = kv_head * shape.group + piece * kDecodeGroup;
   const int count = min(kDecodeGroup, shape.group - piece * kDecodeGroup);
   const int sequence = sequences[token];
-  const int begin = static_cast<int>(blockIdx.y) * shape.split_length;
+  const int oldest = max(0, positions[token] + 1 - shape.window);
+  const int begin = oldest + static_cast<int>(blockIdx.y) * shape.split_length;
   const int end = sequence < 0 ? begin : min(begin + shape.split_length, positions[token] + 1);
 
   float q[kDecodeGroup][slots], sums[kDecodeGroup][slots] = {};
@@ -229,7 +231,8 @@ void CudaOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Ten
           cache.values.shape.to_string(), name_of(qkv.dtype), longest, shape.kv_heads * shape.head_dim);
   if (tokens == 0) return;
 
-  const int64_t splits = splits_of(tokens, longest, shape);
+  const int64_t seen = shape.window > 0 ? std::min(longest, shape.window) : longest;
+  const int64_t splits = splits_of(tokens, seen, shape);
   const device::DecodeShape decode{.qkv_stride = shape.qkv_width(),
                                    .capacity = cache.keys.shape[1],
                                    .heads = narrow<int>(shape.heads),
@@ -238,8 +241,9 @@ void CudaOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Ten
                                    .depth = narrow<int>(shape.head_dim),
                                    .pieces = narrow<int>(pieces_of(shape)),
                                    .splits = narrow<int>(splits),
-                                   .split_length = narrow<int>(div_up(longest, splits)),
-                                   .scale = shape.scale};
+                                   .split_length = narrow<int>(div_up(seen, splits)),
+                                   .scale = shape.scale,
+                                   .window = seen < longest ? narrow<int>(shape.window) : INT_MAX};
   Scratch space = scratch(op);
   const int64_t queries = tokens * shape.heads;
   device::Partials partials;

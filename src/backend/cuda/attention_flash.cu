@@ -64,7 +64,7 @@ struct ForwardTraits {
   static constexpr int kBytes = (kRows + 4 * kKeys) * Width * static_cast<int>(sizeof(Bf16));
 };
 
-template <int Width, int MTiles>
+template <int Width, int MTiles, bool windowed>
 __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape shape,
                                                                     const AttentionTile* tiles, Bf16* out,
                                                                     float* lse, const Bf16* qkv) {
@@ -93,7 +93,8 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
     copy_async_commit();
   };
   load_tile<kRows, Width>(q_tile, q, shape.qkv_stride, valid, shape.depth);
-  load_keys(0);
+  const int first_step = windowed ? shape.first_key(first, 0) / kKeys : 0;
+  load_keys(first_step);
 
   const int m0 = warp_id() * 16 * MTiles, g = lane_id() >> 2, t = lane_id() & 3;
   const float scale = shape.scale * kLog2E;
@@ -108,7 +109,7 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
   }
 
   const int steps = (min(tile.length, first + kRows) + kKeys - 1) / kKeys;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first_step; step < steps; ++step) {
     if (step + 1 < steps) {
       load_keys(step + 1);
       copy_async_wait<1>();
@@ -121,8 +122,9 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
     clear(s);
     product_abt<Width>(s, q_tile, m0, k_tiles + stage);
 
-    // Keys after the query are masked. Rows beyond the document are not, and are never stored.
-    const bool diagonal = (step + 1) * kKeys > first + m0 + 1;
+    // Keys after the query and before its window are masked. Rows beyond the document are not, and are never stored.
+    const bool edge = (step + 1) * kKeys > first + m0 + 1 ||
+                      (windowed && first + m0 + 16 * MTiles - step * kKeys > shape.window);
 #pragma unroll
     for (int i = 0; i < MTiles; ++i) {
 #pragma unroll
@@ -133,25 +135,29 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
           s[i][j][2 * half] *= scale;
           s[i][j][2 * half + 1] *= scale;
         }
-        if (diagonal) {
+        if (edge) {
 #pragma unroll
           for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-              if (step * kKeys + 8 * j + 2 * t + e > query) s[i][j][2 * half + e] = -INFINITY;
+              const int key = step * kKeys + 8 * j + 2 * t + e;
+              if (shape.hides<windowed>(key, query)) s[i][j][2 * half + e] = -INFINITY;
             }
           }
         }
-        float largest = highest[i][half];
+        const float before = highest[i][half];
+        float largest = before;
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
           largest = fmaxf(largest, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
         }
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-        // Key 0 is seen by every query, so `largest` is finite from the first step on.
-        const float shrink = exp2_approx(highest[i][half] - largest);
         highest[i][half] = largest;
+        // Key 0 is seen by every query, so `largest` is finite from the first step on. Of a query whose window begins
+        // in a later step nothing was seen yet.
+        if (windowed && largest == -INFINITY) largest = 0.0f;
+        const float shrink = exp2_approx(before - largest);
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
@@ -208,7 +214,8 @@ void launch_forward(CudaOps& ops, const AttentionCase& attention, const Attentio
                                .lse_heads = narrow<int>(attention.shape.heads)};
   const AttentionTile* tiles = schedule_tiles(ops, scratch, attention, Traits::kRows, outside);
   const int64_t blocks = tile_bound(attention, Traits::kRows) * attention.shape.heads;
-  const auto kernel = forward_kernel<Width, MTiles>;
+  const auto kernel =
+      attention.shape.window > 0 ? forward_kernel<Width, MTiles, true> : forward_kernel<Width, MTiles, false>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kBytes),
              "attention_forward");
   kernel<<<narrow<unsigned>(blocks), kAttentionThreads, Traits::kBytes, ops.stream()>>>(
@@ -228,7 +235,8 @@ device::FlashShape flash_shape(const AttentionCase& attention) {
           .heads = narrow<int>(shape.heads),
           .group = narrow<int>(shape.heads / shape.kv_heads),
           .depth = narrow<int>(shape.head_dim),
-          .scale = shape.scale};
+          .scale = shape.scale,
+          .window = shape.window > 0 ? narrow<int>(std::min<int64_t>(shape.window, INT_MAX)) : INT_MAX};
 }
 
 // Each document has at most one tile that is not full.

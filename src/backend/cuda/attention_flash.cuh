@@ -1,5 +1,7 @@
 #pragma once
 
+#include <climits>
+
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/cuda_ops.h"
@@ -15,6 +17,17 @@ struct FlashShape {
   int group;  // query heads to one key/value head
   int depth;  // D
   float scale;
+  int window;  // INT_MAX: none
+
+  // The first key that a query sees; positions count from the start of the document, or of the batch.
+  __device__ __forceinline__ int first_key(int query, int start) const {
+    return max(start, query - window + 1);
+  }
+  // Kernels without a window are compiled apart: the test costs registers that they have not got.
+  template <bool windowed>
+  __device__ __forceinline__ bool hides(int key, int query) const {
+    return key > query || (windowed && query - key >= window);
+  }
 
   __device__ __forceinline__ int64_t key_column(int kv_head) const {
     return static_cast<int64_t>(heads + kv_head) * depth;

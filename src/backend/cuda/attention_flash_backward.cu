@@ -17,7 +17,7 @@ struct QueryTraits {
   static constexpr int kBytes = (2 * kTileRows + 4 * kKeys) * Width * static_cast<int>(sizeof(Bf16));
 };
 
-template <int Width>
+template <int Width, bool windowed>
 __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape shape,
                                                                   const AttentionTile* tiles, Bf16* dqkv,
                                                                   const Bf16* dout, const Bf16* qkv,
@@ -50,7 +50,8 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
                               valid, shape.depth);
   load_tile<kTileRows, Width>(do_tile, dout + first_token * shape.out_stride + head_column, shape.out_stride,
                               valid, shape.depth);
-  load_keys(0);
+  const int first_step = windowed ? shape.first_key(first, 0) / kKeys : 0;
+  load_keys(first_step);
 
   const int m0 = warp_id() * 16, g = lane_id() >> 2, t = lane_id() & 3;
   const float scale = shape.scale * kLog2E;
@@ -66,7 +67,7 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
   clear(dq);
 
   const int steps = (min(tile.length, first + kTileRows) + kKeys - 1) / kKeys;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first_step; step < steps; ++step) {
     if (step + 1 < steps) {
       load_keys(step + 1);
       copy_async_wait<1>();
@@ -80,7 +81,8 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
     clear(dp);
     product_abt<Width>(s, q_tile, m0, k_tiles + stage);
     product_abt<Width>(dp, do_tile, m0, v_tiles + stage);
-    const bool diagonal = (step + 1) * kKeys > first + m0 + 1;
+    const bool edge =
+        (step + 1) * kKeys > first + m0 + 1 || (windowed && first + m0 + 16 - step * kKeys > shape.window);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
@@ -88,13 +90,13 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
         s[0][j][e] = exp2_approx(s[0][j][e] * scale - row_lse[e / 2]);
       }
     }
-    if (diagonal) {
+    if (edge) {
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int key = step * kKeys + 8 * j + 2 * t + e % 2, query = first + m0 + g + 8 * (e / 2);
-          if (key > query) s[0][j][e] = 0.0f;
+          if (shape.hides<windowed>(key, query)) s[0][j][e] = 0.0f;
         }
       }
     }
@@ -123,7 +125,7 @@ struct KeyTraits {
       (2 * kTileRows + 4 * kQueries) * Width * static_cast<int>(sizeof(Bf16)) + 4 * kQueries * 4;
 };
 
-template <int Width>
+template <int Width, bool windowed>
 __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape, const AttentionTile* tiles,
                                                                 Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
                                                                 const float* lse, const float* delta) {
@@ -144,8 +146,12 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
   const int valid = min(kTileRows, tile.length - first);
   const int64_t first_token = tile.start + first;
 
-  // Queries from the first key on, in steps of kQueries, for each head of the group in turn.
-  const int steps_each = (tile.length - first + kQueries - 1) / kQueries;
+  // Queries from the first key to the last whose window has a key of the tile, in steps of kQueries, for each head of
+  // the group in turn.
+  const int seen_by = windowed && tile.length - first - kTileRows >= shape.window
+                          ? kTileRows - 1 + shape.window
+                          : tile.length - first;
+  const int steps_each = (seen_by + kQueries - 1) / kQueries;
   const int steps = steps_each * shape.group;
   const auto load_queries = [&](int step) {
     const int head = kv_head * shape.group + step / steps_each;
@@ -192,7 +198,7 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
     product_abt<Width>(p, k_tile, m0, q_tile);
     product_abt<Width>(ds, v_tile, m0, do_tile);
     const int begin = first + step % steps_each * kQueries;
-    const bool diagonal = begin < first + m0 + 15;
+    const bool edge = begin < first + m0 + 15 || (windowed && begin + kQueries - first - m0 > shape.window);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const float2 columns = *reinterpret_cast<const float2*>(lse_rows + stage * kQueries + 8 * j + 2 * t);
@@ -201,13 +207,13 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
         p[0][j][e] = exp2_approx(p[0][j][e] * scale - (e % 2 ? columns.y : columns.x));
       }
     }
-    if (diagonal) {
+    if (edge) {
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int key = first + m0 + g + 8 * (e / 2), query = begin + 8 * j + 2 * t + e % 2;
-          if (key > query) p[0][j][e] = 0.0f;
+          if (shape.hides<windowed>(key, query)) p[0][j][e] = 0.0f;
         }
       }
     }
@@ -254,8 +260,11 @@ void launch_backward(CudaOps& ops, const AttentionCase& attention, const Attenti
         static_cast<const Bf16*>(call.qkv), call.lse, delta);
     check_launch(op);
   };
-  launch(key_kernel<Width>, bound * attention.shape.kv_heads, KeyTraits<Width>::kBytes);
-  launch(query_kernel<Width>, bound * attention.shape.heads, QueryTraits<Width>::kBytes);
+  const bool windowed = attention.shape.window > 0;
+  launch(windowed ? key_kernel<Width, true> : key_kernel<Width, false>, bound * attention.shape.kv_heads,
+         KeyTraits<Width>::kBytes);
+  launch(windowed ? query_kernel<Width, true> : query_kernel<Width, false>, bound * attention.shape.heads,
+         QueryTraits<Width>::kBytes);
 }
 
 }  // namespace

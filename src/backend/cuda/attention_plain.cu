@@ -104,7 +104,7 @@ __global__ void plain_forward_kernel(FlashShape shape, T* out, float* lse, const
   float o[kSlots] = {};
   float highest = -INFINITY, total = 0.0f;
   const int end = range.end > range.begin ? token + 1 : range.begin;
-  for (int key = range.begin; key < end; key += 32) {
+  for (int key = shape.first_key(token, range.begin); key < end; key += 32) {
     const int count = min(32, end - key);
     const T* rows = qkv + key * shape.qkv_stride;
     float x = -INFINITY;
@@ -146,7 +146,7 @@ __global__ void plain_query_kernel(FlashShape shape, T* dqkv, const T* dout, con
 
   float dq[kSlots] = {};
   const int end = range.end > range.begin ? token + 1 : range.begin;
-  for (int key = range.begin; key < end; key += 32) {
+  for (int key = shape.first_key(token, range.begin); key < end; key += 32) {
     const int count = min(32, end - key);
     const T* rows = qkv + key * shape.qkv_stride;
     float ds = 0.0f;
@@ -177,10 +177,11 @@ __global__ void plain_key_kernel(FlashShape shape, T* dqkv, const T* dout, const
 
   float dk[kSlots] = {}, dv[kSlots] = {};
   const int begin = range.end > range.begin ? token : range.end;
+  const int end = range.end - begin > shape.window ? begin + shape.window : range.end;
   for (int head = kv_head * shape.group; head < (kv_head + 1) * shape.group; ++head) {
     const int64_t column = static_cast<int64_t>(head) * shape.depth;
-    for (int query = begin; query < range.end; query += 32) {
-      const int count = min(32, range.end - query);
+    for (int query = begin; query < end; query += 32) {
+      const int count = min(32, end - query);
       const T* q_rows = qkv + query * shape.qkv_stride + column;
       const T* d_rows = dout + query * shape.out_stride + column;
       float p = 0.0f, ds = 0.0f;
