@@ -12,16 +12,6 @@
 namespace octet {
 namespace {
 
-const Positional kConfigFile{.name = "CONFIG.yaml",
-                             .what = "configuration file",
-                             .help = "YAML file with keys of 'octet train'. Flags override it.",
-                             .required = false};
-
-std::vector<Positional> words_of(const CommandLine& line) {
-  if (line.run_keys != RunKeys::No) return {kConfigFile};
-  return line.words;
-}
-
 PositionalKind kind_of_words(const CommandLine& line) {
   if (line.run_keys != RunKeys::No) return PositionalKind::ConfigFile;
   return line.words.empty() ? PositionalKind::None : PositionalKind::Any;
@@ -38,7 +28,7 @@ std::string quoted_list(std::span<const std::string> words) {
 }
 
 void check_words(const CommandLine& line, ParsedLine& parsed) {
-  const std::vector<Positional> expected = words_of(line);
+  const std::vector<Positional>& expected = line.words;
   const bool many = !expected.empty() && expected.back().many;
   if (parsed.words.size() > expected.size() && !many) {
     const std::string limit = expected.empty()       ? "takes flags only"
@@ -75,7 +65,7 @@ void check_required(const CommandLine& line, std::span<const KeySetting> given, 
 std::string usage_of(const CommandLine& line) {
   if (!line.usage.empty()) return line.usage;
   std::string text;
-  for (const Positional& word : words_of(line)) {
+  for (const Positional& word : line.words) {
     const std::string name = word.name + (word.many ? "..." : "");
     text += word.required ? fmt::format(" {}", name) : fmt::format(" [{}]", name);
   }
@@ -93,6 +83,13 @@ std::string usage_of(const CommandLine& line) {
 }
 
 }  // namespace
+
+Positional config_file_word() {
+  return {.name = "CONFIG.yaml",
+          .what = "configuration file",
+          .help = "YAML file with keys of 'octet train'. Flags override it.",
+          .required = false};
+}
 
 ParsedLine parse_command_line(const CommandLine& line, std::span<const std::string> arguments) {
   // One list, so that a misspelt flag finds the nearest of both kinds.
@@ -139,9 +136,9 @@ void throw_errors(const ParsedLine& parsed) {
 std::string help_text(const CommandLine& line) {
   std::string text = help_paragraphs(fmt::format("Usage: octet {} {}", line.name, usage_of(line)));
   text += '\n' + help_paragraphs(line.about.empty() ? line.summary + "." : line.about);
-  const std::vector<Positional> words = words_of(line);
-  if (!words.empty()) text += "\nArguments\n";
-  for (const Positional& word : words) text += help_entry(word.name + (word.many ? "..." : ""), word.help);
+  if (!line.words.empty()) text += "\nArguments\n";
+  for (const Positional& word : line.words)
+    text += help_entry(word.name + (word.many ? "..." : ""), word.help);
   const std::string help = help_entry("-h, --help", "Print this help.");
   if (line.run_keys == RunKeys::Listed) {
     text += keys_help(line.keys) + keys_help(train_keys().keys()) + '\n' + help;

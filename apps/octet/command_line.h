@@ -29,13 +29,13 @@ enum class RunKeys {
 // What a command takes. It drives the parser, the error messages and --help.
 struct CommandLine {
   std::string name;
-  std::string summary;            // one line without a full stop, for the list of commands
-  std::string usage;              // what follows "octet NAME"; empty: made from the rest
-  std::string about;              // paragraphs, one per line; wrapped when printed
-  std::vector<Positional> words;  // in their order
-  std::vector<Key> keys;          // of this command alone
-  RunKeys run_keys = RunKeys::No;
-  std::string notes;  // paragraphs behind the flags
+  std::string summary;             // one line without a full stop, for the list of commands
+  std::string usage;               // what follows "octet NAME"; empty: made from the rest
+  std::string about;               // paragraphs, one per line; wrapped when printed
+  std::vector<Positional> words;   // in their order
+  std::vector<Key> keys;           // of this command alone
+  RunKeys run_keys = RunKeys::No;  // if taken, the only word is the configuration file
+  std::string notes;               // paragraphs behind the flags
 };
 
 // The part of a call that describes a run: the configuration file ("": none) and keys of 'octet train'.
@@ -52,6 +52,8 @@ struct ParsedLine {
   bool has_unknown = false;         // an unknown flag: what seems to be missing may be that flag, misspelt
   std::vector<std::string> errors;  // messages for the user
 };
+
+Positional config_file_word();  // CONFIG.yaml
 
 ParsedLine parse_command_line(const CommandLine& line, std::span<const std::string> arguments);
 
@@ -96,6 +98,7 @@ class CommandBuilder {
   }
   void run_arguments(RunArguments Options::*member, RunKeys kind = RunKeys::Taken) {
     line.run_keys = kind;
+    line.words = {config_file_word()};
     write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
   }
   // Adds what is wrong with values that are right one by one.
@@ -127,7 +130,8 @@ class CommandBuilder {
     return options;
   }
 
-  std::vector<std::function<void(Options&, std::span<const std::string>)>> writers_;  // as line.words
+  std::vector<std::function<void(Options&, std::span<const std::string>)>>
+      writers_;  // as line.words, but for CONFIG.yaml
   std::function<void(Options&, const RunArguments&)> write_run_;
   std::function<void(const Options&, std::vector<std::string>&)> check_;
 };
