@@ -77,3 +77,4 @@ target_link_libraries(octet_core PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} rt)
 
 add_executable(cuda_ops_bench EXCLUDE_FROM_ALL bench/cuda_ops_bench.cpp)
 target_link_libraries(cuda_ops_bench PRIVATE octet_core)
+add_dependencies(benches cuda_ops_bench)
