@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "bench/bench.h"
 #include "command.h"
+#include "plan/setup.h"
 #include "report/table.h"
 #include "report/text.h"
 #include "run_arguments.h"
@@ -242,12 +243,11 @@ int bench_command(std::span<const std::string> arguments) {
   warn_of_idle_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;
-  for (Setup& setup : plan_bench(variants)) {
-    results.push_back(
-        bench(std::move(setup), {.warmup = flags.bench_warmup,
-                                 .steps = flags.bench_steps,
-                                 .profile = flags.profile,
-                                 .progress = [](const std::string& what) { log_info("{}", what); }}));
+  for (const BenchRun& run : plan_bench(variants)) {
+    results.push_back(bench(run, {.warmup = flags.bench_warmup,
+                                  .steps = flags.bench_steps,
+                                  .profile = flags.profile,
+                                  .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
              results.front().rows, base.max_seq_length, results.front().accumulation, flags.bench_steps,

@@ -7,6 +7,7 @@
 #include "command.h"
 #include "data/datasets/dataset.h"
 #include "hf/hf_folder.h"
+#include "plan/data_loaders.h"
 #include "plan/setup.h"
 #include "report/text.h"
 #include "train/evaluate.h"

@@ -5,7 +5,7 @@
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "plan/data_prepare.h"
-#include "plan/data_setup.h"
+#include "plan/data_stage.h"
 #include "run_arguments.h"
 
 namespace octet {
@@ -49,7 +49,7 @@ int prepare_command(std::span<const std::string> arguments) {
     return kExitDone;
   }
   const std::string& output = flags.output;
-  TrainConfig config = load_train_config(parsed.config_file, parsed.settings);
+  const TrainConfig config = load_train_config(parsed.config_file, parsed.settings);
   if (config.is_demo())
     fail_config("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
   if (output.empty()) fail_config("octet prepare needs --output DIR, the folder for shards and manifest");
@@ -57,11 +57,12 @@ int prepare_command(std::span<const std::string> arguments) {
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
-  choose_tokenizer(config,
-                   config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(config.tokenizer);
+  const std::string tokenizer_name = choose_tokenizer(
+      config, config.model_name_or_path.empty() ? "" : find_model(config.model_name_or_path).tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
   const PreparedFolder prepared = prepare_with_progress(config,
                                                         {.examples = train_examples(config),
+                                                         .tokenizer = tokenizer_name,
                                                          .max_samples = config.max_samples,
                                                          .eval_split = config.eval_split,
                                                          .seed = static_cast<uint64_t>(config.seed),
