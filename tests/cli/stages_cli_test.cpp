@@ -66,7 +66,7 @@ TEST_F(StagesCli, AllCommandsFindTheSameBatchLevelAndMemory) {
   };
   const std::vector<Case> cases = {
       {{"--auto_batch_size", "--device_memory_limit_gb", "0.03"}, "none"},
-      {{"--per_device_train_batch_size", "16", "--device_memory_limit_gb", "0.031"}, "act"}};
+      {{"--per_device_train_batch_size", "16", "--device_memory_limit_gb", "0.03"}, "mlp"}};
   for (size_t i = 0; i < cases.size(); ++i) {
     std::vector<std::string> flags = {"--mixed_precision", "bf16", "--max_seq_length", "64"};
     flags.insert(flags.end(), cases[i].flags.begin(), cases[i].flags.end());
@@ -87,7 +87,7 @@ TEST_F(StagesCli, AllCommandsFindTheSameBatchLevelAndMemory) {
     const Found planned{match(plan.out, "; (\\d+) x 64 tokens"),
                         match(plan.out, "recomputed in backward: .*?(nothing|\\(\\w+\\))"),
                         match(plan.out, "peak +([0-9.]+ \\w+)")};
-    EXPECT_EQ(planned.level, cases[i].level == std::string("none") ? "nothing" : "(act)");
+    EXPECT_EQ(planned.level, cases[i].level == std::string("none") ? "nothing" : "(mlp)");
     const auto of_overview = [](const std::string& text) {
       return Found{match(text, "batch +(\\d+) x 64 tokens"),
                    match(text, "recompute +.*?(nothing|\\(\\w+\\))"), match(text, "peak +([0-9.]+ \\w+)")};

@@ -114,10 +114,13 @@ TEST_F(Stages, SequencesOfAStreamFollowFromItsTokens) {
         keys_of({{"dataset", text_file}, {"max_seq_length", length}, {"eval_split", split}});
     return open_data(keys, choose_model(keys)).sequences;
   };
-  EXPECT_EQ(sequences("16", "0"), (400 * 8 - 1) / 16);
-  EXPECT_EQ(sequences("100", "0"), (400 * 8 - 1) / 100);
-  EXPECT_THAT(error_of([&] { sequences("3200", "0"); }),
-              HasSubstr("has 3200 tokens to train on, fewer than max_seq_length 3200 + 1"));
+  // 3200 bytes and the token that ends the text; the last token is only a target.
+  EXPECT_EQ(sequences("16", "0"), 3200 / 16);
+  EXPECT_EQ(sequences("150", "0"), 3200 / 150);
+  EXPECT_EQ(sequences("16", "0.5"), 1600 / 16);
+  EXPECT_EQ(sequences("3200", "0"), 1);
+  EXPECT_THAT(error_of([&] { sequences("3201", "0"); }),
+              HasSubstr("has 3201 tokens to train on, fewer than max_seq_length 3201 + 1"));
 }
 
 TEST_F(Stages, StepsFollowFromTheCountsOfTheData) {
@@ -188,11 +191,11 @@ TEST_F(Stages, FallsBackToBf16WhereNoLayerCanRunInFp8) {
   EXPECT_GT(emulated.fp8_share, 0.1);
 }
 
-// The plan is a value: another device, another time, the same numbers, and a Transformer of it allocates them.
+// The plan is a value: it outlives its device, and a Transformer of it on another one allocates what it says.
 TEST_F(Stages, ATransformerOfThePlanTakesItsMemory) {
   const RunPlan planned = plan({{"dataset", "x"}, {"max_seq_length", "64"}});
   device.reset();
-  const std::unique_ptr<Device> other = make_cpu_device(2);
+  const std::unique_ptr<Device> other = make_cpu_device(1);
   Transformer transformer(model_preset("llama-tiny"), planned.shape, planned.numerics, *other);
   transformer.allocate();
   EXPECT_EQ(transformer.allocated_bytes(), planned.memory.peak_bytes());
