@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "command.h"
 #include "config/config.h"
+#include "plan/setup.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -207,12 +208,11 @@ int run(const Options& options) {
   warn_of_idle_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;
-  for (Setup& setup : plan_bench(variants)) {
-    results.push_back(
-        bench(std::move(setup), {.warmup = options.bench_warmup,
-                                 .steps = options.bench_steps,
-                                 .profile = options.profile,
-                                 .progress = [](const std::string& what) { log_info("{}", what); }}));
+  for (const BenchRun& run : plan_bench(variants)) {
+    results.push_back(bench(run, {.warmup = options.bench_warmup,
+                                  .steps = options.bench_steps,
+                                  .profile = options.profile,
+                                  .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
              results.front().rows, base.max_seq_length, results.front().accumulation, options.bench_steps,

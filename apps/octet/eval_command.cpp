@@ -10,6 +10,7 @@
 #include "data/datasets/dataset.h"
 #include "device_options.h"
 #include "hf/hf_folder.h"
+#include "plan/data_loaders.h"
 #include "plan/setup.h"
 #include "report/text.h"
 #include "train/evaluate.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "backend/cuda_workspace.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/gpu_rates.h"
@@ -8,6 +7,7 @@
 #include "config/config.h"
 #include "plan/coverage.h"
 #include "plan/overview.h"
+#include "plan/setup.h"
 #include "report/text.h"
 
 namespace octet {
@@ -27,36 +27,35 @@ int run(const Options& options) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  const TrainConfig config = load_plan_config(options.run.config_file, options.run.settings);
+  const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const ModelConfig model = choose_model(given).config;
+  const TrainConfig config = keys_with_model(given, model);
   warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: --gpu {} says what is planned for", gpu);
   if (config.assumes_data)
-    log_info("no dataset is named: planned as for one ('octet train' without a dataset trains the demo)");
+    log_info(
+        "no dataset given: planning for {}-token sequences ('octet train' without a dataset trains the demo)",
+        config.max_seq_length);
   for (const std::string& missing : missing_data(config))
     log_warning("this run would not start: {}", missing);
-  const Setup setup = make_model_setup(config, std::move(planned), true);
+  const std::unique_ptr<Device> device = planned ? std::move(planned) : make_device(config);
+  const RunPlan plan = plan_run(config, model, *device);
+  const Transformer transformer(model, plan.shape, plan.numerics, *device);
 
-  fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", setup.model.name,
-             human_count(static_cast<double>(setup.model.parameter_count())), setup.model.layers,
-             setup.model.width, setup.shape.rows, setup.shape.length, setup.precision_label,
-             setup.device->description());
-  fmt::print("{}\n{}", coverage_text(*setup.transformer), memory_text(setup.transformer->plan()));
-  if (setup.sampling_bytes > 0) {
-    fmt::print("and {} beside it for samples\n", human_bytes(static_cast<double>(setup.sampling_bytes)));
-  }
-  fmt::print("backward computes again: {}\n", recompute_text(setup));
-  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) {
-    fmt::print("this does not fit: {}\n", shortage);
-  }
-  if (gpu.empty()) gpu = setup.device->description();
+  fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
+             human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,
+             plan.shape.rows, plan.shape.length, plan.precision_label, device->description());
+  fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
+  fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
+  if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
+  if (gpu.empty()) gpu = device->description();
   // The rates are those of products with one scale for each tensor.
-  const Fp8Recipe recipe = setup.numerics.fp8.recipe;
-  const bool has_rates = setup.numerics.precision == Precision::Fp8 &&
-                         (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
+  const Fp8Recipe recipe = plan.numerics.fp8.recipe;
+  const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
     fmt::print("\nexpected FP8/BF16 ratio of the matrix work on {}: {:.2f}x\n", rates->gpu,
-               expected_matrix_ratio(*setup.transformer, *rates));
+               expected_matrix_ratio(transformer, *rates));
   }
   return kExitDone;
 }

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "plan/data_prepare.h"
-#include "plan/data_setup.h"
+#include "plan/data_stage.h"
 
 namespace octet {
 namespace {
@@ -17,7 +17,7 @@ struct Options {
 };
 
 int run(const Options& options) {
-  TrainConfig config = load_train_config(options.run.config_file, options.run.settings);
+  const TrainConfig config = load_train_config(options.run.config_file, options.run.settings);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
@@ -28,11 +28,12 @@ int run(const Options& options) {
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
-  choose_tokenizer(config,
-                   config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(config.tokenizer);
+  const std::string tokenizer_name = choose_tokenizer(
+      config, config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
   const PreparedFolder prepared = prepare_with_progress(config,
                                                         {.examples = train_examples(config),
+                                                         .tokenizer = tokenizer_name,
                                                          .max_samples = config.max_samples,
                                                          .eval_split = config.eval_split,
                                                          .seed = static_cast<uint64_t>(config.seed),

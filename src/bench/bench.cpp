@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "bench/gpu_rates.h"
+#include "plan/setup.h"
 #include "report/text.h"
 #include "train/step.h"
 
@@ -71,29 +72,30 @@ double model_flops(const Transformer& model) {
                                 c.attention().span(model.shape().length) * n;
 }
 
-std::optional<double> gemm_ceiling_share(const Setup& setup, double step_seconds) {
-  const std::optional<GpuRates> rates = gpu_rates(setup.device->description());
-  const bool emulated = setup.numerics.precision == Precision::Fp8 && setup.precision_label != "FP8";
-  if (!rates || emulated || setup.numerics.precision == Precision::Fp32) return std::nullopt;
-  return static_cast<double>(setup.config.gradient_accumulation_steps) *
-         matrix_seconds(*setup.transformer, *rates) / step_seconds;
+std::optional<double> gemm_ceiling_share(const RunPlan& plan, const Transformer& model, const Device& device,
+                                         double step_seconds) {
+  const std::optional<GpuRates> rates = gpu_rates(device.description());
+  const bool emulated = plan.is_fp8() && plan.precision_label != "FP8";
+  if (!rates || emulated || plan.numerics.precision == Precision::Fp32) return std::nullopt;
+  return static_cast<double>(plan.accumulation) * matrix_seconds(model, *rates) / step_seconds;
 }
 
 // On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
-Setup plan_variant(const TrainConfig& config, std::unique_ptr<Device>& device) {
-  Setup setup = make_model_setup(config, std::move(device));
-  setup.precision_is_given = true;
-  check_memory(setup);
-  setup.transformer.reset();
-  device = std::move(setup.device);
-  setup.config.device =
+BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
+  if (!device) device = make_device(config);
+  config.device =
       device->capabilities().separate_memory ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
-  return setup;
+  ModelChoice model = choose_model(config);
+  config = keys_with_model(std::move(config), model.config);
+  RunPlan plan =
+      plan_run(config, model.config, *device, {.makes_samples = false, .precision_is_given = true});
+  if (plan.shortage) fail_config("{}", plan.shortage->text);
+  return {std::move(config), std::move(model), std::move(plan)};
 }
 
 // What is wrong with every variant in the same way is said once and of none.
-std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Device>& device) {
-  std::vector<Setup> setups;
+std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Device>& device) {
+  std::vector<BenchRun> runs;
   std::vector<std::string> named;
   std::set<std::string> reasons;
   bool is_usage = true;
@@ -103,7 +105,7 @@ std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::un
   };
   for (const BenchVariant& variant : variants) {
     try {
-      setups.push_back(plan_variant(variant.config, device));
+      runs.push_back(plan_variant(variant.config, device));
     } catch (const ConfigError& error) {
       note(variant, error);
     } catch (const Error& error) {
@@ -111,7 +113,7 @@ std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::un
       is_usage = false;
     }
   }
-  if (named.empty()) return setups;
+  if (named.empty()) return runs;
   const bool is_common = named.size() == variants.size() && reasons.size() == 1;
   const std::string text = is_common ? *reasons.begin() : fmt::format("{}", fmt::join(named, "\n"));
   if (is_usage) fail_config("{}", text);
@@ -120,52 +122,48 @@ std::vector<Setup> plan_variants(std::span<const BenchVariant> variants, std::un
 
 }  // namespace
 
-std::vector<Setup> plan_bench(std::span<const BenchVariant> variants) {
+std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants) {
   std::unique_ptr<Device> device;
-  std::vector<Setup> setups = plan_variants(variants, device);
-  const auto rows = [](const Setup& setup) { return setup.shape.rows; };
-  const auto level = [](const Setup& setup) { return setup.shape.checkpointing; };
-  const int64_t fewest_rows = rows(*std::ranges::min_element(setups, {}, rows));
-  const Setup& highest = *std::ranges::max_element(setups, {}, level);
-  const Checkpointing highest_level = level(highest);
-  const TrainConfig::Checkpointing highest_key = highest.config.gradient_checkpointing;
-  for (size_t i = 0; i < setups.size(); ++i) {
-    if (rows(setups[i]) == fewest_rows && level(setups[i]) == highest_level) continue;
-    TrainConfig alike = variants[i].config;
+  std::vector<BenchRun> runs = plan_variants(variants, device);
+  const auto rows = [](const BenchRun& run) { return run.plan.shape.rows; };
+  const auto level = [](const BenchRun& run) { return run.plan.shape.checkpointing; };
+  const int64_t fewest_rows = rows(*std::ranges::min_element(runs, {}, rows));
+  const Checkpointing highest_level = level(*std::ranges::max_element(runs, {}, level));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (rows(runs[i]) == fewest_rows && level(runs[i]) == highest_level) continue;
+    TrainConfig alike = with_batch_size(variants[i].config, fewest_rows);
     alike.auto_batch_size = false;
-    alike.per_device_train_batch_size = fewest_rows;
-    apply_target_batch_size(alike);
-    alike.gradient_checkpointing = highest_key;
-    setups[i] = plan_variant(alike, device);
+    alike.gradient_checkpointing = key_of(highest_level);
+    runs[i] = plan_variant(alike, device);
     log_info("{} runs as the others do: batch size {}, gradient_checkpointing {}", variants[i].name,
-             fewest_rows, config_text(alike, "gradient_checkpointing"));
+             fewest_rows, key_text(highest_level));
   }
-  return setups;
+  return runs;
 }
 
-BenchResult bench(Setup setup, const BenchOptions& options) {
-  setup.device = make_device(setup.config);  // its own: no other variant leaves anything on it
-  setup.transformer = std::make_unique<Transformer>(setup.model, setup.shape, setup.numerics, *setup.device);
-  const Capabilities can = setup.device->capabilities();
-  Transformer& model = *setup.transformer;
+BenchResult bench(const BenchRun& run, const BenchOptions& options) {
+  const RunPlan& plan = run.plan;
+  // Its own device: no other variant leaves anything on it.
+  const std::unique_ptr<Device> device = make_device(run.config);
+  Transformer model(run.model.config, plan.shape, plan.numerics, *device);
+  const Capabilities can = device->capabilities();
   const auto tell = [&](const std::string& what) {
     if (options.progress) options.progress(what);
   };
   const auto begin = std::chrono::steady_clock::now();
-  tell(fmt::format("{}: {} on {}", setup.precision_label,
-                   human_bytes(static_cast<double>(model.plan().peak_bytes())), setup.device->description()));
+  tell(fmt::format("{}: {} on {}", plan.precision_label,
+                   human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
-  model.parameters().initialise(*setup.device, 3);
+  model.parameters().initialise(*device, 3);
   model.weights_changed();
-  setup.device->synchronize();
+  device->synchronize();
   tell(fmt::format("weights after {:.1f} s; first step{}", seconds_since(begin),
                    can.separate_memory ? " (times GEMM algorithms that are not in the cache)" : ""));
-  RandomTokens tokens(setup.shape.rows, setup.shape.length, setup.model.vocab);
+  RandomTokens tokens(plan.shape.rows, plan.shape.length, run.model.config.vocab);
   OptimizerOptions optimizer;
   optimizer.schedule = {
       .type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
-  const int64_t accumulation = setup.config.gradient_accumulation_steps;
-  StepRunner runner(model, *setup.device, tokens, accumulation, optimizer, {});
+  StepRunner runner(model, *device, tokens, plan.accumulation, optimizer, {});
 
   BenchResult result;
   std::vector<double> times;
@@ -178,29 +176,28 @@ BenchResult bench(Setup setup, const BenchOptions& options) {
     if (step >= options.warmup) times.push_back(ms);
   }
   if (options.profile) {
-    require(can.profiles, "[bench] --profile: the {} device has no clock for single ops",
-            setup.device->name());
-    setup.device->start_profile();
+    require(can.profiles, "[bench] --profile: the {} device has no clock for single ops", device->name());
+    device->start_profile();
     runner.train_step(options.warmup + options.steps, false);
-    result.profile = setup.device->finish_profile();
+    result.profile = device->finish_profile();
   }
   std::sort(times.begin(), times.end());
   result.step_ms = times[times.size() / 2];
-  result.precision = setup.precision_label;
-  if (setup.numerics.precision == Precision::Fp8) {
-    result.recipe = config_text(setup.config, "fp8_recipe");
-    result.fp8_format = config_text(setup.config, "fp8_format");
-    result.fp8_head = setup.config.fp8_head;
+  result.precision = plan.precision_label;
+  if (plan.is_fp8()) {
+    result.recipe = config_text(run.config, "fp8_recipe");
+    result.fp8_format = config_text(run.config, "fp8_format");
+    result.fp8_head = run.config.fp8_head;
   }
-  result.gradient_checkpointing = config_text(setup.config, "gradient_checkpointing");
-  result.cuda_graphs = can.graphs && setup.shape.graphs;
-  result.device = setup.device->description();
-  result.rows = setup.shape.rows;
-  result.accumulation = accumulation;
-  const auto work = static_cast<double>(accumulation);
-  result.tokens_per_second = work * static_cast<double>(setup.shape.tokens()) / result.step_ms * 1e3;
+  result.gradient_checkpointing = key_text(plan.shape.checkpointing);
+  result.cuda_graphs = can.graphs && plan.shape.graphs;
+  result.device = device->description();
+  result.rows = plan.shape.rows;
+  result.accumulation = plan.accumulation;
+  const auto work = static_cast<double>(plan.accumulation);
+  result.tokens_per_second = work * static_cast<double>(plan.shape.tokens()) / result.step_ms * 1e3;
   result.model_tflops = work * model_flops(model) / result.step_ms / 1e9;
-  result.gemm_ceiling_share = gemm_ceiling_share(setup, result.step_ms / 1e3);
+  result.gemm_ceiling_share = gemm_ceiling_share(plan, model, *device, result.step_ms / 1e3);
   result.memory_bytes = model.allocated_bytes();
   return result;
 }

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "ops/device.h"
-#include "plan/setup.h"
+#include "plan/model_stage.h"
+#include "plan/run_plan.h"
 
 namespace octet {
 
@@ -25,11 +26,18 @@ struct BenchVariant {
   TrainConfig config;
 };
 
+// A variant that is planned.
+struct BenchRun {
+  TrainConfig config;  // of the variant, with the device that `auto` came to
+  ModelChoice model;
+  RunPlan plan;
+};
+
 // The variants before any of them is measured, in their order; nothing is allocated, and the device is free again.
 // What the configurations leave open is the same for all, so that only the precision is compared: the smallest of the
 // automatic batch sizes, and the highest of the automatic levels of gradient_checkpointing. Where one cannot run,
 // ConfigError or Error with its name.
-std::vector<Setup> plan_bench(std::span<const BenchVariant> variants);
+std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants);
 
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.
 struct BenchResult {
@@ -54,6 +62,6 @@ struct BenchResult {
 };
 
 // Measures a variant of plan_bench.
-BenchResult bench(Setup setup, const BenchOptions& options);
+BenchResult bench(const BenchRun& run, const BenchOptions& options);
 
 }  // namespace octet

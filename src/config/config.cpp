@@ -81,6 +81,12 @@ void apply_target_batch_size(TrainConfig& config, int64_t device_count) {
   config.gradient_accumulation_steps = config.target_effective_batch_size / micro_step;
 }
 
+TrainConfig with_batch_size(TrainConfig config, int64_t rows) {
+  config.per_device_train_batch_size = rows;
+  apply_target_batch_size(config);
+  return config;
+}
+
 std::string to_yaml(const TrainConfig& config) {
   const KeyTable<TrainConfig>& table = train_keys();
   std::string text;

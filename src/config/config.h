@@ -165,8 +165,9 @@ void resolve_defaults(TrainConfig& config);
 
 // Sets gradient_accumulation_steps so that an optimizer step sees target_effective_batch_size sequences on
 // `device_count` devices; does nothing where the target is 0. A target that does not divide is a ConfigError.
-// The trainer calls it again once auto_batch_size has found per_device_train_batch_size.
 void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
+// `config` with `rows` as per_device_train_batch_size, and the gradient_accumulation_steps that follow from it.
+TrainConfig with_batch_size(TrainConfig config, int64_t rows);
 
 // Settings that have no effect beside the others, in words. Of several runs side by side, which differ in their
 // precision: those that have none in any of them.

@@ -218,13 +218,26 @@ std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) 
   return names;
 }
 
-void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder) {
-  const HfFiles files(folder);
+namespace {
+
+std::vector<std::string> surplus_faults(const HfFiles& files, std::span<const ParameterSpec> table) {
   std::vector<std::string> faults;
-  for (const std::string& name : files.surplus(specs_of(parameters))) {
+  for (const std::string& name : files.surplus(table)) {
     faults.push_back(fmt::format("{} is not a tensor of the model", name));
   }
-  files.weights().load(device, parameters, std::move(faults));
+  return faults;
+}
+
+}  // namespace
+
+void check_hf_folder(std::span<const ParameterSpec> table, const std::string& folder) {
+  const HfFiles files(folder);
+  files.weights().check(table, surplus_faults(files, table));
+}
+
+void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder) {
+  const HfFiles files(folder);
+  files.weights().load(device, parameters, surplus_faults(files, specs_of(parameters)));
 }
 
 ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype) {

@@ -59,6 +59,8 @@ class HfFiles {
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.
 void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder);
+// The same checks of names, shapes and types without reading any weight.
+void check_hf_folder(std::span<const ParameterSpec> table, const std::string& folder);
 
 // Rows [begin, begin + rows) of the weight of the parameter with this index, in the dtype that is being written. A
 // vector counts as rows of one element.

@@ -142,7 +142,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                                      const Tokenizer& tokenizer) {
   std::unique_ptr<DatasetReader> reader = open_examples(request.examples, tokenizer);
   const std::string& dataset = request.examples.dataset;
-  PrepareOptions options{.tokenizer_name = tokenizer_name(config.tokenizer),
+  PrepareOptions options{.tokenizer_name = tokenizer_name(request.tokenizer),
                          .shard_tokens = config.shard_tokens,
                          .eval_split = request.eval_split,
                          .seed = request.seed,

@@ -25,6 +25,7 @@ ExampleOptions eval_examples(const TrainConfig& config);
 
 struct PrepareRequest {
   ExampleOptions examples;
+  std::string tokenizer;    // its name, for the manifest
   int64_t max_samples = 0;  // 0: all
   double eval_split = 0;
   uint64_t seed = 0;

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "generate/generate.h"
-#include "plan/setup.h"
+#include "plan/numerics.h"
 #include "report/text.h"
 
 namespace octet {
@@ -23,13 +21,13 @@ std::string bytes_text(int64_t bytes) {
 }  // namespace
 
 MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
-  const int64_t memory = device.memory_bytes();
-  if (config.device_memory_limit_gb == 0) return {memory, false};
+  const int64_t available = device.memory_bytes();
+  if (config.device_memory_limit_gb == 0) return {available, false};
   const double limit = config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
-  if (limit <= static_cast<double>(memory)) return {static_cast<int64_t>(limit), true};
+  if (limit <= static_cast<double>(available)) return {static_cast<int64_t>(limit), true};
   log_warning("device_memory_limit_gb {} has no effect: {} has {} for a run",
-              config_text(config, "device_memory_limit_gb"), device.description(), bytes_text(memory));
-  return {memory, false};
+              config_text(config, "device_memory_limit_gb"), device.description(), bytes_text(available));
+  return {available, false};
 }
 
 int64_t sampling_rows(const TrainConfig& config) {
@@ -37,9 +35,9 @@ int64_t sampling_rows(const TrainConfig& config) {
   return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
 }
 
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Device& device) {
-  const int64_t rows = sampling_rows(config);
-  return rows == 0 ? 0 : generator_bytes(transformer, device, rows, config.max_seq_length);
+int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer) {
+  const int64_t rows = target.makes_samples ? sampling_rows(config) : 0;
+  return rows == 0 ? 0 : generator_bytes(transformer, target.device, rows, config.max_seq_length);
 }
 
 // The key's names begin with auto.
@@ -49,6 +47,11 @@ std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key) {
 }
 TrainConfig::Checkpointing key_of(Checkpointing level) {
   return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
+}
+std::string key_text(Checkpointing level) {
+  TrainConfig config;
+  config.gradient_checkpointing = key_of(level);
+  return config_text(config, "gradient_checkpointing");
 }
 
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
@@ -82,10 +85,10 @@ int64_t dividing_batch(const TrainConfig& config, int64_t most) {
 
 namespace {
 
-// Ways to run are configurations here: what they ask to change is where they differ from that of the setup.
+// Ways to run are configurations here: what they ask to change is where they differ from that of the run.
 class RemedySearch {
  public:
-  explicit RemedySearch(const Setup& setup) : setup_(setup) {}
+  RemedySearch(const PlannedMemory& run, const PlanTarget& target) : run_(run), target_(target) {}
 
   MemoryRemedies search() const {
     MemoryRemedies remedies;
@@ -93,7 +96,7 @@ class RemedySearch {
       if (advice) remedies.fitting.push_back(*advice);
       return advice.has_value();
     };
-    const TrainConfig& given = setup_.config;
+    const TrainConfig& given = run_.config;
     std::vector<TrainConfig> ways = smaller_states(given);
     add(first_that_fits(ways));
     // Fewer rows and nothing else is the other choice that a user has.
@@ -101,7 +104,7 @@ class RemedySearch {
       add(with_rows(given, rows));
     if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
     // The last resort: no FP8 copies of weights, and half the size of fp32.
-    if (setup_.numerics.precision != Precision::Bf16 && !given.require_fp8 && !setup_.precision_is_given) {
+    if (run_.precision != Precision::Bf16 && !given.require_fp8 && !run_.precision_is_given) {
       TrainConfig in_bf16 = given;
       in_bf16.mixed_precision = Precision::Bf16;
       ways = smaller_states(in_bf16);
@@ -145,17 +148,17 @@ class RemedySearch {
 
   // A level that was asked for, and those that take less memory.
   std::span<const Checkpointing> levels_to_try() const {
-    const Checkpointing first = levels_of(setup_.config.gradient_checkpointing).front();
+    const Checkpointing first = levels_of(run_.config.gradient_checkpointing).front();
     return std::span(kLevels).subspan(static_cast<size_t>(first));
   }
 
   Numerics numerics_of(const TrainConfig& way) const {
-    Numerics numerics = numerics_from(way, *setup_.device);
-    if (!setup_.fallback_reason.empty()) numerics.precision = setup_.numerics.precision;
+    Numerics numerics = numerics_from(way, target_.device);
+    if (run_.fell_back) numerics.precision = run_.precision;
     return numerics;
   }
   RunShape shape_of(const TrainConfig& way, Checkpointing level) const {
-    RunShape shape = setup_.shape;
+    RunShape shape = run_.shape;
     shape.rows = way.per_device_train_batch_size;
     shape.length = way.max_seq_length;
     shape.checkpointing = level;
@@ -163,9 +166,8 @@ class RemedySearch {
   }
 
   int64_t need(const TrainConfig& way, Checkpointing level) const {
-    Transformer transformer(setup_.model, shape_of(way, level), numerics_of(way), *setup_.device);
-    return transformer.plan().peak_bytes() +
-           (setup_.makes_samples ? sampling_bytes(way, transformer, *setup_.device) : 0);
+    Transformer transformer(target_.model, shape_of(way, level), numerics_of(way), target_.device);
+    return transformer.plan().peak_bytes() + sampling_bytes(way, target_, transformer);
   }
 
   MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
@@ -175,7 +177,7 @@ class RemedySearch {
     for (const char* key : {"mixed_precision", "gradient_checkpointing", "fp8_head", "optimizer_state",
                             "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
       const std::string value = config_text(way, key);
-      if (value != config_text(setup_.config, key)) advice.changes.push_back({key, value});
+      if (value != config_text(run_.config, key)) advice.changes.push_back({key, value});
     }
     return advice;
   }
@@ -183,7 +185,7 @@ class RemedySearch {
   std::optional<MemoryAdvice> as_it_is(const TrainConfig& way) const {
     for (const Checkpointing level : levels_to_try()) {
       const int64_t bytes = need(way, level);
-      if (bytes <= setup_.memory.bytes) return advice_of(way, level, bytes);
+      if (bytes <= target_.limit.bytes) return advice_of(way, level, bytes);
     }
     return std::nullopt;
   }
@@ -197,8 +199,8 @@ class RemedySearch {
 
   // As many rows as the last of the levels lets fit; 0 where there are none.
   int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
-    const int64_t rows = largest_batch(setup_.model, shape_of(way, levels.back()), numerics_of(way),
-                                       *setup_.device, setup_.memory.bytes - setup_.sampling_bytes);
+    const int64_t rows = largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way),
+                                       target_.device, target_.limit.bytes - run_.sampling_bytes);
     return rows == 0 ? 0 : dividing_batch(way, rows);
   }
   std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {
@@ -219,7 +221,8 @@ class RemedySearch {
     return best;
   }
 
-  const Setup& setup_;
+  const PlannedMemory& run_;
+  const PlanTarget& target_;
 };
 
 // "optimizer_state to fp8, master_weights to stochastic and ..."
@@ -250,24 +253,21 @@ std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& lim
 
 }  // namespace
 
-MemoryRemedies find_remedies(const Setup& setup) {
-  return RemedySearch(setup).search();
+MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target) {
+  return RemedySearch(run, target).search();
 }
 
-std::string memory_shortage(const Setup& setup) {
-  const int64_t need = setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
-  const int64_t memory = setup.memory.bytes;
-  if (need <= memory) return "";
-  const std::string who = setup.config.auto_batch_size && setup.shape.rows == 1
-                              ? fmt::format("even one sequence of {} tokens", setup.shape.length)
+std::optional<MemoryShortage> memory_shortage(const PlannedMemory& run, const PlanTarget& target) {
+  const int64_t need = run.need(), memory = target.limit.bytes;
+  if (need <= memory) return std::nullopt;
+  const std::string who = run.config.auto_batch_size && run.shape.rows == 1
+                              ? fmt::format("even one sequence of {} tokens", run.shape.length)
                               : "the run";
-  return fmt::format("{} needs {}, the {} {} ({} are missing); {}", who, bytes_text(need),
-                     setup.memory.by_key ? "limit is" : "device has", bytes_text(memory),
-                     bytes_text(need - memory), remedies_text(find_remedies(setup), setup.memory));
-}
-
-void check_memory(const Setup& setup) {
-  if (const std::string shortage = memory_shortage(setup); !shortage.empty()) fail_config("{}", shortage);
+  MemoryShortage shortage{.remedies = find_remedies(run, target), .text = ""};
+  shortage.text = fmt::format("{} needs {}, the {} {} ({} are missing); {}", who, bytes_text(need),
+                              target.limit.by_key ? "limit is" : "device has", bytes_text(memory),
+                              bytes_text(need - memory), remedies_text(shortage.remedies, target.limit));
+  return shortage;
 }
 
 }  // namespace octet

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,8 +14,6 @@
 
 namespace octet {
 
-struct Setup;
-
 // What a run may take.
 struct MemoryLimit {
   int64_t bytes = 0;
@@ -23,19 +22,28 @@ struct MemoryLimit {
 // Warns where device_memory_limit_gb is more than the device has.
 MemoryLimit memory_limit(const TrainConfig& config, const Device& device);
 
+// What plans are made for, whatever the settings of the run are.
+struct PlanTarget {
+  const ModelConfig& model;
+  Device& device;
+  MemoryLimit limit;
+  bool makes_samples = true;  // where the configuration asks for them; a benchmark makes none
+};
+
 // Prompts that are continued together in this run; 0 when it makes no samples.
 int64_t sampling_rows(const TrainConfig& config);
-// What generating them allocates beside the plan of the training step.
-int64_t sampling_bytes(const TrainConfig& config, Transformer& transformer, Device& device);
+// What generating them allocates in addition to the plan of the training step.
+int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer);
 
 // The levels that gradient_checkpointing leaves open, the cheapest first.
 std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key);
 TrainConfig::Checkpointing key_of(Checkpointing level);
+std::string key_text(Checkpointing level);  // as users write it
 
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory);
-// The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly and, where that can be, the
+// The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly and, where possible, the
 // tokens of a micro-batch in sixteens: FP8 has no gradient of weights for others.
 int64_t dividing_batch(const TrainConfig& config, int64_t most);
 
@@ -50,13 +58,28 @@ struct MemoryRemedies {
   std::vector<MemoryAdvice> fitting;  // each alone makes the run fit; empty where nothing does
   MemoryAdvice least;                 // what takes the least memory; only where nothing fits
 };
+
+// A run as it is planned, as far as its memory goes.
+struct PlannedMemory {
+  const TrainConfig& config;  // with the batch size of the plan
+  RunShape shape;
+  Precision precision;              // of the plan
+  bool fell_back = false;           // to that precision, from the one that the configuration asks for
+  bool precision_is_given = false;  // the precision is what is being asked about: advice must not change it
+  int64_t step_bytes = 0;           // of the training step
+  int64_t sampling_bytes = 0;       // what generating samples takes in addition
+  int64_t need() const { return step_bytes + sampling_bytes; }
+};
+
 // Tries what takes less memory, the mildest first: gradient_checkpointing, which leaves results alone, then the head in
 // BF16, optimizer_state and master_weights. Fewer rows alone are another choice; more than that is tried where it must.
-MemoryRemedies find_remedies(const Setup& setup);
+MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 
-// Empty, or that the run is larger than its memory, with what to change.
-std::string memory_shortage(const Setup& setup);
-// Throws ConfigError where memory_shortage has something to say.
-void check_memory(const Setup& setup);
+// That a run is larger than its memory.
+struct MemoryShortage {
+  MemoryRemedies remedies;
+  std::string text;  // in one sentence, with what to change
+};
+std::optional<MemoryShortage> memory_shortage(const PlannedMemory& run, const PlanTarget& target);
 
 }  // namespace octet

@@ -2,25 +2,27 @@
 
 #include <set>
 
-#include "plan/coverage.h"
+#include "plan/data_loaders.h"
 #include "report/table.h"
 #include "report/text.h"
 
 namespace octet {
 
-std::string memory_text(const MemoryPlan& plan) {
+std::string memory_text(const RunPlan& plan) {
   Table table({{"memory"}, {"planned", Align::Right}});
-  const auto bytes = plan.bytes_in_arena();
+  const auto bytes = plan.memory.bytes_in_arena();
   for (size_t i = 0; i < kMemoryCategories.size(); ++i) {
     table.add_row({std::string(name_of(kMemoryCategories[i])), human_bytes(static_cast<double>(bytes[i]))});
   }
   table.add_rule();
-  table.add_row({"peak", human_bytes(static_cast<double>(plan.peak_bytes()))});
-  return table.str();
+  table.add_row({"peak", human_bytes(static_cast<double>(plan.memory.peak_bytes()))});
+  if (plan.sampling_bytes == 0) return table.str();
+  return table.str() + fmt::format("plus {} for generating samples\n",
+                                   human_bytes(static_cast<double>(plan.sampling_bytes)));
 }
 
-std::string recompute_text(const Setup& setup) {
-  switch (setup.shape.checkpointing) {
+std::string recompute_text(Checkpointing level) {
+  switch (level) {
     case Checkpointing::None:
       return "nothing";
     case Checkpointing::Act:
@@ -47,42 +49,39 @@ std::string schedule_text(const ScheduleConfig& schedule) {
   return table.str();
 }
 
-std::string overview_text(const Setup& setup) {
-  const TrainConfig& config = setup.config;
-  const int64_t rows = config.per_device_train_batch_size, accumulation = config.gradient_accumulation_steps;
-  const int64_t places_per_step = rows * accumulation * config.max_seq_length;
-  const double used = setup.data.train_plan ? setup.data.train_plan->utilisation() : 1;
-  std::string precision = setup.precision_label;
-  if (setup.numerics.precision == Precision::Fp8) {
+std::string overview_text(const RunStages& stages) {
+  const TrainConfig& keys = stages.keys;
+  const ModelConfig& model = stages.model.config;
+  const TrainingData& data = stages.data.data;
+  const RunPlan& plan = stages.plan;
+  const int64_t positions_per_step = plan.accumulation * plan.shape.tokens();
+  const double used = data.train_plan ? data.train_plan->utilisation() : 1;  // the rest is padding
+  const int64_t steps = stages.schedule.max_steps;
+  const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
+  std::string precision = plan.precision_label;
+  if (plan.is_fp8()) {
     precision +=
-        fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8", config_text(config, "fp8_recipe"),
-                    config_text(config, "fp8_format"), 100 * fp8_share(work_shares(*setup.transformer)));
+        fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8", config_text(keys, "fp8_recipe"),
+                    config_text(keys, "fp8_format"), 100 * plan.fp8_share);
   }
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<10} {}\n", what, value);
   };
-  line("model", fmt::format("{}: {} parameters, {} layers, width {}", setup.model.name,
-                            human_count(static_cast<double>(setup.model.parameter_count())),
-                            setup.model.layers, setup.model.width));
-  line("device", fmt::format("{}: {}", setup.device->name(), setup.device->description()));
+  line("model", fmt::format("{}: {} parameters, {} layers, width {}", model.name,
+                            count(model.parameter_count()), model.layers, model.width));
+  line("device", fmt::format("{}: {}", stages.device->name(), stages.device->description()));
   line("precision", precision);
-  line("data", fmt::format("{}: {} tokens to train on, {} held out", config.dataset,
-                           human_count(static_cast<double>(setup.data.train.size())),
-                           human_count(static_cast<double>(setup.data.eval.size()))));
-  if (const std::string use = utilisation_text(setup); !use.empty()) line("packing", use);
-  line("batch",
-       fmt::format("{} x {} tokens x {} micro-batches = {} tokens a step{}", rows, config.max_seq_length,
-                   accumulation, places_per_step, used < 1 ? ", padding included" : ""));
-  line("length", fmt::format("{} steps, {} tokens", config.max_steps,
-                             human_count(static_cast<double>(config.max_steps * places_per_step) * used)));
-  line("recompute", recompute_text(setup));
-  text += fmt::format("\n{}", memory_text(setup.transformer->plan()));
-  if (setup.sampling_bytes > 0) {
-    text +=
-        fmt::format("and {} beside it for samples\n", human_bytes(static_cast<double>(setup.sampling_bytes)));
-  }
-  return text;
+  line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),
+                           count(data.eval.size())));
+  if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
+  line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens per step{}", plan.shape.rows,
+                            plan.shape.length, plan.accumulation, positions_per_step,
+                            used < 1 ? ", including padding" : ""));
+  line("length", fmt::format("{} steps, {} tokens", steps,
+                             human_count(static_cast<double>(steps * positions_per_step) * used)));
+  line("recompute", recompute_text(plan.shape.checkpointing));
+  return text + fmt::format("\n{}", memory_text(plan));
 }
 
 }  // namespace octet

@@ -1,20 +1,19 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
-#include "plan/setup.h"
+#include "plan/run_stages.h"
 
 namespace octet {
 
 // What a run is about to do: model, data, device, precision, batch, memory.
-std::string overview_text(const Setup& setup);
+std::string overview_text(const RunStages& stages);
 
-// The memory plan by category; the total is what will be allocated.
-std::string memory_text(const MemoryPlan& plan);
+// The memory plan by category, whose total is what the training step allocates, and what samples take in addition.
+std::string memory_text(const RunPlan& plan);
 
-// What backward computes again instead of keeping it.
-std::string recompute_text(const Setup& setup);
+// What backward recomputes instead of keeping it.
+std::string recompute_text(Checkpointing level);
 
 // The learning rate at some telling steps.
 std::string schedule_text(const ScheduleConfig& schedule);

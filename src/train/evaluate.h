@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "model/transformer.h"
-#include "plan/data_setup.h"
+#include "plan/data_loaders.h"
 
 namespace octet {
 

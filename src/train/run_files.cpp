@@ -1,10 +1,14 @@
 #include "train/run_files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "base/host_memory.h"
 #include "base/log.h"
@@ -29,6 +33,19 @@ std::string default_run_name(const std::string& model) {
 // Whether a copy of so many bytes fits, with some room for the rest of the program.
 bool has_host_memory_for(int64_t bytes) {
   return bytes < available_host_memory() / 10 * 9;
+}
+
+// ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `what` is named with it.
+void check_writable(const char* what, const std::string& folder) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder).lexically_normal();
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, error))
+    fail_config("{} {} cannot be written: {} is not a folder", what, folder, there.string());
+  if (faccessat(AT_FDCWD, there.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    fail_config("{} {} cannot be written: {}: {}", what, folder, there.string(),
+                std::generic_category().message(errno));
+  }
 }
 
 // The resolved settings for TensorBoard's table of hyper-parameters.
@@ -79,33 +96,44 @@ void RunFiles::take_free_name(const std::string& model) {
   }
 }
 
-void RunFiles::refuse_if_taken(const std::string& checkpoints) const {
+void RunFiles::refuse_if_taken() const {
   if (goes_on_here()) return;
-  if (env_.exists(join_path(folder_, "metrics.jsonl"))) {
+  const bool has_name = !config_.run_name.empty();
+  if (has_name && env_.exists(join_path(run_folder(config_), "metrics.jsonl"))) {
     fail_config(
-        "{} already holds a run; go on with it (resume: latest), choose another run_name or remove the "
+        "{} already holds a run; continue it with --resume latest, choose another run_name or remove the "
         "folder",
-        folder_);
+        run_folder(config_));
   }
-  if (!checkpoints.empty() && holds_checkpoints(env_, checkpoints)) {
-    fail_config("checkpoint_dir {} already holds checkpoints, of another run; choose another folder",
+  if (!saves() || (!has_name && config_.checkpoint_dir.empty())) return;
+  if (const std::string checkpoints = checkpoint_directory(config_, fp8_);
+      holds_checkpoints(env_, checkpoints)) {
+    fail_config("checkpoint_dir {} already holds checkpoints of another run; choose another folder",
                 checkpoints);
   }
+}
+
+void RunFiles::check() const {
+  refuse_if_taken();
+  if (config_.run_name.empty()) {
+    check_writable("output_dir", config_.output_dir);
+  } else {
+    check_writable("the run's folder", run_folder(config_));
+  }
+  if (saves() && !config_.checkpoint_dir.empty()) check_writable("checkpoint_dir", config_.checkpoint_dir);
 }
 
 void RunFiles::open(const About& about) {
   if (config_.run_name.empty()) take_free_name(about.model);
   folder_ = run_folder(config_);
-  const bool saves = config_.save_strategy == TrainConfig::SaveStrategy::Steps;
-  const std::string checkpoints = saves ? checkpoint_directory(config_, about.fp8) : "";
-  refuse_if_taken(checkpoints);
+  refuse_if_taken();
   env_.make_directories(folder_);
   if (!lock_) lock_.emplace(env_, folder_);
-  if (saves && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
-  refuse_if_taken(checkpoints);  // again: from here on nobody can come in between
+  if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
+  refuse_if_taken();  // again: from here on nobody can come in between
   env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
   open_reports(about.steps_done);
-  if (saves) open_saver(checkpoints, about);
+  if (saves()) open_saver(about);
 }
 
 // metrics.jsonl and TensorBoard of a run that goes on hold nothing of the steps that will be taken again.
@@ -121,7 +149,8 @@ void RunFiles::open_reports(int64_t steps_done) {
   tensorboard_->hparams(hparams_of(config_));
 }
 
-void RunFiles::open_saver(const std::string& directory, const About& about) {
+void RunFiles::open_saver(const About& about) {
+  const std::string directory = checkpoint_directory(config_, fp8_);
   SaveOptions options{.total_limit = config_.save_total_limit,
                       .in_background = config_.save_async,
                       .tokenizer = read_tokenizer_texts(env_, about.tokenizer)};
@@ -139,8 +168,8 @@ void RunFiles::open_saver(const std::string& directory, const About& about) {
   if (about.on_device && !has_host_memory_for(about.state_bytes)) {
     options.in_place = true;
     log_warning(
-        "a checkpoint's {} are more than the host memory that is free: each will be written from the "
-        "device, and training waits for it",
+        "a checkpoint's {} are more than the free host memory: each one is written from the device, and "
+        "training waits for it",
         human_bytes(static_cast<double>(about.state_bytes)));
   }
   saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);

@@ -15,24 +15,29 @@ namespace octet {
 // before open().
 class RunFiles {
  public:
-  // `lock` is held already where the run's folder was there before. `checkpoint` is what the run goes on from; both it
-  // and `config` outlive this.
-  RunFiles(Env& env, TrainConfig& config, std::optional<RunLock> lock,
+  // `config` is the resolved one. `lock` is held already where the run's folder was there before. `checkpoint` is what the
+  // run continues from, and outlives this.
+  RunFiles(Env& env, TrainConfig config, bool fp8, std::optional<RunLock> lock,
            const std::optional<Checkpoint>& checkpoint)
-      : env_(env), config_(config), checkpoint_(checkpoint), lock_(std::move(lock)) {}
+      : env_(env), config_(std::move(config)), fp8_(fp8), checkpoint_(checkpoint), lock_(std::move(lock)) {}
+
+  // ConfigError where a folder cannot be written, or holds another run or its checkpoints: two runs would be mixed, and
+  // old checkpoints pruned. Writes nothing.
+  void check() const;
 
   struct About {
     std::string model;
     int64_t steps_done = 0;
-    bool fp8 = false;
     int64_t state_bytes = 0;  // of a checkpoint's tensors
     bool on_device = false;   // which are not in host memory already
     std::string tokenizer;    // whose files go into every checkpoint; as for make_tokenizer
   };
-  // A run without a name gets one. What holds another run or its checkpoints is refused (ConfigError): two runs would be
-  // mixed, and old checkpoints pruned.
+  // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);
 
+  const TrainConfig& config() const {
+    return config_;
+  }  // what config.yaml holds; with its name once it is open
   const std::string& folder() const { return folder_; }
   MetricsWriter& metrics() { return *metrics_; }
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
@@ -40,13 +45,15 @@ class RunFiles {
 
  private:
   bool goes_on_here() const;
+  bool saves() const { return config_.save_strategy == TrainConfig::SaveStrategy::Steps; }
   void take_free_name(const std::string& model);
-  void refuse_if_taken(const std::string& checkpoints) const;
+  void refuse_if_taken() const;
   void open_reports(int64_t steps_done);
-  void open_saver(const std::string& directory, const About& about);
+  void open_saver(const About& about);
 
   Env& env_;
-  TrainConfig& config_;
+  TrainConfig config_;
+  bool fp8_;
   const std::optional<Checkpoint>& checkpoint_;
   std::string folder_;
   // Released last: the saver may still be writing when an exception ends the run.

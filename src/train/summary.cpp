@@ -1,18 +1,19 @@
 #include "train/summary.h"
 
+#include "plan/data_loaders.h"
 #include "report/table.h"
 #include "report/text.h"
 
 namespace octet {
 
-std::string summary_text(const Setup& setup, const Outcome& outcome) {
+std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
   const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
                         const char* format) {
     const std::string now = fmt::format(fmt::runtime(format), *after);
     return before ? fmt::format("{} -> {}", fmt::format(fmt::runtime(format), *before), now) : now;
   };
-  table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, setup.config.max_steps,
+  table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, stages.schedule.max_steps,
                                       outcome.stopped ? " (stopped on request)" : "")});
   if (outcome.steps > 0)
     table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
@@ -26,9 +27,10 @@ std::string summary_text(const Setup& setup, const Outcome& outcome) {
         {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
-  if (const std::string use = utilisation_text(setup); !use.empty()) table.add_row({"packing", use});
+  if (const std::string packing = packing_text(stages.keys, stages.data.data); !packing.empty())
+    table.add_row({"packing", packing});
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
-  table.add_row({"precision", setup.precision_label});
+  table.add_row({"precision", stages.plan.precision_label});
   table.add_row({"files", outcome.run_folder});
   if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
   if (outcome.save) {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "plan/setup.h"
+#include "plan/run_stages.h"
 #include "report/step_record.h"
 
 namespace octet {
@@ -26,6 +26,6 @@ struct Outcome {
   std::optional<double> demo_score;    // share of unseen cases answered exactly
 };
 
-std::string summary_text(const Setup& setup, const Outcome& outcome);
+std::string summary_text(const RunStages& stages, const Outcome& outcome);
 
 }  // namespace octet

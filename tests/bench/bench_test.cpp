@@ -26,7 +26,9 @@ TrainConfig config_of(Precision precision) {
 constexpr double kGiB = double{int64_t{1} << 30};
 
 double gib_of_plan(const TrainConfig& config) {
-  return static_cast<double>(make_model_setup(config).transformer->plan().peak_bytes()) / kGiB;
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const RunPlan plan = plan_run(config, choose_model(config).config, *device, {.makes_samples = false});
+  return static_cast<double>(plan.bytes()) / kGiB;
 }
 
 struct BenchPlan : testing::Test {
@@ -54,15 +56,13 @@ struct BenchPlan : testing::Test {
 
 TEST_F(BenchPlan, TheHighestLevelOfRecomputationThatOneNeedsIsThatOfAll) {
   limit_memory_to_the_first();
-  const Checkpointing needed = plan_bench({&variants[1], 1}).front().shape.checkpointing;
+  const Checkpointing needed = plan_bench({&variants[1], 1}).front().plan.shape.checkpointing;
   ASSERT_GT(needed, Checkpointing::None);
-  EXPECT_EQ(plan_bench({&variants[0], 1}).front().shape.checkpointing, Checkpointing::None);
-  const std::vector<octet::Setup> setups = plan_bench(variants);
-  for (const octet::Setup& setup : setups) {
-    EXPECT_EQ(setup.shape.checkpointing, needed);
-    EXPECT_EQ(config_text(setup.config, "gradient_checkpointing"),
-              config_text(setups[1].config, "gradient_checkpointing"));
-    EXPECT_EQ(setup.shape.rows, 8);
+  EXPECT_EQ(plan_bench({&variants[0], 1}).front().plan.shape.checkpointing, Checkpointing::None);
+  const std::vector<BenchRun> runs = plan_bench(variants);
+  for (const BenchRun& run : runs) {
+    EXPECT_EQ(run.plan.shape.checkpointing, needed);
+    EXPECT_EQ(run.plan.shape.rows, 8);
   }
 }
 
@@ -71,16 +71,16 @@ TEST_F(BenchPlan, TheSmallestAutomaticBatchIsThatOfAll) {
     config.auto_batch_size = true;
     config.device_memory_limit_gb = 0.05;
   });
-  const int64_t most = plan_bench({&variants[0], 1}).front().shape.rows;
-  const int64_t fewest = plan_bench({&variants[1], 1}).front().shape.rows;
+  const int64_t most = plan_bench({&variants[0], 1}).front().plan.shape.rows;
+  const int64_t fewest = plan_bench({&variants[1], 1}).front().plan.shape.rows;
   ASSERT_LT(fewest, most);
-  for (const octet::Setup& setup : plan_bench(variants)) EXPECT_EQ(setup.shape.rows, fewest);
+  for (const BenchRun& run : plan_bench(variants)) EXPECT_EQ(run.plan.shape.rows, fewest);
   // A target is reached by all in the same micro-batches.
   set([&](TrainConfig& config) { config.target_effective_batch_size = most * fewest; });
-  ASSERT_EQ(plan_bench({&variants[0], 1}).front().shape.rows, most);
-  for (const octet::Setup& setup : plan_bench(variants)) {
-    EXPECT_EQ(setup.shape.rows, fewest);
-    EXPECT_EQ(setup.config.gradient_accumulation_steps, most);
+  ASSERT_EQ(plan_bench({&variants[0], 1}).front().plan.shape.rows, most);
+  for (const BenchRun& run : plan_bench(variants)) {
+    EXPECT_EQ(run.plan.shape.rows, fewest);
+    EXPECT_EQ(run.plan.accumulation, most);
   }
 }
 

@@ -110,7 +110,7 @@ TEST(PlanCli, FitsWhereTrainingFits) {
     const ProcessResult trained = train(limit);
     const size_t at = planned.out.find("this does not fit: ");
     EXPECT_EQ(at == std::string::npos, trained.exit_code == 0) << limit;
-    EXPECT_THAT(planned.out, HasSubstr("2.50 MiB beside it for samples"));
+    EXPECT_THAT(planned.out, HasSubstr("plus 2.50 MiB for generating samples"));
     if (at != std::string::npos) {
       const size_t begin = planned.out.find("the run", at);
       EXPECT_EQ(trained.err, "error: " + planned.out.substr(begin));
@@ -124,7 +124,7 @@ TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {
   const ProcessResult real = plan({"--gpu", "h200", "--model_preset", "gpt2"});
   ASSERT_EQ(real.exit_code, 0) << real.err;
   EXPECT_THAT(real.out, AllOf(HasSubstr("8 x 1024 tokens"), Not(HasSubstr("samples"))));
-  EXPECT_THAT(real.err, HasSubstr("no dataset is named"));
+  EXPECT_THAT(real.err, HasSubstr("no dataset given: planning for 1024-token sequences"));
   const ProcessResult tiny = plan({"--gpu", "h200", "--model_preset", "gpt2-tiny"});
   EXPECT_THAT(tiny.out, AllOf(HasSubstr("8 x 128 tokens"), HasSubstr("samples")));
   EXPECT_EQ(tiny.err, "");

@@ -96,7 +96,7 @@ TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {
   const ProcessResult prepared = run(train("a", {"--dataset", "out"}));
   ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
   // 15 inputs a document: four of them fill 60 of 64 places, with 24 targets.
-  EXPECT_THAT(prepared.out, HasSubstr("93.8 % of their places hold a token, 37.5 % a target"));
+  EXPECT_THAT(prepared.out, HasSubstr("packing efficiency 93.8 %; loss is taken on 37.5 % of positions"));
   const ProcessResult direct = run(train("b", {"--dataset", "chats.jsonl", "--chat_template", "plain"}));
   ASSERT_EQ(direct.exit_code, 0) << direct.err;
   EXPECT_THAT(direct.err, HasSubstr("preparing chats.jsonl into"));
@@ -165,14 +165,15 @@ TEST_F(PrepareCli, PackingIsChosen) {
     const std::string text = read_text(folder.path() + "/runs/" + name + "/metrics.jsonl");
     return nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1));
   };
-  EXPECT_THAT(out("none", "none"), HasSubstr("23.4 % of their places hold a token, 9.4 % a target"));
+  EXPECT_THAT(out("none", "none"),
+              HasSubstr("packing efficiency 23.4 %; loss is taken on 9.4 % of positions"));
   // Two steps of two rows: 15 inputs of one document each with padding, 64 without.
   const auto padded = last_record("none");
   EXPECT_EQ(padded["tokens"], 2 * 2 * 15);
   EXPECT_NEAR(padded["tokens_per_second"].get<double>() * padded["step_ms"].get<double>() / 1e3, 2 * 15,
               1e-3);
   EXPECT_THAT(out("false", "false"), HasSubstr("padded"));
-  EXPECT_THAT(out("stream", "stream"), Not(HasSubstr("of their places")));
+  EXPECT_THAT(out("stream", "stream"), Not(HasSubstr("packing efficiency")));
   EXPECT_EQ(last_record("stream")["tokens"], 2 * 2 * 64);
 }
 

@@ -161,8 +161,8 @@ TEST_F(CudaTraining, BenchSaysThatItsStepsWereReplayed) {
   config.max_seq_length = 128;
   for (const auto graphs : {TrainConfig::CudaGraphs::On, TrainConfig::CudaGraphs::Off}) {
     config.cuda_graphs = graphs;
-    std::vector<octet::Setup> setups = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
-    const BenchResult result = bench(std::move(setups.front()), {.warmup = 1, .steps = 2});
+    const std::vector<BenchRun> runs = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
+    const BenchResult result = bench(runs.front(), {.warmup = 1, .steps = 2});
     EXPECT_EQ(result.cuda_graphs, graphs == TrainConfig::CudaGraphs::On);
     EXPECT_GT(result.tokens_per_second, 0);
   }

@@ -5,8 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backend/cuda_workspace.h"
-#include "plan/setup.h"
+#include "plan/run_plan.h"
 #include "support/captured_log.h"
 
 namespace octet::test {
@@ -30,12 +29,16 @@ TrainConfig config_of(const Flags& flags) {
 }
 
 // A run as `octet plan --gpu h200` plans it.
-octet::Setup on_h200(const Flags& flags) {
-  return make_model_setup(config_of(flags), make_planned_gpu("H200", 139 * kGib, 132), true);
+RunPlan plan_on_h200(const TrainConfig& config, const PlanOptions& options = {}) {
+  const std::unique_ptr<Device> device = make_planned_gpu("H200", 139 * kGib, 132);
+  return plan_run(config, model_preset(config.model_preset), *device, options);
+}
+RunPlan on_h200(const Flags& flags) {
+  return plan_on_h200(config_of(flags));
 }
 
-int64_t need_of(const octet::Setup& setup) {
-  return setup.transformer->plan().peak_bytes() + setup.sampling_bytes;
+std::string shortage_text(const RunPlan& plan) {
+  return plan.shortage ? plan.shortage->text : "";
 }
 
 std::vector<std::string> texts(const MemoryAdvice& advice) {
@@ -46,9 +49,9 @@ std::vector<std::string> texts(const MemoryAdvice& advice) {
 
 // Follows each advice: the run must fit, and need what was said.
 MemoryRemedies followed_remedies(const Flags& flags) {
-  const octet::Setup setup = on_h200(flags);
-  EXPECT_NE(memory_shortage(setup), "");
-  MemoryRemedies remedies = find_remedies(setup);
+  const RunPlan plan = on_h200(flags);
+  EXPECT_TRUE(plan.shortage);
+  MemoryRemedies remedies = plan.shortage->remedies;
   for (const MemoryAdvice& advice : remedies.fitting) {
     EXPECT_FALSE(advice.changes.empty());
     Flags changed = flags;
@@ -56,9 +59,9 @@ MemoryRemedies followed_remedies(const Flags& flags) {
       std::erase_if(changed, [&](const auto& flag) { return flag.first == change.key; });
       changed.emplace_back(change.key, change.value);
     }
-    const octet::Setup again = on_h200(changed);
-    EXPECT_EQ(memory_shortage(again), "") << testing::PrintToString(texts(advice));
-    EXPECT_EQ(need_of(again), advice.need) << testing::PrintToString(texts(advice));
+    const RunPlan again = on_h200(changed);
+    EXPECT_EQ(shortage_text(again), "") << testing::PrintToString(texts(advice));
+    EXPECT_EQ(again.bytes(), advice.need) << testing::PrintToString(texts(advice));
   }
   return remedies;
 }
@@ -71,15 +74,15 @@ TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
     with_limit.emplace_back("device_memory_limit_gb", gib);
     return on_h200(with_limit);
   };
-  const octet::Setup above = limited("500");
-  EXPECT_EQ(above.memory.bytes, 138 * kGib);
-  EXPECT_THAT(memory_shortage(above),
+  const RunPlan above = limited("500");
+  EXPECT_EQ(above.limit.bytes, 138 * kGib);
+  EXPECT_THAT(shortage_text(above),
               HasSubstr("needs 152 GiB, the device has 138 GiB (13.6 GiB are missing)"));
   EXPECT_THAT(log.messages,
               ElementsAre("device_memory_limit_gb 500 has no effect: H200 has 138 GiB for a run"));
-  const octet::Setup below = limited("100");
-  EXPECT_EQ(below.memory.bytes, 100 * kGib);
-  EXPECT_THAT(memory_shortage(below), HasSubstr("needs 152 GiB, the limit is 100 GiB"));
+  const RunPlan below = limited("100");
+  EXPECT_EQ(below.limit.bytes, 100 * kGib);
+  EXPECT_THAT(shortage_text(below), HasSubstr("needs 152 GiB, the limit is 100 GiB"));
 }
 
 TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
@@ -136,7 +139,7 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
 TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
   const CapturedLog quiet;
   Flags flags = {{"model_preset", "llama-3.1-8b"}, {"fp8_head", "true"}, {"gradient_checkpointing", "block"}};
-  const int64_t need = need_of(on_h200(flags));
+  const int64_t need = on_h200(flags).bytes();
   const double short_of = static_cast<double>(need - (int64_t{1} << 20)) / static_cast<double>(kGib);
   flags.emplace_back("device_memory_limit_gb", fmt::format("{}", short_of));
   EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=false"));
@@ -144,24 +147,23 @@ TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
 
 TEST(MemoryFit, WhereNothingFitsItSaysSo) {
   const CapturedLog log;
-  const octet::Setup setup = on_h200({{"model_preset", "qwen2.5-14b"}, {"device_memory_limit_gb", "20"}});
-  EXPECT_THAT(find_remedies(setup).fitting, IsEmpty());
+  const RunPlan plan = on_h200({{"model_preset", "qwen2.5-14b"}, {"device_memory_limit_gb", "20"}});
+  EXPECT_THAT(plan.shortage->remedies.fitting, IsEmpty());
   EXPECT_THAT(
-      memory_shortage(setup),
+      shortage_text(plan),
       AllOf(HasSubstr("no key makes it fit: with mixed_precision bf16, optimizer_state fp8, "
                       "master_weights stochastic, per_device_train_batch_size 1 and max_seq_length 128 "
                       "it still needs 8"),
             HasSubstr("take a smaller model or raise the limit"), Not(HasSubstr("set "))));
-  EXPECT_THROW(check_memory(setup), ConfigError);
   EXPECT_THAT(log.messages, IsEmpty());  // no word of gradient_checkpointing: none of its levels helps
-  const octet::Setup bare = on_h200({{"model_preset", "qwen2.5-14b"},
-                                     {"mixed_precision", "bf16"},
-                                     {"optimizer_state", "fp8"},
-                                     {"master_weights", "stochastic"},
-                                     {"per_device_train_batch_size", "1"},
-                                     {"max_seq_length", "1"},
-                                     {"device_memory_limit_gb", "20"}});
-  EXPECT_THAT(memory_shortage(bare), HasSubstr("no key makes it fit; take"));
+  const RunPlan bare = on_h200({{"model_preset", "qwen2.5-14b"},
+                                {"mixed_precision", "bf16"},
+                                {"optimizer_state", "fp8"},
+                                {"master_weights", "stochastic"},
+                                {"per_device_train_batch_size", "1"},
+                                {"max_seq_length", "1"},
+                                {"device_memory_limit_gb", "20"}});
+  EXPECT_THAT(shortage_text(bare), HasSubstr("no key makes it fit; take"));
 }
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
@@ -172,9 +174,9 @@ TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
     more.emplace_back(key, value);
     return on_h200(more);
   };
-  const octet::Setup setup = with("auto_batch_size", "true");
-  EXPECT_EQ(setup.shape.rows, 12);
-  EXPECT_EQ(memory_shortage(setup), "");
+  const RunPlan plan = with("auto_batch_size", "true");
+  EXPECT_EQ(plan.shape.rows, 12);
+  EXPECT_EQ(shortage_text(plan), "");
   EXPECT_EQ(with("per_device_train_batch_size", "12").shape.checkpointing, Checkpointing::None);
   EXPECT_NE(with("per_device_train_batch_size", "13").shape.checkpointing, Checkpointing::None);
 }
@@ -200,10 +202,10 @@ TEST(MemoryFit, RowsKeepTheTokensInSixteens) {
 TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
   const CapturedLog quiet;
   const Flags flags = {{"model_preset", "qwen2.5-14b"}, {"auto_batch_size", "true"}};
-  const octet::Setup setup = on_h200(flags);
-  EXPECT_EQ(setup.shape.rows, 1);
-  EXPECT_EQ(setup.shape.checkpointing, Checkpointing::Block);
-  EXPECT_THAT(memory_shortage(setup),
+  const RunPlan plan = on_h200(flags);
+  EXPECT_EQ(plan.shape.rows, 1);
+  EXPECT_EQ(plan.shape.checkpointing, Checkpointing::Block);
+  EXPECT_THAT(shortage_text(plan),
               AllOf(HasSubstr("even one sequence of 1024 tokens needs 220 GiB, the device has 138 GiB"),
                     Not(HasSubstr("gradient_checkpointing")), Not(HasSubstr("batch_size"))));
   EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)),
@@ -214,15 +216,12 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
 TEST(MemoryFit, SamplesCountWhereTheyAreMade) {
   const CapturedLog quiet;
   const TrainConfig demo = config_of({{"auto_batch_size", "true"}, {"device_memory_limit_gb", "0.3"}});
-  const auto plan = [&](bool makes_samples) {
-    return make_model_setup(demo, make_planned_gpu("H200", 139 * kGib, 132), makes_samples);
-  };
-  const octet::Setup planned = plan(true), measured = plan(false);
+  const RunPlan planned = plan_on_h200(demo), measured = plan_on_h200(demo, {.makes_samples = false});
   EXPECT_GT(planned.sampling_bytes, 0);
   EXPECT_EQ(measured.sampling_bytes, 0);
   EXPECT_LT(planned.shape.rows, measured.shape.rows);
-  EXPECT_EQ(memory_shortage(planned), "");
-  EXPECT_EQ(memory_shortage(measured), "");
+  EXPECT_EQ(shortage_text(planned), "");
+  EXPECT_EQ(shortage_text(measured), "");
 }
 
 }  // namespace

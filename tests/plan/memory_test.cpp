@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_device.h"
-#include "plan/setup.h"
+#include "plan/run_plan.h"
 #include "support/tiny_run.h"
 
 namespace octet::test {
@@ -103,30 +103,29 @@ TEST(Memory, OptimizerStateTakesWhatItSays) {
 
 TEST(Memory, AutoTakesTheFirstLevelThatFits) {
   TrainConfig config;
-  config.model_preset = "llama-tiny";
-  config.device = TrainConfig::Device::Cpu;
   config.max_seq_length = 256;
   config.mixed_precision = Precision::Bf16;
   using Level = TrainConfig::Checkpointing;
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const auto plan = [&](const TrainConfig& keys) {
+    return plan_run(keys, model_preset("llama-tiny"), *device, {.makes_samples = false});
+  };
   const auto gib_needed = [&](Level level) {
     config.gradient_checkpointing = level;
     config.device_memory_limit_gb = 0;
-    return static_cast<double>(make_model_setup(config).transformer->plan().peak_bytes()) /
-           (int64_t{1} << 30);
+    return static_cast<double>(plan(config).bytes()) / (int64_t{1} << 30);
   };
   for (const Level level : {Level::None, Level::Act, Level::Mlp, Level::Block}) {
     const double limit = gib_needed(level) + 1e-6;
     config.gradient_checkpointing = Level::Auto;
     config.device_memory_limit_gb = limit;
-    const octet::Setup setup = make_model_setup(config);
-    EXPECT_EQ(setup.config.gradient_checkpointing, level);
-    EXPECT_EQ(static_cast<int>(setup.shape.checkpointing) + 1, static_cast<int>(level));
-    EXPECT_NO_THROW(check_memory(setup));
+    const RunPlan found = plan(config);
+    EXPECT_EQ(key_of(found.shape.checkpointing), level);
+    EXPECT_FALSE(found.shortage);
   }
-  config.gradient_checkpointing = Level::Auto;
   config.device_memory_limit_gb = gib_needed(Level::Block) / 2;
   config.gradient_checkpointing = Level::Auto;
-  EXPECT_THROW(check_memory(make_model_setup(config)), ConfigError);
+  EXPECT_TRUE(plan(config).shortage);
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_F(Resume, ACheckpointFolderBelongsToOneRun) {
     train(config("second", shared));
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("already holds checkpoints, of another run"));
+    EXPECT_THAT(error.what(), HasSubstr("already holds checkpoints of another run"));
   }
   // The run itself goes on, found through its configuration.
   ASSERT_EQ(train(config(

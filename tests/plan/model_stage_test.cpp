@@ -1,6 +1,6 @@
 // Which model the keys of a run name.
 
-#include "plan/model_setup.h"
+#include "plan/model_stage.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-struct ModelSetup : testing::Test {
+struct ModelStage : testing::Test {
   std::string path(const std::string& name) const { return join_path(folder.path(), name); }
   TrainConfig config(std::vector<std::pair<std::string, std::string>> keys) {
     std::vector<KeySetting> flags;
@@ -26,14 +26,15 @@ struct ModelSetup : testing::Test {
   TemporaryFolder folder;
 };
 
-TEST_F(ModelSetup, SizesStandInTheResolvedConfig) {
-  TrainConfig keys = config({{"model_preset", "llama"},
-                             {"hidden_size", "64"},
-                             {"num_hidden_layers", "2"},
-                             {"num_attention_heads", "4"},
-                             {"vocab_size", "300"},
-                             {"max_position_embeddings", "96"}});
-  const ModelConfig model = choose_model(keys, nullptr).model;
+TEST_F(ModelStage, SizesStandInTheResolvedConfig) {
+  TrainConfig given = config({{"model_preset", "llama"},
+                              {"hidden_size", "64"},
+                              {"num_hidden_layers", "2"},
+                              {"num_attention_heads", "4"},
+                              {"vocab_size", "300"},
+                              {"max_position_embeddings", "96"}});
+  const ModelConfig model = choose_model(given).config;
+  const TrainConfig keys = keys_with_model(given, model);
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(keys.head_dim, 16);
   EXPECT_EQ(keys.num_key_value_heads, 4);
@@ -44,49 +45,49 @@ TEST_F(ModelSetup, SizesStandInTheResolvedConfig) {
   // And they give the same model again.
   folder.write("config.yaml", to_yaml(keys));
   TrainConfig again = load_train_config(path("config.yaml"), {});
-  EXPECT_EQ(choose_model(again, nullptr).model, model);
-  EXPECT_EQ(to_yaml(again), to_yaml(keys));
+  EXPECT_EQ(choose_model(again).config, model);
+  EXPECT_EQ(to_yaml(keys_with_model(again, model)), to_yaml(keys));
 }
 
-TEST_F(ModelSetup, APresetWithoutSizesNamesNone) {
-  TrainConfig keys = config({{"model_preset", "gpt2-tiny"}});
-  choose_model(keys, nullptr);
+TEST_F(ModelStage, APresetWithoutSizesNamesNone) {
+  const TrainConfig given = config({{"model_preset", "gpt2-tiny"}});
+  const TrainConfig keys = keys_with_model(given, choose_model(given).config);
   EXPECT_EQ(keys.hidden_size, 0);
   EXPECT_EQ(config_text(keys, "tie_word_embeddings"), "auto");
 }
 
-TEST_F(ModelSetup, AConfigWithoutWeightsIsARandomStart) {
+TEST_F(ModelStage, AConfigWithoutWeightsIsARandomStart) {
   RandomModel model(two_layers("mistral-tiny"), DType::F32);
   model.write_folder(path("whole"));
   std::filesystem::create_directory(path("bare"));
   std::filesystem::copy(path("whole/config.json"), path("bare/config.json"));
   for (const char* name : {"bare", "bare/config.json", "whole/config.json"}) {
     TrainConfig keys = config({{"model_name_or_path", path(name)}, {"vocab_size", "400"}});
-    const ModelChoice choice = choose_model(keys, nullptr);
+    const ModelChoice choice = choose_model(keys);
     EXPECT_FALSE(choice.start->has_weights) << name;
-    EXPECT_EQ(choice.model.vocab, 400) << name;
-    EXPECT_EQ(choice.model.window, 16) << name;
+    EXPECT_EQ(choice.config.vocab, 400) << name;
+    EXPECT_EQ(choice.config.window, 16) << name;
   }
   TrainConfig keys = config({{"model_name_or_path", path("whole")}});
-  EXPECT_TRUE(choose_model(keys, nullptr).start->has_weights);
+  EXPECT_TRUE(choose_model(keys).start->has_weights);
   // Weights in a format that octet does not read are not ignored.
   folder.write("bare/pytorch_model.bin", "x");
   keys = config({{"model_name_or_path", path("bare")}});
-  EXPECT_TRUE(choose_model(keys, nullptr).start->has_weights);
+  EXPECT_TRUE(choose_model(keys).start->has_weights);
 }
 
-TEST_F(ModelSetup, SizesOverWeightsAreRefusedByName) {
+TEST_F(ModelStage, SizesOverWeightsAreRefusedByName) {
   RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("model"));
   TrainConfig keys = config({{"model_name_or_path", path("model")},
                              {"hidden_size", "64"},
                              {"vocab_size", "300"},
                              {"tie_word_embeddings", "true"}});
   EXPECT_THAT(
-      error_of([&] { choose_model(keys, nullptr); }),
-      HasSubstr("hidden_size, vocab_size, tie_word_embeddings cannot be given with model_name_or_path"));
+      error_of([&] { choose_model(keys); }),
+      HasSubstr("hidden_size, vocab_size, tie_word_embeddings cannot be set with model_name_or_path"));
 }
 
-TEST_F(ModelSetup, AResumedRunKeepsItsSizes) {
+TEST_F(ModelStage, AResumedRunKeepsItsSizes) {
   const ModelConfig model = resolve_model("llama-tiny", {.layers = 2, .width = 64, .heads = 2});
   RandomModel saved(model, DType::F32);
   CheckpointStore store(posix_env(), path("checkpoints"));
@@ -95,23 +96,23 @@ TEST_F(ModelSetup, AResumedRunKeepsItsSizes) {
                              {"num_hidden_layers", "2"},
                              {"hidden_size", "64"},
                              {"num_attention_heads", "2"}});
-  EXPECT_EQ(choose_model(keys, &checkpoint).model.width, 64);
-  EXPECT_EQ(keys.intermediate_size, model.ffn);
+  EXPECT_EQ(choose_model(keys, checkpoint).config.width, 64);
+  EXPECT_EQ(keys_with_model(keys, model).intermediate_size, model.ffn);
   keys.num_hidden_layers = 3;
-  EXPECT_THAT(error_of([&] { choose_model(keys, &checkpoint); }),
+  EXPECT_THAT(error_of([&] { choose_model(keys, checkpoint); }),
               HasSubstr("num_hidden_layers 3 is not the 2 of the model of"));
   keys = config({{"model_preset", "llama-tiny"}});
-  EXPECT_THAT(error_of([&] { choose_model(keys, &checkpoint); }),
+  EXPECT_THAT(error_of([&] { choose_model(keys, checkpoint); }),
               HasSubstr("model_preset llama-tiny (4 layers of width 128) is not the model of"));
 }
 
-TEST_F(ModelSetup, TheLengthMustFitTheModel) {
+TEST_F(ModelStage, TheLengthMustFitTheModel) {
   for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {
     TrainConfig keys = config({{"model_preset", preset}, {"max_seq_length", "100000"}});
-    EXPECT_THROW(choose_model(keys, nullptr), ConfigError);
+    EXPECT_THROW(choose_model(keys), ConfigError);
     keys =
         config({{"model_preset", preset}, {"max_seq_length", "2048"}, {"max_position_embeddings", "2048"}});
-    EXPECT_EQ(choose_model(keys, nullptr).model.max_positions, 2048);
+    EXPECT_EQ(choose_model(keys).config.max_positions, 2048);
   }
 }
 

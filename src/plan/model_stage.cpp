@@ -1,7 +1,8 @@
-#include "plan/model_setup.h"
+#include "plan/model_stage.h"
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "hf/hf_folder.h"
 #include "model/parameters.h"
@@ -36,13 +37,6 @@ ModelSizes sizes_of(const TrainConfig& config) {
   return sizes;
 }
 
-// config.yaml then says the whole architecture, whatever the defaults of a later version are.
-void fill_in_sizes(TrainConfig& config, const ModelConfig& model) {
-  if (sizes_of(config) == ModelSizes{}) return;
-  for (const SizeKey& size : kSizeKeys) config.*size.key = model.*size.size;
-  config.tie_word_embeddings = model.tied_head ? Tie::Yes : Tie::No;
-}
-
 std::vector<std::string> given_sizes(const TrainConfig& config) {
   std::vector<std::string> names;
   for (const SizeKey& size : kSizeKeys) {
@@ -52,7 +46,7 @@ std::vector<std::string> given_sizes(const TrainConfig& config) {
   return names;
 }
 
-// What names another model beside a checkpoint is refused: whoever changed it does not expect the old one.
+// What names another model next to a checkpoint is refused: whoever changed it does not expect the old one.
 void refuse_other_model(const TrainConfig& config, const ModelConfig& model, const std::string& path) {
   for (const SizeKey& size : kSizeKeys) {
     if (config.*size.key > 0 && config.*size.key != model.*size.size) {
@@ -74,41 +68,57 @@ void refuse_other_model(const TrainConfig& config, const ModelConfig& model, con
               config.model_preset, preset.layers, preset.width, path, model.layers, model.width);
 }
 
-ModelChoice choose(const TrainConfig& config, const Checkpoint* resumed) {
+ModelChoice model_of_checkpoint(const TrainConfig& keys, Checkpoint resumed) {
   ModelChoice choice;
-  if (resumed) {
-    choice.model = read_hf_config(resumed->path);
-    refuse_other_model(config, choice.model, resumed->path);
-    if (!config.model_preset.empty()) choice.model.name = config.model_preset;
+  choice.config = read_hf_config(resumed.path);
+  refuse_other_model(keys, choice.config, resumed.path);
+  if (!keys.model_preset.empty()) choice.config.name = keys.model_preset;
+  choice.tokenizer = tokenizer_of(resumed);
+  choice.resumed = std::move(resumed);
+  return choice;
+}
+
+ModelChoice model_of_keys(const TrainConfig& keys) {
+  ModelChoice choice;
+  if (keys.model_name_or_path.empty()) {
+    choice.config = resolve_model(keys.model_preset, sizes_of(keys));
     return choice;
   }
-  if (config.model_name_or_path.empty()) {
-    choice.model = resolve_model(config.model_preset, sizes_of(config));
-    return choice;
-  }
-  choice.start = find_start(config.model_name_or_path);
+  choice.start = find_start(keys.model_name_or_path);
+  choice.tokenizer = choice.start->tokenizer;
   if (!choice.start->has_weights) {
-    choice.model = resolve_model(choice.start->config, sizes_of(config));
-    log_info("model: {} has no weights, so training starts from random ones", choice.start->source);
+    choice.config = resolve_model(choice.start->config, sizes_of(keys));
+    log_info("model: {} has no weights, so training starts from random weights", choice.start->source);
     return choice;
   }
-  if (const std::vector<std::string> given = given_sizes(config); !given.empty()) {
-    fail_config("{} cannot be given with model_name_or_path {}: it has weights, and they have its own sizes",
-                fmt::join(given, ", "), config.model_name_or_path);
+  if (const std::vector<std::string> given = given_sizes(keys); !given.empty()) {
+    fail_config("{} cannot be set with model_name_or_path {}: its weights have their own sizes",
+                fmt::join(given, ", "), keys.model_name_or_path);
   }
-  choice.model = choice.start->config;
+  choice.config = choice.start->config;
   return choice;
 }
 
 }  // namespace
 
-ModelChoice choose_model(TrainConfig& config, const Checkpoint* resumed) {
-  ModelChoice choice = choose(config, resumed);
-  fill_in_sizes(config, choice.model);
-  if (!config.is_set("max_seq_length"))
-    config.max_seq_length = std::min(config.max_seq_length, choice.model.max_positions);
-  check_sequence_length(choice.model, "max_seq_length", config.max_seq_length);
+ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed) {
+  ModelChoice choice = resumed ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
+  check_sequence_length(choice.config, "max_seq_length", keys_with_model(keys, choice.config).max_seq_length);
   return choice;
+}
+
+TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
+  if (sizes_of(keys) != ModelSizes{}) {
+    for (const SizeKey& size : kSizeKeys) keys.*size.key = model.*size.size;
+    keys.tie_word_embeddings = model.tied_head ? Tie::Yes : Tie::No;
+  }
+  if (!keys.is_set("max_seq_length"))
+    keys.max_seq_length = std::min(keys.max_seq_length, model.max_positions);
+  return keys;
+}
+
+void check_weights(const ModelChoice& model) {
+  if (model.has_weights()) check_hf_folder(parameter_table(model.config), model.start->folder);
 }
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-#include "plan/data_setup.h"
+#include "plan/data_stage.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,10 +7,7 @@
 #include "base/text.h"
 #include "data/datasets/dataset_files.h"
 #include "data/datasets/dataset_presets.h"
-#include "data/loading/prefetcher.h"
 #include "plan/data_prepare.h"
-#include "plan/setup.h"
-#include "report/text.h"
 
 namespace octet {
 namespace {
@@ -67,20 +64,24 @@ std::vector<Shard> open_prepared(const std::string& folder, const DatasetManifes
   return open_split(posix_env(), folder, manifest, split);
 }
 
-DatasetManifest read_prepared(const std::string& folder, const TrainConfig& config,
+DatasetManifest read_prepared(const std::string& folder, const std::string& tokenizer_name,
                               const Tokenizer& tokenizer) {
   DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
   if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
     fail_config("dataset {} was prepared with tokenizer {} ({:016x}), the run's is {} ({:016x})", folder,
-                manifest.tokenizer, manifest.tokenizer_hash, config.tokenizer, tokenizer.fingerprint());
+                manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer.fingerprint());
   }
   return manifest;
 }
 
 class DataOpener {
  public:
-  DataOpener(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer)
-      : config_(config), vocab_size_(vocab_size), tokenizer_(tokenizer) {}
+  DataOpener(const TrainConfig& config, int64_t vocab_size, std::string tokenizer_name,
+             const Tokenizer& tokenizer)
+      : config_(config),
+        vocab_size_(vocab_size),
+        tokenizer_name_(std::move(tokenizer_name)),
+        tokenizer_(tokenizer) {}
 
   TrainingData open() {
     const bool names_eval = !config_.eval_dataset.empty();
@@ -116,10 +117,14 @@ class DataOpener {
   std::pair<std::string, DatasetManifest> find_prepared(const ExampleOptions& examples, DataKind kind,
                                                         double split, int64_t max_samples) {
     const std::string& dataset = examples.dataset;
-    if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, config_, tokenizer_)};
-    const PreparedFolder prepared = prepare_with_progress(
-        config_, {.examples = examples, .max_samples = max_samples, .eval_split = split, .seed = kSplitSeed},
-        tokenizer_);
+    if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, tokenizer_name_, tokenizer_)};
+    const PreparedFolder prepared = prepare_with_progress(config_,
+                                                          {.examples = examples,
+                                                           .tokenizer = tokenizer_name_,
+                                                           .max_samples = max_samples,
+                                                           .eval_split = split,
+                                                           .seed = kSplitSeed},
+                                                          tokenizer_);
     return {prepared.folder, prepared.result.manifest};
   }
 
@@ -213,49 +218,10 @@ class DataOpener {
 
   const TrainConfig& config_;
   int64_t vocab_size_;
+  std::string tokenizer_name_;
   const Tokenizer& tokenizer_;
   TrainingData data_;
 };
-
-PackedLoaderOptions packed_options(const TrainConfig& config, const Tokenizer& tokenizer, int64_t rows,
-                                   int64_t length) {
-  return {.rows = rows,
-          .length = length,
-          .packing = config.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
-          .shuffle = false,
-          .seed = static_cast<uint64_t>(config.seed),
-          .padding_id = tokenizer.eos().value_or(0)};
-}
-
-SampleOrder sample_order(TrainConfig::DataOrder order) {
-  switch (order) {
-    case TrainConfig::DataOrder::Shuffled:
-      return SampleOrder::Shuffled;
-    case TrainConfig::DataOrder::Random:
-      return SampleOrder::RandomCrops;
-    case TrainConfig::DataOrder::Sequential:
-      break;
-  }
-  return SampleOrder::Sequential;
-}
-
-// The demo's stories are short and each stands on its own; other streams are one text.
-std::optional<int32_t> document_end(const Setup& setup) {
-  return setup.config.is_demo() ? setup.tokenizer->eos() : std::nullopt;
-}
-
-EvalLoaderFactory packed_eval_loaders(const TrainingData& data, const TrainConfig& config,
-                                      const Tokenizer& tokenizer) {
-  return [documents = data.eval_documents, plan = data.eval_plan,
-          options = packed_options(config, tokenizer, 1, 1)](
-             int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
-    if (plan->rows() == 0) return nullptr;
-    PackedLoaderOptions shaped = options;
-    shaped.rows = rows;
-    shaped.length = length;
-    return std::make_unique<PackedLoader>(documents, shaped, plan);
-  };
-}
 
 }  // namespace
 
@@ -264,25 +230,23 @@ int64_t TrainingData::samples_per_epoch(int64_t length) const {
   return train.size() > 0 ? (train.size() - 1) / length : 0;
 }
 
-void choose_tokenizer(TrainConfig& config, const std::string& of_model) {
-  if (!config.is_set("tokenizer")) {
+std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model) {
+  std::string name = keys.tokenizer;
+  if (!keys.is_set("tokenizer")) {
     std::error_code error;
-    if (fs::is_directory(config.dataset, error) && has_dataset_manifest(posix_env(), config.dataset)) {
-      config.tokenizer =
-          read_dataset_manifest(posix_env(), join_path(config.dataset, kManifestName)).tokenizer;
+    if (fs::is_directory(keys.dataset, error) && has_dataset_manifest(posix_env(), keys.dataset)) {
+      name = read_dataset_manifest(posix_env(), join_path(keys.dataset, kManifestName)).tokenizer;
     } else if (!of_model.empty()) {
-      config.tokenizer = of_model;
-      log_info("data: the tokenizer is the model's own, {}", config.tokenizer);
+      name = of_model;
+      log_info("data: the tokenizer is the model's own, {}", name);
+    }
+    if (name == "bytes" && of_model.empty() && !keys.model_name_or_path.empty()) {
+      log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
+                  keys.model_name_or_path);
     }
   }
-  if (!config.is_set("tokenizer") && config.tokenizer == "bytes" && of_model.empty() &&
-      !config.model_name_or_path.empty()) {
-    log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
-                config.model_name_or_path);
-  }
   // The run may be looked at from another folder, and resumed after the tokenizer is gone.
-  if (config.tokenizer != "bytes")
-    config.tokenizer = fs::absolute(config.tokenizer).lexically_normal().string();
+  return name == "bytes" ? name : fs::absolute(name).lexically_normal().string();
 }
 
 std::vector<std::string> missing_data(const TrainConfig& config) {
@@ -307,88 +271,57 @@ std::vector<std::string> missing_data(const TrainConfig& config) {
   return missing;
 }
 
-TrainingData open_training_data(const TrainConfig& config, int64_t vocab_size, const Tokenizer& tokenizer) {
-  TrainingData data = DataOpener(config, vocab_size, tokenizer).open();
-  if (data.train_plan) {
-    if (data.train_plan->rows() == 0) {
-      fail_config("dataset '{}' is empty: {} documents with {} tokens to train on", config.dataset,
-                  data.train_documents.counts().documents, data.train_documents.counts().tokens);
-    }
-    const PackingPlan::Totals& totals = data.train_plan->totals();
-    if (totals.split_documents > 0) {
-      log_info("data: {} of {} documents are longer than max_seq_length {} and cut into windows{}",
-               totals.split_documents, data.train_documents.counts().documents, config.max_seq_length,
-               totals.dropped_windows > 0
-                   ? fmt::format("; {} windows without a target are left out", totals.dropped_windows)
-                   : "");
-    }
-  } else if (data.train.size() < config.max_seq_length + 1) {
-    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", config.dataset,
-                data.train.size(), config.max_seq_length);
+namespace {
+
+void check_training_data(const TrainConfig& keys, const TrainingData& data) {
+  if (!data.train_plan) {
+    if (data.train.size() >= keys.max_seq_length + 1) return;
+    fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", keys.dataset,
+                data.train.size(), keys.max_seq_length);
   }
-  return data;
-}
-
-std::unique_ptr<BatchSource> make_train_loader(const Setup& setup) {
-  const TrainConfig& config = setup.config;
-  const int64_t rows = config.per_device_train_batch_size, length = config.max_seq_length;
-  if (setup.data.train_plan) {
-    PackedLoaderOptions options = packed_options(config, *setup.tokenizer, rows, length);
-    options.shuffle = config.data_order != TrainConfig::DataOrder::Sequential;
-    return std::make_unique<Prefetcher>(
-        std::make_unique<PackedLoader>(setup.data.train_documents, options, setup.data.train_plan));
+  const ShardCounts& counts = data.train_documents.counts();
+  if (data.train_plan->rows() == 0) {
+    fail_config("dataset '{}' is empty: {} documents with {} tokens to train on", keys.dataset,
+                counts.documents, counts.tokens);
   }
-  LoaderOptions options{.rows = rows,
-                        .length = length,
-                        .order = sample_order(config.data_order),
-                        .seed = static_cast<uint64_t>(config.seed)};
-  options.eos = document_end(setup);
-  options.respect_documents = options.align_to_documents = options.eos.has_value();
-  return std::make_unique<Prefetcher>(std::make_unique<Loader>(setup.data.train, options));
+  const PackingPlan::Totals& totals = data.train_plan->totals();
+  if (totals.split_documents == 0) return;
+  log_info("data: {} of {} documents are longer than max_seq_length {} and cut into windows{}",
+           totals.split_documents, counts.documents, keys.max_seq_length,
+           totals.dropped_windows > 0
+               ? fmt::format("; {} windows without a target are left out", totals.dropped_windows)
+               : "");
 }
 
-EvalLoaderFactory make_eval_loader_factory(const Setup& setup) {
-  if (setup.data.eval_plan) return packed_eval_loaders(setup.data, setup.config, *setup.tokenizer);
-  return stream_eval_loaders(setup.data.eval, document_end(setup));
+}  // namespace
+
+DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
+  DataChoice choice;
+  choice.tokenizer_name = choose_tokenizer(keys, model.tokenizer);
+  choice.tokenizer_source =
+      model.resumed ? tokenizer_source(*model.resumed, choice.tokenizer_name) : choice.tokenizer_name;
+  if (choice.tokenizer_source != choice.tokenizer_name) {
+    log_warning("the tokenizer {} {}, the copy in {} is used", choice.tokenizer_name,
+                posix_env().exists(choice.tokenizer_name) ? "is not what the run began with" : "is gone",
+                choice.tokenizer_source);
+  }
+  choice.tokenizer = make_tokenizer(choice.tokenizer_source);
+  if (choice.tokenizer->vocab_size() > model.config.vocab) {
+    const int64_t ids = choice.tokenizer->vocab_size();
+    const bool random_start = !model.resumed && !model.has_weights();
+    fail_config("tokenizer '{}' has {} ids, more than the vocabulary of {} of model {}: {}",
+                choice.tokenizer_name, ids, model.config.vocab, model.config.name,
+                random_start ? fmt::format("set --vocab_size {}", ids)
+                             : "use the tokenizer that the model was trained with");
+  }
+  choice.data = DataOpener(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer).open();
+  check_training_data(keys, choice.data);
+  choice.sequences = choice.data.samples_per_epoch(keys.max_seq_length);
+  return choice;
 }
 
-EvalLoaderFactory open_evaluation_data(const TrainConfig& config, int64_t vocab_size,
-                                       const Tokenizer& tokenizer) {
-  TrainingData data = DataOpener(config, vocab_size, tokenizer).open_eval_alone();
-  if (data.eval_plan) return packed_eval_loaders(data, config, tokenizer);
-  return stream_eval_loaders(std::move(data.eval),
-                             config.eval_dataset == "demo" ? tokenizer.eos() : std::nullopt);
-}
-
-EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos) {
-  return [source = std::move(tokens), eos](int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
-    if (source.size() < length + 1) return nullptr;
-    return std::make_unique<Loader>(source, LoaderOptions{.rows = rows,
-                                                          .length = length,
-                                                          .order = SampleOrder::Sequential,
-                                                          .eos = eos,
-                                                          .respect_documents = eos.has_value()});
-  };
-}
-
-std::string no_evaluation_reason(const Setup& setup) {
-  const TrainingData& data = setup.data;
-  if (data.eval_plan) return data.eval_plan->rows() > 0 ? "" : "no document is held out";
-  if (data.eval.size() > setup.config.max_seq_length) return "";
-  return fmt::format("{} tokens are held out, one sequence needs {}", data.eval.size(),
-                     setup.config.max_seq_length + 1);
-}
-
-std::string utilisation_text(const Setup& setup) {
-  const TrainingData& data = setup.data;
-  if (!data.train_plan) return "";
-  const auto places =
-      static_cast<double>(data.train_plan->rows()) * static_cast<double>(setup.config.max_seq_length);
-  return fmt::format(
-      "{}: {} documents in {} sequences; {:.1f} % of their places hold a token, {:.1f} % a target",
-      setup.config.packing == TrainConfig::Packing::None ? "padded" : "best_fit",
-      data.train_documents.counts().documents, data.train_plan->rows(), 100 * data.train_plan->utilisation(),
-      100 * static_cast<double>(data.train_documents.counts().targets) / places);
+TrainingData open_eval_data(const TrainConfig& keys, int64_t vocab_size, const Tokenizer& tokenizer) {
+  return DataOpener(keys, vocab_size, keys.tokenizer, tokenizer).open_eval_alone();
 }
 
 }  // namespace octet

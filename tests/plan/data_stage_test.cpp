@@ -1,4 +1,4 @@
-#include "plan/data_setup.h"
+#include "plan/data_stage.h"
 
 #include <gmock/gmock.h>
 
@@ -6,8 +6,9 @@
 #include <fstream>
 #include <set>
 
+#include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
-#include "plan/setup.h"
+#include "support/error_of.h"
 #include "support/process.h"
 
 namespace octet {
@@ -30,11 +31,10 @@ std::vector<int32_t> first_tokens(const std::string& path, const std::vector<Key
                                    {.name = "per_device_train_batch_size", .values = {"1"}, .place = ""},
                                    {.name = "eval_split", .values = {"0"}, .place = ""}};
   flags.insert(flags.end(), more.begin(), more.end());
-  Setup setup;
-  setup.config = load_train_config("", flags);
-  setup.tokenizer = make_tokenizer("bytes");
-  setup.data = open_training_data(setup.config, 257, *setup.tokenizer);
-  const std::unique_ptr<BatchSource> loader = make_train_loader(setup);
+  const TrainConfig keys = load_train_config("", flags);
+  const DataChoice data = open_data(keys, choose_model(keys));
+  EXPECT_EQ(data.sequences, 40);
+  const std::unique_ptr<BatchSource> loader = make_train_loader(keys, data, 1);
   std::vector<int32_t> tokens;
   Batch batch;
   for (int i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ std::vector<int32_t> first_tokens(const std::string& path, const std::vector<Key
   return tokens;
 }
 
-TEST(DataSetup, TokenFilesAreShuffledAnewInEachEpoch) {
+TEST(DataStage, TokenFilesAreShuffledAnewInEachEpoch) {
   const test::TemporaryFolder folder;
   const std::string path = write_tokens(folder);
   const std::vector<int32_t> two = first_tokens(path, {}, 80);
@@ -64,13 +64,13 @@ TEST(DataSetup, TokenFilesAreShuffledAnewInEachEpoch) {
   EXPECT_GT(std::count(crops.begin(), crops.end(), 200), 20);  // most begin inside a window
 }
 
-TEST(DataSetup, TheDemoKeepsItsRandomCrops) {
+TEST(DataStage, TheDemoKeepsItsRandomCrops) {
   EXPECT_EQ(load_train_config("", {}).data_order, TrainConfig::DataOrder::Random);
   TrainConfig config;
   EXPECT_EQ(config.data_order, TrainConfig::DataOrder::Shuffled);
 }
 
-TEST(DataSetup, AnotherEvaluationSetTakesNothingThatNamesFiles) {
+TEST(DataStage, AnotherEvaluationSetTakesNothingThatNamesFiles) {
   TrainConfig config;
   config.dataset = "gsm8k", config.dataset_split = "train", config.dataset_subset = "main";
   config.dataset_revision = "v1", config.dataset_dir = "mine", config.text_column = "body";

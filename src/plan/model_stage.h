@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/model_folder.h"
+#include "config/config.h"
+#include "io/checkpoint_store.h"
+#include "model/config.h"
+
+// The first stage of a run: which model, and where its weights come from.
+
+namespace octet {
+
+struct ModelChoice {
+  ModelConfig config;
+  // Where the weights come from. At most one of the two is there; without one they are drawn from the seed.
+  std::optional<ModelFolder> start;   // what model_name_or_path names
+  std::optional<Checkpoint> resumed;  // what the run continues from
+  std::string tokenizer;              // that the model came with, as for make_tokenizer; "": none is known
+
+  // Whether `start` has weights: a config.json may come without them.
+  bool has_weights() const { return start && start->has_weights; }
+};
+
+// The model of `resumed` where there is one: what model_name_or_path names is not needed any more, and model_preset and
+// sizes must not be those of another model. Otherwise what the keys name: a preset or family with sizes, or a model on
+// disk. ConfigError or Error that says what is wrong, for example a sequence longer than the model's positions.
+ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed = std::nullopt);
+
+// The keys with what follows from the model: all sizes where one is given, so that config.yaml holds the whole
+// architecture, and the default of max_seq_length.
+TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
+
+// Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers
+// of the files alone.
+void check_weights(const ModelChoice& model);
+
+}  // namespace octet

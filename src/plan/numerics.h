@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "model/transformer.h"
+
+// Which number formats a run uses on a device, and what that is called.
+
+namespace octet {
+
+// What the keys ask for.
+Numerics numerics_from(const TrainConfig& keys, const Device& device);
+
+// Why a run that asks for FP8 cannot use it at all; "" where any product of any Linear runs in FP8.
+std::string no_fp8_reason(const Transformer& transformer);
+
+// "BF16", "FP8", "FP8 (emulated)", ...: as the console and the metrics name it. "FP8" alone means that every FP8 product
+// runs on FP8 tensor cores; warns where only some do.
+std::string precision_label(const Transformer& transformer, Device& device);
+
+}  // namespace octet

@@ -1,0 +1,140 @@
+#include "plan/run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "plan/coverage.h"
+#include "plan/numerics.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+// A plan of the training step with the first level of recomputation that fits; the last one where none does.
+struct StepPlan {
+  std::unique_ptr<Transformer> transformer;
+  int64_t sampling_bytes = 0;
+  int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
+};
+
+StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
+                   const Numerics& numerics) {
+  StepPlan plan;
+  std::optional<int64_t> without;
+  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
+    shape.checkpointing = level;
+    plan.transformer = std::make_unique<Transformer>(target.model, shape, numerics, target.device);
+    plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+    const int64_t need = plan.need();
+    if (need > target.limit.bytes) {
+      if (!without) without = need;
+      continue;
+    }
+    if (without) {
+      log_info("gradient_checkpointing is {}: the run needs {} with it and {} without, of {}",
+               key_text(level), human_bytes(static_cast<double>(need)),
+               human_bytes(static_cast<double>(*without)),
+               human_bytes(static_cast<double>(target.limit.bytes)));
+    }
+    break;
+  }
+  return plan;
+}
+
+// The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
+int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape shape,
+                    const Numerics& numerics, std::optional<int64_t> sequences) {
+  if (!keys.auto_batch_size) return keys.per_device_train_batch_size;
+  shape.rows = 1;
+  Transformer smallest(target.model, shape, numerics, target.device);
+  const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
+  int64_t rows = 0;
+  for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
+    if (rows > 0) break;  // more is recomputed only where not even one row fits without
+    shape.checkpointing = level;
+    rows = largest_batch(target.model, shape, numerics, target.device, memory);
+  }
+  rows = std::max<int64_t>(rows, 1);
+  if (sequences) rows = std::clamp<int64_t>(*sequences, 1, rows);  // more would only repeat them
+  return dividing_batch(keys, rows);
+}
+
+// A launch takes some microseconds, and a micro-step has hundreds, of which the first ones nothing hides.
+bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunShape& shape) {
+  if (keys.cuda_graphs != TrainConfig::CudaGraphs::Auto)
+    return keys.cuda_graphs == TrainConfig::CudaGraphs::On;
+  constexpr double kShortStep = 1e14;  // operations: some 150 ms
+  return 6.0 * static_cast<double>(model.parameter_count()) * static_cast<double>(shape.tokens()) <
+         kShortStep;
+}
+
+}  // namespace
+
+RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
+                 const PlanOptions& options) {
+  check_sequence_length(model, "max_seq_length", keys.max_seq_length);
+  const PlanTarget target{model, device, memory_limit(keys, device), options.makes_samples};
+  RunPlan plan;
+  plan.limit = target.limit;
+  plan.numerics = numerics_from(keys, device);
+  if (const std::string note = format_note(plan.numerics.fp8); !note.empty() && plan.is_fp8())
+    log_info("{}", note);
+
+  RunShape shape{.rows = 1,
+                 .length = keys.max_seq_length,
+                 .training = true,
+                 .head_chunk_bytes = device.capabilities().logits_bytes};
+  shape.rows = choose_rows(keys, target, shape, plan.numerics, options.sequences);
+  shape.graphs = wants_graphs(keys, model, shape);
+  const TrainConfig config = with_batch_size(keys, shape.rows);
+  plan.accumulation = config.gradient_accumulation_steps;
+
+  StepPlan step = plan_step(config, target, shape, plan.numerics);
+  if (plan.is_fp8()) plan.fallback_reason = no_fp8_reason(*step.transformer);
+  const bool falls_back = !plan.fallback_reason.empty();
+  if (falls_back) {
+    if (keys.require_fp8) fail("[fp8] require_fp8 is set, but {}", plan.fallback_reason);
+    log_warning("FP8 cannot run: {}; the run goes on in BF16", plan.fallback_reason);
+    plan.numerics.precision = Precision::Bf16;
+    step = plan_step(config, target, shape, plan.numerics);
+  }
+  plan.precision_label = falls_back ? "BF16 (fallback)" : precision_label(*step.transformer, device);
+  plan.shape = step.transformer->shape();
+  plan.memory = step.transformer->plan();
+  plan.sampling_bytes = step.sampling_bytes;
+  plan.fp8_share = fp8_share(work_shares(*step.transformer));
+  plan.shortage = memory_shortage({.config = config,
+                                   .shape = plan.shape,
+                                   .precision = plan.numerics.precision,
+                                   .fell_back = falls_back,
+                                   .precision_is_given = options.precision_is_given,
+                                   .step_bytes = plan.memory.peak_bytes(),
+                                   .sampling_bytes = plan.sampling_bytes},
+                                  target);
+  return plan;
+}
+
+ScheduleConfig plan_schedule(const TrainConfig& keys, int64_t sequences, int64_t sequences_per_step) {
+  ScheduleConfig schedule;
+  schedule.type = keys.lr_scheduler_type;
+  schedule.peak_lr = keys.learning_rate;
+  schedule.min_lr_ratio = keys.min_lr_ratio;
+  schedule.max_steps = keys.max_steps;
+  if (schedule.max_steps == 0) {
+    const double steps = std::ceil(keys.num_train_epochs * static_cast<double>(sequences) /
+                                   static_cast<double>(sequences_per_step));
+    schedule.max_steps = std::max<int64_t>(1, static_cast<int64_t>(steps));
+  }
+  const auto share = [&](double ratio) {
+    return static_cast<int64_t>(std::lround(ratio * static_cast<double>(schedule.max_steps)));
+  };
+  schedule.warmup_steps = keys.warmup_ratio > 0 ? share(keys.warmup_ratio) : keys.warmup_steps;
+  if (keys.lr_scheduler_type == ScheduleType::Wsd) schedule.decay_steps = share(keys.decay_ratio);
+  schedule.validate();
+  return schedule;
+}
+
+}  // namespace octet

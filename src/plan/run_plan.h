@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "config/config.h"
+#include "config/schedule.h"
+#include "plan/memory_fit.h"
+
+// The third stage of a run: batch, recomputation, precision, memory, graphs and schedule. Values alone, which follow from
+// plans: nothing is allocated, and no result points at the device.
+
+namespace octet {
+
+struct RunPlan {
+  // The batch size that auto_batch_size found, the level of recomputation that fits, and whether graphs are recorded.
+  RunShape shape;
+  int64_t accumulation = 1;     // micro-batches of an optimizer step
+  Numerics numerics;            // after any fallback
+  std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
+  std::string fallback_reason;  // empty when there was none
+  MemoryLimit limit;
+  MemoryPlan memory;                       // of the training step: what a Transformer of this plan allocates
+  int64_t sampling_bytes = 0;              // what generating samples allocates in addition
+  double fp8_share = 0;                    // of all FLOPs, 0 to 1
+  std::optional<MemoryShortage> shortage;  // the run does not fit
+
+  bool is_fp8() const { return numerics.precision == Precision::Fp8; }
+  int64_t bytes() const { return memory.peak_bytes() + sampling_bytes; }
+  int64_t sequences_per_step() const { return shape.rows * accumulation; }
+};
+
+struct PlanOptions {
+  // Of one pass over the training data: a batch is not larger. Empty where the data is not known.
+  std::optional<int64_t> sequences = std::nullopt;
+  bool makes_samples = true;        // where the configuration asks for them; a benchmark makes none
+  bool precision_is_given = false;  // advice on memory must not change mixed_precision
+};
+
+// Throws ConfigError or Error that names what is wrong. A run that does not fit is none of these: see
+// RunPlan::shortage.
+RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
+                 const PlanOptions& options = {});
+
+// The learning rates of the run and its steps: max_steps, or num_train_epochs passes over `sequences` sequences.
+// ConfigError where the parts of the schedule do not fit together.
+ScheduleConfig plan_schedule(const TrainConfig& keys, int64_t sequences, int64_t sequences_per_step);
+
+}  // namespace octet

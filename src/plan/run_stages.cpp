@@ -1,0 +1,36 @@
+#include "plan/run_stages.h"
+
+#include "base/error.h"
+#include "plan/setup.h"
+
+namespace octet {
+
+RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed) {
+  std::unique_ptr<Device> device = make_device(given);
+  ModelChoice model = choose_model(given, std::move(resumed));
+  TrainConfig keys = keys_with_model(given, model.config);
+  check_weights(model);
+  DataChoice data = open_data(keys, model);
+  RunPlan plan = plan_run(keys, model.config, *device, {.sequences = data.sequences});
+  if (plan.shortage) fail_config("{}", plan.shortage->text);
+  const ScheduleConfig schedule = plan_schedule(keys, data.sequences, plan.sequences_per_step());
+  TrainConfig config = resolved_config(keys, data, plan, schedule);
+  return {.keys = std::move(keys),
+          .device = std::move(device),
+          .model = std::move(model),
+          .data = std::move(data),
+          .plan = std::move(plan),
+          .schedule = schedule,
+          .config = std::move(config)};
+}
+
+TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,
+                            const ScheduleConfig& schedule) {
+  TrainConfig config = with_batch_size(keys, plan.shape.rows);
+  config.tokenizer = data.tokenizer_name;
+  if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
+  config.max_steps = schedule.max_steps;
+  return config;
+}
+
+}  // namespace octet

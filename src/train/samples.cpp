@@ -1,0 +1,41 @@
+#include "train/samples.h"
+
+#include <fmt/format.h>
+
+#include "report/text.h"
+
+namespace octet {
+
+Generator& Samples::generator() {
+  if (!generator_) {
+    generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer,
+                                             sampling_rows(stages_.keys), stages_.keys.max_seq_length);
+  }
+  return *generator_;
+}
+
+std::string Samples::make() {
+  const TrainConfig& keys = stages_.keys;
+  const SampleOptions options{.max_tokens = keys.sample_tokens,
+                              .temperature = keys.sample_temperature,
+                              .seed = static_cast<uint64_t>(keys.seed),
+                              .stop = keys.is_demo() ? "\n" : ""};
+  return keys.sample_prompt + generator().continue_prompt(keys.sample_prompt, options);
+}
+
+void Samples::before() {
+  if (stages_.keys.is_demo()) exam_.before(generator());
+  if (wanted()) before_ = make();
+}
+
+std::optional<double> Samples::after(Console& console) {
+  if (wanted()) {
+    if (!before_.empty()) console.print(fmt::format("\nbefore: {}", terminal_safe(before_)));
+    console.print(fmt::format("after:  {}", terminal_safe(make())));
+  }
+  if (!stages_.keys.is_demo()) return std::nullopt;
+  console.print(exam_.after(generator()));
+  return exam_.score();
+}
+
+}  // namespace octet

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "demo/demo_exam.h"
+#include "generate/generate.h"
+#include "plan/run_stages.h"
+#include "report/console.h"
+
+namespace octet {
+
+// What a run shows of its model in words: samples of text, and the demo's exam. Memory is taken with the first of them.
+class Samples {
+ public:
+  Samples(const RunStages& stages, Transformer& model) : stages_(stages), model_(model) {}
+
+  // Of the model before training, to be shown next to what it says afterwards.
+  void before();
+  // Text of the model as it is now.
+  std::string make();
+  // Prints what the trained model says. Gives the share of unseen cases that the demo answers exactly.
+  std::optional<double> after(Console& console);
+
+  int64_t allocated_bytes() const { return generator_ ? generator_->allocated_bytes() : 0; }
+
+ private:
+  Generator& generator();
+  bool wanted() const { return stages_.keys.sample_steps > 0; }
+
+  const RunStages& stages_;
+  Transformer& model_;
+  std::unique_ptr<Generator> generator_;
+  DemoExam exam_;
+  std::string before_;
+};
+
+}  // namespace octet

@@ -1,0 +1,60 @@
+#include "train/saving.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+
+namespace octet {
+
+bool Saving::is_due(int64_t step) const {
+  const int64_t every = stages_.keys.save_steps;
+  return saver_ && every > 0 && (step + 1) % every == 0;
+}
+
+void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {
+  if (eval_loss && !std::isfinite(*eval_loss)) {
+    log_warning("step {}: the evaluation is not finite; this state is not saved", state.step);
+    return;
+  }
+  CheckpointSummary summary{.precision = stages_.plan.precision_label};
+  if (eval_loss) summary.loss = *eval_loss;
+  saver_->save(*stages_.device, model_, state, train_config_, summary);
+  saved_step_ = state.step;
+}
+
+bool Saving::save_last(const TrainerState& state, std::optional<double> eval_loss, bool was_stopped) {
+  if (!saver_) return true;
+  // A scheduler gives some 90 seconds. Where a large state is just being written, that one must do.
+  constexpr double kSlowSave = 20;
+  const bool slow = saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
+  if (saved_step_ != state.step && !(was_stopped && slow)) save(state, eval_loss);
+  saver_->wait();
+  if (saver_->failures_in_a_row() > 0 && saver_->failures_in_a_row() < kMaxFailuresInARow) {
+    log_warning("the last checkpoint is tried once more");
+    save(state, eval_loss);
+    saver_->wait();
+  }
+  if (saver_->failures_in_a_row() > 0) {
+    log_line(LogLevel::Error, fmt::format("the state of step {} is not saved", state.step));
+    return false;
+  }
+  if (saved_step_ != state.step) {
+    log_warning("{} steps since the checkpoint of step {} are not saved", state.step - saved_step_,
+                saved_step_);
+  }
+  return true;
+}
+
+void Saving::finish() {
+  if (saver_) saver_->wait();
+}
+
+std::optional<CheckpointCost> Saving::take_cost() {
+  if (!saver_) return std::nullopt;
+  std::optional<CheckpointCost> cost = saver_->take_cost();
+  if (cost) slowest_save_ = std::max(slowest_save_.value_or(0), cost->write_seconds);
+  return cost;
+}
+
+}  // namespace octet

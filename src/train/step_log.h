@@ -1,0 +1,38 @@
+#pragma once
+
+#include "plan/run_stages.h"
+#include "report/console.h"
+#include "train/fp8_stats.h"
+#include "train/guards.h"
+#include "train/run_files.h"
+#include "train/step.h"
+#include "train/summary.h"
+
+namespace octet {
+
+// The record of each step: what it says, and where it is written (console, metrics.jsonl, TensorBoard). Watches the
+// losses for spikes and the FP8 tensors for saturation.
+class StepLog {
+ public:
+  StepLog(const RunStages& stages, RunFiles& files, Console& console)
+      : stages_(stages), files_(files), console_(console) {}
+
+  // Of step number `step`, counted from 0, which `outcome` includes already.
+  StepRecord make_record(const StepResult& result, int64_t step, double seconds, double epoch,
+                         const Outcome& outcome);
+  void add_fp8_stats(StepRecord& record, Transformer& model);
+  // With `logged` also to the console; otherwise to the files alone, and only what is not repeated later.
+  void write(const StepRecord& record, bool logged);
+
+  SpikeDetector& spikes() { return spikes_; }
+  const SpikeDetector& spikes() const { return spikes_; }
+
+ private:
+  const RunStages& stages_;
+  RunFiles& files_;
+  Console& console_;
+  SpikeDetector spikes_;
+  SaturationWatch saturation_;
+};
+
+}  // namespace octet
