@@ -17,7 +17,6 @@ bool has_small_moments(const AdamWParameter& p) {
 }
 
 void check_parameter(const AdamWParameter& p) {
-  require(p.first_row % 2 == 0, "[cuda] adamw: the first row is {}, expected an even number", p.first_row);
   const int64_t count = p.weight.numel();
   const auto real = [](const Tensor& x) { return x.dtype == DType::F32 || x.dtype == DType::BF16; };
   require(real(p.weight) && real(p.gradient) && (real(p.m) || has_small_moments(p)) && p.v.dtype == p.m.dtype,
@@ -28,9 +27,11 @@ void check_parameter(const AdamWParameter& p) {
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
   require(!p.remainder || (p.weight.dtype == DType::BF16 && p.remainder.dtype == DType::U16 &&
                            p.remainder.numel() == count),
-          "[cuda] adamw: a remainder of {} {} beside a weight of {} {}, expected uint16 beside bf16",
+          "[cuda] adamw: a remainder of {} {} next to a weight of {} {}, expected uint16 next to bf16",
           name_of(p.remainder.dtype), p.remainder.shape.to_string(), name_of(p.weight.dtype),
           p.weight.shape.to_string());
+  require(p.first_row >= 0 && p.first_row % 2 == 0,
+          "[cuda] adamw: the first row is {}, expected an even number", p.first_row);
   if (!has_small_moments(p)) return;
   const int64_t blocks = p.weight.rows() * div_up(p.weight.cols(), kMomentBlock);
   for (const Tensor& scales : {p.m_scales, p.v_scales}) {

@@ -23,8 +23,8 @@ struct AdamEntry {
   int64_t rows, cols;
   int64_t first_tile;
   uint64_t stream;
-  int64_t first_row;  // of the whole parameter, for random bits; even
-  float keep;  // 1 - learning rate * decay
+  int64_t first_row;  // of the whole parameter, for the random bits
+  float keep;         // 1 - learning rate * decay
   bool gradient_bf16, moments_bf16, vector;
   CastTarget cast;
 };

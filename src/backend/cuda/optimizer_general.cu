@@ -200,8 +200,8 @@ __device__ __forceinline__ void update_half(const AdamTable& table, const AdamEn
   load_moments<small_moments>(m, v, entry, place, count);
   if (split) add_remainder(w, entry.remainder + place, vector, count);
   if (small_moments || (kBf16 && !split)) {
-    moments.random[h] = RoundingBits::of(table.seed, entry.stream, table.step, entry.first_row + at.row, (entry.cols + 7) / 8,
-                                         (entry.cols - count) / 8);
+    moments.random[h] = RoundingBits::of(table.seed, entry.stream, table.step, entry.first_row + at.row,
+                                         (entry.cols + 7) / 8, (entry.cols - count) / 8);
   }
   const SmallMomentStep step = small_step(table, entry.keep, clip, __fmul_rn(m_factor, table.beta1),
                                           __fmul_rn(v_factor, table.root_beta2));

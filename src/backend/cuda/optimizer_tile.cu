@@ -137,7 +137,7 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
   const uint32_t low[4] = {remainder.x, remainder.y, remainder.z, remainder.w};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const auto part = static_cast<uint16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2]);
+    const auto part = static_cast<uint16_t>(j % 2 ? low[j / 2] >> 16 : low[j / 2] & 0xFFFFu);
     w[j] = __uint_as_float(join_bits(__float_as_uint(w[j]), part));
   }
 }
