@@ -74,7 +74,3 @@ include(${CMAKE_CURRENT_LIST_DIR}/cudnn.cmake)
 target_sources(octet_core PRIVATE $<TARGET_OBJECTS:octet_cuda>)
 # cudart statically: it finds the driver by itself at run time, so the program starts on machines without one.
 target_link_libraries(octet_core PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} rt)
-
-add_executable(cuda_ops_bench EXCLUDE_FROM_ALL bench/cuda_ops_bench.cpp)
-target_link_libraries(cuda_ops_bench PRIVATE octet_core)
-add_dependencies(benches cuda_ops_bench)

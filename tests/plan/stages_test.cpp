@@ -110,8 +110,10 @@ TEST_F(Stages, TheTokenizerIsTheGivenOneOrTheModels) {
 
 TEST_F(Stages, SequencesOfAStreamFollowFromItsTokens) {
   const auto sequences = [&](const char* length, const char* split) {
-    const TrainConfig keys =
-        keys_of({{"dataset", text_file}, {"max_seq_length", length}, {"eval_split", split}});
+    const TrainConfig keys = keys_of({{"dataset", text_file},
+                                      {"max_seq_length", length},
+                                      {"max_position_embeddings", "4096"},
+                                      {"eval_split", split}});
     return open_data(keys, choose_model(keys)).sequences;
   };
   // 3200 bytes and the token that ends the text; the last token is only a target.

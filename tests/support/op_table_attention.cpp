@@ -23,12 +23,13 @@ OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
   op.add_input("positions", DType::I32, {rows}, fixed(ids(rows, positions, 2)));
   op.add_input("table", DType::F32, {positions, depth}, fixed(table));
   op.add_output("qkv_rotated", dtype, {rows, width});
+  op.bytes = op.backward_bytes = 2 * bytes_for(dtype, rows * (shape.heads + shape.kv_heads) * depth);
+  op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[0]); };
   op.forward = [=](Device& device, Args& args) {
-    device.copy(args.out[0], args.in[0]);
     device.ops().rope_forward(args.out[0], args.in[1], args.in[2], shape);
   };
+  op.prepare_backward = [](Device& device, Args& args) { device.copy(args.grad[0], args.upstream[0]); };
   op.backward = [=](Device& device, Args& args) {
-    device.copy(args.grad[0], args.upstream[0]);
     device.ops().rope_backward(operand(args.grad[0]), args.in[1], args.in[2], shape);
   };
   op.reference = [=](const Arrays& in) {
@@ -108,6 +109,7 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
   op.needs.max_length = longest;
   for (const int64_t length : lengths)
     op.flops += 2.0 * static_cast<double>(length * length * shape.out_width());
+  op.backward_flops = 2.5 * op.flops;  // five products for two, half of each masked
   op.add_gradient_input("qkv", dtype, {tokens, width}, normal(tokens * width, dtype, 1), false);
   starts.resize(starts.size() + 2, -1.0);  // capacity beyond the count
   op.add_input("starts", DType::I32, {static_cast<int64_t>(starts.size())}, fixed(starts));
@@ -188,9 +190,11 @@ OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengt
   op.add_output("out", dtype, {tokens, shape.out_width()}, false);
   op.add_output("keys", dtype, {sequences, capacity, cache_width}, false);
   op.add_output("values", dtype, {sequences, capacity, cache_width}, false);
-  op.forward = [=](Device& device, Args& args) {
+  op.prepare = [](Device& device, Args& args) {
     device.copy(args.out[1], args.in[1]);
     device.copy(args.out[2], args.in[2]);
+  };
+  op.forward = [=](Device& device, Args& args) {
     device.ops().attention_decode(args.out[0], {args.out[1], args.out[2]}, args.in[0], args.in[3], args.in[4],
                                   longest, shape);
   };

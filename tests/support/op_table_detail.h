@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
@@ -10,11 +11,23 @@
 namespace octet::test {
 
 inline Fill normal(int64_t count, DType dtype, uint64_t seed, double scale = 1.0, double offset = 0.0) {
-  return [=] { return random_values(count, dtype, seed, scale, offset); };
+  return [=](int64_t most) { return random_values(std::min(count, most), dtype, seed, scale, offset); };
 }
 
 inline Fill fixed(std::vector<double> values) {
-  return [values = std::move(values)] { return values; };
+  return [values = std::move(values)](int64_t) { return values; };
+}
+
+inline Fill zeros(int64_t count) {
+  return [=](int64_t most) { return std::vector<double>(static_cast<size_t>(std::min(count, most))); };
+}
+
+// The bytes of a struct, for tensors of U8.
+template <class T>
+Fill bytes_of(const T& value) {
+  std::vector<double> bytes;
+  for (size_t i = 0; i < sizeof(T); ++i) bytes.push_back(reinterpret_cast<const uint8_t*>(&value)[i]);
+  return fixed(std::move(bytes));
 }
 
 inline std::vector<double> ids(int64_t count, int64_t bound, uint64_t seed) {
@@ -48,11 +61,71 @@ inline Operand operand(const Tensor& dense) {
   return result;
 }
 
+// Of so many elements, read or written once.
+inline double bytes_for(DType dtype, int64_t elements) {
+  return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+}
+
+// ---- the cases, each in the file of its op ----
+
+struct GemmVariant {
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  DType c_dtype = DType::F32;
+};
+OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant variant);
+OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, bool has_positions);
+OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool has_delta);
+OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t width);
+OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
+                          std::string label);
+OpCase column_sum_case(DType dtype, int64_t rows, int64_t width);
+OpCase sum_case(DType dtype, int64_t count);
+OpCase grad_norm_case(DType dtype, int64_t rows, int64_t width);
+
 OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape);
 OpCase qk_norm_case(DType dtype, int64_t rows, AttentionShape shape);
 OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, std::string label);
 // `lengths` tokens are cached of each sequence; then `added` more of each are read at once, with a filler between.
 OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengths, int64_t added,
                    std::string label);
+
+OpCase quantize_case(DType dtype, const QuantizeRule& rule, int64_t rows, int64_t cols);
+struct Fp8GemmVariant {
+  Granularity a = Granularity::Tensor, b = Granularity::Tensor;
+  DType format_a = DType::E4M3, format_b = DType::E4M3;
+  bool accumulate = false, bias = false;
+  DType c_dtype = DType::BF16;
+};
+OpCase gemm_fp8_case(int64_t m, int64_t n, int64_t k, const Fp8GemmVariant& variant);
+OpCase delayed_scales_case(int64_t count, int64_t length, bool most_recent, bool due);
+
+// Ops that write the FP8 form of their result, next to the plain op and quantize().
+struct FusedVariant {
+  QuantizeRule rule;
+  bool keep_dense = false;
+};
+OpCase fused_norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, const FusedVariant& variant);
+OpCase fused_norm_backward_case(DType dtype, NormKind kind, int64_t rows, int64_t width,
+                                const FusedVariant& variant);
+OpCase fused_activation_case(DType dtype, Activation activation, int64_t rows, int64_t width,
+                             const FusedVariant& variant);
+OpCase fused_activation_backward_case(DType dtype, Activation activation, int64_t rows, int64_t width,
+                                      const FusedVariant& variant);
+OpCase fused_rope_case(DType dtype, int64_t rows, AttentionShape shape, const FusedVariant& variant);
+OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width,
+                                const FusedVariant& variant);
+
+struct AdamWVariant {
+  DType weight = DType::BF16;
+  bool remainder = false;
+  DType gradient = DType::F32, moments = DType::F32;
+  bool fp8 = false;    // copies with delayed scales
+  bool finite = true;  // otherwise the step is skipped
+};
+OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant);
+
+// "Tensor", "Row128", ...
+const char* name_of(Granularity granularity);
+std::string name_of(const QuantizeRule& rule);
 
 }  // namespace octet::test

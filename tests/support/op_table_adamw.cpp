@@ -1,0 +1,104 @@
+#include "support/op_table_fp8.h"
+
+// AdamW: every bit of the state is the same on every device.
+namespace octet::test {
+namespace {
+
+// Whole numbers below `bound`, from `least` on: codes and remainders.
+Fill codes(int64_t count, int64_t least, int64_t bound, uint64_t seed) {
+  return [=](int64_t most) {
+    std::vector<double> values = ids(std::min(count, most), bound - least, seed);
+    for (double& value : values) value += static_cast<double>(least);
+    return values;
+  };
+}
+
+Fill magnitudes(int64_t count, DType dtype, uint64_t seed, double scale) {
+  return [=](int64_t most) {
+    std::vector<double> values = random_values(std::min(count, most), dtype, seed, scale);
+    for (double& value : values) value = std::abs(value);
+    return values;
+  };
+}
+
+// Over many powers of two, some so small that their squares are denormal or nothing, and zeros.
+Fill gradients(int64_t count, DType dtype) {
+  return [=](int64_t most) {
+    std::vector<double> values = random_values(std::min(count, most), dtype, 2);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int exponent = i % 577 == 5  ? 75
+                           : i % 41 == 7 ? 60 + static_cast<int>(i % 53)
+                                         : static_cast<int>(i % 23);
+      values[i] = i % 300 < 40 ? 0.0 : round_to(dtype, std::ldexp(values[i], -exponent));
+    }
+    return values;
+  };
+}
+
+}  // namespace
+
+OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
+  const bool small = variant.moments == DType::E4M3, bf16 = variant.weight == DType::BF16;
+  const std::string kind = !bf16 ? "" : variant.remainder ? "_exact" : "_stochastic";
+  OpCase op = start(fmt::format("adamw{}_g{}_m{}{}{}", kind, octet::name_of(variant.gradient),
+                                octet::name_of(variant.moments), variant.fp8 ? "_fp8" : "",
+                                variant.finite ? "" : "_skipped"),
+                    variant.weight, {rows, cols});
+  const int64_t count = rows * cols;
+  const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
+  op.needs.tokens = rows;
+  op.needs.width = cols;
+  op.needs.parameters = 1;
+  op.add_input("gradient", variant.gradient, shape, gradients(count, variant.gradient));
+  op.add_input("clip", DType::F32, {2}, fixed({variant.finite ? 3.0 : NAN, 0.7}));
+  // The state: what is at out[i] starts as in[first + i].
+  const size_t first = op.inputs.size();
+  const auto add_state = [&](const char* name, DType dtype, const Shape& of, Fill fill) {
+    op.bytes += 2 * bytes_for(dtype, of.numel());
+    op.add_input(name, dtype, of, std::move(fill));
+    return op.add_output(name, dtype, of, Compare::Exact);
+  };
+  const int weight = add_state("weight", variant.weight, shape, normal(count, variant.weight, 1));
+  const int m = add_state("m", variant.moments, shape,
+                          small ? codes(count, 0, 120, 3) : normal(count, variant.moments, 3, 0.1));
+  const int v = add_state("v", variant.moments, shape,
+                          small ? codes(count, 1, 120, 4) : magnitudes(count, variant.moments, 4, 0.01));
+  int remainder = -1, m_scales = -1, v_scales = -1;
+  if (variant.remainder) remainder = add_state("remainder", DType::U16, shape, codes(count, 0, 65536, 5));
+  if (small) {
+    m_scales = add_state("m scales", DType::F32, scales, magnitudes(scales.numel(), DType::F32, 6, 1e-3));
+    v_scales = add_state("v scales", DType::F32, scales, magnitudes(scales.numel(), DType::F32, 7, 1e-3));
+  }
+  Fp8Outputs w8;
+  if (variant.fp8) {
+    op.add_input("slot", DType::U8, {sizeof(ScaleSlot)}, bytes_of(used_slot(37.5f, 37.5f)));
+    w8 = add_fp8(op, "fp8", rows, cols, {.delayed = true}, Compare::Exact);
+    op.bytes += 2.0 * static_cast<double>(count);
+  }
+  op.bytes += bytes_for(variant.gradient, count);
+  const size_t states = static_cast<size_t>(std::max({weight, m, v, remainder, v_scales})) + 1;
+  op.prepare = [=](Device& device, Args& args) {
+    for (size_t i = 0; i < states; ++i) device.copy(args.out[i], args.in[first + i]);
+    if (w8.slot >= 0) device.copy(args.out[at(w8.slot)], args.in.back());
+  };
+  op.forward = [=](Device& device, Args& args) {
+    const auto state = [&](int i) { return i < 0 ? Tensor{} : args.out[at(i)]; };
+    Quantized copies;
+    if (w8.slot >= 0) copies = w8.of(args);
+    const AdamWParameter parameter{.weight = state(weight),
+                                   .remainder = state(remainder),
+                                   .gradient = args.in[0],
+                                   .m = state(m),
+                                   .v = state(v),
+                                   .m_scales = state(m_scales),
+                                   .v_scales = state(v_scales),
+                                   .weight_decay = 0.1f,
+                                   .stream = 77,
+                                   .first_row = 6,
+                                   .fp8 = w8.slot >= 0 ? &copies : nullptr};
+    device.ops().adamw(std::span(&parameter, 1), args.in[1], {.learning_rate = 3e-3f, .step = 3, .seed = 5});
+  };
+  return op;
+}
+
+}  // namespace octet::test
