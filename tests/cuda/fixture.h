@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -13,42 +14,99 @@
 
 namespace octet::test {
 
-// A backend, and memory on it for the length of a test. Content goes in and comes out as bytes.
+// Making a device takes longer than most tests. Those that need none of their own share these two: deterministic, so that
+// nothing is timed and no result depends on what ran before.
+inline Device& shared_cuda_device() {
+  static Device* device =
+      make_cuda_device({.deterministic = true}).release();  // CUDA is gone when statics go
+  return *device;
+}
+inline Device& shared_cpu_device() {
+  static Device* device = make_cpu_device(4).release();
+  return *device;
+}
+
+// compute-sanitizer takes hundreds of times the time.
+inline bool under_sanitizer() {
+  return std::getenv("OCTET_TEST_FEW_RULES") != nullptr;
+}
+
+// A device, and memory on it. Content goes in and comes out as bytes.
 class Side {
  public:
-  explicit Side(std::unique_ptr<Device> device) : device_(std::move(device)) {
-    Tensor workspace{nullptr, DType::U8, {int64_t{256} << 20}};
-    workspace.data = memory(workspace.bytes());
-    device_->ops().set_workspace(workspace);
+  explicit Side(Device& device) : device_(&device) {
+    workspace_ = {nullptr, DType::U8, {int64_t{256} << 20}};
+    workspace_.data = memory(workspace_.bytes());
+    use_workspace();
   }
-  Device& operator*() { return *device_; }
-  Device* operator->() { return device_.get(); }
+  explicit Side(std::unique_ptr<Device> device) : Side(*device) { owned_ = std::move(device); }
+  ~Side() {
+    device_->synchronize();
+    chunks_.clear();  // before the device
+  }
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
 
+  Device& operator*() { return *device_; }
+  Device* operator->() { return device_; }
+  // Ops use this side's workspace, whoever used the device before.
+  void use_workspace() { device_->ops().set_workspace(workspace_); }
+  const Tensor& workspace() const { return workspace_; }
+
+  // Pieces of large allocations, which take long; under compute-sanitizer each is one of its own, so that an access behind
+  // a tensor is seen.
   void* memory(int64_t bytes) {
-    memory_.push_back(device_->allocate(bytes));
-    return memory_.back().get();
+    const int64_t least = under_sanitizer() ? 1 : int64_t{512} << 20;
+    bytes = round_up(std::max<int64_t>(bytes, 1), 256);
+    while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes) ++chunk_, used_ = 0;
+    if (chunk_ == chunks_.size()) {
+      const int64_t size = std::max(bytes, least);
+      chunks_.push_back({device_->allocate(size), size});
+    }
+    places_.push_back({chunk_, used_});
+    used_ += bytes;
+    return static_cast<std::byte*>(chunks_[chunk_].memory.get()) + places_.back().begin;
   }
   // Gives back what was allocated since mark().
-  size_t mark() const { return memory_.size(); }
+  size_t mark() const { return places_.size(); }
   void release(size_t count) {
     device_->synchronize();
-    memory_.resize(count);
+    if (count == places_.size()) return;
+    chunk_ = places_[count].chunk;
+    used_ = places_[count].begin;
+    places_.resize(count);
+    if (under_sanitizer()) chunks_.resize(chunk_);
   }
   // With every byte 0xA5, so that what an op forgets to write is seen.
   Tensor tensor(DType dtype, Shape shape) {
     Tensor result{nullptr, dtype, shape};
     result.data = memory(result.bytes());
-    const std::vector<uint8_t> poison(static_cast<size_t>(result.bytes()), 0xA5);
-    device_->copy_to_device(result, poison.data());
+    fill(result, 0xA5);
     return result;
   }
+  // Every byte of a tensor becomes `byte`.
+  void fill(const Tensor& tensor, uint8_t byte) {
+    constexpr int64_t kFirst = 1 << 20;
+    const std::vector<uint8_t> bytes(static_cast<size_t>(std::min(tensor.bytes(), kFirst)), byte);
+    const auto part = [&](int64_t begin, int64_t count) {
+      return Tensor{static_cast<std::byte*>(tensor.data) + begin, DType::U8, {count}};
+    };
+    auto done = static_cast<int64_t>(bytes.size());
+    if (done > 0) device_->copy_to_device(part(0, done), bytes.data());
+    while (done < tensor.bytes()) {
+      const int64_t more = std::min(done, tensor.bytes() - done);
+      device_->copy(part(done, more), part(0, more));
+      done += more;
+    }
+  }
   Tensor upload(DType dtype, Shape shape, const std::vector<float>& values) {
-    Tensor result = tensor(dtype, shape);
+    Tensor result{nullptr, dtype, shape};
+    result.data = memory(result.bytes());
     if (dtype == DType::F32) {
       device_->copy_to_device(result, values.data());
     } else {
-      std::vector<Bf16> rounded;
-      for (const float value : values) rounded.push_back(to_bf16(value));
+      std::vector<Bf16> rounded(values.size());
+      std::transform(values.begin(), values.end(), rounded.begin(), [](float x) { return to_bf16(x); });
       device_->copy_to_device(result, rounded.data());
     }
     return result;
@@ -72,8 +130,21 @@ class Side {
   }
 
  private:
-  std::unique_ptr<Device> device_;
-  std::vector<std::shared_ptr<void>> memory_;
+  struct Chunk {
+    std::shared_ptr<void> memory;
+    int64_t bytes;
+  };
+  struct Place {
+    size_t chunk;
+    int64_t begin;
+  };
+  std::unique_ptr<Device> owned_;
+  Device* device_;
+  Tensor workspace_;
+  std::vector<Chunk> chunks_;
+  std::vector<Place> places_;  // of what is allocated
+  size_t chunk_ = 0;           // the one in use, and how much of it is
+  int64_t used_ = 0;
 };
 
 // The same tensor in FP8 on one side, with copies of both kinds.
@@ -130,10 +201,9 @@ inline void expect_same(Side& a, const Quantized& x, Side& b, const Quantized& y
       << " and " << t.amax << ", last " << s.amax_last << " and " << t.amax_last;
 }
 
-// Every rule there is, or, where OCTET_TEST_FEW_RULES is set, a few with which all kernels run: under compute-sanitizer a
-// test takes hundreds of times its time.
+// Every rule there is, or, where OCTET_TEST_FEW_RULES is set for compute-sanitizer, a few with which all kernels run.
 inline std::vector<QuantizeRule> all_rules() {
-  if (std::getenv("OCTET_TEST_FEW_RULES")) {
+  if (under_sanitizer()) {
     return {{.delayed = true},
             {.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true},
             {.format_colwise = DType::E5M2, .delayed = true},
@@ -174,10 +244,24 @@ class CudaTest : public testing::Test {
   void SetUp() override {
     const CudaProbe probe = probe_cuda();
     if (!probe.usable) GTEST_SKIP() << "no GPU: " << probe.reason;
-    cuda = std::make_unique<Side>(make_cuda_device({.deterministic = true}));
-    cpu = std::make_unique<Side>(make_cpu_device(1));
+    static Side* const shared[] = {new Side(shared_cuda_device()), new Side(shared_cpu_device())};
+    for (Side* side : shared) {
+      side->use_workspace();
+      marks_.emplace_back(side, side->mark());
+    }
+    cuda = shared[0], cpu = shared[1];
   }
-  std::unique_ptr<Side> cuda, cpu;
+  void TearDown() override {
+    for (const auto& [side, mark] : marks_) side->release(mark);
+  }
+  // Where the test's tensors are; what it allocates is given back after it.
+  Side* cuda = nullptr;
+  Side* cpu = nullptr;
+
+  void release_after_test(Side& side) { marks_.emplace_back(&side, side.mark()); }
+
+ private:
+  std::vector<std::pair<Side*, size_t>> marks_;
 };
 
 }  // namespace octet::test

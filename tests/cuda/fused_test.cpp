@@ -83,7 +83,8 @@ TEST_P(CudaFusedSizes, Activations) {
       const std::vector<float> wide(static_cast<size_t>(size.rows * in_cols), 5.0f);
       check(
           dtype, size.rows, in_cols, wide,
-          [&](const Operand& dx) { (*cuda)->ops().activation_backward(kind, dx, dh, x); }, "activation backward");
+          [&](const Operand& dx) { (*cuda)->ops().activation_backward(kind, dx, dh, x); },
+          "activation backward");
       if (HasFailure()) return;
     }
   }
@@ -187,7 +188,8 @@ TEST_F(CudaFused, Rope) {
     for (const DType dtype : {DType::BF16, DType::F32}) {
       check(
           dtype, rows, shape.qkv_width(), normal_values(rows * shape.qkv_width(), 2),
-          [&](const Operand& dqkv) { (*cuda)->ops().rope_backward(dqkv, where, table, shape); }, "rope backward");
+          [&](const Operand& dqkv) { (*cuda)->ops().rope_backward(dqkv, where, table, shape); },
+          "rope backward");
     }
   }
 }
@@ -235,7 +237,7 @@ TEST_P(CudaFusedSizes, AdamW) {
           fmt::format("{} {} ({}, {}) {} scales, {}", describe(rule), name_of(dtype), size.rows, size.cols,
                       equal_scales ? "equal" : "unequal", finite ? "finite" : "skipped");
       std::vector<std::vector<uint8_t>> sides;
-      for (Side* side : {cuda.get(), cpu.get()}) {
+      for (Side* side : {cuda, cpu}) {
         const size_t mark = side->mark();
         Quantized fused = make_quantized(*side, size.rows, size.cols, rule, slot);
         Quantized separate = make_quantized(*side, size.rows, size.cols, rule, slot);

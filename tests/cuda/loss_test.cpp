@@ -26,9 +26,10 @@ class CudaLoss : public CudaTest {
     std::vector<int32_t> correct;
   };
 
-  Result run(Side& side, DType dtype, const std::vector<Row>& rows, const LossOptions& options, int64_t width,
+  Result run(Side& side, DType dtype, const std::vector<Row>& rows, LossOptions options, int64_t width,
              bool in_place) {
     const size_t mark = side.mark();
+    options.gradient_scale = side.upload(DType::F32, {1}, {0.5f});
     const auto n = std::ssize(rows);
     std::vector<float> values;
     std::vector<int32_t> ids;
@@ -45,9 +46,7 @@ class CudaLoss : public CudaTest {
     const Tensor loss = side.tensor(DType::F32, {n}), penalty = side.tensor(DType::F32, {n});
     const Tensor correct = side.tensor(DType::I32, {n}), targets = side.tensor(DType::I32, {n});
     side->copy_to_device(targets, ids.data());
-    LossOptions scaled = options;
-    scaled.gradient_scale = side.upload(DType::F32, {1}, {0.5f});
-    side->ops().cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, scaled);
+    side->ops().cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, options);
     Result result{.loss = std::vector<float>(rows.size()),
                   .penalty = std::vector<float>(rows.size()),
                   .gradient = std::vector<float>(values.size()),

@@ -36,7 +36,7 @@ TEST_F(CudaQuantize, BitsOfEveryRuleAndSize) {
           const auto values = awkward_values(size.rows * size.cols, 1, with_nan);
           const size_t marks[] = {cuda->mark(), cpu->mark()};
           std::vector<Quantized> results;
-          for (Side* side : {cuda.get(), cpu.get()}) {
+          for (Side* side : {cuda, cpu}) {
             results.push_back(make_quantized(*side, size.rows, size.cols, rule, kUsedSlot));
             const Tensor x = side->upload(dtype, {size.rows, size.cols}, values);
             (*side)->ops().quantize({.dense = x, .fp8 = &results.back()});
@@ -74,7 +74,7 @@ TEST_F(CudaQuantize, ColumnSumsAndStatistics) {
     const auto values = normal_values(rows * cols, 3, 20.0f);
     std::vector<QuantStats> stats;
     std::vector<std::vector<float>> sums;
-    for (Side* side : {cuda.get(), cpu.get()}) {
+    for (Side* side : {cuda, cpu}) {
       Quantized target = make_quantized(*side, rows, cols, rule, kUsedSlot, true);
       const Tensor x = side->upload(DType::BF16, {rows, cols}, values);
       const Tensor sum = side->upload(DType::F32, {cols}, std::vector<float>(cols, 1.0f));
@@ -99,7 +99,7 @@ TEST_F(CudaQuantize, DelayedScales) {
   for (const int64_t length : {1, 4, 33, 70}) {
     for (const bool most_recent : {false, true}) {
       std::vector<std::vector<uint8_t>> slots, histories;
-      for (Side* side : {cuda.get(), cpu.get()}) {
+      for (Side* side : {cuda, cpu}) {
         std::vector<ScaleSlot> start(count, kUsedSlot);
         start[1].amax = 0.0f;
         start[2].amax = std::numeric_limits<float>::infinity();

@@ -11,7 +11,7 @@ TEST_F(CudaRandom, NormalNumbersHaveTheBitsOfTheCpu) {
   for (const uint64_t stream : {uint64_t{0}, uint64_t{0xCBF29CE484222325}}) {
     for (const DType dtype : {DType::F32, DType::BF16}) {
       std::vector<std::vector<uint8_t>> values, remainders;
-      for (Side* side : {cuda.get(), cpu.get()}) {
+      for (Side* side : {cuda, cpu}) {
         const Tensor x = side->tensor(dtype, {kCount});
         const Tensor remainder = dtype == DType::BF16 ? side->tensor(DType::U16, {kCount}) : Tensor{};
         (*side)->ops().fill_normal(x, remainder, 0.02f, 1234567890123, stream);

@@ -46,9 +46,10 @@ class CudaTiles : public CudaTest {
 TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
   const auto all = values(kCols, 1);
   std::vector<Quantized> results;
-  for (Side* side : {cuda.get(), cpu.get()}) {
+  for (Side* side : {cuda, cpu}) {
     results.push_back(make_quantized(*side, kRows, kCols, kRule, kUsedSlot));
-    (*side)->ops().quantize({.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
+    (*side)->ops().quantize(
+        {.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
   }
   expect_same(*cuda, results[0], *cpu, results[1], "cast");
 }
@@ -61,7 +62,7 @@ TEST_F(CudaTiles, Activations) {
   check(2 * kCols, [&](const Operand& dx, int64_t first) {
     const int64_t rows = dx.dense.rows();
     (*cuda)->ops().activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
-                                 wide.row_range(first, rows));
+                                       wide.row_range(first, rows));
   });
 }
 
@@ -71,14 +72,13 @@ TEST_F(CudaTiles, GradientOfTheLossInPlace) {
   std::vector<int32_t> ids;
   for (int64_t r = 0; r < kRows; ++r)
     ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kVocab));
-  const Tensor targets = cuda->tensor(DType::I32, {kRows, 1});
+  const Tensor targets = cuda->tensor(DType::I32, {kRows, 1}), scale = cuda->upload(DType::F32, {1}, {0.25f});
   (*cuda)->copy_to_device(targets, ids.data());
-  const LossOptions options{.vocab = kVocab, .gradient_scale = cuda->upload(DType::F32, {1}, {0.25f})};
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
     (*cuda)->ops().cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
-                           targets.row_range(first, rows), options);
+                                 targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = scale});
   });
 }
 

@@ -1,5 +1,7 @@
 #include "support/tiny_run.h"
 
+#include <algorithm>
+
 #include "base/philox.h"
 
 namespace octet::test {
@@ -29,28 +31,79 @@ void RandomBatches::next(Batch& batch) {
   batch.document_starts.push_back(static_cast<int32_t>(rows_ * length_));
 }
 
+PackedBatches::PackedBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed)
+    : rows_(rows), length_(length), vocab_(vocab), seed_(seed) {}
+
+void PackedBatches::next(Batch& batch) {
+  batch = {};
+  batch.rows = rows_;
+  batch.length = length_;
+  for (int64_t r = 0; r < rows_; ++r, ++next_row_) {
+    const Philox random(seed_, static_cast<uint64_t>(next_row_));
+    uint64_t draws = 0;
+    const auto below = [&](int64_t bound) {
+      return static_cast<int64_t>(random.below(draws++, static_cast<uint64_t>(bound)));
+    };
+    for (int64_t begin = 0; begin < length_;) {
+      const int64_t left = length_ - begin, least = length_ / 8;
+      const int64_t size = left < 2 * least ? left : std::min(left, least + below(length_ / 3));
+      const int64_t prompt = below(size);
+      batch.document_starts.push_back(static_cast<int32_t>(r * length_ + begin));
+      for (int64_t t = 0; t < size; ++t) {
+        const bool masked = t < prompt || t + 1 == size;
+        batch.tokens.push_back(static_cast<int32_t>(below(vocab_)));
+        batch.targets.push_back(masked ? kIgnoreTarget : static_cast<int32_t>(below(vocab_)));
+        batch.positions.push_back(static_cast<int32_t>(t));
+        batch.target_count += !masked;
+      }
+      begin += size;
+    }
+  }
+  batch.document_starts.push_back(static_cast<int32_t>(rows_ * length_));
+}
+
 ModelConfig two_layers(const char* preset) {
   ModelConfig config = model_preset(preset);
   config.layers = 2;
   return config;
 }
 
-TinyRun::TinyRun(const TinyRunOptions& o)
-    : device(o.cuda ? make_cuda_device({.deterministic = true}) : make_cpu_device(o.threads)) {
+namespace {
+
+std::unique_ptr<Device> make_device(const TinyRunOptions& o) {
+  return o.cuda ? make_cuda_device({.deterministic = true}) : make_cpu_device(o.threads);
+}
+
+Numerics numerics_of(const TinyRunOptions& o, const Device& device) {
+  Numerics numerics{.precision = o.precision,
+                    .fp8 = o.fp8,
+                    .moments = o.moments,
+                    .stochastic_weights = o.stochastic_weights};
+  const bool rounded = device.capabilities().fast_bf16 && o.accumulation == 1;
+  numerics.gradients = o.gradients.value_or(rounded ? numerics.dense() : DType::F32);
+  return numerics;
+}
+
+}  // namespace
+
+TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
+    : own_device(shared ? nullptr : make_device(o)), device(shared ? shared : own_device.get()) {
   const RunShape shape{.rows = o.rows,
                        .length = o.length,
                        .checkpointing = o.checkpointing,
                        .head_chunk_bytes = 32 * 1024,  // several chunks
                        .graphs = o.graphs};
-  const Numerics numerics{.precision = o.precision,
-                          .fp8 = o.fp8,
-                          .moments = o.moments,
-                          .stochastic_weights = o.stochastic_weights};
+  const Numerics numerics = numerics_of(o, *device);
   model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device);
   model->allocate();
   model->parameters().initialise(*device, 7);
   model->weights_changed();
-  batches = std::make_unique<RandomBatches>(o.rows, o.length, model->config().vocab, 11, o.masked_every);
+  const int64_t vocab = model->config().vocab;
+  if (o.packed) {
+    batches = std::make_unique<PackedBatches>(o.rows, o.length, vocab, 11);
+  } else {
+    batches = std::make_unique<RandomBatches>(o.rows, o.length, vocab, 11, o.masked_every);
+  }
   const OptimizerOptions optimizer{
       .schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-3, .max_steps = 1000, .min_lr_ratio = 1}};
   runner = std::make_unique<StepRunner>(*model, *device, *batches, o.accumulation, optimizer, o.penalty);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "data/loading/loader.h"
@@ -24,6 +25,22 @@ class RandomBatches final : public BatchSource {
   int64_t next_row_ = 0;
 };
 
+// Packed documents of random lengths, as in fine-tuning: each row is full of them, and the first part of each document has
+// no targets. The number of documents, the longest and the number of targets differ from batch to batch.
+class PackedBatches final : public BatchSource {
+ public:
+  PackedBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed);
+  void next(Batch& batch) override;
+  LoaderState state() const override { return {0, next_row_}; }
+  void set_state(const LoaderState& state) override { next_row_ = state.next_sample; }
+  double epoch() const override { return 0; }
+
+ private:
+  int64_t rows_, length_, vocab_;
+  uint64_t seed_;
+  int64_t next_row_ = 0;
+};
+
 // A two-layer model of a family in training, small enough for many runs in a test.
 struct TinyRunOptions {
   const char* preset = "llama-tiny";
@@ -36,22 +53,27 @@ struct TinyRunOptions {
   PenaltyOptions penalty = {};
   DType moments = DType::F32;
   bool stochastic_weights = false;
+  bool packed = false;  // PackedBatches instead of RandomBatches
+  // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/setup.cpp.
+  std::optional<DType> gradients;
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
 };
 
 class TinyRun {
  public:
-  explicit TinyRun(const TinyRunOptions& options);
+  // On a device of its own, or on `shared`.
+  explicit TinyRun(const TinyRunOptions& options, Device* shared = nullptr);
 
   StepResult step() { return runner->train_step(done++, false); }
   std::vector<StepResult> steps(int count);
   // All weights as exact fp32 values, one after another.
   std::vector<float> weights();
 
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> own_device;
+  Device* device;
   std::unique_ptr<Transformer> model;
-  std::unique_ptr<RandomBatches> batches;
+  std::unique_ptr<BatchSource> batches;
   std::unique_ptr<StepRunner> runner;
   int64_t done = 0;
 };
