@@ -208,7 +208,7 @@ TEST_F(CudaFused, QkNorm) {
       check(
           dtype, rows, shape.qkv_width(), normal_values(rows * shape.qkv_width(), 7),
           [&](const Operand& dqkv) {
-            (*cuda)->qk_norm_backward(dqkv, dgain_q, dgain_k, raw, inv, gain_q, gain_k, shape);
+            (*cuda)->ops().qk_norm_backward(dqkv, dgain_q, dgain_k, raw, inv, gain_q, gain_k, shape);
           },
           "qk_norm backward");
     }
