@@ -143,6 +143,7 @@ double ratio_to_first(const BenchResult& result, const std::vector<BenchResult>&
 std::string results_text(const std::vector<BenchResult>& results) {
   Table table({{"precision"},
                {"recompute"},
+               {"graph replays", Align::Right},
                {"ms/step", Align::Right},
                {"tokens/s", Align::Right},
                {"TFLOP/s", Align::Right},
@@ -151,11 +152,15 @@ std::string results_text(const std::vector<BenchResult>& results) {
                {"loss", Align::Right},
                {"against the first", Align::Right}});
   for (const BenchResult& r : results) {
-    table.add_row({name_of(r), r.gradient_checkpointing, fmt::format("{:.2f}", r.step_ms),
-                   fmt::format("{:.0f}", r.tokens_per_second), rate_text(r.model_tflops),
-                   r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
-                   human_bytes(static_cast<double>(r.memory_bytes)), fmt::format("{:.4f}", r.loss),
-                   fmt::format("{:.2f}x", ratio_to_first(r, results))});
+    const GraphCounts& graphs = r.graph_counts;
+    table.add_row(
+        {name_of(r), r.gradient_checkpointing,
+         r.cuda_graphs ? fmt::format("{} of {}", graphs.replayed, graphs.replayed + graphs.plain) : "off",
+         fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),
+         rate_text(r.model_tflops),
+         r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
+         human_bytes(static_cast<double>(r.memory_bytes)), fmt::format("{:.4f}", r.loss),
+         fmt::format("{:.2f}x", ratio_to_first(r, results))});
   }
   return table.str();
 }
@@ -175,6 +180,8 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"master_weights", config_text(config, "master_weights")},
                           {"gradient_checkpointing", r.gradient_checkpointing},
                           {"cuda_graphs", r.cuda_graphs},
+                          {"graph_replays", r.graph_counts.replayed},
+                          {"graph_micro_steps", r.graph_counts.replayed + r.graph_counts.plain},
                           {"deterministic", config.deterministic},
                           {"precision", r.precision},
                           {"recipe", r.recipe},

@@ -191,6 +191,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);
   result.cuda_graphs = can.graphs && plan.shape.graphs;
+  result.graph_counts = device->graph_counts();
   result.device = device->description();
   result.rows = plan.shape.rows;
   result.accumulation = plan.accumulation;

@@ -47,6 +47,7 @@ struct BenchResult {
   bool fp8_head = false;               // the head's products are in FP8
   std::string gradient_checkpointing;  // the level that ran
   bool cuda_graphs = false;            // micro-steps are recorded and replayed
+  GraphCounts graph_counts;            // of all steps, warm-up included; zeros without graphs
   std::string device;
   int64_t rows = 0;  // of a micro-batch, found where auto_batch_size was asked for
   int64_t accumulation = 0;

@@ -27,6 +27,11 @@ struct RunStages {
   const TrainConfig config;  // resolved_config of all before: what the run writes
 };
 
+// Whether micro-steps are recorded as graphs and replayed.
+inline bool records_graphs(const RunStages& stages) {
+  return stages.plan.shape.graphs && stages.device->capabilities().graphs;
+}
+
 // All stages of a training run that can start: everything fits together, the memory is enough and the weights that it
 // starts from are there. ConfigError or Error otherwise. No large memory is taken, and nothing is written but a dataset
 // that has to be prepared, into the cache. With `resumed`, the run continues from that checkpoint.

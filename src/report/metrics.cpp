@@ -104,6 +104,7 @@ StepRecord record_of(const Json& object, const std::string& place) {
   record.precision = line.string("precision");
   record.eval_loss = line.number("eval_loss");
   record.samples = line.strings("samples");
+  record.graph_replays = line.integer("graph_replays");
   if (const auto fp8 = object.find("fp8"); fp8 != object.end()) record.fp8_json = fp8->dump();
   return record;
 }
@@ -126,6 +127,7 @@ std::string metrics_line(const StepRecord& record) {
   if (!record.samples.empty()) object["samples"] = record.samples;
   if (record.skipped_steps > 0) object["skipped_steps"] = record.skipped_steps;
   if (record.loss_spike) put_number(object, "loss_spike", *record.loss_spike);
+  if (record.graph_replays) object["graph_replays"] = *record.graph_replays;
   if (record.checkpoint) {
     object["checkpoint"] = {{"step", record.checkpoint->step},
                             {"bytes", record.checkpoint->bytes},

@@ -21,6 +21,7 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
   record.tokens = outcome.tokens;
   record.precision = stages_.plan.precision_label;
   record.skipped_steps = outcome.skipped_steps;
+  if (records_graphs(stages_)) record.graph_replays = stages_.device->graph_counts().replayed;
   if (result.skipped || !std::isfinite(result.loss)) return record;
   if (const auto spike = spikes_.look(result.loss)) {
     record.loss_spike = spike->deviations;

@@ -27,6 +27,11 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
         {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
+  if (records_graphs(stages)) {
+    const GraphCounts counts = stages.device->graph_counts();
+    table.add_row({"CUDA graphs", fmt::format("{} of {} micro-steps replayed", counts.replayed,
+                                              counts.replayed + counts.plain)});
+  }
   if (const std::string packing = packing_text(stages.keys, stages.data.data); !packing.empty())
     table.add_row({"packing", packing});
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});

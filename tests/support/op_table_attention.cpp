@@ -103,6 +103,8 @@ OpCase attention_case(DType dtype, AttentionShape shape, std::vector<int64_t> le
   }
   shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   OpCase op = start("attention_" + label, dtype, {tokens, shape.heads, shape.kv_heads, shape.head_dim});
+  // A gradient is the difference of terms that were rounded before: with few keys in sight the norm sees it.
+  if (dtype == DType::BF16) op.tolerance = Tolerance{4e-3, 5e-2};
   const int64_t width = shape.qkv_width(), depth = shape.head_dim;
   op.needs.tokens = tokens;
   op.needs.attention = shape;
