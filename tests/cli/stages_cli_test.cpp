@@ -119,8 +119,11 @@ TEST_F(StagesCli, ADryRunLooksForTheWeights) {
             0);
   fs::resize_file(path + "/model.safetensors", 1000);
   EXPECT_THAT(refusal(flags), HasSubstr("model.safetensors"));
+  // Weights that an index lists and that are not there.
   fs::remove(path + "/model.safetensors");
-  EXPECT_THAT(refusal(flags), HasSubstr("model"));
+  folder.write("model/model.safetensors.index.json",
+               R"({"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}})");
+  EXPECT_THAT(refusal(flags), HasSubstr("model-00001-of-00002.safetensors"));
   // A plan needs no weights.
   EXPECT_EQ(run("plan", flags).exit_code, 0);
   EXPECT_FALSE(fs::exists(folder.path() + "/runs"));
