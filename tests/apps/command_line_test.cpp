@@ -154,7 +154,8 @@ TEST(CommandLine, ValuesOfAllCommandsAreReadByTheSameRules) {
                      "error: --add_special cannot be used with --decode\n"
                      "error: --bench cannot be used with --decode\n");
   expect_usage_error(octet({"plot", "r", "-o", "plot.pdf"}),
-                     "error: --output is 'plot.pdf'; expected a name that ends in .svg or .png\n");
+                     "error: --output is 'plot.pdf', expected a name that ends in .svg: octet draws SVG only. Any browser "
+                     "shows an SVG file. To convert it: write plot.svg, then run 'rsvg-convert plot.svg -o plot.pdf'\n");
 }
 
 struct Values {

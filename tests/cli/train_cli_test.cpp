@@ -116,7 +116,7 @@ TEST_F(TrainCli, BadInputIsNamed) {
               HasSubstr("give num_hidden_layers, num_attention_heads, vocab_size"));
   EXPECT_THAT(error({{"--vocab_size", "200"}}),
               HasSubstr("more than the vocabulary of 200 of model llama-tiny: "
-                        "--vocab_size 257"));
+                        "set --vocab_size 257"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}),
               AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no key makes it fit")));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
