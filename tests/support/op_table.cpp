@@ -248,8 +248,8 @@ std::vector<OpCase> model_op_table() {
   const AttentionShape gpt2{.heads = 12, .kv_heads = 12, .head_dim = 64};
   const FusedVariant gradient{.rule = {.format_rowwise = e5m2, .format_colwise = e5m2, .delayed = true}};
   add_model_attention(table, llama, std::vector<int64_t>(8, 1024), "equal");
-  add_model_attention(table, llama, mixed_lengths(8, 1024), "mixed");
-  add_model_attention(table, llama, mixed_lengths(2, 4096), "mixed");
+  add_model_attention(table, llama, mixed_lengths(8, 1024), "mixed_1024");
+  add_model_attention(table, llama, mixed_lengths(2, 4096), "mixed_4096");
   add_model_attention(table, gpt2, std::vector<int64_t>(64, 1024), "equal");
   table.push_back(rope_case(bf16, 8192, llama));
   table.push_back(fused_rope_case(bf16, 8192, llama, gradient));
