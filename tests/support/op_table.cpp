@@ -60,11 +60,11 @@ void add_attention(std::vector<OpCase>& table, DType dtype) {
                                        {350, 1, 70, 90}, "window_packed")));
   table.push_back(large(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 128, .window = 64},
                                        {384}, "window_one")));
+  table.push_back(decode_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {0}, 1, "first"));
   table.push_back(
       decode_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 24, .window = 6}, {40, 0, 7}, 2, "window"));
   table.push_back(large(decode_case(dtype, {.heads = 8, .kv_heads = 2, .head_dim = 128, .window = 100},
                                     {900, 33}, 1, "long_window")));
-  table.push_back(decode_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {0}, 1, "first"));
   table.push_back(decode_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 24}, {40, 0, 7}, 1, "batch"));
   table.push_back(decode_case(dtype, {.heads = 9, .kv_heads = 1, .head_dim = 64}, {5, 70}, 17, "chunk"));
   table.push_back(
@@ -157,6 +157,10 @@ void add_fused(std::vector<OpCase>& table) {
     }
     table.push_back(fused_rope_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
     table.push_back(fused_rope_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
+    table.push_back(
+        fused_qk_norm_backward_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
+    table.push_back(
+        fused_qk_norm_backward_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
     table.push_back(fused_cross_entropy_case(bf16, 128, 1000, 1024, variant));
     table.push_back(fused_cross_entropy_case(fp32, 37, 101, 101, variant));
   }
@@ -248,11 +252,13 @@ std::vector<OpCase> model_op_table() {
   const AttentionShape gpt2{.heads = 12, .kv_heads = 12, .head_dim = 64};
   const FusedVariant gradient{.rule = {.format_rowwise = e5m2, .format_colwise = e5m2, .delayed = true}};
   add_model_attention(table, llama, std::vector<int64_t>(8, 1024), "equal");
-  add_model_attention(table, llama, mixed_lengths(8, 1024), "mixed");
-  add_model_attention(table, llama, mixed_lengths(2, 4096), "mixed");
+  add_model_attention(table, llama, mixed_lengths(8, 1024), "mixed_1024");
+  add_model_attention(table, llama, mixed_lengths(2, 4096), "mixed_4096");
   add_model_attention(table, gpt2, std::vector<int64_t>(64, 1024), "equal");
   table.push_back(rope_case(bf16, 8192, llama));
+  table.push_back(qk_norm_case(bf16, 8192, llama));
   table.push_back(fused_rope_case(bf16, 8192, llama, gradient));
+  table.push_back(fused_qk_norm_backward_case(bf16, 8192, llama, gradient));
   for (const auto& [rows, vocab] : {std::pair{16384, 50304}, {8192, 128256}, {8192, 152064}}) {
     table.push_back(cross_entropy_case(bf16, rows, vocab, vocab, PenaltyKind::None, "plain"));
     table.push_back(fused_cross_entropy_case(bf16, rows, vocab, vocab, gradient));

@@ -2,7 +2,7 @@
 
 #include "support/op_table_detail.h"
 
-// The cases of rope, the norm of heads and attention; see op_table.cpp for the others.
+// Rope, the norm of heads and attention.
 namespace octet::test {
 
 OpCase rope_case(DType dtype, int64_t rows, AttentionShape shape) {
@@ -63,13 +63,15 @@ OpCase qk_norm_case(DType dtype, int64_t rows, AttentionShape shape) {
   op.add_output("qkv_normed", dtype, {rows, width});
   op.add_output("raw", dtype, {rows, heads * depth}, false);
   op.add_output("inv", DType::F32, {rows, heads}, false);
+  op.bytes = bytes_for(dtype, 3 * rows * heads * depth);
+  op.backward_bytes = bytes_for(dtype, 3 * rows * heads * depth);
+  op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[0]); };
   op.forward = [=](Device& device, Args& args) {
-    device.copy(args.out[0], args.in[0]);
     device.ops().qk_norm_forward(args.out[0], args.out[1], args.out[2], args.in[1], args.in[2], epsilon,
                                  shape);
   };
+  op.prepare_backward = [](Device& device, Args& args) { device.copy(args.grad[0], args.upstream[0]); };
   op.backward = [=](Device& device, Args& args) {
-    device.copy(args.grad[0], args.upstream[0]);
     device.ops().qk_norm_backward(operand(args.grad[0]), args.grad[1], args.grad[2], args.out[1], args.out[2],
                                   args.in[1], args.in[2], shape);
   };

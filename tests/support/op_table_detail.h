@@ -112,6 +112,8 @@ OpCase fused_activation_case(DType dtype, Activation activation, int64_t rows, i
 OpCase fused_activation_backward_case(DType dtype, Activation activation, int64_t rows, int64_t width,
                                       const FusedVariant& variant);
 OpCase fused_rope_case(DType dtype, int64_t rows, AttentionShape shape, const FusedVariant& variant);
+OpCase fused_qk_norm_backward_case(DType dtype, int64_t rows, AttentionShape shape,
+                                   const FusedVariant& variant);
 OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width,
                                 const FusedVariant& variant);
 

@@ -148,6 +148,29 @@ OpCase fused_rope_case(DType dtype, int64_t rows, AttentionShape shape, const Fu
   return op;
 }
 
+OpCase fused_qk_norm_backward_case(DType dtype, int64_t rows, AttentionShape shape,
+                                   const FusedVariant& variant) {
+  const int64_t width = shape.qkv_width(), depth = shape.head_dim, heads = shape.heads + shape.kv_heads;
+  OpCase op = start_fused("qk_norm_backward", dtype, rows, width, variant);
+  op.needs.attention = shape;
+  op.bytes = bytes_for(dtype, 2 * rows * width);
+  op.add_input("dqkv", dtype, {rows, width}, normal(rows * width, dtype, 1));
+  op.add_input("raw", dtype, {rows, heads * depth}, normal(rows * heads * depth, dtype, 2));
+  op.add_input("inv", DType::F32, {rows, heads}, normal(rows * heads, DType::F32, 3, 0.1, 1.0));
+  op.add_input("gain_q", dtype, {depth}, normal(depth, dtype, 4, 0.2, 1.0));
+  op.add_input("gain_k", dtype, {depth}, normal(depth, dtype, 5, 0.2, 1.0));
+  for (const char* name : {"dgain_q", "dgain_k", "dgain_q of the plain op", "dgain_k of the plain op"})
+    op.add_output(name, DType::F32, {depth}, Compare::Near);
+  op.prepare = [](Device& device, Args& args) {
+    for (size_t i = 0; i < 4; ++i) device.zero(args.out[i]);
+  };
+  add_fused(op, rows, width, variant, 0, [=](Device& device, Args& args, const Operand& dqkv, bool fused) {
+    device.ops().qk_norm_backward(dqkv, args.out[fused ? 0 : 2], args.out[fused ? 1 : 3], args.in[1],
+                                  args.in[2], args.in[3], args.in[4], shape);
+  });
+  return op;
+}
+
 // In place: the gradient takes the place of the logits.
 OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width,
                                 const FusedVariant& variant) {
