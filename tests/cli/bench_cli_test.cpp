@@ -136,8 +136,8 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
   // In this memory BF16 alone would run without recomputation, or with more rows.
   const ProcessResult levels = compare({"--device_memory_limit_gb", "0.038"});
   EXPECT_EQ(both("gradient_checkpointing"), "act");
-  EXPECT_THAT(levels.out, AllOf(ContainsRegex("precision +recompute +ms/step"), ContainsRegex("BF16 +act "),
-                                ContainsRegex("delayed +act ")));
+  EXPECT_THAT(levels.out, AllOf(ContainsRegex("precision +recompute +graph replays +ms/step"),
+                                ContainsRegex("BF16 +act "), ContainsRegex("delayed +act ")));
   EXPECT_THAT(levels.err, HasSubstr("bf16 runs as the others do: batch size 8, gradient_checkpointing act"));
   const ProcessResult rows = compare({"--device_memory_limit_gb", "0.05", "--auto_batch_size"});
   const std::string count = both("rows").dump();
@@ -171,7 +171,7 @@ TEST_F(BenchCli, WritesEveryFigureAndWhatItWasMeasuredWith) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, ContainsRegex("TFLOP/s +GEMM ceiling +memory"));
   // No GEMM ceiling of a CPU, nor are algorithms timed on it; its rate is not rounded to nothing.
-  EXPECT_THAT(result.out, ContainsRegex("BF16 +mlp +[0-9.]+ +[0-9]+ +0\\.[0-9]*[1-9][0-9]* +- +"));
+  EXPECT_THAT(result.out, ContainsRegex("BF16 +mlp +off +[0-9.]+ +[0-9]+ +0\\.[0-9]*[1-9][0-9]* +- +"));
   EXPECT_THAT(result.err, AllOf(HasSubstr("first step"), Not(HasSubstr("algorithms"))));
 
   const auto runs = nlohmann::json::parse(read_text(folder.path() + "/bench.json"));
