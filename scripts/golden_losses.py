@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-PRESETS = ["gpt2-tiny", "llama-tiny", "qwen2.5-tiny"]
+PRESETS = ["gpt2-tiny", "llama-tiny", "qwen2.5-tiny", "qwen3-tiny", "mistral-tiny"]
 NUMERICS = {
     "fp32": "--mixed_precision fp32",
     "bf16": "--mixed_precision bf16",

@@ -11,7 +11,7 @@
 #include "bench/bench.h"
 #include "command.h"
 #include "config/config.h"
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -172,7 +172,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
     nlohmann::json run = {{"model", model_name(config)},
                           {"device", r.device},
                           {"rows", r.rows},
-                          {"length", config.max_seq_length},
+                          {"length", r.length},
                           {"gradient_accumulation_steps", r.accumulation},
                           {"steps", options.bench_steps},
                           {"warmup_steps", options.bench_warmup},
@@ -222,7 +222,7 @@ int run(const Options& options) {
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
   fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
-             results.front().rows, base.max_seq_length, results.front().accumulation, options.bench_steps,
+             results.front().rows, results.front().length, results.front().accumulation, options.bench_steps,
              options.bench_warmup, results_text(results));
   for (const BenchResult& result : results) {
     if (result.profile.empty()) continue;

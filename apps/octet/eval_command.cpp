@@ -11,7 +11,7 @@
 #include "device_options.h"
 #include "hf/hf_folder.h"
 #include "plan/data_loaders.h"
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 #include "report/text.h"
 #include "train/evaluate.h"
 

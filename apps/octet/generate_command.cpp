@@ -15,7 +15,7 @@
 #include "device_options.h"
 #include "generate/generate.h"
 #include "hf/hf_folder.h"
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 
 namespace octet {
 namespace {

@@ -6,8 +6,8 @@
 #include "command.h"
 #include "config/config.h"
 #include "plan/coverage.h"
+#include "plan/device_choice.h"
 #include "plan/overview.h"
-#include "plan/setup.h"
 #include "report/text.h"
 
 namespace octet {

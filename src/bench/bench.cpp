@@ -3,13 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/philox.h"
 #include "bench/gpu_rates.h"
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 #include "report/text.h"
 #include "train/step.h"
 
@@ -55,10 +55,6 @@ class RandomTokens final : public BatchSource {
   std::vector<Batch> batches_;
   int64_t count_ = 0;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Multiply-adds of the matrices three times, of causal attention's two products likewise.
 double model_flops(const Transformer& model) {
@@ -150,7 +146,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   const auto tell = [&](const std::string& what) {
     if (options.progress) options.progress(what);
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   tell(fmt::format("{}: {} on {}", plan.precision_label,
                    human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
@@ -168,7 +164,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   BenchResult result;
   std::vector<double> times;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     result.loss = runner.train_step(step, false).loss;
     const double ms = 1e3 * seconds_since(start);
     if (step == 0)
@@ -194,6 +190,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   result.graph_counts = device->graph_counts();
   result.device = device->description();
   result.rows = plan.shape.rows;
+  result.length = plan.shape.length;
   result.accumulation = plan.accumulation;
   const auto work = static_cast<double>(plan.accumulation);
   result.tokens_per_second = work * static_cast<double>(plan.shape.tokens()) / result.step_ms * 1e3;

@@ -50,6 +50,7 @@ struct BenchResult {
   GraphCounts graph_counts;            // of all steps, warm-up included; zeros without graphs
   std::string device;
   int64_t rows = 0;  // of a micro-batch, found where auto_batch_size was asked for
+  int64_t length = 0;
   int64_t accumulation = 0;
   double step_ms = 0;  // median
   double tokens_per_second = 0;

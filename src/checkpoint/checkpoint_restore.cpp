@@ -118,6 +118,7 @@ class ParameterRestorer {
     for (Parameter& parameter : parameters.all()) {
       restore_weight(parameter, weights.values(parameter.spec));
       if (parameter.remainder) restore_remainder(parameter);
+      if (!parameter.storage.trainable) continue;
       restore_moment(parameter.spec.name + ".m", parameter.m, parameter.m_scales, Moment::Mean);
       restore_moment(parameter.spec.name + ".v", parameter.v, parameter.v_scales, Moment::Square);
     }
@@ -130,6 +131,10 @@ class ParameterRestorer {
   void check_fit(const ParameterSet& parameters) const {
     std::vector<std::string> faults;
     for (const Parameter& parameter : parameters.all()) {
+      require(parameter.weight && parameter.shape() == parameter.spec.shape,
+              "[{}] {} is not here as a whole dense tensor, so it cannot be restored", weights_.place(),
+              parameter.spec.name);
+      if (!parameter.storage.trainable) continue;  // no moments
       const std::vector<int64_t> expected = dimensions(parameter.spec.shape);
       for (const char* moment : {".m", ".v"}) {
         const std::string name = parameter.spec.name + moment;

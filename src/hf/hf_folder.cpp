@@ -166,7 +166,7 @@ void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::
 // bf16 into bf16, rows in the same order: straight from the file to where it belongs.
 bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
   const ParameterSpec& spec = parameter.spec;
-  if (parameter.weight.dtype != DType::BF16) return false;
+  if (parameter.weight.dtype != DType::BF16 || parameter.shape() != spec.shape) return false;
   std::vector<std::string> faults;
   int64_t rows = 0;
   for (const HfPart& part : spec.hf) {
@@ -243,6 +243,8 @@ void load_hf_folder(Device& device, ParameterSet& parameters, const std::string&
 ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype) {
   return [&device, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
     const Parameter& parameter = parameters.all()[index];
+    require(parameter.weight && parameter.shape() == parameter.spec.shape,
+            "[weights] {} is not here as a whole dense tensor, so it cannot be written", parameter.spec.name);
     Parameter part{.spec = parameter.spec};
     const auto rows_of = [&](Tensor tensor) {
       return tensor.reshaped({parameter.spec.shape[0], row_width(parameter.spec)}).row_range(begin, rows);

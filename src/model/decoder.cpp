@@ -55,6 +55,10 @@ void Decoder::plan_buffers() {
     planner_.add(view, name, dtype, shape, MemoryCategory::Activations, Lifetime::always());
   };
 
+  for (const Parameter& p : parameters_.all()) {
+    require(p.storage.dense && p.shape() == p.spec.shape, "[decoder] {} is not here as a whole dense tensor",
+            p.spec.name);
+  }
   wte_ = &parameters_["embedding.tokens"];
   if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];
   final_norm_ = Norm::find(parameters_, "final_norm", config_);

@@ -37,6 +37,7 @@ struct FamilySpec {
   // Features, and the values of a model for which only its sizes are given (see resolve_model).
   ModelConfig defaults;
   int64_t (*default_ffn)(int64_t width) = nullptr;
+  int64_t head_dim = 0;  // width of a head whatever the width of the model is; 0: width / heads
   // The fields of config.json that the families do not share. `config` holds the defaults when it is read into.
   void (*read)(const HfFields& fields, ModelConfig& config) = nullptr;
   HfJson (*write)(const ModelConfig& config) = nullptr;

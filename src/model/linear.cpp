@@ -152,7 +152,7 @@ void Linear::forward(Ops& ops, Matrix y, const Operand& x) const {
   }
 }
 
-void Linear::backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const {
+void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const {
   if (input_needed_colwise()) {
     ops.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
                  {.accumulate = !overwrite, .part = GemmPart::Wgrad});

@@ -43,7 +43,7 @@ class Linear {
   // y may be part of a fused matrix.
   void forward(Ops& ops, Matrix y, const Operand& x) const;
   // dx may be absent. The weight's gradient is added to, or written when `overwrite`; a frozen weight has none.
-  void backward(Ops& ops, Tensor dx, const Operand& x, const Operand& dy, bool overwrite) const;
+  void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
   // Makes the FP8 copies anew from the dense weight; does nothing where there is none.
   void quantize_weight(Ops& ops);

@@ -230,6 +230,7 @@ void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<fl
           "[parameters] {}: {} values for shape {}", p.spec.name, whole.size(), p.spec.shape.to_string());
   require(static_cast<bool>(p.weight) || p.weight.numel() == 0,
           "[parameters] {} has no dense weight to write", p.spec.name);
+  if (p.weight.numel() == 0) return;  // a share without rows
   const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
   const auto values = std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * width),
                                                static_cast<size_t>(p.weight.numel()));

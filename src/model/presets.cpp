@@ -87,6 +87,8 @@ ModelConfig resolve_model(const ModelConfig& base, const ModelSizes& sizes) {
   const bool divides = base.heads == 0 || base.heads * base.head_dim == base.width;
   if (sizes.head_dim > 0) {
     c.head_dim = sizes.head_dim;
+  } else if (c.family->head_dim > 0) {
+    if (base.head_dim == 0) c.head_dim = c.family->head_dim;
   } else if (divides) {
     if (c.width % c.heads != 0) {
       fail_config("hidden_size {} is not a multiple of num_attention_heads {}; change one, or give head_dim",

@@ -29,7 +29,9 @@ void Transformer::load(const HostBatch& batch, float gradient_scale) {
   }
   padded_starts_.assign(batch.document_starts.begin(), batch.document_starts.end());
   // Recorded work has the two numbers in it: rounded up, few different ones occur. The documents added are empty.
-  if (shape_.graphs && documents_.count * documents_.max_length != shape_.tokens()) {
+  // Only where documents cover all tokens: count * max_length of equal documents must stay a sign of them.
+  const bool covers = batch.document_starts.front() == 0 && batch.document_starts.back() == shape_.tokens();
+  if (shape_.graphs && covers && documents_.count * documents_.max_length != shape_.tokens()) {
     const auto power_of_two = [](int64_t value, int64_t most) {
       return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value))), most);
     };
@@ -171,9 +173,9 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
 
 // The buffers follow from the Transformer; the rest is what load() and the arguments change.
 std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const {
-  return fmt::format("{} {} {} {} {} {} {} {}", number_, documents_.count, documents_.max_length,
-                     static_cast<int>(penalty.kind), std::bit_cast<uint32_t>(penalty.weight), first,
-                     fp8_stats, scales_.calibrating());
+  return fmt::format("{} {} {} {} {} {} {} {} {}", number_, hooks_version_, documents_.count,
+                     documents_.max_length, static_cast<int>(penalty.kind),
+                     std::bit_cast<uint32_t>(penalty.weight), first, fp8_stats, scales_.calibrating());
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {

@@ -28,7 +28,7 @@ struct Numerics {
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 
-// One micro-batch on the host, as views; see data/batch.h for the meaning of each.
+// One micro-batch on the host, as views; see data/loading/batch.h for the meaning of each.
 struct HostBatch {
   std::span<const int32_t> tokens, targets, positions, document_starts;
 };
@@ -72,8 +72,12 @@ class Transformer {
   // that stand in scales() where those are delayed. A resumed run restores scales() first.
   void weights_changed();
 
-  // Called around each layer from now on.
-  void set_hooks(LayerHooks hooks) { hooks_ = std::move(hooks); }
+  // Called around each layer from now on. With RunShape::graphs a recorded micro-step is replayed without calling them:
+  // what they queue is part of the recording, other work of theirs is done at the recording alone.
+  void set_hooks(LayerHooks hooks) {
+    hooks_ = std::move(hooks);
+    ++hooks_version_;
+  }
 
   // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the whole
   // step), for forward_backward.
@@ -148,6 +152,7 @@ class Transformer {
   std::vector<Linear*> linears_;
   SharedBuffers shared_;
   LayerHooks hooks_;
+  int64_t hooks_version_ = 0;
 
   int64_t head_rows_ = 0;                                  // rows of a chunk of the head
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32

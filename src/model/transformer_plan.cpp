@@ -79,6 +79,12 @@ void Transformer::plan_parameters() {
   if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];
   final_norm_ = Norm::find(parameters_, "final_norm", config_);
 
+  // Only products can read FP8 copies.
+  for (const Parameter& p : parameters_.all()) {
+    const bool of_linear = p.spec.shape.rank() == 2 && &p != wte_ && &p != wpe_;
+    require(p.storage.dense || of_linear, "[model] {} needs a dense weight: ops other than products read it",
+            p.spec.name);
+  }
   std::vector<LinearPlace> places;
   blocks_.resize(static_cast<size_t>(config_.layers));
   const auto place = [&](auto& part, int64_t layer) {
@@ -140,7 +146,7 @@ void Transformer::plan_fp8_scratch() {
   const QuantizeRule input_rule = quantize_rule(numerics_.fp8, Role::Input);
   const QuantizeRule gradient_rule = quantize_rule(numerics_.fp8, Role::Gradient);
   int64_t input_codes = 0, input_scales = 0, gradient_codes = 0, gradient_row_scales = 0,
-          gradient_col_scales = 0;
+          gradient_col_codes = 0, gradient_col_scales = 0;
   for (const Linear* linear : linears_) {
     if (!linear->choice().any_fp8()) continue;
     const LinearSite& site = linear->site();
@@ -149,6 +155,8 @@ void Transformer::plan_fp8_scratch() {
     gradient_codes = std::max(gradient_codes, site.tokens * site.out);
     gradient_row_scales =
         std::max(gradient_row_scales, scale_bytes(gradient_rule.granularity, site.tokens, site.out));
+    if (!linear->input_needed_colwise()) continue;  // no weight gradient in FP8
+    gradient_col_codes = std::max(gradient_col_codes, site.tokens * site.out);
     gradient_col_scales =
         std::max(gradient_col_scales, scale_bytes(gradient_rule.granularity, site.out, site.tokens));
   }
@@ -161,7 +169,9 @@ void Transformer::plan_fp8_scratch() {
   if (gradient_codes > 0 && shape_.training) {
     plan_bytes(fp8.gradient_rowwise, "fp8.gradient", gradient_codes, down());
     plan_bytes(fp8.gradient_rowwise_scales, "fp8.gradient.scales", gradient_row_scales, down());
-    plan_bytes(fp8.gradient_colwise, "fp8.gradient_transposed", gradient_codes, down());
+  }
+  if (gradient_col_codes > 0 && shape_.training) {
+    plan_bytes(fp8.gradient_colwise, "fp8.gradient_transposed", gradient_col_codes, down());
     plan_bytes(fp8.gradient_colwise_scales, "fp8.gradient_transposed.scales", gradient_col_scales, down());
   }
 }
@@ -304,6 +314,7 @@ void Transformer::plan_workspace() {
 }
 
 void Transformer::allocate() {
+  require(device_.capabilities().computes, "[device] {} can only be planned for", device_.description());
   memory_ = device_.allocate(plan().peak_bytes());
   if (plan().host_bytes() > 0) host_memory_ = device_.allocate(plan().host_bytes(), Place::Host);
   allocated_bytes_ = plan().peak_bytes();

@@ -184,7 +184,8 @@ class Ops {
   virtual void norm_forward(NormKind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                             Tensor delta, Tensor gain, Tensor bias, float epsilon) = 0;
   // dresidual.dense (N, C) += d norm / d residual * dy, in place; it is then the gradient of both x and delta, and
-  // so the operand of the Linear that produced delta. dgain, dbias (C) fp32 | bf16: +=. residual as in forward.
+  // so the operand of the Linear that produced delta. dgain, dbias (C) fp32 | bf16: +=, absent for frozen ones.
+  // residual as in forward.
   virtual void norm_backward(NormKind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
                              Tensor residual, Tensor mean, Tensor inv, Tensor gain) = 0;
 
@@ -197,10 +198,10 @@ class Ops {
   // RMSNorm of every query and key head of qkv, in place: y = x * inv * gain with inv = rsqrt(mean square of the head
   // + epsilon) and gain_q or gain_k (D). Values pass. raw (N, (H + K) * D) of qkv's dtype: the query and key heads as they
   // were, inv (N, H + K) fp32; both are kept for backward, and absent where there is none.
-  virtual void qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k, float epsilon,
-                               const AttentionShape&) = 0;
+  virtual void qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k,
+                               float epsilon, const AttentionShape&) = 0;
   // dqkv.dense (N, (H + 2K) * D), in place: the gradient of what forward wrote becomes that of what it read. dgain_q,
-  // dgain_k (D) fp32 | bf16: +=, in fixed order.
+  // dgain_k (D) fp32 | bf16: +=, in fixed order; absent for frozen gains.
   virtual void qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
                                 Tensor gain_q, Tensor gain_k, const AttentionShape&) = 0;
   // out (N, H * D) = softmax(scale * q k^T, causal inside each document and inside the window) v; query head h reads

@@ -103,7 +103,14 @@ ModelChoice model_of_keys(const TrainConfig& keys) {
 
 ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed) {
   ModelChoice choice = resumed ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
-  check_sequence_length(choice.config, "max_seq_length", keys_with_model(keys, choice.config).max_seq_length);
+  const int64_t length = keys_with_model(keys, choice.config).max_seq_length;
+  // A run that was begun with longer sequences is continued as it was.
+  if (choice.resumed && !choice.config.learned_positions && length > choice.config.max_positions) {
+    log_warning("max_seq_length {} is more than the {} positions of the model, as in the resumed run", length,
+                choice.config.max_positions);
+    return choice;
+  }
+  check_sequence_length(choice.config, "max_seq_length", length);
   return choice;
 }
 

@@ -75,7 +75,6 @@ bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunSh
 
 RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
                  const PlanOptions& options) {
-  check_sequence_length(model, "max_seq_length", keys.max_seq_length);
   const PlanTarget target{model, device, memory_limit(keys, device), options.makes_samples};
   RunPlan plan;
   plan.limit = target.limit;

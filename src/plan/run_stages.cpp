@@ -1,7 +1,7 @@
 #include "plan/run_stages.h"
 
 #include "base/error.h"
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 
 namespace octet {
 

@@ -40,10 +40,12 @@ void SpikeDetector::restore(std::span<const double> window, int spikes_in_a_row)
 }
 
 std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters) {
-  int64_t bad = 0;
+  int64_t bad = 0, total = 0;
   const Parameter* uppermost = nullptr;
   std::vector<std::byte> bytes;
   for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.gradient) continue;  // frozen
+    ++total;
     bytes.resize(static_cast<size_t>(parameter.gradient.bytes()));
     device.copy_to_host(bytes.data(), parameter.gradient);
     if (all_finite(bytes, parameter.gradient.dtype)) continue;
@@ -52,7 +54,6 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
     uppermost = &parameter;
   }
   if (!uppermost) return "";
-  const auto total = static_cast<int64_t>(parameters.all().size());
   if (bad == total) {
     return "no parameter has a finite gradient, so the loss itself or the output of the head is not finite";
   }

@@ -1,9 +1,9 @@
 #include "train/start.h"
 
+#include "base/clock.h"
 #include "checkpoint/resume.h"
 #include "hf/hf_folder.h"
 #include "report/text.h"
-#include "train/clock.h"
 
 namespace octet {
 namespace {

@@ -5,15 +5,15 @@
 #include <cmath>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/resume.h"
 #include "plan/coverage.h"
 #include "plan/data_loaders.h"
+#include "plan/device_choice.h"
 #include "plan/overview.h"
-#include "plan/setup.h"
 #include "report/text.h"
-#include "train/clock.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
 #include "train/samples.h"

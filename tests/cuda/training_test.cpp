@@ -128,6 +128,22 @@ TEST_P(CudaVariants, GraphsAreReplayedAndLeaveEveryBitAsItIs) {
     EXPECT_EQ(line.find("CUDA graphs are not used"), std::string::npos) << line;
 }
 
+// The same with cuDNN's attention of packed documents, which deterministic runs do not use.
+TEST_F(CudaTraining, GraphsReplayPackedDocumentsOfRealRuns) {
+  constexpr int kSteps = 12;
+  const std::unique_ptr<Device> device = make_cuda_device({});
+  TinyRunOptions options{.precision = Precision::Bf16, .rows = 4, .length = 512, .packed = true};
+  std::vector<double> losses[2];
+  for (const bool graphs : {false, true}) {
+    options.graphs = graphs;
+    TinyRun run(options, device.get());
+    for (int i = 0; i < kSteps; ++i) losses[graphs].push_back(run.step().loss);
+  }
+  EXPECT_GT(device->graph_counts().replayed, kSteps / 2);
+  for (size_t i = 0; i < kSteps; ++i)
+    EXPECT_NEAR(losses[1][i], losses[0][i], 2e-3 * losses[0][i]) << "step " << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(, CudaVariants, testing::ValuesIn(variants()),
                          [](const auto& test) { return std::string(test.param.name); });
 

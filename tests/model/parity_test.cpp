@@ -1,4 +1,4 @@
-// The three families against Hugging Face Transformers, through golden files made by scripts/make_goldens.py.
+// Every family against Hugging Face Transformers, through golden files made by scripts/make_goldens.py.
 
 #include <gtest/gtest.h>
 

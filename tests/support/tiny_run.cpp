@@ -94,7 +94,7 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
                        .head_chunk_bytes = 32 * 1024,  // several chunks
                        .graphs = o.graphs};
   const Numerics numerics = numerics_of(o, *device);
-  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device);
+  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device, o.storage);
   model->allocate();
   model->parameters().initialise(*device, 7);
   model->weights_changed();

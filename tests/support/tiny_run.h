@@ -54,8 +54,9 @@ struct TinyRunOptions {
   DType moments = DType::F32;
   bool stochastic_weights = false;
   bool packed = false;  // PackedBatches instead of RandomBatches
-  // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/setup.cpp.
+  // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/numerics.cpp.
   std::optional<DType> gradients;
+  StoragePolicy storage = {};
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
 };

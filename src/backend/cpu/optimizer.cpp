@@ -244,7 +244,8 @@ void check(const AdamWParameter& p) {
   } else {
     cpu::require_real(op, "m", p.m);
   }
-  require(p.first_row % 2 == 0, "[{}] the first row is {}, expected an even number", op, p.first_row);
+  require(p.first_row >= 0 && p.first_row % 2 == 0, "[{}] the first row is {}, expected an even number", op,
+          p.first_row);
   if (p.remainder) {
     cpu::require_dtype(op, "weight with a remainder", p.weight, DType::BF16);
     cpu::require_dtype(op, "remainder", p.remainder, DType::U16);

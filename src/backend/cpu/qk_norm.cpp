@@ -77,8 +77,11 @@ void CpuOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_
   const Tensor& dx = dqkv.dense;
   check(op, dx, raw, inv, gain_q, gain_k, shape);
   const int64_t depth = shape.head_dim, heads = shape.heads + shape.kv_heads;
-  require(raw && inv && dgain_q.numel() == depth && dgain_k.numel() == depth,
-          "[{}] needs raw, inv and gradients of {} gains", op, depth);
+  require(raw && inv, "[{}] needs raw and inv of the forward pass", op);
+  for (const Tensor& dgain : {dgain_q, dgain_k}) {
+    require(!dgain || dgain.numel() == depth, "[{}] the gradient of a gain has {} elements, expected {}", op,
+            dgain.numel(), depth);
+  }
 
   const cpu::RowChunks chunks(dx.rows());
   cpu::Scratch space = scratch();
@@ -98,6 +101,7 @@ void CpuOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_
     });
   });
   const auto add = [&](const Tensor& out, const float* values) {
+    if (!out) return;
     cpu::dispatch_real(op, out.dtype, [&]<class G>(G) {
       for (int64_t c = 0; c < depth; ++c) {
         float total = 0.0f;

@@ -33,7 +33,7 @@ class GraphCache {
 
   Executable record(const std::function<void()>& work);
 
-  static constexpr size_t kMost = 16;
+  static constexpr size_t kMost = 32;
   cudaStream_t stream_;
   std::list<Entry> entries_;  // the one asked for last first
   GraphCounts counts_;

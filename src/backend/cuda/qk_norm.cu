@@ -208,8 +208,12 @@ void CudaOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain
   const OpScope scope(profiler_, OpKind::Norm, op, 2 * bytes_of(dqkv.dense) + bytes_of(raw));
   const Tensor& dense = dqkv.dense;
   check_heads(op, dense, raw, inv, gain_q, gain_k, shape);
-  require(raw && inv && dgain_q.numel() == shape.head_dim && dgain_k.numel() == shape.head_dim,
-          "[cuda] {}: needs raw, inv and gradients of {} gains", op, shape.head_dim);
+  require(raw && inv, "[cuda] {}: needs raw and inv of the forward pass", op);
+  for (const Tensor& dgain : {dgain_q, dgain_k}) {
+    require(!dgain || dgain.numel() == shape.head_dim,
+            "[cuda] {}: the gradient of a gain has {} elements, expected {}", op, dgain.numel(),
+            shape.head_dim);
+  }
   if (dense.rows() == 0) return;
   // A few heads to a warp, so that there are few partial sums.
   const int64_t blocks =
@@ -226,8 +230,11 @@ void CudaOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain
     });
   });
   check_launch(op);
-  add_partials(*this, {{dgain_q, sums}, {dgain_k, sums + blocks * shape.head_dim}}, blocks, shape.head_dim,
-               op);
+  // Frozen gains have no gradient: their partial sums are not added up.
+  add_partials(
+      *this,
+      {{dgain_q, dgain_q ? sums : nullptr}, {dgain_k, dgain_k ? sums + blocks * shape.head_dim : nullptr}},
+      blocks, shape.head_dim, op);
   if (dqkv.fp8) {
     quantize(dqkv);
   } else if (dqkv.column_sum) {

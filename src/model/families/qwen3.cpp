@@ -43,6 +43,7 @@ FamilySpec spec() {
   family.defaults.norm_epsilon = 1e-6f;
   family.defaults.rope_theta = 1000000;
   family.defaults.qk_norm = true;
+  family.head_dim = 128;
   family.read = read;
   family.write = write;
   family.presets = presets;

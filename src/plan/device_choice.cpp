@@ -1,4 +1,4 @@
-#include "plan/setup.h"
+#include "plan/device_choice.h"
 
 #include <filesystem>
 
