@@ -50,7 +50,7 @@ TEST(ModelSizesTest, OverAPresetOnlyWhatFollowsChanges) {
   EXPECT_EQ(resolve_model("qwen3-0.6b", {.width = 512}).head_dim, 128);
   EXPECT_EQ(resolve_model("qwen3-8b", {.heads = 16}).head_dim, 128);
   EXPECT_EQ(resolve_model("qwen3-tiny", {.heads = 2}).head_dim, 48);
-  const ModelConfig qwen3 = resolve_model("qwen3", {.layers = 2, .width = 256, .heads = 4, .vocab = 300});
+  const ModelConfig qwen3 = resolve_model("qwen3", {.vocab = 300, .layers = 2, .width = 256, .heads = 4});
   EXPECT_EQ(qwen3.head_dim, 128);
 }
 
