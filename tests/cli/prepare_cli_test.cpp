@@ -85,7 +85,7 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
       run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output", "out", "--eval_split",
            "0.1", "--chat_template", "plain", "--train_on", "all"});
   EXPECT_EQ(other.exit_code, 1);
-  EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", now asked for \"all\""));
+  EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", this call asks for \"all\""));
 }
 
 TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {
@@ -136,7 +136,7 @@ TEST_F(PrepareCli, TheEvaluationSetHasItsOwnFiles) {
   };
   const ProcessResult all = with("a", {"--eval_dataset", "other"});
   ASSERT_EQ(all.exit_code, 0) << all.err;
-  EXPECT_THAT(all.err, HasSubstr("left out: test.jsonl"));
+  EXPECT_THAT(all.err, HasSubstr("are skipped: test.jsonl"));
   const ProcessResult split = with("b", {"--eval_dataset", "other", "--eval_dataset_split", "test"});
   ASSERT_EQ(split.exit_code, 0) << split.err;
   const ProcessResult same = with("c", {"--eval_dataset", "data", "--eval_dataset_split", "test"});
@@ -150,7 +150,7 @@ TEST_F(PrepareCli, TheEvaluationSetHasItsOwnFiles) {
   const ProcessResult measured =
       run({"eval", "runs/a", "--dataset", "other", "--dataset_split", "nothing", "--device", "cpu"});
   EXPECT_NE(measured.exit_code, 0);
-  EXPECT_THAT(measured.err, testing::AnyOf(HasSubstr("no file of the split 'nothing'"), HasSubstr("runs/a")));
+  EXPECT_THAT(measured.err, testing::AnyOf(HasSubstr("no file of split 'nothing'"), HasSubstr("runs/a")));
 }
 
 TEST_F(PrepareCli, PackingIsChosen) {

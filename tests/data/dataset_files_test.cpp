@@ -82,7 +82,7 @@ TEST(CheckAllParts, MissingPartIsNamed) {
     check_all_parts({"t-00000-of-00003.parquet", "t-00002-of-00003.parquet"}, "x");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("t-00001-of-00003 is missing, 2 of 3 parts are there"));
+    EXPECT_THAT(error.what(), HasSubstr("t-00001-of-00003 is missing, 2 of 3 parts were found"));
   }
 }
 
@@ -98,7 +98,7 @@ TEST_F(DatasetFiles, FoldersAreReadToTheGround) {
   EXPECT_THAT(error({.dataset = folder_.file("none/*.jsonl")}), HasSubstr("no file matches it"));
   EXPECT_THAT(error({.dataset = folder_.file("nothing.jsonl")}), HasSubstr("no such file or folder"));
   EXPECT_THAT(error({.dataset = folder_.file("set"), .split = "other"}),
-              HasSubstr("no file of the split 'other'"));
+              HasSubstr("no file of split 'other'"));
 }
 
 TEST_F(DatasetFiles, PresetsComeFromTheCache) {
@@ -188,7 +188,7 @@ TEST_F(DatasetFiles, FoldersOutsideTheGlobDoNotNameASplit) {
 TEST_F(DatasetFiles, AMissingSplitInTheCacheComesWithTheAdvice) {
   put_cached("datasets--openai--gsm8k", "main", "main/train-00000-of-00001.parquet");
   EXPECT_THAT(error({.dataset = "gsm8k", .split = "test"}),
-              ::testing::AllOf(HasSubstr("no file of the split 'test'"), HasSubstr("HF_HUB_OFFLINE"),
+              ::testing::AllOf(HasSubstr("no file of split 'test'"), HasSubstr("HF_HUB_OFFLINE"),
                                HasSubstr("--repo-type dataset")));
 }
 

@@ -179,18 +179,18 @@ TEST_F(Examples, ErrorsSayWhereAndWhatThereIs) {
   EXPECT_THAT(
       error("a.jsonl", R"({"body":"x","id":1})"),
       HasSubstr(
-          "a.jsonl] line 1: the columns fit no format: body, id. Expected one of: messages; conversations; "
+          "a.jsonl] line 1: the columns match no format: body, id. Expected one of: messages; conversations; "
           "prompt, completion; question, answer; problem, generated_solution; instruction, output; text."));
   EXPECT_THAT(error("a.jsonl", "{\"text\":\"x\"}\n{\"body\":\"y\"}\n"),
-              HasSubstr("a.jsonl] line 2: no column text, there are: body"));
+              HasSubstr("a.jsonl] line 2: no column text; the columns are: body"));
   EXPECT_THAT(error("a.jsonl", R"({"text":"x"})", {.text_column = "body"}),
-              HasSubstr("the format text needs the columns body; there are: text"));
+              HasSubstr("format text needs the columns body; the columns are: text"));
   EXPECT_THAT(error("a.jsonl", R"({"text":5})"), HasSubstr("column text is number, expected text"));
   EXPECT_THAT(error("a.jsonl", R"({"text":null})"), HasSubstr("column text is null, expected text"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[{"role":"tool","content":"x"}]})"),
               HasSubstr("role tool, expected"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[{"role":"user","content":"x"}]})"),
-              HasSubstr("line 1: no message of the roles that train_on names (completion)"));
+              HasSubstr("line 1: no message has a role that train_on names (completion)"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[]})"), HasSubstr("a conversation without messages"));
   EXPECT_THAT(error("a.jsonl", ""), HasSubstr("no examples in 1 file"));
   EXPECT_THAT(error("a.csv", "text\n"), HasSubstr("no examples in 1 file"));
@@ -284,7 +284,7 @@ TEST_F(Examples, AFileWithoutAHeaderIsNoBadRecord) {
       read({.dataset = folder_.file("set"), .on_error = on_error});
       FAIL() << "the third file would be lost";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("2.csv] line 1: 'x' behind the closing quote"));
+      EXPECT_THAT(error.what(), HasSubstr("2.csv] line 1: 'x' after the closing quote"));
     }
   }
 }
@@ -339,7 +339,7 @@ TEST_F(Examples, ALaterParquetFileWithoutTheColumnNamesWhatItHas) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("2.parquet]: the format text needs the columns text; there are: id, kind"));
+                HasSubstr("2.parquet]: format text needs the columns text; the columns are: id, kind"));
   }
 }
 

@@ -205,17 +205,17 @@ TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
   PrepareOptions other = options(output);
   other.eval_split = 0.2;
   EXPECT_THAT(error_of([&] { prepare(other); }),
-              HasSubstr("prepared with eval_split 0.1, now asked for 0.2"));
+              HasSubstr("prepared with eval_split 0.1, this call asks for 0.2"));
   other = options(output);
   other.identity["dataset"] = "else";
-  EXPECT_THAT(error_of([&] { prepare(other); }), HasSubstr("dataset \"test\", now asked for \"else\""));
+  EXPECT_THAT(error_of([&] { prepare(other); }), HasSubstr("dataset \"test\", this call asks for \"else\""));
   // The same for one that is not finished.
   int left = 3;
   PrepareOptions half = options(folder.file("half"));
   ASSERT_FALSE(prepare(half, {.stop = [&] { return --left <= 0; }}).whole);
   ASSERT_TRUE(fs::exists(folder.file("half/progress.json")));
   half.shard_tokens = 21000;
-  EXPECT_THAT(error_of([&] { prepare(half); }), HasSubstr("shard_tokens 20000, now asked for 21000"));
+  EXPECT_THAT(error_of([&] { prepare(half); }), HasSubstr("shard_tokens 20000, this call asks for 21000"));
 
   fs::create_directory(folder.file("mine"));
   folder.write("mine/letter.txt", "dear");

@@ -113,7 +113,7 @@ TEST(JsonRecords, ErrorsNameTheLineInTheFile) {
   EXPECT_THAT(error_of([] { elements("[{\"a\":1}"); }), HasSubstr("ends inside the array"));
   EXPECT_THAT(error_of([] { elements("[\n{\"a\":\"1]"); }),
               HasSubstr("line 2: the file ends inside the value"));
-  EXPECT_THAT(error_of([] { elements("[{}] x"); }), HasSubstr("more text behind the array"));
+  EXPECT_THAT(error_of([] { elements("[{}] x"); }), HasSubstr("more text after the array"));
   EXPECT_THAT(error_of([] { elements("[,{}]"); }), HasSubstr("expected a value"));
   EXPECT_THAT(error_of([] { elements("[1, 2]"); }), HasSubstr("expected an object"));
   EXPECT_THAT(error_of([] { elements("[{\n\"a\": \"\xc3\"}]"); }),
@@ -148,8 +148,8 @@ TEST(Csv, Errors) {
   EXPECT_THAT(error_of([] { rows("a,b\n1,\"2\n3,4\n"); }),
               HasSubstr("line 2: the file ends inside a quoted field"));
   EXPECT_THAT(error_of([] { rows("a,b\n\"1\"x,2\n"); }),
-              HasSubstr("line 2: 'x' behind the closing quote of field 1"));
-  EXPECT_THAT(error_of([] { rows("a,a\n1,2\n"); }), HasSubstr("column a is there twice"));
+              HasSubstr("line 2: 'x' after the closing quote of field 1"));
+  EXPECT_THAT(error_of([] { rows("a,a\n1,2\n"); }), HasSubstr("column a appears twice"));
   EXPECT_THAT(error_of([] { rows("a,b\n1,\xff\n"); }),
               HasSubstr("line 2: invalid UTF-8 at byte 0 of column b"));
 }

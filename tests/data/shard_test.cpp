@@ -143,13 +143,13 @@ TEST(Shard, ForeignAndBrokenFilesAreNamedWithTheirPlace) {
   EXPECT_THAT(error(with(bytes, trailer, ~uint64_t{0})), HasSubstr("size mismatch"));
   EXPECT_THAT(error(with(bytes, trailer + 8, uint64_t{1} << 60)), HasSubstr("size mismatch"));
   EXPECT_THAT(error(with(bytes, index + 8, uint64_t{1} << 33)),
-              HasSubstr("document 0 reaches from token 0 to 8589934592 (byte offset 104)"));
-  EXPECT_THAT(error(with(bytes, index + 8, uint64_t{0})), HasSubstr("document 0 reaches from token 0 to 0"));
+              HasSubstr("document 0 goes from token 0 to 8589934592 (byte offset 104)"));
+  EXPECT_THAT(error(with(bytes, index + 8, uint64_t{0})), HasSubstr("document 0 goes from token 0 to 0"));
   EXPECT_THAT(error(with(bytes, index, uint64_t{1})), HasSubstr("the first document starts at token 1"));
   EXPECT_THAT(error(with(bytes, index + 24, uint64_t{13})), HasSubstr("the last document ends at token 13"));
   EXPECT_THAT(error(with(bytes, mask, uint8_t{0x0e})),
               HasSubstr("the first token of document 1 is a target"));
-  EXPECT_THAT(error(with(bytes, mask + 2, uint8_t{1})), HasSubstr("a target behind the last token"));
+  EXPECT_THAT(error(with(bytes, mask + 2, uint8_t{1})), HasSubstr("a target after the last token"));
   EXPECT_THAT(error(with(bytes, mask, uint8_t{2})), HasSubstr("targets in the mask"));
   EXPECT_THAT(error(with(bytes, trailer + 24, uint32_t{2})), HasSubstr("mask kind 2"));
 }

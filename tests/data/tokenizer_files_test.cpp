@@ -117,7 +117,7 @@ TEST(TokenizerFiles, BadTiktoken) {
   const TemporaryFolder folder;
   const auto error = [&](const std::string& text) { return error_of(folder.write("x.tiktoken", text)); };
   EXPECT_THAT(error("YQ== 0\n!!! 1\n"), AllOf(HasSubstr("x.tiktoken"), HasSubstr("line 2")));
-  EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("rank 0 stands there twice"));
+  EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("rank 0 appears twice"));
   EXPECT_THAT(error("YQ== 0\nYQ== 1\n"), HasSubstr("ranks 0 and 1 have the same token"));
   EXPECT_THAT(error("YQ== 99999999999\n"), HasSubstr("line 1"));
   EXPECT_THAT(error("YQ== -1\n"), HasSubstr("line 1"));

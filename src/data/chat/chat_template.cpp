@@ -19,7 +19,7 @@ constexpr const char* kImEnd = "<|im_end|>";
 
 constexpr std::string_view kQwenSystem =
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-// Llama 3.1's template gives this date where it is not told another.
+// Llama 3.1's template uses this date unless it is given another.
 constexpr std::string_view kLlama31Dates =
     "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 
@@ -46,13 +46,13 @@ std::vector<const char*> special_tokens(ChatTemplate chat_template) {
   }
 }
 
-// What the templates' `trim` takes away: Python's white space, which has four control characters more than \s.
+// What the templates' `trim` removes: Python's white space. It has four more control characters than \s.
 bool is_trimmed(uint32_t point) {
   return (char_classes()[point] & kSpace) != 0 || (point >= 0x1c && point <= 0x1f);
 }
 
 std::string trimmed(const std::string& text) {
-  size_t begin = 0, end = 0;  // end: behind the last character that stays
+  size_t begin = 0, end = 0;  // end: one past the last character that stays
   bool is_front = true;
   for (size_t i = 0; i < text.size();) {
     const Utf8Char next = decode_utf8(text.data() + i, text.size() - i);
@@ -124,7 +124,8 @@ ChatTemplate choose_chat_template(const Tokenizer& tokenizer, ExampleFormat form
 }
 
 std::vector<std::string> prefix_tokens(const Tokenizer& tokenizer) {
-  constexpr int32_t kText = -1;  // stands for the text, to tell what is put before it from what comes behind
+  constexpr int32_t kText =
+      -1;  // stands for the text: separates what comes before it from what comes after it
   std::vector<std::string> names;
   for (const int32_t id : tokenizer.add_special({kText})) {
     if (id == kText) break;
@@ -138,19 +139,19 @@ ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenize
     : template_(chat_template), loss_(loss), default_system_(std::move(default_system)) {
   for (const char* token : special_tokens(chat_template)) {
     require(tokenizer.find_token(token).has_value(),
-            "[chat template {}] the tokenizer has no token {}; choose a template that fits it (alpaca and "
-            "plain need none) or the model's own tokenizer",
+            "[chat template {}] the tokenizer has no token {}; choose another template (alpaca and plain "
+            "need no special tokens) or the model's own tokenizer",
             name_of(chat_template), token);
   }
   const bool is_text = chat_template == ChatTemplate::Alpaca || chat_template == ChatTemplate::Plain;
   if (add_eos && tokenizer.eos()) eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
   if (add_eos && is_text && eos_.empty()) {
     log_warning(
-        "data: the tokenizer has no end-of-text token: the template {} can not mark where an answer ends, "
-        "and a model trained on it will not stop",
+        "data: the tokenizer has no end-of-text token, so template {} cannot mark where an answer ends; a "
+        "model trained on it will not stop",
         name_of(chat_template));
   }
-  // As a text that is given to the model to go on with has it.
+  // The same prefix that a prompt for the model has.
   if (add_bos && is_text) prefix_ = prefix_tokens(tokenizer);
 }
 
@@ -193,7 +194,7 @@ void ChatRenderer::render_headers(Example& example, const Conversation& conversa
     add_text(example, text, loss_.has(role));
     add_special(example, kEndOfTurn, loss_.has(role));
   };
-  add_special(example, kBeginOfText, false);  // nothing stands before it to predict it from
+  add_special(example, kBeginOfText, false);  // no target: no token comes before it
   const bool has_system = conversation[0].role == ChatRole::System;
   std::string system = has_system ? conversation[0].text() : default_system_.value_or("");
   if (template_ == ChatTemplate::Llama31) {

@@ -11,8 +11,8 @@
 
 namespace octet {
 
-// Which roles' messages are targets. A target message takes the token that ends it along; the markers that
-// begin a message are targets only when everything is.
+// Which roles' messages are targets. The token that ends a target message is a target too. The markers that begin a
+// message are targets only when everything is.
 struct LossRoles {
   bool everything = false;
   std::array<bool, kRoles> roles{};
@@ -20,10 +20,10 @@ struct LossRoles {
 };
 LossRoles parse_loss_roles(const std::string& loss_on);  // see ExampleOptions; ConfigError
 
-// Makes examples of conversations, in one template, with one tokenizer's special tokens.
+// Turns conversations into examples, with one template and one tokenizer's special tokens.
 class ChatRenderer {
  public:
-  // Error where the tokenizer lacks a token of the template, naming both.
+  // Throws Error, naming both, when the tokenizer lacks a token of the template.
   ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenizer, const LossRoles& loss,
                std::optional<std::string> default_system, bool add_eos, bool add_bos = true);
 

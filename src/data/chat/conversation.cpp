@@ -42,7 +42,7 @@ FormatColumns default_columns(ExampleFormat format) {
   return {};
 }
 
-// The most telling first: Alpaca's own files have a column `text` too.
+// The most specific format first: Alpaca's own files also have a column `text`.
 constexpr std::array kTried = {ExampleFormat::Messages,
                                ExampleFormat::ShareGpt,
                                ExampleFormat::PromptCompletion,
@@ -68,13 +68,13 @@ ExampleFormat named_format(const ExampleOptions& options) {
   return ExampleFormat::Auto;
 }
 
-// The column's value; null where there is none and none is needed.
+// The column's value; null when it is absent and optional.
 const json& field(const json& record, const std::string& name, bool is_needed, const std::string& place) {
   static const json kNull;
   const auto found = record.find(name);
   if (found != record.end()) return *found;
   if (is_needed) {
-    fail_record(SkipReason::MissingColumn, "[{}: no column {}, there are: {}", place, printable(name),
+    fail_record(SkipReason::MissingColumn, "[{}: no column {}; the columns are: {}", place, printable(name),
                 list_columns(columns_of(record)));
   }
   return kNull;
@@ -99,8 +99,8 @@ ChatRole role_of(const std::string& name, const std::string& place) {
   if (name == "system" || name == "developer") return ChatRole::System;
   fail_record(
       SkipReason::BadValue,
-      "[{}: role {}, expected system, user or assistant (or human, gpt); tool calls have no template here",
-      place, printable(name));
+      "[{}: role {}, expected system, user or assistant (or human, gpt); tool calls are not supported", place,
+      printable(name));
 }
 
 // A text, or a list of parts as chat services write them: [{"type": "text", "text": "..."}].
@@ -111,7 +111,7 @@ std::string content_of(const json& content, const std::string& place) {
     for (const json& part : content) {
       const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string();
       if (!is_text) {
-        fail_record(SkipReason::BadValue, "[{}: a message's content has a part that is no text", place);
+        fail_record(SkipReason::BadValue, "[{}: a message's content has a part that is not text", place);
       }
       text += part["text"].get_ref<const std::string&>();
     }
@@ -131,13 +131,12 @@ Message message_of(const json& item, const std::string& place) {
   const auto role = item.find(role_key), content = item.find(content_key);
   if (role == item.end() || !role->is_string() || content == item.end()) {
     fail_record(SkipReason::BadValue,
-                "[{}: a message with the keys {}, expected role and content (or from and value)", place,
+                "[{}: a message has the keys {}, expected role and content (or from and value)", place,
                 list_columns(columns_of(item)));
   }
   if (const auto calls = item.find("tool_calls");
       calls != item.end() && !calls->is_null() && !calls->empty()) {
-    fail_record(SkipReason::BadValue, "[{}: a message with tool_calls, which no template here can show",
-                place);
+    fail_record(SkipReason::BadValue, "[{}: a message has tool_calls, which octet does not support", place);
   }
   return {role_of(role->get_ref<const std::string&>(), place), content_of(*content, place)};
 }
@@ -150,8 +149,8 @@ void append_messages(Conversation& conversation, const json& value, const std::s
     try {
       parsed = parse_json(value.get_ref<const std::string&>(), name);
     } catch (const Error& error) {
-      fail_record(SkipReason::BadValue, "[{}: column {} is text and no JSON list: {}", place, printable(name),
-                  error.what());
+      fail_record(SkipReason::BadValue, "[{}: column {} is text but not a JSON list: {}", place,
+                  printable(name), error.what());
     }
     if (!parsed.is_string()) return append_messages(conversation, parsed, name, place);
   }
@@ -162,7 +161,7 @@ void append_messages(Conversation& conversation, const json& value, const std::s
   for (const json& item : value) conversation.push_back(message_of(item, place));
 }
 
-// LLaMA-Factory's: [[user, assistant], ...], the turns before this one.
+// LLaMA-Factory's format: [[user, assistant], ...], the turns before this one.
 void append_history(Conversation& conversation, const json& history, const std::string& place) {
   if (history.is_null()) return;
   const auto is_turn = [](const json& turn) {
@@ -212,7 +211,7 @@ void check_columns(const FormatColumns& wanted, const std::vector<std::string>& 
   const bool fits = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
     return std::find(columns.begin(), columns.end(), name) != columns.end();
   });
-  require(fits, "[{}: the format {} needs the columns {}; there are: {}", place, name_of(wanted.format),
+  require(fits, "[{}: format {} needs the columns {}; the columns are: {}", place, name_of(wanted.format),
           list_columns(names), list_columns(columns));
 }
 
@@ -248,7 +247,7 @@ FormatColumns choose_format(const ExampleOptions& options, const std::vector<std
     accepted += fmt::format("{}{}", accepted.empty() ? "" : "; ", list_columns(required_columns(result)));
   }
   fail(
-      "[{}: the columns fit no format: {}. Expected one of: {}. Text in a column of another name: set "
+      "[{}: the columns match no format: {}. Expected one of: {}. If the text is in another column, set "
       "text_column",
       place, list_columns(columns), accepted);
 }

@@ -15,9 +15,9 @@ const char* name_of(ChatRole role);  // "system", "user", "assistant"
 struct Message {
   ChatRole role = ChatRole::User;
   std::string content;
-  std::string input = {};  // Alpaca's second column, which its template sets apart
+  std::string input = {};  // Alpaca's second column; its template shows it separately
 
-  // The content with the input on a line of its own behind it, as all other templates have it.
+  // The content, then the input on its own line. All templates except Alpaca's use this.
   std::string text() const { return input.empty() ? content : content + "\n" + input; }
 };
 using Conversation = std::vector<Message>;
@@ -29,16 +29,17 @@ struct FormatColumns {
   std::vector<std::string> all() const;
 };
 
-// Decides the format by the names of the columns where the options do not. `place` names the file or record in
-// the Error of columns that fit nothing ("file] line 1"), which lists them and what is accepted.
+// Decides the format from the names of the columns when the options do not. Throws Error when no format matches; it
+// lists the columns and what is accepted, and `place` ("file] line 1") names the file or record in it.
 FormatColumns choose_format(const ExampleOptions& options, const std::vector<std::string>& columns,
                             const std::string& place);
 
-// Error where `columns` lack one that the format needs.
+// Throws Error when `columns` lack one that the format needs.
 void check_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,
                    const std::string& place);
 
-// The record's text, or its conversation; RecordError naming `place`, the column and the columns there are.
+// The record's text, or its conversation. Throws RecordError naming `place`, the column and all columns of the
+// record.
 std::string text_of(const nlohmann::json& record, const FormatColumns& columns, const std::string& place);
 Conversation conversation_of(const nlohmann::json& record, const FormatColumns& columns,
                              const std::string& place);

@@ -27,7 +27,7 @@ bool is_text_file(const std::string& path) {
   return fs::path(path).extension() == ".txt";
 }
 
-// "val.bin", "fineweb_val_000000.bin", "my-validation.txt": one of the words of the name says so.
+// "val.bin", "fineweb_val_000000.bin", "my-validation.txt": one word of the name says validation.
 bool is_named_as_validation(const std::string& path) {
   constexpr std::array<std::string_view, 3> kWords = {"val", "valid", "validation"};
   const std::string name = fs::path(path).stem().string();
@@ -49,10 +49,10 @@ std::vector<std::string> files_of_folder(const std::string& folder) {
     (is_token_file(path) ? token_file : text_file) = path;
     files.push_back(path);
   }
-  require(
-      token_file.empty() || text_file.empty(),
-      "[dataset] {}: both token files ({}) and text ({}), expected one kind; name a glob such as {}/*.bin",
-      folder, token_file, text_file, folder);
+  require(token_file.empty() || text_file.empty(),
+          "[dataset] {}: both token files ({}) and text files ({}), expected one kind; use a glob such as "
+          "{}/*.bin",
+          folder, token_file, text_file, folder);
   require(!files.empty(), "[dataset] {}: no *.bin or *.txt in this folder", folder);
   std::sort(files.begin(), files.end());
   return files;
@@ -98,7 +98,7 @@ TokenSource demo_tokens(const DatasetOptions& options, DemoSplit split, int64_t 
   const int64_t count = split == DemoSplit::Train ? options.demo_stories : (options.demo_stories + 9) / 10;
   const std::string text = demo_text(options.seed, count, split);
   std::vector<std::string_view> stories;
-  // Without an eos the newline stays as what ends a story.
+  // Without an eos, the newline ends a story.
   const size_t keep = tokenizer->eos() ? 0 : 1;
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
     end = text.find('\n', begin);
@@ -145,8 +145,9 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
     const std::vector<std::string> held_out(validation, files.end());
     if (!held_out.empty() && held_out.size() < files.size()) {
       files.erase(validation, files.end());
-      log_info("data: {} of {} files are named as validation and not trained on: {}{}", held_out.size(),
-               held_out.size() + files.size(), held_out[0], held_out.size() > 1 ? ", ..." : "");
+      log_info("data: {} of {} files have a validation name and are not used for training: {}{}",
+               held_out.size(), held_out.size() + files.size(), held_out[0],
+               held_out.size() > 1 ? ", ..." : "");
       if (!names_eval) dataset.eval = open_files(held_out, vocab_size, tokenizer, options.skip_bad_text);
     }
   }

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files that lie beside the data and describe it.
+// Files next to the data that describe it.
 bool is_description(const std::string& path) {
   constexpr std::array<std::string_view, 5> kNames = {"dataset_info.json", "dataset_infos.json", "state.json",
                                                       "README.txt", "LICENSE.txt"};
@@ -61,7 +61,7 @@ std::vector<std::string> paths_with_word(const std::vector<std::string>& paths,
   return found;
 }
 
-// One kind of file: a folder with both text and its tokens in JSON is two datasets.
+// All files must be of one kind: a folder with both text and its tokens in JSON is two datasets.
 void check_one_kind(const std::vector<std::string>& paths, const std::string& place) {
   const auto name_of_kind = [](const std::string& path) {
     const FileKind kind = *file_kind(path);
@@ -71,7 +71,7 @@ void check_one_kind(const std::vector<std::string>& paths, const std::string& pl
   };
   for (const std::string& path : paths) {
     require(name_of_kind(path) == name_of_kind(paths[0]),
-            "[dataset] {}: both {} ({}) and {} ({}), expected one kind; name a glob such as '*{}'", place,
+            "[dataset] {}: both {} ({}) and {} ({}), expected one kind; use a glob such as '*{}'", place,
             name_of_kind(paths[0]), paths[0], name_of_kind(path), path,
             fs::path(paths[0]).extension().string());
   }
@@ -91,13 +91,13 @@ std::vector<std::string> absolute(const std::string& folder, std::vector<std::st
   return paths;
 }
 
-// What `octet prepare` writes is tokens and a description of them, no text; it may lie below its own input.
+// `octet prepare` writes tokens and a description of them, not text. Its output may be below its input folder.
 bool is_prepared_folder(const std::string& folder) {
   Env& env = posix_env();
   return has_dataset_manifest(env, folder) || has_dataset_progress(env, folder);
 }
 
-// The dataset files of a folder and of those below it, relative to it.
+// The dataset files of a folder and its subfolders, relative to it.
 std::vector<std::string> list_folder(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -120,14 +120,14 @@ std::vector<std::string> list_folder(const std::string& folder) {
 std::vector<std::string> files_of_folder(const std::string& folder, const std::string& split,
                                          const std::vector<std::string>& files) {
   const std::vector<std::string> chosen = paths_of_split(files, split);
-  require(!chosen.empty(), "[dataset] {}: no file of the split '{}' among {} ({}, ...)", folder, split,
+  require(!chosen.empty(), "[dataset] {}: no file of split '{}' among {} files ({}, ...)", folder, split,
           files.size(), files[0]);
   check_one_kind(chosen, folder);
   check_all_parts(chosen, folder);
   return absolute(folder, chosen);
 }
 
-// The folders that a pattern spells out before its first special character, with the '/' behind them.
+// The folders of a pattern before its first special character, with the final '/'.
 std::string fixed_folder(const std::string& pattern) {
   const size_t slash = pattern.substr(0, pattern.find_first_of("~*?[{\\")).rfind('/');
   return slash == pattern.npos ? "" : pattern.substr(0, slash + 1);
@@ -148,8 +148,8 @@ std::vector<std::string> files_of_glob(const std::string& pattern, const std::st
     require(file_kind(path).has_value(), "[dataset] {}: not a known kind of dataset file, expected {}", path,
             kFileKinds);
   }
-  // A glob says itself which files it means; only a split that is asked for narrows it. The folders that all files
-  // share say nothing about the split, whatever their names are.
+  // A glob already says which files it means; only an explicit split narrows it. Folders that all files share say
+  // nothing about the split, whatever their names are.
   if (!split.empty()) {
     const std::string folder = fixed_folder(pattern);
     std::vector<std::string> below;
@@ -163,7 +163,7 @@ std::vector<std::string> files_of_glob(const std::string& pattern, const std::st
   return files;
 }
 
-// Shows the way of a long download, some lines in all.
+// Shows the progress of a long download in a few lines.
 std::function<bool(const HubProgress&)> progress_lines(const std::string& id) {
   return [id, shown = 0](const HubProgress& progress) mutable {
     const int tenth =
@@ -197,7 +197,7 @@ std::vector<std::string> files_of_hub(const std::string& id, const ExampleOption
               all.size(), all[0]);
     }
     const std::vector<std::string> chosen = paths_of_split(files, split);
-    require(!chosen.empty(), "[dataset {}] no file of the split '{}' among {} ({}, ...){}", id, split,
+    require(!chosen.empty(), "[dataset {}] no file of split '{}' among {} files ({}, ...){}", id, split,
             files.size(), files[0], splits.empty() ? "" : fmt::format("; its splits are {}", splits));
     check_one_kind(chosen, id);
     check_all_parts(chosen, id);
@@ -214,7 +214,7 @@ ResolvedDataset resolve_preset(const DatasetPreset& preset, const ExampleOptions
     resolved.options.text_column = preset.text_column;
   }
   if (!options.data_dir.empty()) {
-    // The folder may be a copy of the repository, with more in it than the preset is, or hold just the files.
+    // The folder may be a copy of the whole repository, or hold only the preset's files.
     std::vector<std::string> files = list_folder(options.data_dir);
     std::vector<std::string> of_preset;
     for (const std::string& path : files) {
@@ -236,7 +236,7 @@ ResolvedDataset resolve_preset(const DatasetPreset& preset, const ExampleOptions
 }  // namespace
 
 std::vector<std::string> paths_of_split(const std::vector<std::string>& paths, const std::string& split) {
-  // An underscore belongs to a name first ("train_1M"), and separates where no name has it so ("web_train_000").
+  // An underscore is first taken as part of a name ("train_1M"), then as a separator ("web_train_000").
   constexpr std::string_view kStrict = "/-. ", kLoose = "/-._ ";
   if (!split.empty()) {
     const std::vector<std::string> names = names_of_split(split);
@@ -248,7 +248,7 @@ std::vector<std::string> paths_of_split(const std::vector<std::string>& paths, c
   if (held_out.empty() || held_out.size() == paths.size()) return paths;
   std::vector<std::string> rest;
   std::set_difference(paths.begin(), paths.end(), held_out.begin(), held_out.end(), std::back_inserter(rest));
-  log_info("data: {} of {} files are named as validation or test and left out: {}{}", held_out.size(),
+  log_info("data: {} of {} files have a validation or test name and are skipped: {}{}", held_out.size(),
            paths.size(), held_out[0], held_out.size() > 1 ? ", ..." : "");
   return rest;
 }
@@ -267,8 +267,8 @@ void check_all_parts(const std::vector<std::string>& paths, const std::string& p
     const int64_t count = *parse_int(std::string_view(key).substr(bar + 1));
     for (int64_t i = 0; i < count; ++i) {
       require(found.contains(i),
-              "[dataset {}] {}{:05}-of-{:05} is missing, {} of {} parts are there; to read only these name "
-              "them by a glob",
+              "[dataset {}] {}{:05}-of-{:05} is missing, {} of {} parts were found; to read only these, name "
+              "them with a glob",
               place, key.substr(0, bar), i, count, found.size(), count);
     }
   }
@@ -279,7 +279,7 @@ bool is_on_hub(const ExampleOptions& options) {
   std::error_code ignored;
   if (fs::exists(dataset, ignored)) return false;
   if (find_dataset_preset(dataset)) return options.data_dir.empty();
-  // "data/train.jsonl" would also be a name on the hub.
+  // "data/train.jsonl" could also be a name on the hub.
   return is_hub_id(dataset) && dataset.find('/') != dataset.npos && !file_kind(dataset);
 }
 

@@ -11,7 +11,7 @@ constexpr std::array kPresets = {
                   ExampleFormat::Text, "text"},
     DatasetPreset{"openwebtext", "Skylion007/openwebtext", "main", "plain_text/*.parquet", "train", "train",
                   ExampleFormat::Text, "text"},
-    // The repository itself holds a program; the hub keeps its output on this branch.
+    // The repository itself holds only a program; the hub keeps the program's output on this branch.
     DatasetPreset{"tinyshakespeare", "karpathy/tiny_shakespeare", "refs/convert/parquet", "*.parquet",
                   "train", "train, validation, test", ExampleFormat::Text, "text"},
     DatasetPreset{"openmathinstruct-2", "nvidia/OpenMathInstruct-2", "main", "data/*.parquet", "train_1M",

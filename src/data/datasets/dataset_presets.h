@@ -9,13 +9,13 @@
 
 namespace octet {
 
-// A dataset that is known by name: where it is on the hub and what its files and columns are.
+// A dataset known by name: where it is on the hub, and its files and columns.
 struct DatasetPreset {
   std::string_view name;
   std::string_view hub_id;
   std::string_view revision;
   std::string_view files;   // globs of the repository, separated by commas
-  std::string_view split;   // the one that is read where none is named; empty: the files have no splits
+  std::string_view split;   // default split; empty: the files have no splits
   std::string_view splits;  // all, for messages
   ExampleFormat format;
   std::string_view text_column;  // of the format text

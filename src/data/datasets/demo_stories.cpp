@@ -60,7 +60,7 @@ class Draw {
 
   int number(int low, int high) { return low + static_cast<int>(below(static_cast<size_t>(high - low + 1))); }
 
-  // FNV-1a over the variables, then a mix, since its low bits alone are weak.
+  // FNV-1a over the variables, then a mix, because its low bits alone are weak.
   bool held_out() const {
     const uint64_t mixed = (hash_ ^ hash_ >> 32) * 0x9E3779B97F4A7C15;
     return (mixed >> 32) % kDemoHeldOutOneIn == 0;

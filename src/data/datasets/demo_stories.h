@@ -27,8 +27,8 @@ struct DemoCase {
   std::string answer;
 };
 
-// `count` different held-out stories, at most kDemoMostCases: the patterns take turns, and the one with the fewest
-// variables has some 270 of them.
+// `count` different held-out stories, at most kDemoMostCases. The patterns take turns; the one with the fewest
+// variables has about 270 stories.
 constexpr int64_t kDemoMostCases = 800;
 std::vector<DemoCase> demo_cases(uint64_t seed, int64_t count);
 

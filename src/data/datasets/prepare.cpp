@@ -24,7 +24,7 @@ constexpr const char* kTemporaryPrefix = ".tmp-";
 constexpr const char* kTrainName = "train";
 constexpr const char* kValidationName = "validation";
 
-// Nothing when it was told to stop while it waited.
+// Nothing when it was stopped while waiting.
 std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, const PrepareHooks& hooks) {
   const std::string path = join_path(options.output, kLockName);
   const auto on_wait = [&] {
@@ -39,8 +39,10 @@ std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, con
 // Names what differs, so that the user sees which flag to change back.
 void check_same(const DatasetManifest& there, const DatasetManifest& asked, const std::string& folder) {
   const auto differ = [&](const std::string& what, const std::string& old, const std::string& now) {
-    fail("[prepare] {} was prepared with {} {}, now asked for {}; choose another folder or remove it", folder,
-         what, old, now);
+    fail(
+        "[prepare] {} was prepared with {} {}, this call asks for {}; choose another folder or remove this "
+        "one",
+        folder, what, old, now);
   };
   if (there.tokenizer_hash != asked.tokenizer_hash) {
     differ("tokenizer", fmt::format("{} ({:016x})", there.tokenizer, there.tokenizer_hash),
@@ -52,7 +54,7 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
     if (old == there.options.end()) differ(key, "not given", value.dump());
     if (*old != value) differ(key, old->dump(), value.dump());
   }
-  fail("[prepare] {} was prepared with other options, {}; choose another folder or remove it", folder,
+  fail("[prepare] {} was prepared with other options, {}; choose another folder or remove this one", folder,
        there.options.dump());
 }
 
@@ -68,7 +70,7 @@ bool is_shard_name(std::string_view name) {
   return false;
 }
 
-// Removes what a crash has left, and refuses a folder with files of somebody else, as it is.
+// Removes what a crash left. Refuses a folder with other files, and then changes nothing.
 void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
   std::vector<std::string> left_over;
   for (const std::string& name : env.list(folder)) {
@@ -81,12 +83,12 @@ void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& kno
     std::string_view own = name;
     const bool is_temporary = own.starts_with(kTemporaryPrefix);
     if (is_temporary) own.remove_prefix(std::string_view(kTemporaryPrefix).size());
-    // A shard that is whole but not in the progress file yet will be written again, with the same bytes.
+    // A shard that is whole but not yet in the progress file is written again, with the same bytes.
     if (is_shard_name(own) || (is_temporary && (own == kProgressName || own == kManifestName))) {
       left_over.push_back(name);
       continue;
     }
-    fail("[prepare] {} holds '{}', which is no part of a dataset; expected an empty or a new folder", folder,
+    fail("[prepare] {} holds '{}', which is not part of a dataset; expected an empty or a new folder", folder,
          name);
   }
   for (const std::string& name : left_over) env.remove_file(join_path(folder, name));
@@ -96,8 +98,9 @@ void check_listed(Env& env, const std::string& folder, const SplitManifest& spli
   for (const ShardEntry& shard : split.shards) {
     const std::string path = join_path(folder, shard.name);
     require(env.exists(path) && env.file_size(path) == shard.size,
-            "[prepare] {} is missing or not of {} bytes, as {} says; remove the folder and start again", path,
-            shard.size, kProgressName);
+            "[prepare] {} is missing or does not have the {} bytes that {} says; remove the folder and start "
+            "again",
+            path, shard.size, kProgressName);
   }
 }
 
@@ -134,7 +137,7 @@ class Preparation {
         ++progress.documents;
         progress.tokens += static_cast<int64_t>(item.document.tokens.size());
         SplitWriter& writer = writer_of(item.example);
-        // The last training document is held back, for it may be needed for validation.
+        // The last training document is held back because validation may need it.
         if (&writer == &train && last_) {
           if (train.add(last_->document, last_->example)) save(train, validation);
           last_.reset();
@@ -168,8 +171,8 @@ class Preparation {
   const DatasetManifest& manifest() const { return manifest_; }
 
  private:
-  // The document that was held back. Where none was drawn for validation it goes there, or the end of it where there
-  // is no other to train on: few documents are no reason to train without evaluation.
+  // The document that was held back. If no document was drawn for validation, it is used for that. If it is the only
+  // document, only its end is used. So a small dataset still gets an evaluation.
   void end_splits(SplitWriter& train, SplitWriter& validation) {
     const TokenizePipeline::Item last = *std::exchange(last_, std::nullopt);
     const bool lacks_validation = options_.eval_split > 0 && !validation.has_documents();
@@ -209,7 +212,7 @@ class Preparation {
   const Tokenizer& tokenizer_;
   DatasetManifest manifest_;
   const PrepareHooks& hooks_;
-  std::optional<TokenizePipeline::Item> last_;  // of the training split, not written yet
+  std::optional<TokenizePipeline::Item> last_;  // last document of the training split, not written yet
 };
 
 void check(const PrepareOptions& options) {
@@ -222,7 +225,7 @@ void check(const PrepareOptions& options) {
 }  // namespace
 
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
-  if (example == 0) return false;  // a dataset of one document is one to train on
+  if (example == 0) return false;  // a dataset of one document is for training
   const double draw =
       static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
   return draw * 0x1p-53 < eval_split;
@@ -257,7 +260,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   if (env.exists(path(kManifestName))) {
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);
-    if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));  // a crash just behind the end
+    if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));  // a crash just after the end
     result.whole = result.was_there = true;
     return result;
   }
@@ -279,7 +282,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   result.first_skip_error = reader->skipped().first_error;
   if (!result.whole) return result;
   require(result.manifest.train.counts.documents > 0 || result.manifest.validation.counts.documents > 0,
-          "[dataset] no document with a token to predict in {} examples; {} records were left out",
+          "[dataset] no document with a token to predict in {} examples; {} records were skipped",
           result.manifest.examples, reader->skipped().total());
   write_file_atomically(env, options.output, kManifestName, dataset_manifest_text(result.manifest));
   if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));

@@ -13,14 +13,14 @@ namespace octet {
 struct PrepareOptions {
   std::string output;                         // the folder of the dataset
   std::string tokenizer_name;                 // for the manifest
-  int64_t shard_tokens = int64_t{100} << 20;  // a shard ends with the document that reaches this
+  int64_t shard_tokens = int64_t{100} << 20;  // a shard ends after the document that reaches this
   double eval_split = 0;                      // share of the examples that go into the validation split
   uint64_t seed = 0;                          // of that choice
   int64_t max_examples = 0;                   // 0: all
-  int threads = 0;                            // 0: one for each core; the result is the same
-  // What else the shards follow from: the input and how it is read. A folder with other options is refused.
+  int threads = 0;                            // 0: one per core; the result is the same
+  // What else determines the shards: the input and how it is read. A folder with other options is refused.
   nlohmann::ordered_json identity;
-  // Another process that prepares the same folder: wait for it rather than fail.
+  // When another process prepares the same folder: wait for it instead of failing.
   bool wait_for_lock = false;
 };
 
@@ -31,27 +31,28 @@ struct PrepareProgress {
 
 struct PrepareHooks {
   std::function<void(const PrepareProgress&)> progress;  // now and then
-  std::function<bool()> stop;                            // true: leave off; may be null, as may progress
+  std::function<bool()> stop;                            // true: stop; may be null, as may progress
 };
 
 struct PrepareResult {
   DatasetManifest manifest;
-  bool whole = false;  // false: stopped; what is there is whole shards, and the same call goes on from them
-  bool was_there = false;        // nothing was to do
-  int64_t examples_skipped = 0;  // in shards of an earlier call
-  std::string first_skip_error;  // of a bad record that was left out
+  bool whole =
+      false;  // false: stopped; all shards written so far are whole, and the same call continues from them
+  bool was_there = false;        // there was nothing to do
+  int64_t examples_skipped = 0;  // in shards from an earlier call
+  std::string first_skip_error;  // of the first bad record that was skipped
 };
 
-// Whether example number `example` is drawn for the validation split; the first never is. Where none was drawn the
-// last document is held out instead, or the end of the only one.
+// Whether example number `example` is drawn for the validation split; the first never is. If none was drawn, the last
+// document is held out instead, or the end of the only one.
 bool is_validation_example(int64_t example, double eval_split, uint64_t seed);
 
 // The options that a manifest keeps and compares.
 nlohmann::ordered_json prepare_identity(const PrepareOptions& options);
 
-// Reads, tokenizes and writes shards and manifest. Shards are whole or absent whenever the process dies; called again
-// with the same options, it goes on behind the last whole shard, and the files are those of an uninterrupted call,
-// byte for byte. Refused: a folder with other options or another tokenizer, or with files that are not its own.
+// Reads, tokenizes and writes shards and manifest. Shards are whole or absent whenever the process dies. A second
+// call with the same options continues after the last whole shard, and the files are the same, byte for byte, as
+// those of an uninterrupted call. A folder with other options, another tokenizer or other files is refused.
 PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tokenizer& tokenizer,
                               const std::function<std::unique_ptr<DatasetReader>()>& open_reader,
                               const PrepareHooks& hooks = {});

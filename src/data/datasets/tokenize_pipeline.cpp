@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-// A batch is closed at either: enough work for a thread, little enough to keep in memory by the dozen.
+// A batch ends at either limit: enough work for a thread, and small enough to keep dozens in memory.
 constexpr size_t kBatchBytes = size_t{1} << 18;
 constexpr size_t kBatchExamples = 1024;
 constexpr int64_t kMostUnwanted = 1 << 14;
@@ -74,7 +74,7 @@ struct TokenizePipeline::State {
 
   bool read_batch(Batch& batch) {
     bool more = true;
-    // Examples that nobody wants end a batch too: the caller shows progress and hears stops between batches.
+    // Unwanted examples count towards a batch too: the caller shows progress and checks for a stop between batches.
     const int64_t last = examples_read + kMostUnwanted;
     for (size_t bytes = 0;
          bytes < kBatchBytes && batch.examples.size() < kBatchExamples && examples_read < last;) {
@@ -126,7 +126,7 @@ struct TokenizePipeline::State {
     }
   }
 
-  ExampleReader& reader;  // touched by the reading thread alone
+  ExampleReader& reader;  // used only by the reading thread
   const Tokenizer& tokenizer;
   const Options options;
   size_t most_batches = 0;
@@ -134,7 +134,7 @@ struct TokenizePipeline::State {
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
-  std::deque<std::unique_ptr<Batch>> batches;  // in order; those at the front are done first or waited for
+  std::deque<std::unique_ptr<Batch>> batches;  // in order; the front is handed out next
   std::deque<Batch*> waiting;                  // for an encoding thread
   bool read_everything = false;
   std::atomic<bool> stopping = false;

@@ -9,14 +9,14 @@
 
 namespace octet {
 
-// Examples read on one thread, encoded on `threads` others, and handed out in the order of the input: what comes out
+// Examples are read on one thread, encoded on `threads` others, and handed out in the order of the input. The result
 // does not depend on the threads. At most a few batches per thread are in memory.
 class TokenizePipeline {
  public:
   struct Options {
-    int threads = 0;           // 0: one for each core
+    int threads = 0;           // 0: one per core
     int64_t max_examples = 0;  // 0: all
-    // Examples for which this says no are counted but not encoded; null: all are.
+    // Examples for which this returns false are counted but not encoded; null: all are encoded.
     std::function<bool(int64_t example)> wanted;
   };
   struct Item {
@@ -30,8 +30,8 @@ class TokenizePipeline {
   TokenizePipeline(const TokenizePipeline&) = delete;
   TokenizePipeline& operator=(const TokenizePipeline&) = delete;
 
-  // The next batch, which may be empty; false at the end, once everything was handed out. What the reader or the
-  // tokenizer throws comes in the place of the batch it struck, after all that stands before it.
+  // The next batch, which may be empty; false at the end. What the reader or the tokenizer throws is thrown here
+  // instead of the batch it concerns, after all earlier batches.
   bool next(std::vector<Item>& items);
 
   int64_t examples() const;  // read from the input up to the batch handed out last

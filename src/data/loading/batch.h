@@ -8,8 +8,8 @@ namespace octet {
 constexpr int32_t kIgnoreTarget = -1;
 
 // One micro-batch on the host: `rows` rows of `length` places, flattened to N = rows * length. A row holds one or
-// more documents (packed) or a part of one; attention and positions never cross a document's border. Places that no
-// document fills are padding: a document of its own without targets.
+// more documents (packed) or a part of one. Attention and positions never cross a document border. Places without a
+// document are padding: their own document, without targets.
 struct Batch {
   int64_t rows = 0;
   int64_t length = 0;

@@ -15,7 +15,7 @@
 namespace octet {
 namespace {
 
-// Streams of random numbers, kept apart so that the seed can be shared with the rest of a run.
+// Separate streams of random numbers, so that the rest of a run can use the same seed.
 constexpr uint64_t kCropStream = 0x6c6f616465720001;
 constexpr uint64_t kShuffleStream = 0x6c6f616465720002;
 
@@ -28,9 +28,9 @@ void check(const LoaderOptions& options, const TokenSource& source) {
           "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
           options.length);
   require(options.eos.has_value() || !(options.respect_documents || options.align_to_documents),
-          "[loader] document borders asked for, but the tokenizer has no end-of-text token");
+          "[loader] document borders are requested, but the tokenizer has no end-of-text token");
   require(source.size() > options.length,
-          "[loader] data set of {} tokens ({}), expected at least max_seq_length + 1 = {}", source.size(),
+          "[loader] the dataset has {} tokens ({}), expected at least max_seq_length + 1 = {}", source.size(),
           source.describe(), options.length + 1);
 }
 
@@ -71,7 +71,7 @@ int64_t Loader::sample_start(int64_t sample) const {
 
 int64_t Loader::aligned(int64_t start) {
   if (start == 0) return start;
-  // A document starts where the token before is an eos.
+  // A document starts after an eos.
   const int64_t last = std::min(start + options_.length - 1, source_.size() - options_.length - 1);
   const std::span<int32_t> before(row_.data(), static_cast<size_t>(last - start + 1));
   source_.read(start - 1, before);
@@ -108,8 +108,8 @@ LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash)
           saved.next_sample);
   if (saved.data_hash != data_hash && saved.data_hash != 0) {
     log_warning(
-        "the saved place in the data (sample {}) is of other data, max_seq_length, packing or data_order; "
-        "going on there, but tokens may be seen again or not at all in this epoch",
+        "the saved position in the data (sample {}) comes from another dataset, max_seq_length, packing or "
+        "data_order; continuing from it, but some tokens of this epoch may be seen twice or not at all",
         saved.next_sample);
   }
   LoaderState state = saved;

@@ -11,12 +11,12 @@
 
 namespace octet {
 
-// Where training stands in its data: all that a restart needs. Sample indices are global, over all ranks, so
-// the state is the same on every rank and stays valid when the number of ranks or rows changes.
+// The position of training in its data: all that a restart needs. Sample indices are global over all ranks. So the
+// state is the same on every rank and stays valid when the number of ranks or rows changes.
 struct LoaderState {
   uint64_t seed = 0;
   int64_t next_sample = 0;  // the first sample that no rank has been handed yet
-  uint64_t data_hash = 0;   // of what the numbering of samples depends on, to notice other data; 0: not known
+  uint64_t data_hash = 0;   // hash of what the sample numbers depend on, to detect other data; 0: not known
   bool operator==(const LoaderState&) const = default;
 };
 
@@ -30,21 +30,21 @@ class BatchSource {
 
   // Fills `batch`, reusing its memory.
   virtual void next(Batch& batch) = 0;
-  // Describes the batches handed out by next(), whatever was prepared ahead.
+  // Describes the batches handed out by next(), not those prepared ahead.
   virtual LoaderState state() const = 0;
   virtual void set_state(const LoaderState& state) = 0;
   // Passes over the data so far: 0 at the start, 1.5 in the middle of the second.
   virtual double epoch() const = 0;
 };
 
-// A source with numbered samples, `samples_per_epoch` of them in a pass, over all ranks.
+// A source with numbered samples: `samples_per_epoch` per pass over the data, over all ranks.
 class SampleLoader : public BatchSource {
  public:
   virtual int64_t samples_per_epoch() const = 0;
 
  protected:
-  // The state to go on with at `saved`, for a loader of the data with this hash: warns where the saved place is of
-  // other data. Error for a place that can not be.
+  // The state with which to continue from `saved`, for a loader whose data has this hash. Warns when `saved` comes
+  // from other data. Throws Error for an impossible position.
   static LoaderState restored(const LoaderState& saved, uint64_t data_hash);
   // Room for rows x length tokens, no documents yet.
   static void prepare_batch(Batch& batch, int64_t rows, int64_t length);
@@ -53,8 +53,8 @@ class SampleLoader : public BatchSource {
 enum class SampleOrder {
   // Sample i starts at a place drawn for i; an epoch is as many samples as would cover the data once.
   RandomCrops,
-  Sequential,  // windows of `length` side by side, in order; the next epoch starts again at the front
-  Shuffled,    // the same windows, each once an epoch, in an order drawn for that epoch
+  Sequential,  // adjacent windows of `length`, in order; the next epoch starts again at the front
+  Shuffled,    // the same windows, each once per epoch, in a random order per epoch
 };
 
 struct LoaderOptions {
@@ -65,12 +65,12 @@ struct LoaderOptions {
   int rank = 0;  // rank r of n is handed the samples r, r + n, r + 2n, ...
   int ranks = 1;
 
-  // With respect_documents a row is cut after each eos: positions start again at 0, attention does not cross,
-  // and the eos has no target (what follows it is another document). Needs eos. Otherwise a row is one document.
+  // With respect_documents a row is cut after each eos: positions restart at 0, attention does not cross the cut, and
+  // the eos has no target (the next token belongs to another document). Needs eos. Otherwise a row is one document.
   std::optional<int32_t> eos = std::nullopt;
   bool respect_documents = false;
-  // RandomCrops only: moves a crop to the first document start among the `length` places from the one drawn,
-  // where there is one, so that rows do not begin in the middle of a short document. Needs eos.
+  // RandomCrops only: moves a crop to the first document start within `length` places, if there is one, so that rows
+  // do not begin in the middle of a short document. Needs eos.
   bool align_to_documents = false;
 };
 
@@ -85,7 +85,7 @@ class Loader final : public SampleLoader {
   void set_state(const LoaderState& state) override;
   double epoch() const override;
 
-  // Windows of the source: what Sequential and Shuffled hand out in an epoch, over all ranks.
+  // Windows of the source: what Sequential and Shuffled hand out per epoch, over all ranks.
   int64_t samples_per_epoch() const override { return windows_; }
 
  private:
@@ -98,7 +98,7 @@ class Loader final : public SampleLoader {
   LoaderState state_;
   int64_t windows_ = 0;
   std::vector<int32_t> row_;        // (length + 1) scratch
-  std::vector<uint8_t> is_target_;  // likewise; empty where all are targets
+  std::vector<uint8_t> is_target_;  // likewise; empty when all are targets
 };
 
 }  // namespace octet

@@ -38,7 +38,7 @@ PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& opt
   require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
           "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
           options.length);
-  require(plan_->length() == options.length, "[loader] a packing plan of {} tokens a row, expected {}",
+  require(plan_->length() == options.length, "[loader] a packing plan of {} tokens per row, expected {}",
           plan_->length(), options.length);
   require(plan_->rows() > 0 && source_.counts().targets > 0,
           "[dataset] nothing to train on: {} documents with {} tokens and {} targets",

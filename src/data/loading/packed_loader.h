@@ -11,20 +11,20 @@ struct PackedLoaderOptions {
   int64_t rows = 1;    // per batch of this rank
   int64_t length = 0;  // tokens per row (max_seq_length)
   Packing packing = Packing::BestFit;
-  bool shuffle = true;  // else rows in the order of the data, the same in each epoch
+  bool shuffle = true;  // otherwise rows in the order of the data, the same in every epoch
   uint64_t seed = 0;
   int rank = 0;  // rank r of n is handed the samples r, r + n, r + 2n, ...
   int ranks = 1;
-  int32_t padding_id = 0;  // of places that hold no document: any id the model knows
+  int32_t padding_id = 0;  // token of padding places: any id the model knows
 };
 
-// Rows of whole documents. Each document of a row has positions from 0 and does not see the others; what is left of a
-// row is padding, a document of its own without targets. A row is a sample, and sample i a pure function of (source,
-// options, seed, i), as with Loader: in each epoch every row once, in an order drawn for it. Error where there is
-// nothing to train on.
+// Rows of whole documents. Positions start at 0 in every document, and documents do not see each other. The rest of a
+// row is padding: its own document, without targets. A row is a sample. As with Loader, sample i is a pure function
+// of (source, options, seed, i): every row occurs once per epoch, in a random order per epoch. Throws Error when
+// there is nothing to train on.
 class PackedLoader final : public SampleLoader {
  public:
-  // `plan`, where it was made before, must be of this source, length and packing.
+  // `plan`, if given, must be made for this source, length and packing.
   PackedLoader(DocumentSource source, const PackedLoaderOptions& options,
                std::shared_ptr<const PackingPlan> plan = nullptr);
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// A set of numbers below `size` with the smallest that is at least x, in log64(size) steps: a tree of bit words, where
-// a bit of a level says that the word below it has one.
+// A set of numbers below `size` that finds its smallest number >= x in log64(size) steps. It is a tree of bit words:
+// a set bit means that the word below it is not empty.
 class NumberSet {
  public:
   explicit NumberSet(size_t size) {
@@ -36,13 +36,13 @@ class NumberSet {
       x /= 64;
     }
   }
-  // `none` where there is no such number.
+  // `none` if there is no such number.
   size_t at_least(size_t x, size_t none) const {
     for (size_t up = 0; up < levels_.size(); ++up) {
       if (x / 64 >= levels_[up].size()) return none;
       const uint64_t rest = levels_[up][x / 64] & ~uint64_t{0} << (x % 64);
       if (rest == 0) {
-        x = x / 64 + 1;  // the words behind this one, by their bits a level higher
+        x = x / 64 + 1;  // the words after this one, by their bits one level up
         continue;
       }
       x = x / 64 * 64 + static_cast<size_t>(std::countr_zero(rest));
@@ -108,7 +108,7 @@ void PackingPlan::collect(const DocumentSource& source) {
 }
 
 void PackingPlan::pack_best_fit() {
-  // Rows with the same room form a list, as do the places of a row.
+  // Rows with the same free space form a list, as do the places of a row.
   const auto size = static_cast<size_t>(length_);
   NumberSet rooms(size + 1);
   std::vector<uint32_t> first_row(size + 1, kNone), next_row, last_place,

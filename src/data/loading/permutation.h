@@ -9,7 +9,8 @@
 namespace octet {
 
 // Where element `index` of 0 .. count - 1 goes in the permutation that `random` draws: a Feistel network on the
-// smallest even number of bits that holds count, walked until it lands inside. No memory, any place at once.
+// smallest even number of bits that holds count, repeated until the result is below count. Needs no memory and finds
+// any element directly.
 inline int64_t permuted(int64_t index, int64_t count, const Philox& random) {
   constexpr uint64_t kRounds = 8;
   const int half_bits = (static_cast<int>(std::bit_width(static_cast<uint64_t>(count - 1))) + 1) / 2;
@@ -26,7 +27,7 @@ inline int64_t permuted(int64_t index, int64_t count, const Philox& random) {
   return static_cast<int64_t>(x);
 }
 
-// The stream of random numbers of one pass over the data. `stream` keeps uses of the same seed apart.
+// The stream of random numbers for one pass over the data. `stream` separates uses of the same seed.
 inline Philox epoch_random(uint64_t seed, uint64_t stream, int64_t epoch) {
   return Philox(seed, stream ^ static_cast<uint64_t>(epoch) << 8);
 }

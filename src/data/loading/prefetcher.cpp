@@ -12,7 +12,7 @@
 namespace octet {
 
 struct Prefetcher::Queue {
-  // A batch with where its source stood after giving it, or what the source threw instead.
+  // A batch and the state of its source after it, or what the source threw instead.
   struct Item {
     Batch batch;
     LoaderState state;
@@ -69,9 +69,9 @@ struct Prefetcher::Queue {
     }
   }
 
-  std::unique_ptr<BatchSource> source;  // touched by the worker alone while it runs
+  std::unique_ptr<BatchSource> source;  // used only by the worker while it runs
   const size_t depth;
-  LoaderState state;  // of the last batch handed out; touched by the caller alone, as is epoch
+  LoaderState state;  // of the last batch handed out; used only by the caller, as is epoch
   double epoch = 0;
 
   std::mutex mutex;  // guards what follows
@@ -96,7 +96,7 @@ void Prefetcher::next(Batch& batch) {
     std::unique_lock lock(queue.mutex);
     queue.has_item.wait(lock, [&] { return !queue.ready.empty(); });
     Queue::Item& item = queue.ready.front();
-    if (item.error) std::rethrow_exception(item.error);  // stays in front for the calls to come
+    if (item.error) std::rethrow_exception(item.error);  // stays in front for later calls
     std::swap(batch, item.batch);
     queue.state = item.state;
     queue.epoch = item.epoch;
@@ -119,7 +119,7 @@ void Prefetcher::set_state(const LoaderState& state) {
   queue.ready.clear();
   try {
     queue.source->set_state(state);
-  } catch (...) {  // refused: go on from what was handed out
+  } catch (...) {  // refused: continue from what was handed out
     queue.source->set_state(queue.state);
     queue.start();
     throw;

@@ -16,7 +16,7 @@ class Prefetcher final : public BatchSource {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // `batch` is swapped for the prepared one; its memory goes back to be filled again.
+  // `batch` is swapped for the prepared one; its memory is reused.
   void next(Batch& batch) override;
   LoaderState state() const override;
   void set_state(const LoaderState& state) override;  // drops what was prepared

@@ -17,7 +17,7 @@ class CsvRecords final : public RecordReader {
     try {
       if (!read_fields()) return;  // an empty file has no records
     } catch (const RecordError& error) {
-      // No bad record that could be left out: without its header the whole file has no meaning.
+      // Not a bad record that could be skipped: without its header the whole file has no meaning.
       fail("{} (the header line)", error.what());
     }
     columns_ = fields_;
@@ -27,14 +27,14 @@ class CsvRecords final : public RecordReader {
         fail("[{}] line 1: invalid UTF-8 in the name of column {}", path(), i + 1);
       }
       require(names.insert(columns_[i]).second,
-              "[{}] line 1: column {} is there twice, expected different names", path(),
+              "[{}] line 1: column {} appears twice, expected different names", path(),
               printable(columns_[i]));
     }
   }
 
   bool next(Record& record) override {
     while (read_fields()) {
-      // A blank line is no record, as in most readers, unless the only column may well be empty there.
+      // A blank line is not a record, as in most readers. A quoted empty field ("") is one.
       if (fields_.size() == 1 && fields_[0].empty() && !was_quoted_) continue;
       if (fields_.size() != columns_.size()) {
         fail_record(SkipReason::BrokenRecord, "[{}] line {}: {} fields, expected {} (columns: {})", path(),
@@ -73,7 +73,7 @@ class CsvRecords final : public RecordReader {
     size_t size = 0;
     State state = State::FieldStart;
     const auto end_field = [&] {
-      // A string each: a line of separators alone would take many times its own size.
+      // Limited, because each field is a string: a line of only separators would take many times its own size.
       if (fields_.size() < kMaxFields) {
         fields_.push_back(std::move(field));
       } else if (error.empty()) {
@@ -105,10 +105,10 @@ class CsvRecords final : public RecordReader {
             } else if (c == '\n') {
               is_end = true;
             } else if (c != '\r') {
-              error =
-                  fmt::format("'{}' behind the closing quote of field {}, expected '{}' or the line's end",
-                              printable(std::string_view(&c, 1)), fields_.size() + 1,
-                              printable(std::string_view(&separator_, 1)));
+              error = fmt::format(
+                  "'{}' after the closing quote of field {}, expected '{}' or the end of the line",
+                  printable(std::string_view(&c, 1)), fields_.size() + 1,
+                  printable(std::string_view(&separator_, 1)));
               state = State::SkipLine;
             }
             break;

@@ -20,7 +20,7 @@ struct Example {
   bool operator==(const Example&) const = default;
 };
 
-// The same as ids. is_target[i] says whether predicting tokens[i] (from what stands before it) counts in the loss.
+// The same as ids. is_target[i] says whether predicting tokens[i] (from the tokens before it) counts in the loss.
 struct Document {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> is_target;  // as long as tokens
@@ -31,7 +31,7 @@ struct Document {
 class ExampleReader {
  public:
   virtual ~ExampleReader() = default;
-  // The next example; false at the end. Error naming file and line (or row) for bad input.
+  // The next example; false at the end. Throws Error naming file and line (or row) for bad input.
   virtual bool next(Example& example) = 0;
   // Share of the input's bytes read so far, 0 to 1, for a progress bar.
   virtual double progress() const = 0;

@@ -55,7 +55,7 @@ class Reader final : public DatasetReader {
         if (skipped_.first_error.empty()) skipped_.first_error = error.what();
       }
     }
-    require(examples_ > 0, "[dataset {}] no examples in {} file{} ({}{}); left out: {}{}", options_.dataset,
+    require(examples_ > 0, "[dataset {}] no examples in {} file{} ({}{}); skipped: {}{}", options_.dataset,
             files_.size(), files_.size() == 1 ? "" : "s", files_[0], files_.size() > 1 ? ", ..." : "",
             skipped_.describe(),
             skipped_.first_error.empty() ? "" : fmt::format("; the first: {}", skipped_.first_error));
@@ -82,11 +82,11 @@ class Reader final : public DatasetReader {
     try {
       records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
         set_columns(columns, fmt::format("{}]", path));
-        check_columns(*columns_, columns, fmt::format("{}]", path));  // the first file's are not all files'
+        check_columns(*columns_, columns, fmt::format("{}]", path));  // later files may have other columns
         return columns_->all();
       });
     } catch (const RecordError& error) {
-      fail("{}", error.what());  // of the whole file: nothing that could be left out and gone on behind
+      fail("{}", error.what());  // concerns the whole file, so no single record can be skipped
     }
   }
 
@@ -96,7 +96,7 @@ class Reader final : public DatasetReader {
     if (columns_->format == ExampleFormat::Text) {
       if (options_.loss_on != "completion" && options_.loss_on != "all") {
         fail_config(
-            "[dataset {}] train_on '{}' names roles, but the dataset is text (column {}), which has none",
+            "[dataset {}] train_on '{}' names roles, but the dataset is text (column {}), which has no roles",
             options_.dataset, options_.loss_on, printable(columns_->text));
       }
       return;
@@ -122,7 +122,7 @@ class Reader final : public DatasetReader {
     for (const ExamplePiece& piece : example.pieces) {
       if (piece.is_target) return true;
     }
-    fail_record(SkipReason::NoTarget, "[{}: no message of the roles that train_on names ({})", place,
+    fail_record(SkipReason::NoTarget, "[{}: no message has a role that train_on names ({})", place,
                 options_.loss_on);
   }
 

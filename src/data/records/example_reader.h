@@ -12,23 +12,23 @@
 
 namespace octet {
 
-// What a record's columns mean. docs/datasets.md lists the columns of each.
+// What a record's columns mean. docs/datasets.md lists the columns per format.
 enum class ExampleFormat {
   Auto,              // decided by the columns of the first record
   Text,              // `text`, or the column named
   PromptCompletion,  // `prompt`, `completion`: texts, or lists of messages
   QuestionAnswer,    // `question`, `answer`
   ProblemSolution,   // `problem`, `generated_solution` (OpenMathInstruct-2)
-  Alpaca,            // `instruction`, `output`, and where there is one `input`
+  Alpaca,            // `instruction`, `output`, and optionally `input`
   ShareGpt,          // `conversations`: a list of {from, value}
   Messages,          // `messages`: a list of {role, content}
 };
 
 // How a conversation becomes text and special tokens.
 enum class ChatTemplate {
-  Auto,    // by the tokenizer's special tokens; where it has none Alpaca for that format and Plain for others
-  Llama3,  // Llama 3
-  Llama31,  // Llama 3.1 and 3.2: as Llama3, with a system message that always gives two dates
+  Auto,     // by the tokenizer's special tokens; without them Alpaca for that format and Plain for others
+  Llama3,   // Llama 3
+  Llama31,  // Llama 3.1 and 3.2: like Llama3, with a system message that always gives two dates
   Chatml,   // Qwen2.5
   Alpaca,
   Plain,  // the contents one after another
@@ -46,32 +46,32 @@ const char* name_of(ExampleFormat format);
 const char* name_of(ChatTemplate chat_template);
 
 struct ExampleOptions {
-  // A file, a folder, a glob, a preset's name (data/dataset_presets.h) or a hub id "org/name"; what exists on
-  // disk goes first.
+  // A file, a folder, a glob, a preset's name (data/dataset_presets.h) or a hub id "org/name". A path that exists
+  // comes first.
   std::string dataset;
-  // Files of this split only ("train", "test", "train_1M"), by their names. Empty: the preset's own, or all
-  // files but those named as validation or test where there are others.
+  // Files of this split only ("train", "test", "train_1M"), by their names. Empty: the preset's own split, or all
+  // files except those with a validation or test name, unless all have one.
   std::string split = {};
   std::string subset = {};       // hub ids: the configuration, a folder of the repository ("main")
   std::string revision = {};     // hub ids: branch, tag or commit; empty: main
   std::string data_dir = {};     // presets: the folder with the files, instead of the cache and a download
   std::string text_column = {};  // the column with the text; implies the format text
-  // Columns with other names than the format's own; without a format they also say which it is.
+  // Columns with other names than the format's own. Without a format they also decide which it is.
   std::string prompt_column = {}, completion_column = {}, messages_column = {};
   ExampleFormat format = ExampleFormat::Auto;
   ChatTemplate chat_template = ChatTemplate::Auto;
-  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". A text has
-  // no roles: the loss is on all of it.
+  // The key train_on. "completion": what the assistant says; "all": everything; or roles: "user,assistant". Plain
+  // text has no roles: the loss is taken on all of it.
   std::string loss_on = "completion";
-  // System message of conversations without one; "" for none, nothing for the template's own.
+  // System message of conversations without one. "": none; not set: the template's own.
   std::optional<std::string> default_system = std::nullopt;
-  // Of text, Alpaca and Plain: what the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>), and its eos
-  // behind the text or the answer.
+  // For text, Alpaca and Plain: whether to add what the tokenizer puts before a text (Llama 3: <|begin_of_text|>),
+  // and its eos after the text or the answer.
   bool add_bos = true, add_eos = true;
-  OnError on_error = OnError::Stop;  // Skip: bad records are counted and left out
+  OnError on_error = OnError::Stop;  // Skip: bad records are counted and skipped
 };
 
-// Why a record was left out. Empty texts are left out whatever `on_error` says.
+// Why a record was skipped. Empty texts are always skipped, whatever `on_error` says.
 enum class SkipReason { EmptyText, BrokenRecord, InvalidUtf8, MissingColumn, BadValue, NoTarget };
 constexpr size_t kSkipReasons = 6;
 const char* name_of(SkipReason reason);  // "empty text", ...
@@ -89,23 +89,23 @@ class DatasetReader : public ExampleReader {
   virtual const std::vector<std::string>& files() const = 0;  // in the order in which they are read
   virtual const SkipCounts& skipped() const = 0;
   virtual int64_t examples() const = 0;  // given so far
-  // What Auto was found to be: known once next() has given an example.
+  // What Auto was resolved to: known once next() has given an example.
   virtual ExampleFormat format() const = 0;
   virtual ChatTemplate chat_template() const = 0;
 };
 
-// Goes up with every change of the code after which the same files give other tokens or targets, so that what was
-// prepared before it is not taken for the same. 2: bos in front of alpaca and plain conversations.
+// Increases with every code change that gives other tokens or targets for the same files, so that a dataset prepared
+// before the change is not reused. 2: bos in front of alpaca and plain conversations.
 constexpr int kReaderVersion = 2;
 
-// Resolves the dataset (downloading it where need be) and opens its first file. The tokenizer must outlive the
-// reader; it decides the chat template and names bos and eos. A dataset in which no example was found is an
-// Error of the next() that reaches the end.
+// Resolves the dataset (downloads it if needed) and opens its first file. The tokenizer must outlive the reader; it
+// decides the chat template, bos and eos. If the dataset has no example, the next() that reaches the end throws
+// Error.
 std::unique_ptr<DatasetReader> open_examples(const ExampleOptions& options, const Tokenizer& tokenizer);
 
-// Neighbouring pieces of text with the same is_target are encoded as one text, so that without a mask the ids
-// are those of the whole; where the mask changes the text is cut, as it is when a model answers a prompt. A
-// special piece is that one token; an Error where the tokenizer has none of that name. Thread-safe.
+// Neighbouring pieces of text with the same is_target are encoded as one text, so without a mask the ids are those of
+// the whole text. Where the mask changes, the text is cut, as when a model answers a prompt. A special piece is one
+// token; throws Error when the tokenizer has no token of that name. Thread-safe.
 Document encode_example(const Example& example, const Tokenizer& tokenizer);
 
 }  // namespace octet

@@ -105,12 +105,12 @@ class JsonRecords final : public RecordReader {
       c = skip_spaces();
       if (c == ']') fail_here("a comma before the ']'");
     } else if (is_array_ && has_value_ && c != ']' && c != '\0') {
-      fail_here("expected ',' or ']' behind an element");
+      fail_here("expected ',' or ']' after an element");
     }
     if (is_array_ ? c == ']' : c == '\0') {
       if (is_array_) {
         take(1);
-        if (skip_spaces() != '\0') fail_here("more text behind the array");
+        if (skip_spaces() != '\0') fail_here("more text after the array");
       }
       is_done_ = true;
       return false;
@@ -130,7 +130,7 @@ class JsonRecords final : public RecordReader {
   int64_t bytes_read() const override { return bytes_.stream().file_position(); }
 
  private:
-  // Everything that stops here can not be stepped over: where the next element begins is unknown.
+  // These errors cannot be skipped, because where the next element begins is unknown.
   [[noreturn]] void fail_here(std::string_view what) {
     fail("[{}] line {}, column {}: {}", bytes_.stream().path(), line_, bytes_.position() - line_start_ + 1,
          what);
@@ -145,7 +145,7 @@ class JsonRecords final : public RecordReader {
     bytes_.consume(count);
   }
 
-  // The first character that is none; NUL at the end of the file (and for a NUL byte, which is no JSON).
+  // The first character that is not a space. NUL at the end of the file (and for a NUL byte, which is not JSON).
   char skip_spaces() {
     for (std::string_view window = bytes_.window(); !window.empty(); window = bytes_.window()) {
       const size_t end = std::min(window.find_first_not_of(kSpaces), window.size());
@@ -156,8 +156,8 @@ class JsonRecords final : public RecordReader {
     return '\0';
   }
 
-  // The value's text: to the bracket that closes it. Whether it is JSON is for the parser to say; this only
-  // looks for its end, without recursion.
+  // The value's text, up to its closing bracket. This only looks for the end, without recursion; the parser decides
+  // whether it is JSON.
   void read_value() {
     value_.clear();
     int64_t depth = 0;

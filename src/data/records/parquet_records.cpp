@@ -20,8 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kBatchRows = 256;        // at most, read at once
-constexpr int64_t kBatchBytes = 64 << 20;  // likewise, where the rows are long, by their mean size
-constexpr int64_t kStreamBytes = 1 << 20;  // of a column chunk, read ahead
+constexpr int64_t kBatchBytes = 64 << 20;  // likewise, estimated from the mean row size
+constexpr int64_t kStreamBytes = 1 << 20;  // read ahead per column chunk
 
 // A string, as a view into the array; nothing for another type.
 std::optional<std::string_view> string_at(const arrow::Array& array, int64_t i) {
@@ -51,8 +51,8 @@ json list_at(const arrow::Array& array, int64_t i) {
   return values;
 }
 
-// The types that the columns of a dataset can have. Others become an object, which is no text that could be trained on
-// by mistake, with the type's name.
+// The types that the columns of a dataset can have. Others become an object with the type's name, so that they are
+// not trained on as text by mistake.
 json value_at(const arrow::Array& array, int64_t i) {
   if (array.IsNull(i)) return nullptr;
   if (const auto text = string_at(array, i)) return std::string(*text);
@@ -119,7 +119,7 @@ class ParquetRecords final : public RecordReader {
       open(choose);
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& error) {  // the library throws and returns, as the place may be
+    } catch (const std::exception& error) {  // the library throws in some places and returns errors in others
       fail("[{}] not a readable Parquet file: {}", path_, printable(error.what()));
     }
   }
@@ -169,7 +169,7 @@ class ParquetRecords final : public RecordReader {
 
     parquet::ReaderProperties properties = parquet::default_reader_properties();
     properties
-        .enable_buffered_stream();  // else a whole column chunk, which may be the whole file, is read at once
+        .enable_buffered_stream();  // otherwise a whole column chunk is read at once, possibly the whole file
     properties.set_buffer_size(kStreamBytes);
     parquet::ArrowReaderProperties arrow_properties = parquet::default_arrow_reader_properties();
     arrow_properties.set_pre_buffer(false);
@@ -195,7 +195,7 @@ class ParquetRecords final : public RecordReader {
 #endif
   }
 
-  // As many rows as make a batch of moderate size in the row group with the longest.
+  // As many rows as give a batch of moderate size in the row group with the longest rows.
   static int64_t batch_rows(const parquet::FileMetaData& metadata) {
     int64_t rows = kBatchRows;
     for (int i = 0; i < metadata.num_row_groups(); ++i) {
@@ -206,7 +206,7 @@ class ParquetRecords final : public RecordReader {
     return std::max<int64_t>(rows, 1);
   }
 
-  // Parquet counts the leaves of nested columns; the chooser knows the columns themselves.
+  // Parquet counts the leaves of nested columns; the chooser knows only the top-level columns.
   std::vector<int> chosen_leaves(const ColumnChooser& choose) const {
     const parquet::SchemaDescriptor& schema = *file_->parquet_reader()->metadata()->schema();
     std::vector<std::string> columns;
@@ -234,7 +234,7 @@ class ParquetRecords final : public RecordReader {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail("[{}] Parquet, behind row {}: {}", path_, rows_read_, printable(error.what()));
+      fail("[{}] Parquet, after row {}: {}", path_, rows_read_, printable(error.what()));
     }
     if (!batch_) {
       require(rows_read_ == rows_, "[{}] {} rows, expected {}", path_, rows_read_, rows_);

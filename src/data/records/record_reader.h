@@ -17,12 +17,12 @@ namespace octet {
 // One record of a file: an object whose keys are the columns. A text file's records have the column `text`.
 struct Record {
   nlohmann::json value;
-  // False for the parts of a text so long that it is given in several; all others are whole.
+  // False for the parts of a text that is too long to be given in one piece; otherwise true.
   bool is_begin = true;
   bool is_end = true;
 };
 
-// A record that can not be used. The reader that throws it stands behind that record: next() may be called again.
+// A record that cannot be used. The reader that throws it is already past that record: next() may be called again.
 class RecordError : public Error {
  public:
   RecordError(SkipReason reason, const std::string& message) : Error(message), reason_(reason) {}
@@ -40,29 +40,30 @@ template <class... Args>
 class RecordReader {
  public:
   virtual ~RecordReader() = default;
-  // False at the end. RecordError for a bad record; any other Error leaves nothing to go on with.
+  // False at the end. Throws RecordError for a bad record. After any other Error the reader cannot continue.
   virtual bool next(Record& record) = 0;
   virtual std::string place()
-      const = 0;  // of the last record: "file.jsonl] line 12" less the opening bracket
+      const = 0;  // of the last record: "file.jsonl] line 12", without the opening bracket
   virtual int64_t bytes_read() const = 0;  // of the file
 };
 
 struct RecordLimits {
-  size_t max_record = size_t{256} << 20;  // bytes; a longer one is an error, not a machine out of memory
+  size_t max_record =
+      size_t{256} << 20;  // bytes; a longer record is an error, so that memory does not run out
   int64_t max_values = int64_t{1} << 22;  // of a JSON record: lists, objects, texts, numbers
   size_t max_text = size_t{16} << 20;     // longer texts are given in parts, cut between lines
   size_t window = size_t{1} << 18;        // read at once; tests make it small
 };
 
 enum class FileKind { Text, JsonLines, Json, Csv, Tsv, Parquet };
-// By the extension, behind which .gz, .zst or .zstd may stand; nothing for a file that is no dataset.
+// By the extension, which .gz, .zst or .zstd may follow. Nothing for a file that is not a dataset.
 std::optional<FileKind> file_kind(const std::string& path);
 inline constexpr std::string_view kFileKinds =
-    ".txt, .jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst behind it) or .parquet";
+    ".txt, .jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst added) or .parquet";
 
 inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// Given a file's columns, the ones to read; only Parquet has them before its records. Empty: all.
+// Given a file's columns, returns the ones to read. Only Parquet knows them before its records. Empty: all.
 using ColumnChooser = std::function<std::vector<std::string>(const std::vector<std::string>&)>;
 
 std::unique_ptr<RecordReader> open_records(const std::string& path, const ColumnChooser& choose = {},
@@ -85,7 +86,7 @@ bool has_parquet();  // built in
 // The first byte that is not part of a well-formed UTF-8 sequence, or npos.
 size_t find_invalid_utf8(std::string_view text);
 
-// "a, b, c", cut where there are very many.
+// "a, b, c", shortened when there are very many.
 std::string list_columns(const std::vector<std::string>& columns);
 std::vector<std::string> columns_of(const nlohmann::json& object);
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kMarker = "<|endoftext|>";
 
-// A document ends at the end of the file or at the marker; one newline behind the marker belongs to it.
+// A document ends at the end of the file or at the marker; one newline after the marker belongs to it.
 class TextRecords final : public RecordReader {
  public:
   TextRecords(std::unique_ptr<ByteStream> stream, const RecordLimits& limits)
@@ -27,7 +27,7 @@ class TextRecords final : public RecordReader {
       if (has_marker_) skip_newline();
       is_begin_ = has_marker_ || (rest().empty() && at_end_);
       record.is_end = is_begin_;
-      // What is left out is nothing between two markers, not the empty end of a text given in parts.
+      // Only an empty document between two markers is skipped, not the empty last part of a long text.
       if (document.empty() && record.is_begin) continue;
       const size_t bad = find_invalid_utf8(document);
       if (bad != std::string_view::npos) {
@@ -77,7 +77,7 @@ class TextRecords final : public RecordReader {
       const size_t found = rest().find(kMarker, searched);
       has_marker_ = found != std::string_view::npos;
       if (has_marker_ && found <= limits_.max_text) return found;
-      // A marker may begin before the limit and end behind what is read.
+      // A marker may begin before the limit and end after what is read.
       if (rest().size() > limits_.max_text + kMarker.size() ||
           (at_end_ && rest().size() > limits_.max_text)) {
         has_marker_ = false;
@@ -88,14 +88,14 @@ class TextRecords final : public RecordReader {
     }
   }
 
-  // A place where the tokens of both parts are those of the whole: a line's start that is no white space.
+  // Cut at the start of a line that does not begin with white space: there both parts give the tokens of the whole.
   size_t cut(std::string_view text) const {
     const size_t limit = limits_.max_text;
     for (size_t i = limit; i > limit / 2; --i) {
       const bool is_line_start = text[i - 1] == '\n';
       if (is_line_start && text[i] != '\n' && text[i] != '\r' && text[i] != ' ' && text[i] != '\t') return i;
     }
-    size_t i = limit;  // no such line: between two characters
+    size_t i = limit;  // no such line: cut between two characters
     while (i > limit - 4 && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) --i;
     return i;
   }
@@ -107,7 +107,7 @@ class TextRecords final : public RecordReader {
 
   BufferedBytes bytes_;
   RecordLimits limits_;
-  std::string text_;  // from front_ on: read and not given yet
+  std::string text_;  // from front_ on: read but not given yet
   size_t front_ = 0;
   bool at_end_ = false, has_marker_ = false, is_begin_ = true;
   int64_t offset_ = 0;  // of rest() in the file

@@ -12,8 +12,8 @@ DocumentSource::DocumentSource(std::vector<Shard> shards, int64_t vocab_size) : 
   for (const Shard& shard : shards_) {
     const ShardKind& kind = shard.kind();
     require(kind.tokenizer_hash == shards_[0].kind().tokenizer_hash,
-            "[dataset] {} is of tokenizer {:016x}, {} of {:016x}; expected one tokenizer", shard.name(),
-            kind.tokenizer_hash, shards_[0].name(), shards_[0].kind().tokenizer_hash);
+            "[dataset] {} was made with tokenizer {:016x}, {} with {:016x}; expected one tokenizer",
+            shard.name(), kind.tokenizer_hash, shards_[0].name(), shards_[0].kind().tokenizer_hash);
     // A shard's own vocabulary was checked when it was opened.
     if (kind.vocab_size > vocab_size) {
       check_token_bytes(shard.token_bytes(), kind.token_width(), shard.counts().tokens, vocab_size,

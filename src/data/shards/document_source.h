@@ -20,7 +20,7 @@ class DocumentSource {
   const ShardCounts& counts() const { return counts_; }
   const std::vector<Shard>& shards() const { return shards_; }
 
-  // Calls visit(document, length) for all, in order: what a plan needs, without a search for each.
+  // Calls visit(document, length) for all documents in order. A plan needs this; it avoids a search per document.
   template <class Function>
   void for_each_length(Function&& visit) const {
     int64_t document = 0;
@@ -29,7 +29,7 @@ class DocumentSource {
     }
   }
 
-  // tokens = those of the document from its place `first` on; is_target likewise and as long.
+  // tokens = the document's tokens from place `first` on; is_target likewise, with the same length.
   void read(int64_t document, int64_t first, std::span<int32_t> tokens, std::span<uint8_t> is_target) const;
   bool any_target(int64_t document, int64_t first, int64_t count) const;
 

@@ -76,9 +76,8 @@ SplitManifest parse_split(const json& object, const std::string& place) {
     sum += shard.counts;
     split.shards.push_back(std::move(shard));
   }
-  require(sum == split.counts,
-          "[{}] the shards have {} tokens in {} documents, their sum is given as {} in {}", place, sum.tokens,
-          sum.documents, split.counts.tokens, split.counts.documents);
+  require(sum == split.counts, "[{}] the shards have {} tokens in {} documents, the split says {} in {}",
+          place, sum.tokens, sum.documents, split.counts.tokens, split.counts.documents);
   return split;
 }
 
@@ -90,7 +89,7 @@ void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManif
           entry.counts.documents, entry.counts.targets);
   require(shard.kind().tokenizer_hash == manifest.tokenizer_hash &&
               shard.kind().vocab_size == manifest.vocab_size,
-          "[{}] is of tokenizer {:016x} with {} ids, the manifest of {:016x} with {}", place,
+          "[{}] was made with tokenizer {:016x} of {} ids, the manifest says {:016x} of {}", place,
           shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
 }
 
@@ -129,7 +128,7 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   require(object.is_object() && object.contains("format") && object["format"] == kFormat,
           "[{}] is not the manifest of an octet dataset", place);
   const auto version = json_field<int64_t>(object, "version", place);
-  require(version == kVersion, "[{}] is of format version {}, this program reads version {}", place, version,
+  require(version == kVersion, "[{}] has format version {}, this program reads version {}", place, version,
           kVersion);
   DatasetManifest manifest;
   manifest.tokenizer = json_field<std::string>(object, "tokenizer", place);
@@ -138,7 +137,7 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
           "[{}] \"tokenizer_hash\" is \"{}\", expected sixteen hexadecimal digits", place, hash);
   manifest.tokenizer_hash = std::stoull(hash, nullptr, 16);
   manifest.vocab_size = count_field(object, "vocab_size", place);
-  // Once more, for the order of the keys.
+  // Parsed a second time, to keep the order of the keys.
   manifest.options = ordered_json::parse(text)["options"];
   manifest.format = json_field<std::string>(object, "record_format", place);
   manifest.chat_template = json_field<std::string>(object, "chat_template", place);
@@ -156,7 +155,7 @@ namespace {
 
 bool is_manifest(Env& env, const std::string& path) {
   if (!env.exists(path) || env.is_directory(path)) return false;
-  // Other programs have a manifest.json too.
+  // Other programs also write a manifest.json.
   return env.read_text(path).find(fmt::format("\"format\": \"{}\"", kFormat)) != std::string::npos;
 }
 

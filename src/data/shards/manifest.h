@@ -11,18 +11,18 @@
 
 namespace octet {
 
-// What `octet prepare` leaves in a folder beside the shards; docs/formats.md describes the file.
+// What `octet prepare` writes next to the shards; docs/formats.md describes the file.
 
 constexpr const char* kManifestName = "manifest.json";  // of a whole dataset
 constexpr const char* kProgressName =
-    "progress.json";  // of one that is not finished: the same with fewer shards
+    "progress.json";  // of an unfinished dataset: the same with fewer shards
 
 struct ShardEntry {
   std::string name;
   int64_t size = 0;
   uint32_t crc32c = 0;
   ShardCounts counts;
-  // Examples of the input up to here are in this shard and those before it (or belong to another split).
+  // Input examples up to here are in this shard or earlier ones (or belong to another split).
   int64_t end_example = 0;
   bool operator==(const ShardEntry&) const = default;
 };
@@ -49,11 +49,11 @@ struct DatasetManifest {
   std::string tokenizer;  // as it was named
   uint64_t tokenizer_hash = 0;
   int64_t vocab_size = 0;
-  nlohmann::ordered_json options;  // everything else that the shards follow from; compared as a whole
+  nlohmann::ordered_json options;  // everything else that determines the shards; compared as a whole
   SplitManifest train, validation;
   int64_t examples = 0;                    // read from the input
-  std::map<std::string, int64_t> skipped;  // records left out, by reason
-  std::string format, chat_template;       // what was found or named
+  std::map<std::string, int64_t> skipped;  // skipped records, by reason
+  std::string format, chat_template;       // detected or given
 
   bool operator==(const DatasetManifest&) const = default;
 };
@@ -64,7 +64,7 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
 
 // Whether the folder holds a whole prepared dataset.
 bool has_dataset_manifest(Env& env, const std::string& folder);
-// Whether it holds one that is not finished.
+// Whether it holds an unfinished one.
 bool has_dataset_progress(Env& env, const std::string& folder);
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
 // Writes the file under a temporary name, syncs it, and renames it.

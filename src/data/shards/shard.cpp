@@ -57,7 +57,7 @@ T load(std::span<const std::byte> bytes, int64_t offset) {
   return record;
 }
 
-// Sizes come from the file, but each was compared with the file's own size: no overflow.
+// Sizes come from the file, but each was compared with the file's size, so nothing overflows.
 struct Layout {
   int64_t tokens, index, mask, trailer;  // where they begin
 
@@ -114,8 +114,8 @@ void check_index(const uint64_t* starts, const Trailer& trailer, const std::stri
   for (uint64_t i = 0; i < trailer.documents; ++i) {
     if (starts[i + 1] > starts[i] && starts[i + 1] <= trailer.tokens) continue;
     fail(
-        "[shard] {}: document {} reaches from token {} to {} (byte offset {}), expected an end behind its "
-        "start and within {} tokens",
+        "[shard] {}: document {} goes from token {} to {} (byte offset {}), expected an end after its start "
+        "and within {} tokens",
         name, i, starts[i], starts[i + 1], place(i + 1), trailer.tokens);
   }
   require(starts[trailer.documents] == trailer.tokens,
@@ -145,7 +145,7 @@ void check_mask(std::span<const std::byte> mask, const uint64_t* starts, const T
          static_cast<uint64_t>(offset) + starts[i] / 8);
   }
   for (int64_t i = static_cast<int64_t>(trailer.tokens); i < static_cast<int64_t>(mask.size()) * 8; ++i) {
-    require(!bit(mask.data(), i), "[shard] {}: a target behind the last token (byte offset {})", name,
+    require(!bit(mask.data(), i), "[shard] {}: a target after the last token (byte offset {})", name,
             offset + i / 8);
   }
   const uint64_t targets = count_bits(mask);

@@ -18,7 +18,7 @@ constexpr const char* kShardExtension = ".octet";
 
 // What all shards of a dataset share.
 struct ShardKind {
-  int64_t vocab_size = 0;  // ids are below it; up to 65536 they take two bytes, else four
+  int64_t vocab_size = 0;  // ids are below it; up to 65536 they take two bytes, otherwise four
   uint64_t tokenizer_hash = 0;
   int token_width() const { return vocab_size <= 65536 ? 2 : 4; }
 };
@@ -26,13 +26,13 @@ struct ShardKind {
 struct ShardCounts {
   int64_t documents = 0;
   int64_t tokens = 0;
-  int64_t targets = 0;  // a document's first token never is one: nothing stands before it
+  int64_t targets = 0;  // a document's first token is never one: no token comes before it
   bool operator==(const ShardCounts&) const = default;
   ShardCounts& operator+=(const ShardCounts& other);
 };
 
-// Writes a shard piece by piece: the tokens go out at once, index and mask (8 bytes a document, a bit a token) wait
-// for finish(), without which the file is no shard.
+// Writes a shard piece by piece. Tokens are written at once; index and mask (8 bytes per document, a bit per token)
+// are written by finish(). Without finish() the file is not a shard.
 class ShardWriter {
  public:
   ShardWriter(Sink& sink, const ShardKind& kind);
@@ -56,17 +56,17 @@ class ShardWriter {
   uint32_t tokens_crc_ = 0;
   int64_t tokens_bytes_ = 0;
   std::vector<uint64_t> starts_;  // of each document, in tokens
-  std::vector<std::byte> mask_;   // a bit for each token
+  std::vector<std::byte> mask_;   // a bit per token
   int64_t bytes_ = 0;
   uint32_t crc_ = 0;
 };
 
-// A shard in memory, mapped. Immutable, cheap to copy, safe to read from many threads. Everything was checked when it
-// was opened: sizes, order of documents, checksums and every id.
+// A memory-mapped shard. Immutable, cheap to copy, safe to read from many threads. Opening it checks everything:
+// sizes, order of documents, checksums and every id.
 class Shard {
  public:
   Shard() = default;
-  // Error naming the file, the byte offset, what stands there and what was expected.
+  // Throws Error naming the file, the byte offset, what is there and what was expected.
   static Shard open(Env& env, const std::string& path);
   static Shard parse(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
                      const std::string& name);
@@ -81,9 +81,9 @@ class Shard {
     return static_cast<int64_t>(starts_[document + 1] - starts_[document]);
   }
 
-  // Places count tokens from the shard's first.
+  // Places are token numbers, counted from the start of the shard.
   void read(int64_t first, std::span<int32_t> out) const;
-  void read_targets(int64_t first, std::span<uint8_t> out) const;  // 1 or 0; all 1 where there is no mask
+  void read_targets(int64_t first, std::span<uint8_t> out) const;  // 1 or 0; all 1 without a mask
   bool any_target(int64_t first, int64_t count) const;
 
   // The raw sections, for TokenSource.

@@ -54,7 +54,7 @@ bool SplitWriter::add(const Document& document, int64_t example) {
 
 void SplitWriter::finish(int64_t examples) {
   if (open_) end_shard(examples);
-  written_.dropped += dropped_;  // behind the last shard
+  written_.dropped += dropped_;  // after the last shard
   dropped_ = 0;
 }
 

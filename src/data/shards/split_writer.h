@@ -11,14 +11,14 @@ namespace octet {
 // Writes the documents of one split into shards of a folder, each under a temporary name until it is whole.
 class SplitWriter {
  public:
-  // `written`: the whole shards that are there already.
+  // `written`: the whole shards that already exist.
   SplitWriter(Env& env, std::string folder, std::string name, const ShardKind& kind, int64_t shard_tokens,
               SplitManifest written);
-  ~SplitWriter();  // a shard that is not whole is removed
+  ~SplitWriter();  // removes a shard that is not whole
 
-  // Whether the document has a token to predict; add() leaves out others.
+  // Whether the document has a token to predict; add() skips others.
   static bool predicts(const Document& document);
-  // True where this document ended a shard.
+  // True if this document ended a shard.
   bool add(const Document& document, int64_t example);
   void finish(int64_t examples);  // ends the last shard
 

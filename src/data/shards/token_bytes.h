@@ -7,16 +7,16 @@
 
 namespace octet {
 
-// Ids as they lie in files: `width` (2 or 4) bytes each, little-endian, at an even (or fourfold) address.
+// Ids as stored in files: `width` (2 or 4) bytes each, little-endian, at an address that is a multiple of `width`.
 
-// Error naming the first id that is not below `vocab_size`; `data_offset` is where `data` stands in the file.
+// Throws Error naming the first id that is not below `vocab_size`; `data_offset` is where `data` begins in the file.
 void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t vocab_size,
                        const std::string& name, int64_t data_offset);
 
 // out = ids [first, first + out.size()).
 void widen_token_bytes(const std::byte* data, int width, int64_t first, std::span<int32_t> out);
 
-// out = bits [first, first + out.size()) of a mask, lowest bit of a byte first; all 1 where `mask` is null.
+// out = bits [first, first + out.size()) of a mask, lowest bit of a byte first; all 1 if `mask` is null.
 void read_mask_bits(const std::byte* mask, int64_t first, std::span<uint8_t> out);
 
 }  // namespace octet

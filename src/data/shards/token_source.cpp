@@ -31,8 +31,8 @@ struct Format {
 constexpr std::array kShardFormats = {Format{20240520, 1, 2}, Format{20240801, 7, 4}};
 constexpr uint32_t kLlmcEvalMagic = 20240522;  // multiple-choice questions, not a token stream
 
-// A raw file has no header to judge by. Words 4 to 255 all 0 would be a run of 504 tokens of id 0, which no
-// tokenizer makes of text: that is a header (words 0 to 3 hold magic, version, count, longest example).
+// A raw file has no header to recognise. If words 4 to 255 are all 0, they would be 504 tokens of id 0 in a row,
+// which no tokenizer produces. So that is a header (words 0 to 3 hold magic, version, count, longest example).
 bool looks_like_header(std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) < kHeaderBytes) return false;
   return std::all_of(bytes.begin() + 16, bytes.begin() + kHeaderBytes,
@@ -79,7 +79,7 @@ Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
   return {0, 2, size / 2};
 }
 
-// Enough to tell one file from another without reading all of it.
+// Enough to distinguish files without reading all of them.
 uint64_t checksum_of_ends(const std::byte* data, int64_t bytes) {
   const auto part = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16));
   return uint64_t{crc32c(data, part)} << 32 | crc32c(data + (static_cast<size_t>(bytes) - part), part);
@@ -175,7 +175,7 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
       if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }
   }
-  if (skipped > 0) log_warning("data: {} texts were left out; the first: {}", skipped, first_error);
+  if (skipped > 0) log_warning("data: {} texts were skipped; the first: {}", skipped, first_error);
   std::string name = paths.empty() ? "no files" : paths[0];
   if (paths.size() > 1) name += fmt::format(" and {} more", paths.size() - 1);
   return from_ids(std::move(ids), std::move(name), vocab_size);

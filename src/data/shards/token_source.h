@@ -14,9 +14,9 @@
 
 namespace octet {
 
-// A long sequence of token ids, read at any place: pieces (memory-mapped files, or ids in memory) laid end to
-// end. Immutable and cheap to copy; copies share the mapping. Reading is thread-safe. Every id was checked
-// against the vocabulary when the source was opened.
+// A long sequence of token ids, readable at any place: pieces (memory-mapped files, or ids in memory) one after
+// another. Immutable and cheap to copy; copies share the mapping. Reading is thread-safe. Opening a source checks
+// every id against the vocabulary.
 class TokenSource {
  public:
   TokenSource() = default;
@@ -25,17 +25,17 @@ class TokenSource {
   // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
 
-  // A shard's documents one after another; its mask says which tokens are targets. A document's first never is one:
-  // what stands before it is another document.
+  // A shard's documents one after another; its mask says which tokens are targets. A document's first token never is
+  // one, because the token before it belongs to another document.
   static TokenSource from_shard(const Shard& shard, int64_t vocab_size);
 
-  // The documents one after another, each followed by the tokenizer's eos where it has one.
+  // The documents one after another, each followed by the tokenizer's eos if it has one.
   static TokenSource from_documents(std::span<const std::string_view> documents, std::string name,
                                     const Tokenizer& tokenizer, int64_t vocab_size);
 
   // Documents of text files, in order, read as data/record_reader.h reads them: a document ends at the end of its
-  // file or at the marker "<|endoftext|>". Empty documents are left out. Invalid UTF-8 is an Error, or, with
-  // `skip_bad`, that document is left out and a warning counts them.
+  // file or at the marker "<|endoftext|>". Empty documents are skipped. Invalid UTF-8 is an Error; with `skip_bad`
+  // the document is skipped instead, and a warning gives the number.
   static TokenSource from_text_files(std::span<const std::string> paths, const Tokenizer& tokenizer,
                                      int64_t vocab_size, bool skip_bad = false);
 
@@ -45,17 +45,17 @@ class TokenSource {
   // out = ids [first, first + out.size()), which must lie inside the source.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  // Whether some tokens are no targets; and which: 1 where predicting the token counts in the loss.
+  // Whether some tokens are not targets, and which: 1 where predicting the token counts in the loss.
   bool has_mask() const { return has_mask_; }
   void read_targets(int64_t first, std::span<uint8_t> out) const;
 
   void append(const TokenSource& other);
 
-  // (front, tail): the tail is the last `share` (0 to 1) of each piece, rounded down to whole tokens, so that
-  // data sets of several files hold out a part of each. The two never overlap and together are the whole.
+  // (front, tail): the tail is the last `share` (0 to 1) of every piece, rounded down to whole tokens. So a dataset
+  // of several files holds out a part of every file. The two never overlap and together are the whole.
   std::pair<TokenSource, TokenSource> split_tail(double share) const;
 
-  // Tells sources apart: lengths, and the content (of files without checksums its beginning and end).
+  // Distinguishes sources by lengths and content (for files without checksums only beginning and end).
   uint64_t hash() const;
 
   // The pieces' names and lengths, for messages.
@@ -70,10 +70,10 @@ class TokenSource {
     std::string name;
     int64_t data_offset;  // of `data` in the file, for messages
     uint64_t checksum;    // of the content, or of parts of it
-    // Of a shard, whose token number `first` is the piece's first.
+    // For a shard: the piece begins at its token number `first`.
     int64_t first = 0;
-    const std::byte* mask = nullptr;  // a bit for each token of the shard; null: all are targets
-    // Whose tokens are no targets; empty where the mask says so.
+    const std::byte* mask = nullptr;  // a bit per token of the shard; null: all are targets
+    // Documents' first tokens, which are not targets; empty if the mask says so already.
     std::span<const uint64_t> document_starts = {};
   };
 
@@ -82,7 +82,7 @@ class TokenSource {
   void for_each_part(int64_t first, std::span<Out> out, Function&& part) const;
 
   std::vector<Piece> pieces_;
-  std::vector<int64_t> starts_;  // of each piece in the source
+  std::vector<int64_t> starts_;  // of the pieces in the source
   int64_t size_ = 0;
   bool has_mask_ = false;
 };

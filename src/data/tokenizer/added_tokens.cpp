@@ -49,7 +49,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   }
   if (distinct != 1) single_start_ = -1;
 
-  // Breadth first over ranges of the sorted tokens that share a prefix: no recursion, whatever their length.
+  // Breadth first over ranges of the sorted tokens that share a prefix. No recursion, however long they are.
   struct Range {
     uint32_t node;
     size_t begin, end, depth;
@@ -102,7 +102,7 @@ int32_t AddedTokenMatcher::match(std::string_view text, size_t begin) const {
 
 void AddedTokenMatcher::split(std::string_view text, const std::function<void(std::string_view)>& on_text,
                               const std::function<void(int32_t)>& on_token) const {
-  size_t done = 0;  // everything before is handed out
+  size_t done = 0;  // everything before this is handed out
   if (!tokens_.empty()) {
     for (size_t i = find_start(text, 0); i < text.size(); i = find_start(text, i)) {
       const int32_t index = match(text, i);
@@ -112,11 +112,11 @@ void AddedTokenMatcher::split(std::string_view text, const std::function<void(st
       }
       const AddedToken& token = tokens_[static_cast<size_t>(index)];
       size_t begin = i, end = i + token.content.size();
-      i = end;  // the search goes on behind the bare token, whatever is stripped or refused
+      i = end;  // the search continues after the token itself, whatever is stripped or refused
       if (token.single_word && touches_word(text, begin, end)) continue;
       if (token.lstrip) begin = std::max(spaces_before(text, begin, done), done);
       if (token.rstrip) end = spaces_behind(text, end);
-      if (begin >= end) continue;  // a white-space token that the one before has stripped
+      if (begin >= end) continue;  // a white-space token that the previous one has stripped
       if (done < begin) on_text(text.substr(done, begin - done));
       on_token(token.id);
       done = end;

@@ -9,18 +9,18 @@
 
 namespace octet {
 
-// A token that is looked for in the text itself, before it is cut into words.
+// A token that is searched for in the text itself, before the text is split into words.
 struct AddedToken {
   int32_t id = 0;
   std::string content;
   bool single_word = false;  // matches only where no word character touches it
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // ... and behind it
-  bool normalized = false;   // is looked for in the normalised text
+  bool lstrip = false;       // also takes the white space before it
+  bool rstrip = false;       // also takes the white space after it
+  bool normalized = false;   // is searched for in the normalised text
   bool special = false;
 };
 
-// Finds added tokens: the leftmost match, of those the longest, without overlaps, as the `tokenizers` library does.
+// Finds added tokens like the `tokenizers` library: leftmost first, then longest, without overlaps.
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "word keys are masked as little-endian integers");
 
 constexpr uint64_t kMix = 0x9E3779B97F4A7C15;
-// Up to here a scan for the lowest rank beats a heap.
+// Up to this size a scan for the lowest rank is faster than a heap.
 constexpr size_t kShortWord = 40;
 
 uint64_t hash_bytes(std::string_view bytes) {
@@ -207,8 +207,8 @@ size_t BpeModel::merge_long(std::string_view word, BpeScratch& scratch) const {
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
 
-  // An entry whose rank is no longer the one noted for its position is out of date: a changed pair is longer,
-  // so its result and with it its rank are others.
+  // An entry is out of date if its rank is not the current rank at its position: a changed pair is longer, so its
+  // result and its rank differ.
   const auto update = [&](int32_t i) {
     const int32_t right = at(next, i);
     const uint32_t rank = right < size ? rank_of(at(ids, i), at(ids, right)) : kNoRank;

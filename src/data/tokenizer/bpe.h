@@ -18,11 +18,11 @@ class BpeScratch {
  private:
   friend class BpeModel;
   static constexpr size_t kSlots = size_t{1} << 15;
-  static constexpr size_t kMaxWord = 31;  // longer words are merged anew each time
+  static constexpr size_t kMaxWord = 31;  // longer words are not cached
   static constexpr size_t kMaxIds = 7;
 
   using Key = std::array<uint64_t, 4>;  // the word's bytes, zeros, and its length in the last byte
-  struct alignas(64) Slot {             // one cache line; an empty slot's key is no word's
+  struct alignas(64) Slot {             // one cache line; the key of an empty slot matches no word
     Key key{};
     std::array<int32_t, kMaxIds> ids{};
     uint32_t count = 0;
@@ -42,16 +42,16 @@ class BpeModel {
  public:
   struct Merge {
     int32_t left, right, result;
-    uint32_t rank;  // the lowest is done first, of equal ones the leftmost
+    uint32_t rank;  // the lowest is merged first; of equal ranks the leftmost
   };
 
-  // tokens[id]: the bytes of the token that the model can produce, empty where it has none. Merges of the
-  // same rank have the same result; of two merges of the same pair the later counts. With `ignore_merges` a
-  // word that is a token as a whole is that token whatever the merges say.
+  // tokens[id]: the bytes of a token that the model can produce; empty if there is none. Merges of the same rank have
+  // the same result; of two merges of the same pair the later one counts. With `ignore_merges`, a word that is itself
+  // a token becomes that token, whatever the merges say.
   BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges);
 
-  // Appends the ids of a word. `readable` >= word.size(): bytes that may be read from word.data() on, which
-  // lets the cache look at whole machine words. A byte without a token of its own is an Error.
+  // Appends the ids of a word. `readable` >= word.size(): bytes that may be read from word.data() on, so that the
+  // cache can compare whole machine words. A byte without a token is an Error.
   void encode_word(std::string_view word, size_t readable, BpeScratch& scratch,
                    std::vector<int32_t>& out) const;
 

@@ -13,7 +13,7 @@
 namespace octet {
 namespace {
 
-// Text from this size on is encoded by several threads, in chunks of about kChunk.
+// Text of this size or more is encoded by several threads, in chunks of about kChunk.
 constexpr size_t kParallelSize = size_t{1} << 20;
 constexpr size_t kChunk = size_t{1} << 18;
 
@@ -31,7 +31,7 @@ uint64_t fingerprint_of(const ByteLevelSpec& spec) {
   Hash64 hash;
   hash.add(spec.tokens.size());
   for (const std::string& token : spec.tokens) hash.add(token);
-  // Two files may list the same merges with other numbers: their order is what counts.
+  // Two files may list the same merges with different ranks: only their order counts.
   std::vector<const BpeModel::Merge*> merges;
   for (const BpeModel::Merge& merge : spec.merges) merges.push_back(&merge);
   std::stable_sort(merges.begin(), merges.end(),
@@ -51,8 +51,8 @@ uint64_t fingerprint_of(const ByteLevelSpec& spec) {
 
 }  // namespace
 
-// A scratch for the time of one call. They are kept with the tokenizer, so that their caches stay warm and
-// die with it, and there are never more than there were calls at once.
+// Borrows a scratch for one call. Scratches stay with the tokenizer, so their caches stay warm. There are never more
+// of them than concurrent calls.
 class ByteLevelTokenizer::Lease {
  public:
   explicit Lease(const ByteLevelTokenizer& owner) : owner_(owner) {

@@ -13,11 +13,12 @@
 
 namespace octet {
 
-// What a tokenizer's files say, in one form whatever they were: byte-level BPE with words cut by a known pattern.
+// The content of a tokenizer's files, in one form for all file kinds: byte-level BPE with words split by a known
+// pattern.
 struct ByteLevelSpec {
   std::string place;                // names the file in errors
-  std::vector<std::string> tokens;  // the bytes of each id of the model; empty where there is none
-  std::vector<std::pair<int32_t, std::string>> decode_only;  // entries that no text can become
+  std::vector<std::string> tokens;  // bytes per id of the model; empty if there is none
+  std::vector<std::pair<int32_t, std::string>> decode_only;  // entries that encoding never produces
   std::vector<BpeModel::Merge> merges;
   bool ignore_merges = false;
   SplitPattern pattern = SplitPattern::Gpt2;
@@ -28,11 +29,10 @@ struct ByteLevelSpec {
   std::optional<int32_t> bos, eos;
 };
 
-// encode: added tokens are found first, the text between them is normalised (NFC, where the tokenizer asks
-// for it), cut into words and merged. Bytes that are not UTF-8 pass through unchanged, each a character of
-// its own, so that decode(encode(text)) == text for every byte string, up to NFC, add_prefix_space and
-// stripped white space. decode: the bytes of the tokens one after the other, which need not be UTF-8;
-// StreamDecoder repairs that.
+// encode: added tokens are found first. The text between them is normalised (NFC, if the tokenizer asks for it),
+// split into words and merged. Bytes that are not UTF-8 pass through unchanged, each as its own character. So
+// decode(encode(text)) == text for every byte string, except for NFC, add_prefix_space and stripped white space.
+// decode: the bytes of the tokens one after another. They need not be UTF-8; StreamDecoder repairs that.
 class ByteLevelTokenizer : public Tokenizer {
  public:
   explicit ByteLevelTokenizer(ByteLevelSpec spec);

@@ -4,10 +4,10 @@
 
 namespace octet {
 
-// One id per byte (0-255) and one special token, kEndOfText (256), so vocab_size() is 257. As in GPT-2 the
-// same token ends a document and, where a model is asked to start from nothing, begins one: bos() == eos().
-// There is no padding token: padded places carry kIgnoreTarget and may hold any id. decode() gives back every
-// byte exactly; kEndOfText is shown as "<|endoftext|>", which encode() never produces.
+// One id per byte (0-255) and one special token, kEndOfText (256), so vocab_size() is 257. As in GPT-2 the same token
+// ends a document and begins one when a model generates without a prompt: bos() == eos(). There is no padding token:
+// padded places carry kIgnoreTarget and may hold any id. decode() gives back every byte exactly; kEndOfText is shown
+// as "<|endoftext|>", which encode() never produces.
 class BytesTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kEndOfText = 256;

@@ -37,8 +37,7 @@ class JsonReader {
     read_post_processor(value(root, "post_processor"));
     for (const char* key : {"truncation", "padding"}) {
       if (!value(root, key).is_null())
-        log_warning("[{}] `{}` is not applied: octet neither cuts nor pads what it encodes", spec_.place,
-                    key);
+        log_warning("[{}] `{}` is ignored: octet does not truncate or pad", spec_.place, key);
     }
   }
 
@@ -78,7 +77,7 @@ class JsonReader {
   }
 
   void read_model(const json& model) {
-    // Files written before `type` was added have BPE's members alone.
+    // Files written before `type` existed have only BPE's members.
     const json& kind = value(model, "type");
     if (!kind.is_null() && kind != "BPE")
       unknown("model", kind.is_string() ? kind.get<std::string>() : kind.dump());
@@ -133,7 +132,7 @@ class JsonReader {
     bool byte_level = false;
     for (const json* part : sequence(pre_tokenizer, "pre_tokenizer", "pretokenizers")) {
       const std::string kind = type(*part, "pre_tokenizer");
-      if (byte_level) unknown("pre_tokenizer", kind + " behind ByteLevel");
+      if (byte_level) unknown("pre_tokenizer", kind + " after ByteLevel");
       if (kind == "Split") {
         if (pattern) unknown("pre_tokenizer", "a second Split");
         pattern = read_split(*part);
@@ -157,7 +156,7 @@ class JsonReader {
     const json& pattern = value(split, "pattern");
     const json& regex = pattern.is_object() ? value(pattern, "Regex") : pattern;
     if (!regex.is_string()) unknown("Split pattern", pattern.dump());
-    // The patterns match everything, so keeping only the matches is the same as isolating them.
+    // The patterns match every character, so keeping only the matches is the same as isolating them.
     const json& behavior = value(split, "behavior");
     const bool invert = flag(split, "invert", false);
     if (!(behavior == "Isolated" && !invert) && !(behavior == "Removed" && invert))
@@ -199,11 +198,13 @@ class JsonReader {
         for (const int32_t id : special_ids(processor, piece["SpecialToken"]))
           (behind ? after_text : before_text).push_back(id);
       } else {
-        fail("[{}] TemplateProcessing has the piece {}", spec_.place, piece.dump());
+        fail("[{}] TemplateProcessing has the piece {}, expected Sequence or SpecialToken", spec_.place,
+             piece.dump());
       }
     }
-    if (!behind) fail("[{}] TemplateProcessing leaves the text out", spec_.place);
-    // A second template stands around the first.
+    if (!behind)
+      fail("[{}] TemplateProcessing has no place for the text, expected a Sequence in `single`", spec_.place);
+    // A second template goes around the first.
     spec_.prefix.insert(spec_.prefix.begin(), before_text.begin(), before_text.end());
     spec_.suffix.insert(spec_.suffix.end(), after_text.begin(), after_text.end());
     if (!spec_.prefix.empty()) spec_.bos = spec_.prefix.front();
@@ -213,7 +214,7 @@ class JsonReader {
     const json& name = value(object(token, "SpecialToken"), "id");
     const json& entries = value(processor, "special_tokens");
     if (!name.is_string() || !entries.is_object() || !entries.contains(name.get<std::string>()))
-      fail("[{}] TemplateProcessing uses the token {}, which `special_tokens` lacks", spec_.place,
+      fail("[{}] TemplateProcessing uses the token {}, which is not in `special_tokens`", spec_.place,
            name.dump());
     const json& ids = value(object(entries[name.get<std::string>()], "special_tokens"), "ids");
     if (!ids.is_array()) fail("[{}] special token {} has no array `ids`", spec_.place, name.dump());

@@ -10,23 +10,22 @@ namespace octet {
 
 // load_tokenizer (data/tokenizer.h) takes
 //   tokenizer.json           of Hugging Face: byte-level BPE with the patterns of GPT-2, Llama 3 and Qwen2.5
-//   vocab.json + merges.txt  the older pair; tokenizer_config.json beside them names the class and the added
-//   tokens a tiktoken rank file     lines of a base64 token and its rank (Llama 3's tokenizer.model,
-//   qwen.tiktoken) a folder                 that holds one of these, looked for in this order
-// A tokenizer_config.json in the same folder gives bos and eos. A component that octet does not know is an
-// Error that names it.
+//   vocab.json + merges.txt  the older pair; a tokenizer_config.json next to them names the class and the added tokens
+//   a tiktoken rank file     lines of a base64 token and its rank (Llama 3's tokenizer.model, qwen.tiktoken)
+//   a folder                 that holds one of these, searched in this order
+// A tokenizer_config.json in the same folder gives bos and eos. A component that octet does not know is an Error that
+// names it.
 
 ByteLevelSpec read_tokenizer_json(const std::string& path);
 ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& place);  // the file's own text
 ByteLevelSpec read_vocab_and_merges(const std::string& vocab_path, const std::string& merges_path);
 
-// A rank file does not say how text is cut. Without `family` it is the one whose known number of ranks the
-// file has.
+// A rank file does not say how text is split. Without `family`, the number of ranks decides the family.
 enum class TokenizerFamily { Gpt2, Llama3, Qwen2 };
 ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFamily> family = std::nullopt);
 
-// Pattern, normalisation, special tokens, bos and eos of a family; the special tokens get the ids from
-// `first_id` on unless `spec` has a token of that text.
+// Pattern, normalisation, special tokens, bos and eos of a family. The special tokens get ids from `first_id` on,
+// unless `spec` already has a token with that text.
 void apply_family(ByteLevelSpec& spec, TokenizerFamily family, int32_t first_id);
 
 }  // namespace octet

@@ -74,7 +74,7 @@ class Matcher {
     return i;
   }
 
-  // \s+(?!\S)|\s+ : all but the last space, which belongs to the next word, unless that is all there is.
+  // \s+(?!\S)|\s+ : all but the last space, which belongs to the next word, unless there is only one.
   size_t spaces(size_t begin) const {
     size_t last = begin, end = begin;
     while (end < size_) {
@@ -129,7 +129,7 @@ class Matcher {
     return i;
   }
 
-  // \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of the run where it has one.
+  // \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of the run, if it has one.
   size_t spaces_or_lines(size_t begin) const {
     size_t last = begin, end = begin, line_end = begin;
     while (end < size_) {
@@ -174,7 +174,7 @@ size_t word_end(SplitPattern pattern, std::string_view text, size_t begin) {
 
 size_t safe_cut(SplitPattern pattern, std::string_view text, size_t from) {
   if (pattern == SplitPattern::None) return text.size();
-  // No alternative of the patterns has white space behind a letter or number, and none looks behind.
+  // No alternative of the patterns has white space after a letter or number, and none has a lookbehind.
   for (size_t i = from > 0 ? from : 1; i < text.size(); ++i) {
     if ((text[i] == ' ' || text[i] == '\n') && (class_before(text, i) & (kLetter | kNumber))) return i;
   }

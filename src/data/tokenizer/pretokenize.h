@@ -6,13 +6,13 @@
 
 namespace octet {
 
-// How text is cut into words before BPE: the patterns that the model families define as regular expressions,
-// matched by hand-written code in linear time.
+// How text is split into words before BPE: the model families define patterns as regular expressions; hand-written
+// code matches them in linear time.
 enum class SplitPattern {
   None,    // the whole text is one word
   Gpt2,    // ByteLevel with use_regex
   Llama3,  // also cl100k_base
-  Qwen2,   // as Llama 3, but every digit stands alone
+  Qwen2,   // like Llama 3, but every digit is its own word
 };
 
 // The pattern with exactly this text, or nothing.
@@ -22,8 +22,8 @@ std::optional<SplitPattern> find_split_pattern(std::string_view regex);
 // not well-formed UTF-8 count as characters that are neither letter, number nor space.
 size_t word_end(SplitPattern pattern, std::string_view text, size_t begin);
 
-// The first position >= `from` where the text can be cut so that both parts, taken alone, give the same words
-// and the same NFC as the whole; text.size() where there is none.
+// The first position >= `from` where the text can be cut so that the two parts give the same words and the same NFC
+// as the whole; text.size() if there is none.
 size_t safe_cut(SplitPattern pattern, std::string_view text, size_t from);
 
 }  // namespace octet

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Appends the repaired text and returns how many bytes it covers: less than all of them only where `more` may
-// come and the text ends inside a character.
+// Appends the repaired text and returns how many bytes it covers. That is less than all bytes only if `more` may come
+// and the text ends inside a character.
 size_t repair(std::string_view text, bool more, std::string& out) {
   size_t i = 0;
   while (i < text.size()) {

@@ -15,7 +15,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids of the text; nothing is added, but a special token that the text spells out becomes its id. Any bytes are
+  // Ids of the text; nothing is added. A special token that is written out in the text becomes its id. Any bytes are
   // accepted.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // The exact inverse for valid ids; an id outside the vocabulary is an Error.
@@ -31,7 +31,7 @@ class Tokenizer {
   virtual std::optional<int32_t> bos() const { return std::nullopt; }
   virtual std::optional<int32_t> eos() const { return std::nullopt; }
 
-  // Equal for tokenizers that give the same ids, whatever file they were read from; kept with tokens on disk.
+  // Equal for tokenizers that give the same ids, whatever file they come from; stored with tokens on disk.
   virtual uint64_t fingerprint() const = 0;
 };
 
@@ -41,8 +41,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 // Reads a tokenizer file or a folder that holds one; what is read is listed in data/hf_tokenizer.h.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir);
 
-// The files of a tokenizer, with what other programs want beside them (a chat template, for example). In one folder
-// and under these names load_tokenizer reads the same tokenizer from them. None for a built-in one.
+// The files of a tokenizer, plus files that other programs need with them (a chat template, for example). Copied to
+// one folder under these names, they load as the same tokenizer. None for a built-in tokenizer.
 struct TokenizerFile {
   std::string name, path;
 };

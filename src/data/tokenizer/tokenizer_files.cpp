@@ -104,7 +104,7 @@ bool is_flat_vocab(const std::string& path) {
   return fs::path(path).filename().string().ends_with("vocab.json");
 }
 
-// The file of the pair's other half: same folder, same name before the last word.
+// The other file of the pair: same folder, same name before the last word.
 std::string sibling(const std::string& path, std::string_view from, std::string_view to) {
   return path.substr(0, path.size() - from.size()).append(to);
 }
@@ -236,7 +236,7 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
           "and vocab.json with merges.txt (not SentencePiece models)",
           path, number);
     if (rank >= spec.tokens.size()) spec.tokens.resize(std::max<size_t>(rank + 1, spec.tokens.size() * 2));
-    if (!spec.tokens[rank].empty()) fail("[{}] line {}: rank {} stands there twice", path, number, rank);
+    if (!spec.tokens[rank].empty()) fail("[{}] line {}: rank {} appears twice", path, number, rank);
     spec.tokens[rank] = std::move(*bytes);
     ++ranks;
   });
@@ -250,7 +250,7 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
     const auto [other, fresh] = ids.emplace(spec.tokens[id], static_cast<int32_t>(id));
     if (!fresh) fail("[{}] ranks {} and {} have the same token", path, other->second, id);
   }
-  // Any two tokens that give a third may merge, at the rank of the third.
+  // Any two tokens that together form a third may merge, with the rank of the third.
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
     const std::string_view token = spec.tokens[id];
     for (size_t cut = 1; cut < token.size(); ++cut) {
@@ -270,8 +270,8 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
   }
   if (!family)
     fail(
-        "[{}] has {} ranks; known are 50256 (GPT-2), 128000 (Llama 3) and 151643 (Qwen2.5), and the file "
-        "does not say how text is cut",
+        "[{}] has {} ranks, expected 50256 (GPT-2), 128000 (Llama 3) or 151643 (Qwen2.5); the file itself "
+        "does not say how to split text",
         path, ranks);
   apply_family(spec, *family, static_cast<int32_t>(spec.tokens.size()));
   return spec;
@@ -289,11 +289,12 @@ std::vector<TokenizerFile> tokenizer_files(const std::string& name) {
   if (form.kind == Form::Kind::Pair) files = {{kVocabName, form.path}, {kMergesName, form.merges}};
   if (form.kind == Form::Kind::Ranks) files = {{kRanksName, form.path}};
   const fs::path main = form.path;
-  // Such a file is read without the tokenizer_config.json beside it, which would count once it is called tokenizer.json.
+  // A JSON file with another name is read without tokenizer_config.json. Under the name tokenizer.json, the config
+  // would count.
   if (form.kind == Form::Kind::Json && main.filename() != kJsonName) return files;
   std::vector<const char*> others = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                      "chat_template.jinja"};
-  // Of a folder, the forms that it was not read from too: other programs prefer other ones.
+  // For a folder, also the forms that were not read: other programs may prefer them.
   if (fs::is_directory(name)) others.insert(others.end(), {kVocabName, kMergesName, kRanksName});
   for (const char* other : others) {
     const fs::path path = main.parent_path() / other;

@@ -154,11 +154,11 @@ void VocabReader::add_added(int32_t id, const json& entry) {
     fail("[{}] added token '{}' has id {}, but {} in the vocabulary", place, token.content, id, *known);
   const auto index = static_cast<size_t>(id);
   if (!known && index < spec_->tokens.size() && !spec_->tokens[index].empty())
-    fail("[{}] added token '{}' has id {}, which the vocabulary has for another token", place, token.content,
+    fail("[{}] added token '{}' has id {}, which is another token in the vocabulary", place, token.content,
          id);
   if (const auto [other, fresh] = added_by_content_.emplace(token.content, id); !fresh)
-    fail("[{}] added token '{}' stands there twice, with the ids {} and {}", place, token.content,
-         other->second, id);
+    fail("[{}] added token '{}' appears twice, with the ids {} and {}", place, token.content, other->second,
+         id);
   if (const auto [other, fresh] = added_by_id_.emplace(id, token.content); !fresh)
     fail("[{}] added tokens '{}' and '{}' have the same id {}", place, other->second, token.content, id);
   spec_->added.push_back(std::move(token));

@@ -15,13 +15,13 @@ namespace octet {
 
 std::string read_text_file(const std::string& path);
 
-nlohmann::json read_json_file(const std::string& path);  // a key that stands twice is an error
+nlohmann::json read_json_file(const std::string& path);  // a duplicate key is an error
 
-// The bytes that a string of GPT-2's byte alphabet stands for ("Ġthe" is " the"); nothing where it has a
-// character outside of it.
+// The bytes that a string in GPT-2's byte alphabet stands for ("Ġthe" is " the"). Nothing if it has a character
+// outside that alphabet.
 std::optional<std::string> bytes_of_alphabet(std::string_view token);
 
-// A vocabulary under construction: token strings as they stand in the file, each with an id of its own.
+// A vocabulary under construction: token strings as in the file, each with its own id.
 class VocabReader {
  public:
   explicit VocabReader(ByteLevelSpec& spec) : spec_(&spec) {}
@@ -44,14 +44,14 @@ class VocabReader {
   std::unordered_map<int32_t, std::string> added_by_id_;
 };
 
-// Ids are bounded, so that a broken one does not become a table of gigabytes.
+// Ids are bounded, so that a broken id does not create a table of gigabytes.
 int32_t checked_token_id(const nlohmann::json& value, const std::string& place, std::string_view what);
 
-// Reads bos and eos, and into `vocab` where given the added tokens, of the tokenizer_config.json in `folder`,
-// if there is one. Returns its tokenizer_class.
+// Reads bos and eos from the tokenizer_config.json in `folder`, if there is one, and the added tokens into `vocab`,
+// if given. Returns its tokenizer_class.
 std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, const std::string& folder);
 
-// eos where no config names it: the special token that ends a document in the known families.
+// eos if no config names it: the special token that ends a document in the known families.
 void guess_eos(ByteLevelSpec& spec);
 
 }  // namespace octet

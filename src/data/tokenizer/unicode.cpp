@@ -56,7 +56,7 @@ void decompose(std::vector<Symbol>& out, uint32_t point) {
     if (index % kTrails != 0) push(out, kTrail + index % kTrails);
     return;
   }
-  // Only the first part of a decomposition decomposes further, so the seconds come out in reverse.
+  // Only the first part of a decomposition decomposes further, so the second parts come out in reverse.
   uint32_t seconds[8];
   size_t count = 0;
   for (;;) {
@@ -118,7 +118,7 @@ void compose_in_place(std::vector<Symbol>& symbols) {
   symbols.resize(out);
 }
 
-// Offset just after the leading part that is in NFC already and does not touch what follows it.
+// Offset just after the leading part that is already in NFC and does not interact with what follows.
 size_t nfc_prefix(std::string_view text) {
   const uint8_t* classes = char_classes();
   size_t previous = 0;  // start of the last character: an active one that follows may compose with it
@@ -229,7 +229,7 @@ std::string to_nfc(std::string_view text) {
     out.append(text.substr(0, plain));
     text.remove_prefix(plain);
     if (text.empty()) break;
-    // One character, then all active ones behind it: no other character can join them.
+    // One character, then all active ones after it: no other character can combine with them.
     symbols.clear();
     size_t used = 0;
     do {

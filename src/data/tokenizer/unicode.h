@@ -53,7 +53,7 @@ IllFormed ill_formed_prefix(std::string_view text);
 // The class of the character that ends at text[end - 1]; 0 for a byte outside a well-formed sequence.
 uint8_t class_before(std::string_view text, size_t end);
 
-// Whether NFC leaves the text as it is, decided without normalising: false may be a false alarm.
+// Whether NFC leaves the text unchanged, decided without normalising. The answer false can be wrong.
 bool surely_nfc(std::string_view text);
 
 // Normalization form C by the tables of Unicode 9.0 (see scripts/make_unicode_tables.py). Ill-formed bytes
