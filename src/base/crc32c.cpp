@@ -39,8 +39,8 @@ inline uint32_t load32(const unsigned char* p) {
   return uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
 }
 
-// Both kinds of CPU have an instruction for this very checksum, if they are not among the oldest. As assembly it needs
-// no option of the compiler, and so may stand beside the code for CPUs that lack it.
+// Both kinds of CPU have an instruction for this checksum, except the oldest. Written as assembly it needs no
+// compiler option, so it can be in the same file as the code for CPUs without it.
 #if defined(__x86_64__)
 #define OCTET_CRC_INSTRUCTION
 inline uint32_t add_word(uint32_t crc, uint64_t word) {

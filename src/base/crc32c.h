@@ -10,15 +10,15 @@ namespace octet {
 // LevelDB and TFRecord. `crc` is the checksum of the bytes before these (0 for none), so that
 // crc32c(b, crc32c(a)) == crc32c(a + b).
 uint32_t crc32c(const void* data, size_t size, uint32_t crc = 0);
-// The same as it is computed on a CPU without an instruction for it.
+// The same, as computed on a CPU without an instruction for it.
 uint32_t crc32c_by_tables(const void* data, size_t size, uint32_t crc = 0);
 
 inline uint32_t crc32c(std::string_view bytes, uint32_t crc = 0) {
   return crc32c(bytes.data(), bytes.size(), crc);
 }
 
-// The form that is stored beside the data in TFRecord and LevelDB files: the checksum of bytes that hold
-// their own checksum is otherwise a constant, and so proves nothing.
+// The form that TFRecord and LevelDB files store next to the data. Without it, the checksum of bytes that include
+// their own checksum is a constant and proves nothing.
 constexpr uint32_t crc32c_mask(uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }

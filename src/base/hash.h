@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// FNV-1a over a sequence of values, 64 bits: tells things apart that differ by accident, not by intent. Strings
+// FNV-1a over a sequence of values, 64 bits. It detects accidental differences, not deliberate collisions. Strings
 // count with their length, so that "ab", "c" and "a", "bc" differ.
 class Hash64 {
  public:

@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// The number that a file consists of; nothing where the file is not there or says "max".
+// The number that a file consists of; nothing if the file does not exist or says "max".
 std::optional<int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   int64_t value = 0;
   return file >> value && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-// The sum of the numbers behind these names, in a file of lines "name number [unit]".
+// The sum of the numbers after these names, in a file of lines "name number [unit]".
 std::optional<int64_t> sum_in(const fs::path& path, std::span<const std::string_view> names) {
   std::ifstream file(path);
   std::optional<int64_t> sum;
@@ -63,14 +63,14 @@ int64_t left_in_folder(const fs::path& folder, const CgroupFiles& files) {
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, usage - cache));
 }
 
-// What is left in the cgroup `path` and in each one above it. In a container the path may be that of the host, which is
-// not there; the folder of the mount is then the container's own.
+// What is left in the cgroup `path` and in all its parents. In a container the path may be the host's and not exist;
+// then the folder of the mount is the container's own.
 int64_t left_in_cgroups(const fs::path& root, const std::string& path, const CgroupFiles& files) {
   const fs::path mount = root / files.mount;
   int64_t left = left_in_folder(mount, files);
   fs::path folder = mount;
   for (const fs::path& part : fs::path(path).relative_path()) {
-    if (part == "..") break;  // outside of what this process sees
+    if (part == "..") break;  // outside what this process can see
     folder /= part;
     left = std::min(left, left_in_folder(folder, files));
   }

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// The parser's callbacks are not told where they are; the iterator it reads through is.
+// The parser's callbacks do not know the position in the text; the iterator it reads through does.
 struct PlacedIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -68,7 +68,7 @@ class Builder {
     auto& object = open_.back()->get_ref<json::object_t&>();
     const auto [slot, inserted] = object.try_emplace(std::move(name));
     if (!inserted && options_.refuse_duplicate_keys) {
-      fail_at(here(), fmt::format("key \"{}\" is there twice", slot->first));
+      fail_at(here(), fmt::format("key \"{}\" appears twice", slot->first));
     }
     slot_ = &slot->second;
     return true;
@@ -138,7 +138,7 @@ class Builder {
   int64_t values_ = 0;
   json root_;
   std::vector<json*>
-      open_;  // containers from the root to where the parser is; stable, as only the last one grows
+      open_;  // containers from the root to the parser's position; stable, because only the last one grows
   json* slot_ = nullptr;  // where the value of the last key goes
 };
 
@@ -155,7 +155,7 @@ std::string plain_json_error(std::string_view what) {
     if (const size_t after = what.find(": "); after != what.npos) what.remove_prefix(after + 2);
   }
   std::string text(what.substr(0, 200));
-  for (char& c : text) c = c < 0x20 || c > 0x7e ? '?' : c;  // as signed or unsigned char
+  for (char& c : text) c = c < 0x20 || c > 0x7e ? '?' : c;  // for signed and unsigned char
   return text;
 }
 

@@ -11,7 +11,7 @@ struct JsonOptions {
   // Arrays and objects inside one another. Copying, printing and destroying a value recurse once per level,
   // so the limit also keeps those within the stack.
   int max_depth = 64;
-  // Values in all; each takes many times the two bytes that it may be in the text.
+  // Values in total: a value of two bytes in the text takes many times that in memory.
   int64_t max_values = INT64_MAX;
   bool refuse_duplicate_keys = false;  // otherwise the last one wins, as in most readers
   // Where the text stands in its file, for the places in errors.
@@ -23,8 +23,8 @@ struct JsonOptions {
 // in errors, which read "[place] line 3, column 7: ...".
 nlohmann::json parse_json(std::string_view text, std::string_view place, const JsonOptions& options = {});
 
-// What the parser library says went wrong, without its tags and place, cut to 200 bytes and in printable
-// ASCII: it quotes the bytes it could not read.
+// The parser library's error without its tags and place, cut to 200 bytes and in printable ASCII, because it quotes
+// the bytes it could not read.
 std::string plain_json_error(std::string_view what);
 
 }  // namespace octet

@@ -78,7 +78,7 @@ bool in_range(const Key& key, double value) {
   return key.max_open ? value < key.max : value <= key.max;
 }
 
-// The value of one scalar, or nothing where it is not of the key's kind or outside its range.
+// The value of one scalar, or nothing if it has the wrong type or is out of range.
 std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
   switch (key.type) {
     case KeyType::Bool:
@@ -130,7 +130,7 @@ std::string shown_value(const KeySetting& setting) {
 
 struct Found {
   size_t index;
-  const KeyAlias* alias;  // nullptr where the key's own name was used
+  const KeyAlias* alias;  // nullptr if the key's own name was used
 };
 
 std::optional<Found> find_key(std::span<const Key> keys, std::string_view name) {
@@ -196,7 +196,7 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
     if (setting.is_null) continue;
     if (auto value = parse_setting(key, found->alias, setting)) {
       const auto same = std::ranges::find(assignments, found->index, &KeyAssignment::index);
-      if (same != assignments.end()) {  // only a key that repeats gets here twice
+      if (same != assignments.end()) {  // only a repeatable key gets here twice
         std::ranges::copy(std::get<std::vector<std::string>>(*value),
                           std::back_inserter(std::get<std::vector<std::string>>(same->value)));
         continue;
@@ -228,7 +228,7 @@ bool is_short_flag(std::span<const Key> keys, std::string_view word) {
          std::ranges::any_of(keys, [&](const Key& key) { return key.short_name == word[1]; });
 }
 
-// Whether a word behind a flag is the next flag rather than a value: --max_steps, -h. "-1" and "--- a title" are values.
+// Whether a word after a flag is the next flag, not a value: --max_steps, -h. "-1" and "--- a title" are values.
 bool is_written_as_flag(std::span<const Key> keys, std::string_view word) {
   if (word == "-h" || word == "--" || is_short_flag(keys, word)) return true;
   if (!word.starts_with("--")) return false;
@@ -295,7 +295,7 @@ class ArgumentReader {
     } else {
       errors_.push_back(
           fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys_[found->index])));
-      setting.is_null = true;  // given all the same: a required key is not missing, too
+      setting.is_null = true;  // counts as given: a required key is not also reported as missing
     }
     result_.settings.push_back(std::move(setting));
   }
@@ -320,8 +320,7 @@ class ArgumentReader {
     const bool value_is_bool = key.type == KeyType::Bool || found.alias;
     if (value_is_bool ? parse_bool(word).has_value() : parse_scalar(key, word).has_value()) return true;
     if (word.starts_with("-") || positionals_ == PositionalKind::Any) return false;
-    // --dry_run run.yaml is a flag and a file. A word that is neither is a value with a mistake in it, and is told as
-    // one.
+    // --dry_run run.yaml is a flag and a file. A word that is neither is reported as a wrong value.
     return positionals_ == PositionalKind::None || !may_be_config_file(word);
   }
 
@@ -345,7 +344,7 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : names) {
     const size_t distance = edit_distance(word, name);
-    // A distance of the whole word says nothing: "xy" is not near "lr".
+    // A distance as long as the word says nothing: "xy" is not near "lr".
     if (distance < best_distance && distance < std::max(word.size(), name.size())) {
       best_distance = distance;
       best = name;

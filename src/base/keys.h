@@ -22,8 +22,8 @@ enum class KeyType { Bool, Int, Double, String, Choice, StringList };
 // Bool, Int, Double, String or Choice, StringList.
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
-// Another accepted spelling. With `values`, what is given is a bool that stands for a value of the key:
-// use_fp8: true means mixed_precision: fp8.
+// Another accepted spelling. With `values`, the given value is a bool that stands for a value of the key: use_fp8:
+// true means mixed_precision: fp8.
 struct KeyAlias {
   std::string name;
   std::vector<std::pair<bool, std::string>> values;
@@ -35,7 +35,7 @@ struct Key {
   std::string help;
   KeyType type = KeyType::String;
   KeyValue default_value;
-  std::string default_note;  // shown in place of the default where that is decided later
+  std::string default_note;  // shown instead of the default if the default is decided later
   std::string value_name;    // stands for the value in help: FILE, DIR; empty: by the type
   char short_name = 0;       // 'o': -o is the same flag
   std::vector<KeyAlias> aliases;
@@ -45,9 +45,9 @@ struct Key {
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  // min itself is not allowed
   bool max_open = false;
-  bool transient = false;  // about this call, not about the run: not written to config.yaml
+  bool transient = false;  // concerns this call, not the run: not written to config.yaml
   bool required = false;   // checked by the reader of a command line
-  bool repeats = false;    // StringList: each flag gives one item, whole; commas do not split it
+  bool repeats = false;    // StringList: each flag gives one whole item; commas do not split it
 
   // How a table is written down: add(...).at_least(1).alias("batch_size").
   Key& at_least(double value);
@@ -70,7 +70,7 @@ struct KeySetting {
   std::string name;                 // as written, without the dashes of a flag
   std::vector<std::string> values;  // one, unless is_list
   bool is_list = false;
-  bool is_null = false;  // YAML null, or a flag without its value: leaves the default
+  bool is_null = false;  // YAML null, or a flag without its value: keeps the default
   std::string place;     // "run.yaml:3"; empty on the command line
 
   bool is_flag() const { return place.empty(); }
@@ -84,8 +84,8 @@ struct KeyAssignment {
   std::string origin;  // KeySetting::describe()
 };
 
-// Looks up the settings of one source (a file, or the command line). What is wrong - unknown keys, values of
-// the wrong kind, a key given twice or beside its alias - is added to `errors`, one message each.
+// Looks up the settings of one source (a file, or the command line). Unknown keys, values of the wrong kind, and keys
+// given twice or together with an alias are added to `errors`, one message each.
 std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span<const KeySetting> settings,
                                             std::vector<std::string>& errors);
 
@@ -101,7 +101,7 @@ std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<
 std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
                                        std::vector<std::string>& errors);
 
-// What the words beside the flags are. It decides what a word behind a bool flag is (--dry_run WORD):
+// What the words between the flags are. It decides what a word after a bool flag is (--dry_run WORD):
 //   None        always the value of the flag
 //   ConfigFile  the value, unless the word is named like a configuration or is a file that exists
 //   Any         the value only if it reads as a bool
@@ -109,18 +109,18 @@ enum class PositionalKind { None, ConfigFile, Any };
 
 // --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores.
 // A value may start with a dash (-1, "- item") unless it is written like a flag; --key=value takes any. Other words
-// are positionals, and so is everything behind "--".
+// are positionals, and so is everything after "--".
 struct KeyArguments {
   std::vector<std::string> positionals;
   std::vector<KeySetting> settings;
   bool help = false;         // -h or --help
-  bool has_unknown = false;  // a flag that is no key; resolve_settings reports it
+  bool has_unknown = false;  // a flag that is not a key; resolve_settings reports it
 };
 KeyArguments parse_key_arguments(std::span<const Key> keys, std::span<const std::string> arguments,
                                  std::vector<std::string>& errors,
                                  PositionalKind positionals = PositionalKind::ConfigFile);
 
-// The name nearest to `word` by edit distance, or "" where none is near.
+// The name nearest to `word` by edit distance, or "" if none is near.
 std::string nearest_name(std::string_view word, std::span<const std::string> names);
 
 std::string allowed_text(const Key& key);       // "a number above 0, at most 1", "one of fp8, bf16, fp32"

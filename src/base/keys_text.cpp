@@ -33,7 +33,7 @@ std::string range_text(const Key& key) {
   return text;
 }
 
-// For help and docs: "1 or more", "0 to 16". An upper limit that only guards against slips is left out.
+// For help and docs: "1 or more", "0 to 16". An upper limit that only guards against typing errors is not shown.
 std::string limits_text(const Key& key) {
   constexpr double kGuard = 1e6;
   const bool has_min = std::isfinite(key.min), has_max = std::isfinite(key.max) && std::abs(key.max) < kGuard;
@@ -95,7 +95,7 @@ std::string_view type_name(const Key& key) {
   return "";
 }
 
-// Whether YAML reads the bare word as the text it is, and people do too.
+// Whether YAML, and people, read the bare word as this text.
 bool is_plain(std::string_view text) {
   const auto is_safe = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -216,7 +216,7 @@ namespace {
 // "[1 or more; default: 64; also --max_tokens]"
 std::string limits_of(const Key& key) {
   std::vector<std::string> parts;
-  // What a bool or a plain text may be needs no words, and that a flag is off unless given neither.
+  // The allowed values of a bool or a text need no words, nor does the default of a flag.
   if (key.type == KeyType::Choice) parts.push_back(fmt::format("{}", fmt::join(key.choices, " | ")));
   for (const auto& [given, meaning] : key.bool_choices)
     parts.push_back(fmt::format("{} = {}", given, meaning));

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxFileSize = size_t{1} << 20;
 constexpr int kMaxDepth = 16;
 
-// Takes the settings out of the parser's events as they come, so that a hostile file is refused before it is built.
+// Reads the settings from the parser's events, so that a hostile file is refused before it is built in memory.
 class SettingsHandler : public YAML::EventHandler {
  public:
   SettingsHandler(std::string file_name, const std::string& text, std::vector<std::string>& errors)
@@ -44,7 +44,7 @@ class SettingsHandler : public YAML::EventHandler {
       setting_.is_null = true;
       if (!is_written_null(mark)) {
         errors_.push_back(
-            fmt::format("{} has no value; write null to leave the default", setting_.describe()));
+            fmt::format("{} has no value; write null to keep the default", setting_.describe()));
         refused_ = true;
       }
       finish_setting();
@@ -88,7 +88,7 @@ class SettingsHandler : public YAML::EventHandler {
  private:
   std::string place(const YAML::Mark& mark) const { return fmt::format("{}:{}", file_name_, mark.line + 1); }
 
-  // The parser also reports null for "key:" and for a last line that is just "key", where a value was forgotten.
+  // The parser also reports null for "key:" and for a last line "key", where the value was forgotten.
   bool is_written_null(const YAML::Mark& mark) const {
     const auto line = static_cast<size_t>(mark.line), column = static_cast<size_t>(mark.column);
     if (line >= lines_.size() || column >= lines_[line].size()) return false;
@@ -129,7 +129,7 @@ class SettingsHandler : public YAML::EventHandler {
   std::vector<KeySetting> settings_;
   KeySetting setting_;  // the one being read, once has_key_
   bool has_key_ = false;
-  bool refused_ = false;  // setting_ is in errors_ already
+  bool refused_ = false;  // setting_ is already in errors_
   int depth_ = 0;
   int documents_ = 0;
 };

@@ -11,8 +11,8 @@ namespace octet {
 
 enum class LogLevel { Info, Warning, Error };
 
-// Messages go to stderr, one line each ("warning: ..."), unless a sink replaces it: the progress bar does, so
-// that a message does not land inside the moving line, and tests do, to look at what was said.
+// Messages go to stderr, one line each ("warning: ..."), unless a sink replaces it. The progress bar sets a sink, so
+// that a message does not land inside the moving line. Tests set one to check messages.
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 LogSink set_log_sink(LogSink sink);  // returns the previous one; nullptr restores stderr
 void log_line(LogLevel level, std::string_view message);

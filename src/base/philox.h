@@ -65,8 +65,8 @@ class Philox {
     return keys;
   }
 
-  // Four independent 32-bit words for each index. Fewer rounds give other words; the paper finds seven enough for all of
-  // its test batteries, which serves where the time of a kernel counts.
+  // Four independent 32-bit words for each index. Fewer rounds give other words. In the paper seven rounds pass all
+  // test batteries; use them where kernel time matters.
   template <int rounds>
   static constexpr std::array<uint32_t, 4> words(const Keys<rounds>& keys, uint64_t stream, uint64_t index) {
     static_assert(rounds >= 7);
@@ -94,7 +94,7 @@ class Philox {
     return static_cast<float>(words(index)[0] >> 8) * 0x1p-24f;
   }
 
-  // Uniform in {0, ..., bound - 1}; the bias of at most bound / 2^64 is of no account here.
+  // Uniform in {0, ..., bound - 1}; the bias of at most bound / 2^64 does not matter here.
   constexpr uint64_t below(uint64_t index, uint64_t bound) const {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(bits(index)) * bound) >> 64);
   }
@@ -111,7 +111,7 @@ class Philox {
   static constexpr uint32_t high(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
   static constexpr uint64_t product(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)
-    uint64_t both;  // from a 64-bit product the compiler makes two instructions
+    uint64_t both;  // the compiler would make two instructions from a 64-bit product
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(both) : "r"(a), "r"(b));
     return both;
 #else

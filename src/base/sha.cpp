@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-// OpenSSL keeps its errors in a queue of the thread; the oldest one names the cause.
+// OpenSSL keeps a queue of errors per thread; the oldest one names the cause.
 std::string openssl_error() {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
@@ -37,12 +37,12 @@ ShaHash::ShaHash(const char* name, const evp_md_st* algorithm) : name_(name), co
 }
 
 void ShaHash::update(std::span<const std::byte> bytes) {
-  require(context_ != nullptr, "[{}] the hash is fed after its end", name_);
+  require(context_ != nullptr, "[{}] data was added after the hash was finished", name_);
   check(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()), name_, "continued");
 }
 
 std::string ShaHash::hex() {
-  require(context_ != nullptr, "[{}] the hash is ended twice", name_);
+  require(context_ != nullptr, "[{}] the hash was finished twice", name_);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   check(EVP_DigestFinal_ex(context_.get(), digest.data(), &size), name_, "finished");

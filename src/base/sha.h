@@ -11,8 +11,8 @@ struct evp_md_st;      // and its EVP_MD
 
 namespace octet {
 
-// A hash by OpenSSL, fed piece by piece. hex() ends the message; the hash cannot be fed further. Throws Error where
-// OpenSSL refuses, for example SHA-1 under a policy that forbids it.
+// A hash by OpenSSL, updated piece by piece. hex() finishes it; then it cannot be updated. Throws Error when OpenSSL
+// refuses, for example SHA-1 under a policy that forbids it.
 class ShaHash {
  public:
   void update(std::span<const std::byte> bytes);

@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 // Launchers may deliver one request twice in a row: timeout(1) signals its child and then the whole process
-// group. What follows this closely is the same request.
+// group. A signal this soon after another is the same request.
 constexpr int64_t kSameRequestNs = 50'000'000;
 
 std::atomic<int> stop_number = 0;
@@ -33,7 +33,7 @@ int64_t now_ns() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// The time is stored first: whoever sees the number set sees the time as well.
+// The time is stored first, so that whoever sees the number also sees the time.
 void on_stop_signal(int number) {
   const int saved_errno = errno;
   const int64_t now = now_ns();
@@ -43,7 +43,7 @@ void on_stop_signal(int number) {
     constexpr char kStopping[] = "\nstopping after this step; a second signal ends the program at once\n";
     if (write(STDERR_FILENO, kStopping, sizeof kStopping - 1) < 0) errno = saved_errno;
   } else if (now - first > kSameRequestNs) {
-    // Leaves the progress bar's line; nothing can be done about a failure here.
+    // Ends the progress bar's line; nothing can be done about a failure here.
     if (write(STDERR_FILENO, "\n", 1) < 0) errno = saved_errno;
     _exit(128 + number);
   }
@@ -53,14 +53,14 @@ void on_stop_signal(int number) {
 }  // namespace
 
 StopSignal::StopSignal() {
-  require(!installed.exchange(true), "[signals] there is a StopSignal already, expected one at a time");
+  require(!installed.exchange(true), "[signals] there is already a StopSignal, expected one at a time");
   stop_number = 0;
   stop_time_ns = 0;
   struct sigaction action {};
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;  // reads and writes in flight go on
-  // Also where they were ignored, as in a shell script's background job: a scheduler's SIGINT must be heard there.
+  action.sa_flags = SA_RESTART;  // pending reads and writes continue
+  // Also if they were ignored, as in a shell script's background job: a scheduler's SIGINT must work there.
   for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous[i]);
 }
 

@@ -3,8 +3,8 @@
 namespace octet {
 
 // While it lives, SIGINT, SIGTERM and SIGUSR1 (a scheduler's early warning) ask the run to stop at the next step's end
-// instead of ending the program. A second signal ends it at once with status 128 + its number. Handlers that were there
-// before are put back at destruction. One at a time.
+// instead of ending the program. A second signal ends it at once with status 128 + its number. The destructor
+// restores the previous handlers. Only one object at a time.
 class StopSignal {
  public:
   StopSignal();

@@ -23,7 +23,7 @@ std::string_view without_plus(std::string_view text) {
   return plus ? text.substr(1) : text;
 }
 
-// Bytes of the UTF-8 sequence that starts the text, or 0 where there is none.
+// Bytes of the UTF-8 sequence that starts the text, or 0 if there is none.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -114,7 +114,7 @@ std::string printable(std::string_view text) {
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // Names are short; a longer word is far from all of them, and its table need not be filled.
+  // Names are short. A longer word is far from all of them, so its table need not be filled.
   constexpr size_t kLongest = 128;
   if (a.size() > kLongest || b.size() > kLongest) return std::max(a.size(), b.size());
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));

@@ -107,7 +107,7 @@ class GzipStream final : public CompressedStream {
                 file_size());
         return 0;
       }
-      if (!inside_) {  // a further member; zeros between them are padding, as gzip itself takes them
+      if (!inside_) {  // another member; zeros between members are padding, as for gzip itself
         if (*next_ == 0 && members_ > 0) {
           ++next_, --left_;
           continue;
@@ -147,14 +147,14 @@ class ZstdStream final : public CompressedStream {
   explicit ZstdStream(std::unique_ptr<ByteStream> file)
       : CompressedStream(std::move(file)), context_(ZSTD_createDCtx()) {
     require(context_ != nullptr, "[{}] no memory to decompress zstd", path());
-    // --long makes windows of 128 MiB, --long=30 of 1 GiB; a damaged header must not take more.
+    // --long gives windows of 128 MiB, --long=30 of 1 GiB. A damaged header must not cause more.
     ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMaxWindowLog);
   }
 
   size_t read(std::span<char> into) override {
     ZSTD_outBuffer out{into.data(), into.size(), 0};
     while (out.pos == 0) {
-      // What does not fit into `out` stays inside the decoder: it is asked again, without new bytes too.
+      // What does not fit into `out` stays inside the decoder. So it is called again, even without new bytes.
       const bool has_input = refill();
       if (!has_input && !inside_) return 0;
       ZSTD_inBuffer in{next_, left_, 0};
@@ -193,13 +193,13 @@ constexpr std::array kOthers = {Magic{"BZh", "bzip2"},
                                       "xz"},
                                 Magic{"PK\x03\x04", "zip"}};
 
-// Of zstd: sixteen magic numbers, which may also stand before the first frame of data.
+// zstd's skippable frames have sixteen magic numbers and may come before the first frame of data.
 bool is_skippable_frame(std::string_view head) {
   return head.size() >= 4 && (static_cast<unsigned char>(head[0]) & 0xf0) == 0x50 &&
          head.substr(1, 3) == "\x2a\x4d\x18";
 }
 
-// A file that was cut off in its first bytes must not pass for an empty or a plain one.
+// A file that is truncated in its first bytes must not be taken for an empty or uncompressed one.
 void check_not_named_as_compressed(const std::string& path, int64_t bytes) {
   const auto named = [&](std::string_view ending) {
     return path.size() > ending.size() &&
@@ -207,7 +207,7 @@ void check_not_named_as_compressed(const std::string& path, int64_t bytes) {
                       [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
   };
   const char* kind = named(".gz") ? "gzip" : named(".zst") || named(".zstd") ? "zstd" : nullptr;
-  if (kind) fail("[{}] truncated or not {}: {} bytes without its first ones", path, kind, bytes);
+  if (kind) fail("[{}] truncated or not {}: {} bytes that do not begin like it", path, kind, bytes);
 }
 
 }  // namespace
@@ -221,14 +221,14 @@ std::unique_ptr<ByteStream> open_byte_stream(const std::string& path) {
 #if OCTET_WITH_ZLIB
     return std::make_unique<GzipStream>(std::move(file));
 #else
-    fail("[{}] compressed with gzip, and octet was built without zlib (Debian: zlib1g-dev)", path);
+    fail("[{}] compressed with gzip, but octet was built without zlib (Debian: zlib1g-dev)", path);
 #endif
   }
   if (head.starts_with(kZstd.bytes) || is_skippable_frame(head)) {
 #if OCTET_WITH_ZSTD
     return std::make_unique<ZstdStream>(std::move(file));
 #else
-    fail("[{}] compressed with zstd, and octet was built without it (Debian: libzstd-dev)", path);
+    fail("[{}] compressed with zstd, but octet was built without it (Debian: libzstd-dev)", path);
 #endif
   }
   for (const Magic& other : kOthers) {

@@ -19,15 +19,15 @@ class ByteStream {
   virtual int64_t file_position() const = 0;  // bytes of the file itself read so far, compressed ones as such
 };
 
-// Decompresses gzip (all members) and Zstandard (all frames), known by their first bytes whatever the file is called.
-// Error for one that is called .gz, .zst or .zstd and is neither, for damaged or truncated data, for other compressions
-// (bzip2, xz, zip), and where octet was built without the library.
+// Decompresses gzip (all members) and Zstandard (all frames), recognised by their first bytes whatever the file's
+// name. Throws Error for a file named .gz, .zst or .zstd that is neither, for damaged or truncated data, for other
+// compressions (bzip2, xz, zip), and when octet was built without the library.
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path);
 
 // Text in memory as a stream, for tests.
 std::unique_ptr<ByteStream> memory_byte_stream(std::string text, std::string name);
 
-// A stream with a window over it: takes bytes until one that matters.
+// A stream with a window over it, to search for a byte and consume up to it.
 class BufferedBytes {
  public:
   explicit BufferedBytes(std::unique_ptr<ByteStream> stream, size_t window = size_t{1} << 18);
@@ -41,7 +41,7 @@ class BufferedBytes {
   const ByteStream& stream() const { return *stream_; }
 
  private:
-  bool fill();  // more bytes behind the window
+  bool fill();  // more bytes after the window
 
   std::unique_ptr<ByteStream> stream_;
   std::string buffer_;

@@ -4,11 +4,10 @@
 
 namespace octet {
 
-// The value of an environment variable; "" where it is not set. One that is set to nothing counts as not set.
+// The value of an environment variable; "" if it is not set. An empty value counts as not set.
 std::string env_value(const char* name);
 
-// Where programs of this user keep what they can make again: $XDG_CACHE_HOME, else $HOME/.cache; "" where neither is
-// set. Nothing is created.
+// The user's cache folder: $XDG_CACHE_HOME, otherwise $HOME/.cache; "" if neither is set. Nothing is created.
 std::string user_cache_folder();
 
 // octet's own folder in it: prepared datasets and tuned GEMM plans.

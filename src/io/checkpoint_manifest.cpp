@@ -44,14 +44,14 @@ Checkpoint parse_manifest(std::string_view text, const std::string& place) {
   require(manifest.is_object() && manifest.value("format", "") == "octet checkpoint",
           "[{}] is not the manifest of an octet checkpoint", place);
   const auto version = json_field<int64_t>(manifest, "version", place);
-  require(version == kCheckpointVersion, "[{}] is of format version {}, this program reads version {}", place,
+  require(version == kCheckpointVersion, "[{}] has format version {}, this program reads version {}", place,
           version, kCheckpointVersion);
 
   Checkpoint checkpoint;
   checkpoint.step = json_field<int64_t>(manifest, "step", place);
   checkpoint.sequence = json_field<int64_t>(manifest, "sequence", place);
   checkpoint.saved_at = json_field<int64_t>(manifest, "saved_at", place);
-  // Room for the next one: these numbers are counted on from.
+  // These numbers are incremented later, so they must leave room.
   for (const int64_t number : {checkpoint.step, checkpoint.sequence}) {
     require(number >= 0 && number < kMaxNumber, "[{}] has step or sequence {}, expected 0 to {}", place,
             number, kMaxNumber);

@@ -13,7 +13,7 @@ constexpr int kCheckpointVersion = 1;
 // The text of manifest.json, which ends with its own checksum.
 std::string manifest_text(const Checkpoint& checkpoint);
 
-// Error when the text is not exactly what manifest_text() wrote. `place` names it; path is left empty.
+// Throws Error when the text is not exactly what manifest_text() wrote. `place` names it in errors; path stays empty.
 Checkpoint parse_manifest(std::string_view text, const std::string& place);
 
 // Compares the files of `checkpoint` with its manifest; "" or what is wrong.

@@ -15,10 +15,10 @@
 namespace octet {
 namespace {
 
-// Names that begin with a dot are ours while a save or prune is under way, and leftovers afterwards.
+// Names that begin with a dot are in use during a save or prune, and leftovers afterwards.
 constexpr std::string_view kTemporary = ".tmp-";      // being written
 constexpr std::string_view kReplaced = ".replaced-";  // a step_N whose successor is about to take its name
-constexpr std::string_view kTrash = ".trash-";        // on its way out
+constexpr std::string_view kTrash = ".trash-";        // being removed
 
 int64_t seconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -74,7 +74,7 @@ class ChecksumSink : public Sink {
   uint32_t crc_ = 0;
 };
 
-// Everything about the checkpoint in `path`; broken says what is wrong, if anything is.
+// Everything about the checkpoint in `path`; `broken` says what is wrong, if anything.
 CheckpointListing inspect(Env& env, const std::string& path, bool verify) {
   CheckpointListing listing;
   listing.checkpoint.path = path;
@@ -163,14 +163,14 @@ Checkpoint CheckpointStore::save(int64_t step, const std::function<void(Checkpoi
   return checkpoint;
 }
 
-// Gives the finished folder `temporary` its name. A folder that has the name already is first moved aside,
-// where readers still find it while the name is free.
+// Gives the finished folder `temporary` its name. A folder that already has the name is first moved aside; readers
+// still find it there while the name is free.
 void CheckpointStore::publish(const std::string& temporary, const std::string& name) {
   const std::string final_path = path_of(name), aside = path_of(working_name(kReplaced, name));
   const bool replaces = env_.exists(final_path);
   if (replaces) {
     const CheckpointListing old = inspect(env_, final_path, false);
-    log_warning("[{}] exists already ({}) and is replaced", final_path,
+    log_warning("[{}] already exists ({}) and is replaced", final_path,
                 old.is_whole() ? "whole" : old.broken);
     env_.rename(final_path, aside);
   }
@@ -226,7 +226,7 @@ std::vector<int64_t> CheckpointStore::prune(int64_t save_total_limit) {
     std::string fault;
     const auto target = read_pointer(pointer, fault);
     if (!fault.empty()) {
-      log_warning("{}: no checkpoint is removed while that is so", fault);
+      log_warning("{}: no checkpoint is removed until this is fixed", fault);
       return removed;
     }
     for (const CheckpointListing& listing : whole) {
@@ -240,7 +240,7 @@ std::vector<int64_t> CheckpointStore::prune(int64_t save_total_limit) {
   for (auto victim = whole.rbegin(); victim != whole.rend(); ++victim) {
     const Checkpoint& checkpoint = victim->checkpoint;
     if (kept.count(checkpoint.path)) continue;
-    // First out of sight as a whole, and durably so: a half-removed step_N must never be seen.
+    // First renamed as a whole, and synced: a half-removed step_N must never be visible.
     const std::string trash = path_of(working_name(kTrash, step_name(checkpoint.step)));
     try {
       env_.rename(checkpoint.path, trash);
@@ -262,13 +262,13 @@ void CheckpointStore::clean_leftovers() {
     if (name.starts_with(kReplaced)) {
       const std::string original = path_of(inner_name(name, kReplaced));
       if (!env_.exists(original)) {
-        log_warning("[{}] is put back: a save was cut off while replacing it", original);
+        log_warning("[{}] is restored: a save was interrupted while replacing it", original);
         env_.rename(path, original);
         env_.sync_directory(directory_);
         continue;
       }
     }
-    log_warning("[{}] is left over from a save or prune that was cut off, and is removed", path);
+    log_warning("[{}] is left over from an interrupted save or prune and is removed", path);
     remove_quietly(path);
   }
 }
@@ -288,13 +288,13 @@ std::vector<CheckpointListing> CheckpointStore::scan(bool verify) const {
   const auto latest = read_pointer("latest", fault), best = read_pointer("best", fault);
   const std::vector<std::string> names = env_.list(directory_);
   for (const std::string& name : names) {
-    // A folder moved aside by a save that was cut off stands for the one whose name is free.
+    // A folder that an interrupted save moved aside counts under its old name while that name is free.
     const std::string stands_for = name.starts_with(kReplaced) ? inner_name(name, kReplaced) : name;
     const auto step = parse_step(stands_for);
     if (!step || (stands_for != name && std::binary_search(names.begin(), names.end(), stands_for))) continue;
     CheckpointListing listing = inspect(env_, path_of(name), verify);
     if (listing.is_whole() && listing.checkpoint.step != *step) {
-      listing.broken = fmt::format("its manifest is of step {}", listing.checkpoint.step);
+      listing.broken = fmt::format("its manifest says step {}", listing.checkpoint.step);
     }
     listing.checkpoint.step = *step;
     listing.is_latest = latest == stands_for;
@@ -321,23 +321,23 @@ std::optional<Checkpoint> CheckpointStore::open_latest() const {
   if (found.empty()) return std::nullopt;
   std::string fault;
   const auto pointed = read_pointer("latest", fault);
-  if (!fault.empty()) log_warning("{}: the newest whole checkpoint is taken", fault);
+  if (!fault.empty()) log_warning("{}: using the newest whole checkpoint", fault);
 
-  // A folder without a readable manifest may have been the newest: of those one is always told.
+  // A folder without a readable manifest may have been the newest, so the user is always told.
   const CheckpointListing* chosen = nullptr;
   for (const CheckpointListing& listing : found) {
     if (chosen && !listing.checkpoint.files.empty()) continue;
     std::string broken = listing.broken;
     if (broken.empty() && !chosen) broken = check_files(env_, listing.checkpoint, true);
     if (!broken.empty()) {
-      log_warning("[{}] is not whole and is passed over: {}", listing.checkpoint.path, broken);
+      log_warning("[{}] is not whole and is skipped: {}", listing.checkpoint.path, broken);
     } else if (!chosen) {
       chosen = &listing;
     }
   }
   require(chosen != nullptr, "[{}] holds {} checkpoints and none is whole", directory_, found.size());
   if (pointed && !env_.exists(path_of(*pointed)) && chosen->checkpoint.path != path_of(*pointed)) {
-    log_warning("[{}] is the latest checkpoint but is no longer there; {} is taken", path_of(*pointed),
+    log_warning("[{}] is the latest checkpoint but no longer exists; using {}", path_of(*pointed),
                 chosen->checkpoint.path);
   }
   return chosen->checkpoint;
@@ -353,7 +353,7 @@ std::optional<Checkpoint> CheckpointStore::open_best() const {
 
 Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify) {
   require(env.is_directory(path), "[{}] is not a checkpoint: {}", path,
-          env.exists(path) ? "it is a file, a folder is expected" : "there is no such folder");
+          env.exists(path) ? "it is a file, expected a folder" : "there is no such folder");
   CheckpointListing listing = inspect(env, path, verify);
   require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", path, listing.broken);
   return listing.checkpoint;
@@ -385,7 +385,9 @@ RunLock::RunLock(Env& env, const std::string& run_directory) {
            holder.substr(0, space), holder.substr(space + 1));
     }
     if (error.code() != ENOSYS && error.code() != ENOTSUP && error.code() != ENOLCK) throw;
-    log_warning("{}: this file system has no locks, nothing keeps a second process out", error.what());
+    log_warning(
+        "{}: this file system has no locks, so nothing stops a second process from using this run folder",
+        error.what());
   }
 }
 

@@ -19,7 +19,7 @@ struct CheckpointFile {
   uint32_t crc32c = 0;
 };
 
-// What a checkpoint says of itself beside its files; shown in listings.
+// What a checkpoint's manifest says in addition to its files; shown in listings.
 struct CheckpointSummary {
   std::string precision;                                   // "fp8"
   double loss = std::numeric_limits<double>::quiet_NaN();  // not finite: none
@@ -29,7 +29,8 @@ struct CheckpointSummary {
 struct Checkpoint {
   std::string path;  // of the folder
   int64_t step = 0;
-  int64_t sequence = 0;  // grows with every save; steps may not, where a run is resumed from an older one
+  int64_t sequence =
+      0;  // increases with every save; steps may not, when a run resumes from an older checkpoint
   int64_t saved_at = 0;  // seconds since 1970
   CheckpointSummary summary;
   std::vector<CheckpointFile> files;
@@ -40,7 +41,7 @@ struct Checkpoint {
 };
 
 struct CheckpointListing {
-  Checkpoint checkpoint;  // only path and step are known of one whose manifest cannot be read
+  Checkpoint checkpoint;  // only path and step are known if the manifest cannot be read
   double age_seconds = 0;
   std::string broken;  // why; empty: whole
   bool is_latest = false, is_best = false;
@@ -51,7 +52,7 @@ struct CheckpointListing {
 // Receives the files of a checkpoint that is being saved.
 class CheckpointWriter {
  public:
-  // `write` appends the bytes; then the file is synced and closed. Plain names only; each name once.
+  // `write` appends the bytes; then the file is synced and closed. Plain names only, each once.
   void file(const std::string& name, const std::function<void(Sink&)>& write);
 
  private:
@@ -63,35 +64,35 @@ class CheckpointWriter {
   std::vector<CheckpointFile> files_;
 };
 
-// A folder of checkpoints `step_N/`, with `latest` and `best` pointing at one each. However a save or prune
-// ends (error, kill, power failure), every checkpoint published before is still there and whole, and nothing
-// has to be cleaned by hand. docs/formats.md has the layout and the order of the system calls.
+// A folder of checkpoints `step_N/`, with `latest` and `best` each pointing at one. However a save or prune ends
+// (error, kill, power failure), every checkpoint published before still exists and is whole, and nothing has to be
+// cleaned up by hand. docs/formats.md has the layout and the order of the system calls.
 //
-// Reading never changes the folder and may go on beside a running training; save() and prune() are for the
-// one process that holds the run's RunLock. Not for several threads at once.
+// Reading never changes the folder and is allowed while a training runs. Only the process that holds the run's
+// RunLock may call save() and prune(). Not thread-safe.
 class CheckpointStore {
  public:
   CheckpointStore(Env& env, std::string directory) : env_(env), directory_(std::move(directory)) {}
 
   const std::string& directory() const { return directory_; }
 
-  // Saves `step` and makes it the latest (and the best, if told). A checkpoint of the same step is replaced,
-  // with a warning. Throws what `write` throws, and IoError; the checkpoints from before are then untouched.
+  // Saves `step` and makes it the latest (and the best, if asked). A checkpoint of the same step is replaced, with a
+  // warning. Throws what `write` throws, and IoError; earlier checkpoints are then unchanged.
   Checkpoint save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                   const CheckpointSummary& summary, bool best = false);
 
   void mark_best(int64_t step);
 
-  // Removes the oldest until `save_total_limit` whole ones are left; the best and the latest always stay and
-  // count. 0 keeps all; 1 is refused (ConfigError): the only copy would be the one being replaced. Broken
-  // ones are neither counted nor removed. What cannot be removed is a warning. Returns the steps removed.
+  // Removes the oldest until `save_total_limit` whole ones are left; the best and the latest always stay and count. 0
+  // keeps all. 1 is refused (ConfigError), because the only copy would be the one being replaced. Broken ones are
+  // neither counted nor removed. A checkpoint that cannot be removed gives a warning. Returns the steps removed.
   std::vector<int64_t> prune(int64_t save_total_limit);
 
   // By step. Whole: the manifest is sound and every file has its size; with `verify` also its checksum.
   std::vector<CheckpointListing> list(bool verify = false) const;
 
-  // The newest whole checkpoint, checksums verified; warns of every newer one that is passed over. nullopt:
-  // there is none at all. Error: there are some and none is whole.
+  // The newest whole checkpoint, checksums verified. Warns about every newer one that is skipped. nullopt: there is
+  // none at all. Throws Error if there are some but none is whole.
   std::optional<Checkpoint> open_latest() const;
   std::optional<Checkpoint> open_best() const;  // nullopt: none was marked. Error: it is not whole
 
@@ -108,13 +109,14 @@ class CheckpointStore {
   std::string directory_;
 };
 
-// An explicit choice: the checkpoint in the folder `path`, whatever its name, or an Error that says what is wrong.
+// An explicit choice: the checkpoint in the folder `path`, whatever its name. Throws Error that says what is wrong.
 Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify = true);
 
-// Error unless the checksums of these files of an opened checkpoint are right; names that it does not have are skipped.
+// Throws Error unless the checksums of these files of an opened checkpoint are right. Names that it does not have are
+// skipped.
 void verify_files(Env& env, const Checkpoint& checkpoint, std::span<const std::string_view> names);
 
-// Keeps a second process out of a run folder. The system releases it when the process ends, however it ends.
+// Locks a run folder against a second process. The system releases it when the process ends, however it ends.
 class RunLock {
  public:
   RunLock(Env& env, const std::string& run_directory);  // Error, naming the process that holds it

@@ -76,7 +76,7 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
 
 void FileHandle::close() {
   if (fd_ < 0) return;
-  // Linux has given the descriptor back even when close reports a failure: it is never closed twice.
+  // Linux frees the descriptor even when close reports a failure, so it is never closed twice.
   const int result = env_->sys_close(std::exchange(fd_, -1));
   if (result != -EINTR) check("close", path_, result);
 }
@@ -86,7 +86,7 @@ void FileHandle::close_quietly() noexcept {
   try {
     env_->sys_close(std::exchange(fd_, -1));
   } catch (...) {
-    // A simulated kill: the process that this stands for no longer exists.
+    // A simulated kill: the simulated process no longer exists.
   }
 }
 
@@ -101,8 +101,8 @@ void WritableFile::append(std::span<const std::byte> bytes) {
 }
 
 void WritableFile::sync() {
-  // Only an interruption is tried again. After EIO the kernel may have dropped the dirty pages, and a second
-  // fsync would report success for data that is gone.
+  // Only an interrupted call is repeated. After EIO the kernel may have dropped the dirty pages, and a second fsync
+  // would report success for lost data.
   check("fsync", path(), retry([&] { return file_.env().sys_fsync(file_.fd()); }));
 }
 
@@ -156,7 +156,7 @@ ReadableFile Env::open_read(const std::string& path) {
 }
 
 MappedFile Env::map(const std::string& path) {
-  // O_NONBLOCK: a FIFO must be refused below, not waited for here.
+  // O_NONBLOCK: do not wait for a FIFO here; it is refused below.
   const FileHandle file = open_handle("open", path, O_RDONLY | O_NONBLOCK);
   struct stat info = {};
   check("stat", path, with_errno(::fstat(file.fd(), &info)));

@@ -28,7 +28,7 @@ class IoError : public Error {
   int code_;
 };
 
-// Where bytes go, one piece after another.
+// A sink for bytes, one piece after another.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -49,7 +49,7 @@ class FileHandle {
   int fd() const { return fd_; }
   const std::string& path() const { return path_; }
   Env& env() const { return *env_; }
-  void close();  // reports what the file system kept back until now
+  void close();  // reports delayed errors of the file system
 
  private:
   void close_quietly() noexcept;
@@ -102,7 +102,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Held while it lives; the system releases it when the process ends, however it ends.
+// Held for the lifetime of the object; the system releases it when the process ends, however it ends.
 class FileLock {
  public:
   explicit FileLock(FileHandle file) : file_(std::move(file)) {}
@@ -111,9 +111,9 @@ class FileLock {
   FileHandle file_;
 };
 
-// All durable file I/O goes through an Env. The functions here repeat interrupted calls, finish short writes
-// and throw IoError; below them stand the system calls, one virtual function each, which FaultEnv replaces: a
-// fault then strikes exactly where a real one would.
+// All durable file I/O goes through an Env. The functions here repeat interrupted calls, finish short writes and
+// throw IoError. They use the system calls below, one virtual function each. FaultEnv replaces those, so a fault
+// occurs exactly where a real one would.
 class Env {
  public:
   virtual ~Env() = default;
@@ -124,23 +124,24 @@ class Env {
   MappedFile map(const std::string& path);  // regular files only
   std::string read_text(const std::string& path, int64_t limit = int64_t{64} << 20);
   void write_synced(const std::string& path, std::string_view text);  // a whole file, synced; not its name
-  // The same so that a reader, a crash or a power failure finds the old file or the new one.
+  // The same, atomically: a reader, a crash or a power failure finds the old file or the new one.
   void replace_file(const std::string& path, std::string_view text);
   void sync_directory(const std::string& path);
   void rename(const std::string& from, const std::string& to);
   void remove_file(const std::string& path);
   void remove_directory(const std::string& path);               // must be empty
   void remove_tree(const std::string& path);                    // does not follow links
-  void make_directory(const std::string& path);                 // exists already: IoError with EEXIST
+  void make_directory(const std::string& path);                 // already exists: IoError with EEXIST
   void make_directories(const std::string& path);               // existing ones are fine, new ones are synced
   std::vector<std::string> list(const std::string& directory);  // names, sorted, without . and ..
   int64_t file_size(const std::string& path);
   bool exists(const std::string& path);
   bool is_directory(const std::string& path);
-  // An exclusive flock on the file, created if need be; IoError with EWOULDBLOCK when somebody holds it.
+  // An exclusive flock on the file, created if needed; IoError with EWOULDBLOCK when somebody else holds it.
   FileLock lock(const std::string& path, std::string_view contents);
 
-  // The system calls. Results as of the call, or -errno. Never throw (FaultEnv's simulated kill apart).
+  // The system calls. They return the call's result, or -errno. They never throw, except for FaultEnv's simulated
+  // kill.
   virtual int sys_open(const std::string& path, int flags, mode_t mode);
   virtual ssize_t sys_write(int fd, const void* data, size_t size);
   virtual ssize_t sys_read(int fd, void* data, size_t size);
@@ -160,8 +161,8 @@ class Env {
 
 Env& posix_env();
 
-// As Env::lock, but waits for whoever holds it: on_wait is called once when there is somebody, and `stop` (may be
-// null) is asked several times a second. Nothing when stop said so.
+// Like Env::lock, but waits for the holder. on_wait is called once if there is a holder; `stop` (may be null) is
+// called several times per second. Returns nothing if `stop` returned true.
 std::optional<FileLock> wait_for_lock(Env& env, const std::string& path, std::string_view contents,
                                       const std::function<void()>& on_wait,
                                       const std::function<bool()>& stop = {});

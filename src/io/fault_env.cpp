@@ -34,7 +34,7 @@ void FaultEnv::die() {
 }
 
 int FaultEnv::begin_call(bool allocates, bool interruptible) {
-  if (dead_) throw SimulatedKill{calls_};  // the kill struck a destructor, which cannot pass it on
+  if (dead_) throw SimulatedKill{calls_};  // the kill happened in a destructor, which cannot throw it
   ++calls_;
   if (!is_due()) return 0;
   switch (fault_) {
@@ -50,7 +50,7 @@ int FaultEnv::begin_call(bool allocates, bool interruptible) {
       struck_ = true;
       return -ENOSPC;
     case IoFault::Eintr:
-      // A lasting interruption would be an endless loop, and no real signal lasts.
+      // A lasting interruption would loop forever, and no real signal lasts.
       if (!interruptible || struck_) return 0;
       struck_ = true;
       return -EINTR;
@@ -130,7 +130,7 @@ int FaultEnv::sys_fsync(int fd) {
 }
 
 int FaultEnv::sys_close(int fd) {
-  // The descriptor goes in any case, so that a killed Env leaks none and its locks are released.
+  // The descriptor is always closed, so that a killed Env leaks none and its locks are released.
   const auto release = [&] {
     open_files_.erase(fd);
     return Env::sys_close(fd);

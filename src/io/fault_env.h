@@ -21,26 +21,26 @@ enum class IoFault {
   Exit,        // _exit(137) instead of the call, for tests that run it in a child
 };
 
-// Thrown where the process would have died, and by every call after that. Nothing that handles errors handles it.
+// Thrown where the process would have died, and by every later call. No error handler catches it.
 struct SimulatedKill {
   int64_t call;
 };
 
 enum class Unsynced { Drop, Keep, Random };
 
-// An Env below which the disk fails on command. It counts system calls and makes the chosen one fail; and it
-// knows which bytes and which directory entries below `root` have been synced, so that lose_power() can take
-// away the others. Does not sync really: nothing here must outlive the machine.
+// An Env whose disk fails on command. It counts system calls and makes the chosen one fail. It knows which bytes and
+// directory entries below `root` are synced, so that lose_power() can remove the others. It does not really sync,
+// because nothing here must outlive the machine.
 class FaultEnv : public Env {
  public:
-  explicit FaultEnv(std::string root);  // what is there already counts as synced
+  explicit FaultEnv(std::string root);  // what already exists counts as synced
 
   int64_t calls() const { return calls_; }  // since the last arm()
-  bool struck() const { return struck_; }   // the fault applied to the call it was set for
+  bool struck() const { return struck_; }   // the chosen call suffered the fault
 
   // From now on: call number `call` (counted from 1) suffers `fault`; when `lasting`, so does every later one.
   void arm(int64_t call, IoFault fault, bool lasting = false);
-  // No fault any more; a killed Env lives again, as a restarted process would.
+  // Removes the fault; a killed Env works again, like a restarted process.
   void disarm();
 
   // What a power failure leaves. Entries of a directory survive as a prefix of the changes since its last
@@ -65,7 +65,8 @@ class FaultEnv : public Env {
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   using Entries = std::map<std::string, NodePtr>;
-  using Change = std::vector<std::pair<std::string, NodePtr>>;  // one atomic change; no node: the name goes
+  using Change =
+      std::vector<std::pair<std::string, NodePtr>>;  // one atomic change; no node: the name is removed
 
   struct Node {
     bool directory = false;

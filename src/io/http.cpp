@@ -40,7 +40,7 @@ struct Transfer {
 size_t on_header(char* data, size_t, size_t size, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
   const std::string_view line(data, size);
-  if (line.starts_with("HTTP/")) {  // of a redirect, or of what it leads to
+  if (line.starts_with("HTTP/")) {  // of a redirect, or of its target
     transfer.response.headers.clear();
     const size_t space = line.find(' ');
     transfer.response.status = 0;
@@ -67,8 +67,8 @@ size_t on_body(char* data, size_t, size_t size, void* user) {
   try {
     if (transfer.request->on_bytes && (status == 200 || status == 206)) {
       transfer.request->on_bytes(transfer.response, std::as_bytes(std::span(data, size)));
-    } else if (status < 300 || status >= 400) {  // a redirect's own text is of no interest
-      require(transfer.response.body.size() + size <= kMaxBody, "[{}] an answer of more than {} bytes",
+    } else if (status < 300 || status >= 400) {  // the body of a redirect is ignored
+      require(transfer.response.body.size() + size <= kMaxBody, "[{}] the answer has more than {} bytes",
               transfer.request->url, kMaxBody);
       transfer.response.body.append(data, size);
     }

@@ -35,26 +35,27 @@ std::string wanted(const HubRequest& request) {
 
 std::string advice(const HubRequest& request, const HubCache& cache, const std::string& why) {
   return fmt::format(
-      "{}. Put {} into a folder and name that folder instead, or run on a machine with network: "
-      "hf download {}{}{}, and copy {} here",
+      "{}. Put {} into a folder and pass that folder instead. Or run on a machine with network: hf download "
+      "{}{}{}, and copy {} to this machine",
       why, wanted(request), request.id, request.kind == HubKind::Dataset ? " --repo-type dataset" : "",
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());
 }
 
-// `why` ends a sentence: what kept the hub from being asked.
+// `why` says why the hub was not asked; it ends a sentence.
 HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const std::string& why) {
   const std::optional<std::string> commit = cache.find_commit(request.revision);
   if (!commit) {
     fail("[hub {}] not in the cache ({}), and {}", request.id, cache.folder(), advice(request, cache, why));
   }
   const std::vector<std::string> there = cache.snapshot_files(*commit);
-  // What the hub listed when it was last asked tells a part of the files from all of them.
+  // The hub's last list of files shows whether the cache has all files or only some.
   const std::optional<std::vector<std::string>> listed = cache.listing(*commit);
   std::vector<std::string> files, missing;
   try {
     files = chosen_paths(request, listed ? *listed : there);
   } catch (const Error& error) {
-    fail("{}. That is of the cache ({}), as {}", error.what(), cache.folder(), advice(request, cache, why));
+    fail("{}. Only the cache ({}) was searched, because {}", error.what(), cache.folder(),
+         advice(request, cache, why));
   }
   std::set_difference(files.begin(), files.end(), there.begin(), there.end(), std::back_inserter(missing));
   if (files.empty() || missing.size() == files.size()) {
@@ -65,15 +66,14 @@ HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const s
          files.size(), cache.folder(), printable(missing[0]), missing.size() > 1 ? ", ..." : "",
          advice(request, cache, why));
   }
-  const std::string taken =
-      fmt::format("hub: {}: {}; taking the {} file{} that the cache has of {}", request.id, why, files.size(),
-                  files.size() == 1 ? "" : "s", wanted(request));
+  const std::string taken = fmt::format("hub: {}: {}; using {} file{} from the cache for {}", request.id, why,
+                                        files.size(), files.size() == 1 ? "" : "s", wanted(request));
   if (listed && request.settings.offline) {
     log_info("{}", taken);
   } else if (listed) {
     log_warning("{}", taken);
   } else {
-    log_warning("{}, which may not be all there are: the hub's list of files was not kept with them", taken);
+    log_warning("{}; files may be missing, because the cache has no list of the repository's files", taken);
   }
   return {cache.snapshot_folder(*commit), files};
 }
@@ -82,7 +82,7 @@ void check_space(const std::string& folder, int64_t bytes) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
   if (error || std::cmp_greater_equal(space.available, bytes)) return;
-  fail("[hub] {} needs {:.1f} GB more for the download, {:.1f} GB are free; HF_HOME names another place",
+  fail("[hub] {} needs {:.1f} GB more for the download, {:.1f} GB are free; set HF_HOME to use another place",
        folder, static_cast<double>(bytes) / 1e9, static_cast<double>(space.available) / 1e9);
 }
 
@@ -118,7 +118,7 @@ HubSnapshot hub_fetch(const HubRequest& request) {
   const HubSettings& settings = request.settings;
   require(!settings.cache.empty(), "[hub] no folder for the cache: set HF_HOME or HF_HUB_CACHE");
   const HubCache cache(settings, request.kind, request.id);
-  if (settings.offline) return from_cache(request, cache, "HF_HUB_OFFLINE forbids to download");
+  if (settings.offline) return from_cache(request, cache, "HF_HUB_OFFLINE forbids downloads");
 
   const HubClient client(request);
   HubListing listing;

@@ -8,16 +8,16 @@
 
 namespace octet {
 
-// A client of the Hugging Face hub, and of its cache on disk, whose layout is that of the huggingface_hub
-// library: what one has downloaded the other finds. See docs/datasets.md.
+// A client of the Hugging Face hub and of its cache on disk. The cache has the layout of the huggingface_hub library:
+// files downloaded by one are found by the other. See docs/datasets.md.
 
 struct HubSettings {
   std::string endpoint = "https://huggingface.co";
   std::string token = {};
   std::string cache = {};  // holds models--org--name and datasets--org--name
   bool offline = false;
-  int retries = 5;                              // without a byte of progress
-  std::chrono::milliseconds retry_delay{1000};  // before the first; each one waits twice as long
+  int retries = 5;                              // in a row without progress
+  std::chrono::milliseconds retry_delay{1000};  // before the first retry; doubles each time
   int stall_timeout_s = 60;
 };
 
@@ -28,7 +28,7 @@ enum class HubKind { Model, Dataset };
 
 struct HubProgress {
   std::string file;
-  int64_t done_bytes = 0, total_bytes = 0;  // of all files of the request that were not there yet
+  int64_t done_bytes = 0, total_bytes = 0;  // of all requested files that were not in the cache
 };
 
 struct HubRequest {
@@ -36,23 +36,23 @@ struct HubRequest {
   std::string id;                       // "org/name", or a model's "name"
   std::string revision = "main";        // branch, tag or commit
   std::vector<std::string> files = {};  // globs whose * also matches '/'; empty: all files
-  // Chooses among the paths that the globs left, all of the repository's or all of the cache's; may throw.
+  // Chooses among the paths that match the globs, from the repository or from the cache; may throw.
   std::function<std::vector<std::string>(const std::vector<std::string>&)> choose = {};
   std::function<bool(const HubProgress&)> on_progress = {};  // false stops the download; it can be resumed
   HubSettings settings = hub_settings_from_env();
 };
 
 struct HubSnapshot {
-  std::string folder;              // of the revision, with the files under their paths
+  std::string folder;              // of the revision; holds the files under their paths
   std::vector<std::string> files;  // the chosen ones, relative to the folder, sorted
 };
 
 // Downloads what is missing, and checks it: SHA-256 for large files, git's object name for small ones. Offline, or
-// where the hub can not be reached, it takes what the cache has of the revision. Error: the hub's refusal (token,
-// name, revision), or where to put the files by hand.
+// when the hub cannot be reached, it uses what the cache has of the revision. Throws Error with the hub's refusal
+// (token, name, revision), or with where to put the files by hand.
 HubSnapshot hub_fetch(const HubRequest& request);
 
-// The same for those who read a folder: config.json, *.safetensors and the tokenizer's files of a model, say.
+// The same for callers that read a folder, for example a model's config.json, *.safetensors and tokenizer files.
 std::string hub_snapshot(const HubRequest& request);
 
 // What octet reads of a model's repository.

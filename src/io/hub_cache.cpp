@@ -138,7 +138,7 @@ std::optional<std::vector<std::string>> HubCache::listing(const std::string& com
   try {
     const nlohmann::json listing = parse_sealed_json(posix_env().read_text(path), path, kListingCrc);
     return listing.at("files").get<std::vector<std::string>>();
-  } catch (const std::exception& error) {  // it is only a help: the next answer of the hub writes it anew
+  } catch (const std::exception& error) {  // the list is optional: the hub's next answer rewrites it
     log_warning("hub: {}", error.what());
     return std::nullopt;
   }
@@ -149,7 +149,7 @@ std::vector<std::string> HubCache::snapshot_files(const std::string& commit) con
   std::vector<std::string> files;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    // A link whose blob is gone is a file that is not there.
+    // A link whose blob is gone counts as a missing file.
     if (entry.is_regular_file(ignored))
       files.push_back(fs::path(entry.path()).lexically_relative(folder).string());
   }
@@ -161,7 +161,7 @@ int64_t HubCache::blob_bytes(const std::string& hash, int64_t size) const {
   for (const std::string& path : {blob_path(hash), fmt::format("{}.incomplete", blob_path(hash))}) {
     std::error_code error;
     const uintmax_t found = fs::file_size(path, error);
-    // A longer part is of another file and will be dropped.
+    // A partial file that is longer belongs to another file and will be dropped.
     if (!error && std::cmp_less_equal(found, size)) return static_cast<int64_t>(found);
   }
   return 0;
@@ -179,7 +179,7 @@ void HubCache::link(const std::string& commit, const std::string& path, const st
   const fs::path file = fs::path(snapshot_folder(commit)) / path;
   posix_env().make_directories(file.parent_path().string());
   const fs::path target = fs::path(blob_path(hash)).lexically_relative(file.parent_path());
-  // Made beside and moved over: another process never sees it missing.
+  // Created under another name and renamed, so that another process never sees it missing.
   const fs::path temporary = fmt::format("{}.new-link-{}", file.string(), getpid());
   std::error_code error;
   fs::remove(temporary, error);

@@ -23,14 +23,14 @@ class HubCache {
   std::string blob_path(const std::string& hash) const;
   std::string lock_path(const std::string& hash) const;
 
-  // The commit that the cache has for a revision, if it has one.
+  // The commit that the cache has for a revision, if any.
   std::optional<std::string> find_commit(const std::string& revision) const;
   void set_ref(const std::string& revision, const std::string& commit) const;
   std::vector<std::string> snapshot_files(const std::string& commit) const;  // whole ones, relative, sorted
-  // All paths that the hub has of a commit, whether they are here or not; nothing where it was not asked.
+  // All paths that the hub lists for a commit, whether cached or not; nothing if the hub was not asked.
   std::optional<std::vector<std::string>> listing(const std::string& commit) const;
   void keep_listing(const std::string& commit, const std::vector<std::string>& paths) const;
-  // Of a file's bytes those that are here already, as a blob or as a part of it.
+  // How many bytes of a file are already here, as a blob or as a part of it.
   int64_t blob_bytes(const std::string& hash, int64_t size) const;
   bool has_file(const std::string& commit, const std::string& path, int64_t size) const;
   void link(const std::string& commit, const std::string& path, const std::string& hash) const;
@@ -42,7 +42,7 @@ class HubCache {
 };
 
 bool is_commit(const std::string& revision);  // 40 hexadecimal digits
-// Throws unless the path stays inside the folder it is relative to: it comes from a server.
+// Throws unless the path stays inside the folder it is relative to, because it comes from a server.
 void check_relative_path(const std::string& path);
 
 }  // namespace octet

@@ -88,7 +88,7 @@ std::string hash_of(const std::string& path, ShaHash& hash) {
   return hash.hex();
 }
 
-// As the hub gives it: SHA-256 of a large file, git's object name (SHA-1) of a small one.
+// The hub's kind of hash: SHA-256 for a large file, git's object name (SHA-1) for a small one.
 std::string hash_of(const std::string& path, const HubFile& file) {
   if (file.hash.size() != 40) {
     Sha256 hash;
@@ -120,8 +120,8 @@ void HubClient::refuse(const std::string& url, const HttpResponse& response) con
   const bool has_token = !request_->settings.token.empty();
   if (response.status == 401 || response.status == 403) {
     advice = has_token
-                 ? "the token (HF_TOKEN) does not open it: is the name right, was access granted on the "
-                   "hub's page?"
+                 ? "the token (HF_TOKEN) gives no access to it; check the name, and request access on the "
+                   "hub's page"
                  : "it does not exist, or it needs a token: set HF_TOKEN (hub: settings, access tokens)";
   } else if (response.status == 404) {
     advice = fmt::format("no such {}, revision ({}) or file",
@@ -131,7 +131,7 @@ void HubClient::refuse(const std::string& url, const HttpResponse& response) con
   }
   const std::string message = fmt::format("[hub {}] {} gave status {}: {}. {}", request_->id, printable(url),
                                           response.status, advice, printable(detail));
-  // A hub that is down is as good as one that is not reached: the cache may do.
+  // A hub that is down is treated like one that cannot be reached: the cache may be enough.
   if (is_worth_retrying(response.status)) throw NetworkError(message, false);
   throw Error(message);
 }
@@ -151,7 +151,7 @@ HttpResponse HubClient::get_with_retries(const std::string& url) const {
   for (int attempt = 0;; ++attempt) {
     const bool is_last = attempt >= settings.retries;
     try {
-      // The next page may be named by another host, which must not see the token.
+      // The next page may be on another host, which must not see the token.
       const bool is_hub = url.starts_with(settings.endpoint + "/");
       const HttpResponse response = http_get(
           {.url = url, .token = is_hub ? settings.token : "", .stall_timeout_s = settings.stall_timeout_s});
@@ -187,7 +187,7 @@ HubListing HubClient::list() const {
   return listing;
 }
 
-// Appends to `part` what it lacks. A server that sends everything again starts it anew.
+// Appends the missing bytes to `part`. If the server sends the whole file, `part` starts over.
 void HubClient::transfer(const HubFile& file, const std::string& url, const std::string& part,
                          HubProgress& progress) const {
   const HubSettings& settings = request_->settings;
@@ -220,7 +220,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
       output->append(bytes);
       progress.done_bytes = done_before + have;
       is_stopped = request_->on_progress && !request_->on_progress(progress);
-      require(!is_stopped, "[hub {}] the download of {} was stopped; the next one goes on with it",
+      require(!is_stopped, "[hub {}] the download of {} was stopped; the next download continues it",
               request_->id, file.path);
     };
     const auto may_retry = [&] {
@@ -243,7 +243,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
                           fmt::format("{} ended after {} of {} bytes", url, have, file.size));
         continue;
       }
-      if (response.status == 416 && start > 0) {  // what is there is no beginning of this file
+      if (response.status == 416 && start > 0) {  // the partial file is not a beginning of this file
         env.remove_file(part);
         ++attempt;
         if (attempt <= settings.retries) continue;
@@ -260,7 +260,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
 void HubClient::download(const HubFile& file, const std::string& commit, const std::string& blob,
                          HubProgress& progress) const {
   const int64_t done_before = progress.done_bytes;
-  if (size_on_disk(blob) == file.size) {  // another revision has the same file, or another process was faster
+  if (size_on_disk(blob) == file.size) {  // from another revision with the same file, or from another process
     progress.done_bytes = done_before + file.size;
     return;
   }
@@ -272,8 +272,8 @@ void HubClient::download(const HubFile& file, const std::string& commit, const s
     transfer(file, url, part, progress);
     const std::string found = hash_of(part, file);
     if (found == file.hash) break;
-    posix_env().remove_file(part);  // going on with it would never help
-    require(tries == 0, "[{}] checksum {}, expected {}: the file was damaged on its way, twice", url, found,
+    posix_env().remove_file(part);  // continuing it would never help
+    require(tries == 0, "[{}] checksum {}, expected {}: the file was damaged in transit, twice", url, found,
             file.hash);
     log_warning("hub: {}: checksum {}, expected {}; downloading it once more", file.path, found, file.hash);
     progress.done_bytes = done_before;

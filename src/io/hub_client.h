@@ -26,7 +26,8 @@ class HubClient {
   explicit HubClient(const HubRequest& request) : request_(&request) {}
 
   HubListing list() const;
-  // Into `blob` by way of `blob`.incomplete, which a later call (or the huggingface_hub library) goes on with.
+  // Downloads to `blob`.incomplete, then renames it to `blob`. A later call (or the huggingface_hub library) can
+  // continue an incomplete file.
   void download(const HubFile& file, const std::string& commit, const std::string& blob,
                 HubProgress& progress) const;
 

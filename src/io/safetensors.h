@@ -13,8 +13,8 @@
 
 namespace octet {
 
-// Element types in the order the reference library gives them, which is also the (descending) order of
-// tensors in a written file: widest first, so that every tensor is aligned.
+// Element types in the order of the reference library. A written file has its tensors in the reverse order: widest
+// first, so that every tensor is aligned.
 enum class SafeDType : uint8_t {
   BOOL,
   F4,
@@ -51,7 +51,7 @@ enum class SafetensorsFault {
   HeaderBeyondFile,  // header length larger than the file
   HeaderStart,       // header does not begin with '{'
   HeaderSyntax,      // header is not JSON, not UTF-8, or nested too deeply
-  HeaderSchema,      // JSON of another form than the format's
+  HeaderSchema,      // JSON that does not have the format's structure
   DuplicateKey,
   UnknownDType,
   ShapeOverflow,    // dimensions or their product beyond 64 bits, or more than kSafetensorsMaxRank of them
@@ -59,11 +59,11 @@ enum class SafetensorsFault {
   OffsetsReversed,  // end before begin
   OffsetsHole,      // bytes that belong to no tensor
   OffsetsOverlap,   // bytes that belong to two
-  SizeMismatch,     // shape and dtype need another number of bytes than the offsets give
+  SizeMismatch,     // the offsets do not give the number of bytes that shape and dtype need
   DataBeyondFile,   // the file ends before the tensors do
-  TrailingBytes,    // the file goes on after the last tensor
+  TrailingBytes,    // the file continues after the last tensor
   NoSuchTensor,
-  BadIndex,      // model.safetensors.index.json has another form, or names a file outside the folder
+  BadIndex,      // model.safetensors.index.json has another structure, or names a file outside the folder
   ShardContent,  // a shard does not hold exactly the tensors that the index maps to it
   WriteOrder,    // writer: bytes for another tensor, or another number of bytes, than announced
 };
@@ -80,8 +80,8 @@ class SafetensorsError : public Error {
 constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
 constexpr size_t kSafetensorsMaxRank = 64;
 
-// A tensor of an open file: everything points into the SafetensorsFile. The bytes are little-endian and
-// aligned as the file has them, which need not be to the element: copy, do not cast.
+// A tensor of an open file: everything points into the SafetensorsFile. The bytes are little-endian and may not be
+// aligned to the element: copy, do not cast.
 struct SafeTensor {
   std::string_view name;
   SafeDType dtype = SafeDType::F32;
@@ -91,8 +91,8 @@ struct SafeTensor {
   int64_t count() const;
 };
 
-// A safetensors file, mapped and wholly checked before any tensor can be asked for. Costs the mapping plus
-// about 80 bytes and the name per tensor. Movable; tensors stay valid.
+// A safetensors file, mapped and fully checked before any tensor can be read. Takes the mapping plus, per tensor,
+// about 80 bytes and the name. Movable; tensors stay valid.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(Env& env, const std::string& path);
@@ -114,8 +114,8 @@ class SafetensorsFile {
 
   MappedFile mapping_;
   std::string place_;
-  // Names and shapes stand in two blocks, not in a heap object per tensor: a hostile header of 100 MB then
-  // costs about its own size again.
+  // Names and shapes are stored in two blocks, not in a heap object per tensor. So a hostile header of 100 MB takes
+  // only about its own size again.
   std::vector<char> names_;
   std::vector<int64_t> dims_;
   std::vector<SafeTensor> tensors_;
@@ -147,9 +147,9 @@ struct SafeTensorSpec {
   int64_t byte_size() const;  // or ShapeOverflow, PartialByte
 };
 
-// Writes a file tensor after tensor, without a second copy of anything: the header goes out at once, then the
-// caller appends the bytes of the tensors in the order of specs(). The result is byte for byte what the
-// reference library writes for the same tensors.
+// Writes a file tensor by tensor, without a second copy of anything. The header is written first, then the caller
+// appends the bytes of the tensors in the order of specs(). The result is byte for byte what the reference library
+// writes for the same tensors.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(Sink& sink, std::vector<SafeTensorSpec> specs,
@@ -164,13 +164,13 @@ class SafetensorsWriter {
   void finish();  // fails unless every announced byte has come; does not sync or close the sink
 
  private:
-  void skip_finished();  // moves to the next tensor that still wants bytes
+  void skip_finished();  // moves to the next tensor that still needs bytes
 
   Sink& sink_;
   std::vector<SafeTensorSpec> specs_;
   int64_t total_bytes_ = 0;
   size_t current_ = 0;
-  int64_t left_ = 0;  // bytes that specs_[current_] still wants
+  int64_t left_ = 0;  // bytes that specs_[current_] still needs
 };
 
 }  // namespace octet

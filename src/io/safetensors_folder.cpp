@@ -12,7 +12,7 @@ using Fault = SafetensorsFault;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// A file of this folder and nothing else: an index from a stranger must not reach the rest of the disk.
+// Only a file of this folder: an untrusted index must not reach the rest of the disk.
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
@@ -75,7 +75,7 @@ SafetensorsFolder SafetensorsFolder::open(Env& env, const std::string& directory
     }
     folder.files_.push_back(std::move(file));
   }
-  // Every tensor found was struck off: what is left is mapped to a shard that does not hold it.
+  // Every tensor found was removed: what is left is mapped to a shard that does not hold it.
   if (!shard_of.empty()) {
     const auto& [tensor, shard] = *shard_of.begin();
     fail_safetensors(Fault::ShardContent, "[{}] has no tensor {}, which {} maps to it",

@@ -88,7 +88,7 @@ class SafetensorsHeader {
     if (skipping()) return true;
     if (state_ == State::Top) {
       if (name == "__metadata__") {
-        if (has_metadata_) fault(Fault::DuplicateKey, "key \"__metadata__\" is there twice");
+        if (has_metadata_) fault(Fault::DuplicateKey, "key \"__metadata__\" appears twice");
         has_metadata_ = true;
         state_ = State::MetadataStart;
         return true;
@@ -102,13 +102,13 @@ class SafetensorsHeader {
       state_ = State::TopValue;
     } else if (state_ == State::Metadata) {
       if (!file_.metadata_.try_emplace(name).second) {
-        fault(Fault::DuplicateKey, "__metadata__ key {} is there twice", quoted_name(name));
+        fault(Fault::DuplicateKey, "__metadata__ key {} appears twice", quoted_name(name));
       }
       metadata_key_ = name;
       state_ = State::MetadataValue;
     } else {
       const auto begin = [&](bool& seen, State next) {
-        if (seen) fault(Fault::DuplicateKey, "key \"{}\" is there twice", name);
+        if (seen) fault(Fault::DuplicateKey, "key \"{}\" appears twice", name);
         seen = true;
         state_ = next;
       };
@@ -119,7 +119,7 @@ class SafetensorsHeader {
       else if (name == "data_offsets")
         begin(entry_.has_offsets, State::OffsetsStart);
       else
-        state_ = State::Unknown;  // as the reference library does, for fields that a later version may add
+        state_ = State::Unknown;  // like the reference library, because a later version may add fields
     }
     return true;
   }
@@ -195,7 +195,7 @@ class SafetensorsHeader {
     bool has_dtype = false, has_shape = false, has_offsets = false;
   };
 
-  // Inside the value of an unknown key nothing is looked at but its depth.
+  // Inside the value of an unknown key only the depth is checked.
   bool skipping() {
     if (state_ != State::Unknown) return false;
     if (skip_depth_ == 0) state_ = State::Entry;  // it was a plain value
@@ -212,7 +212,7 @@ class SafetensorsHeader {
     return true;
   }
 
-  // A value of a kind that has no place here.
+  // A value of a kind that is not allowed here.
   bool value(const char* kind) {
     if (skipping()) return true;
     const char* expected = "an object";
@@ -306,7 +306,7 @@ void SafetensorsHeader::read(std::span<const std::byte> bytes) {
   }
 }
 
-// Sorts the entries by offset, and by_name_ by name, where equal names stand side by side.
+// Sorts the entries by offset, and by_name_ by name, so that equal names are neighbours.
 void SafetensorsHeader::index_names() {
   std::sort(entries_.begin(), entries_.end(), [&](const Entry& a, const Entry& b) {
     return std::tuple(a.offsets[0], a.offsets[1], name_of(a)) <
@@ -319,7 +319,7 @@ void SafetensorsHeader::index_names() {
             [&](uint32_t a, uint32_t b) { return name_of(entries_[a]) < name_of(entries_[b]); });
   for (size_t i = 1; i < order.size(); ++i) {
     if (name_of(entries_[order[i - 1]]) == name_of(entries_[order[i]])) {
-      fault(Fault::DuplicateKey, entries_[order[i]], "is there twice");
+      fault(Fault::DuplicateKey, entries_[order[i]], "appears twice");
     }
   }
 }
@@ -331,7 +331,7 @@ void SafetensorsHeader::check_offsets(uint64_t data_size) {
     if (last < first)
       fault(Fault::OffsetsReversed, entry, "data_offsets [{}, {}] run backwards", first, last);
     if (first > end)
-      fault(Fault::OffsetsHole, entry, "begins at {}, bytes {} to {} are nobody's", first, end, first);
+      fault(Fault::OffsetsHole, entry, "begins at {}, bytes {} to {} belong to no tensor", first, end, first);
     if (first < end)
       fault(Fault::OffsetsOverlap, entry, "begins at {}, inside a tensor that ends at {}", first, end);
     const auto size = safe_tensor_bytes(entry.dtype, {file_.dims_.data() + entry.first_dim, entry.rank});

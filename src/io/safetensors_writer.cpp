@@ -133,7 +133,7 @@ SafetensorsWriter::SafetensorsWriter(Sink& sink, std::vector<SafeTensorSpec> spe
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
-    fail_safetensors(Fault::DuplicateKey, "[safetensors] tensor {} is there twice", quoted_name(*twice));
+    fail_safetensors(Fault::DuplicateKey, "[safetensors] tensor {} appears twice", quoted_name(*twice));
   }
 
   int64_t data_bytes = 0;
@@ -168,7 +168,7 @@ void SafetensorsWriter::skip_finished() {
 
 void SafetensorsWriter::finish() {
   if (current_ < specs_.size()) {
-    fail_safetensors(Fault::WriteOrder, "[safetensors] tensor {} still wants {} bytes",
+    fail_safetensors(Fault::WriteOrder, "[safetensors] tensor {} still needs {} bytes",
                      quoted_name(specs_[current_].name), left_);
   }
 }

@@ -17,7 +17,7 @@ std::string seal(std::string_view body, std::string_view key) {
 
 std::string seal_json(const nlohmann::ordered_json& object, std::string_view key) {
   std::string text = object.dump(2);
-  text.resize(text.size() - 2);  // "\n}": the object goes on with the checksum
+  text.resize(text.size() - 2);  // "\n}": the object continues with the checksum
   return text + seal(text, key);
 }
 

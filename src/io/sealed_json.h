@@ -8,8 +8,8 @@
 
 namespace octet {
 
-// A JSON object that carries its own checksum: indented by two spaces, and last in it `key`, the CRC-32C of every
-// byte before the comma in front of that key. A flipped bit in any number is noticed.
+// A JSON object with its own checksum. It is indented by two spaces. Its last key is `key`: the CRC-32C of every byte
+// before the comma in front of that key. So a flipped bit in any number is noticed.
 std::string seal_json(const nlohmann::ordered_json& object, std::string_view key = "manifest_crc32c");
 
 // The object with the checksum's key. `place` names the file in errors.
@@ -28,7 +28,7 @@ T json_field(const nlohmann::json& object, const char* key, const std::string& p
   try {
     return found->template get<T>();
   } catch (const nlohmann::json::exception&) {
-    fail("[{}] \"{}\" is {}, which is of the wrong kind", place, key, found->dump());
+    fail("[{}] \"{}\" is {}, which has the wrong type", place, key, found->dump());
   }
 }
 

@@ -65,7 +65,7 @@ TEST(Json, RefusesDuplicateKeysWhenTold) {
   const std::string text = "{\"a\": 1,\n \"b\": {\"a\": 2}, \"a\": 3}";
   EXPECT_EQ(parse_json(text, "t").at("a"), 3);
   EXPECT_EQ(error_of(text, {.refuse_duplicate_keys = true}),
-            "[file.json] line 2, column 19: key \"a\" is there twice");
+            "[file.json] line 2, column 19: key \"a\" appears twice");
   EXPECT_EQ(error_of("[{\"a\":1},{\"a\":1,\"b\":{\"a\":1}}]", {.refuse_duplicate_keys = true}), "");
   EXPECT_THAT(error_of("{\"a\":1,\"\\u0061\":1}", {.refuse_duplicate_keys = true}), HasSubstr("twice"));
 }

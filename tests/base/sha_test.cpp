@@ -59,8 +59,8 @@ TEST(Sha, TellsWhatOpenSslRefuses) {
 TEST(Sha, EndsOnce) {
   Sha256 hash;
   hash.hex();
-  EXPECT_EQ(error_of([&] { hash.update("a"); }), "[SHA-256] the hash is fed after its end");
-  EXPECT_EQ(error_of([&] { hash.hex(); }), "[SHA-256] the hash is ended twice");
+  EXPECT_EQ(error_of([&] { hash.update("a"); }), "[SHA-256] data was added after the hash was finished");
+  EXPECT_EQ(error_of([&] { hash.hex(); }), "[SHA-256] the hash was finished twice");
 }
 
 }  // namespace

@@ -131,10 +131,10 @@ TEST_F(CheckpointStoreTest, ReplacesAPartialStepWithAWarning) {
   posix_env().make_directories(dir + "/.tmp-step_2-99999/");
   write_file(dir + "/.tmp-step_2-99999/model.safetensors", "partial");
   EXPECT_EQ(store.open_latest()->step, 1);
-  EXPECT_THAT(log.text(), HasSubstr("step_2] is not whole and is passed over: manifest.json is missing"));
+  EXPECT_THAT(log.text(), HasSubstr("step_2] is not whole and is skipped: manifest.json is missing"));
   log.lines.clear();
   save_step(store, 2);
-  EXPECT_THAT(log.text(), HasSubstr("step_2] exists already (manifest.json is missing) and is replaced"));
+  EXPECT_THAT(log.text(), HasSubstr("step_2] already exists (manifest.json is missing) and is replaced"));
   EXPECT_THAT(log.text(), HasSubstr(".tmp-step_2-99999] is left over"));
   EXPECT_THAT(env.list(dir), ElementsAre("latest", "step_1", "step_2"));
   expect_content(*store.open_latest(), 2);
@@ -198,7 +198,7 @@ TEST_F(CheckpointStoreTest, TruncatedEmptyAndMissingFilesAreRefusedAndNamed) {
   posix_env().remove_tree(dir + "/step_2");
   log.lines.clear();
   EXPECT_EQ(store.open_latest()->step, 1);
-  EXPECT_THAT(log.text(), HasSubstr("step_2] is the latest checkpoint but is no longer there"));
+  EXPECT_THAT(log.text(), HasSubstr("step_2] is the latest checkpoint but no longer exists"));
   write_file(dir + "/step_1/manifest.json", "{}");
   EXPECT_THROW(store.open_latest(), Error);
 }

@@ -272,7 +272,8 @@ TEST_F(HubTest, TokenOpensAPrivateRepositoryAndStaysOnTheHub) {
   HubRequest secret = request("private/secret");
   EXPECT_THAT(message_of([&] { hub_fetch(secret); }), HasSubstr("set HF_TOKEN"));
   secret.settings.token = "wrong";
-  EXPECT_THAT(message_of([&] { hub_fetch(secret); }), HasSubstr("the token (HF_TOKEN) does not open it"));
+  EXPECT_THAT(message_of([&] { hub_fetch(secret); }),
+              HasSubstr("the token (HF_TOKEN) gives no access to it"));
   secret.settings.token = "good-token";
   EXPECT_EQ(read(hub_snapshot(secret), "x.txt"), "hidden");
   HubRequest set = first_part();
@@ -304,7 +305,7 @@ TEST_F(HubTest, OfflineTakesTheCache) {
   HubRequest unreachable = first_part();
   unreachable.settings.endpoint = "http://127.0.0.1:1";
   EXPECT_EQ(read(hub_snapshot(unreachable), "data/train-00000-of-00002.parquet"), large_);
-  EXPECT_THAT(messages_, HasSubstr("taking the 1 file that the cache has of data/train-00000*\n"));
+  EXPECT_THAT(messages_, HasSubstr("using 1 file from the cache for data/train-00000*\n"));
 }
 
 TEST_F(HubTest, APartOfTheFilesIsNotTakenForAll) {
@@ -318,8 +319,7 @@ TEST_F(HubTest, APartOfTheFilesIsNotTakenForAll) {
   // Without the hub's list, as when another program has downloaded them, it can only be said.
   fs::remove_all(fs::path(cache_) / "datasets--org--set/octet");
   EXPECT_THAT(hub_fetch(both).files, ElementsAre("data/train-00000-of-00002.parquet"));
-  EXPECT_THAT(messages_,
-              HasSubstr("taking the 1 file that the cache has of data/*.parquet, which may not be"));
+  EXPECT_THAT(messages_, HasSubstr("using 1 file from the cache for data/*.parquet; files may be missing"));
 }
 
 TEST_F(HubTest, OfflineErrorsOfTheChoiceComeWithTheAdvice) {
