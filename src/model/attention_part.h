@@ -6,8 +6,8 @@
 
 namespace octet {
 
-// The first half of a layer: residual = x + delta, then norm -> qkv [-> norm of heads] -> rope -> attention -> out,
-// whose result is what the MLP part adds to the residual. N tokens, C width; H, K, D as in ops.
+// The first half of a layer: residual = x + delta, then norm -> qkv [-> norm of heads] -> rope -> attention -> out.
+// The MLP part adds the result to the residual. N tokens, C width; H, K, D as in ops.
 struct AttentionPart {
   struct Activations {
     Tensor residual;   // (N, C)
@@ -28,16 +28,17 @@ struct AttentionPart {
   void find_norms(ParameterSet& parameters, const std::string& name, const ModelConfig& config);
 
   static std::vector<LinearEntry<AttentionPart>> linears(const ModelConfig& config, KeepPolicy keep);
-  // All but the residual, which is planned with the residual stream.
+  // All except the residual, which is planned with the residual stream.
   static std::vector<ActivationEntry<AttentionPart>> activations(const ModelConfig& config, KeepPolicy keep,
                                                                  int64_t tokens, DType dense);
 
-  // With `cache`, the tokens continue cached sequences. In a recompute pass x is the kept residual without a delta, and
-  // only what the policy dropped is made again, by the same ops in the same order, so that it has the same bits.
+  // With `cache`, the tokens continue cached sequences. In a recompute pass x is the kept residual without a delta.
+  // Only what the policy dropped is recomputed, by the same ops in the same order, so it has the same bits.
   void forward(const LayerPass& pass, const Activations& a, Tensor x, Tensor delta, Tensor result,
                const KvCache* cache = nullptr);
-  // dresidual holds the gradient of the residual behind this part, in the form that `out` reads, and leaves as that of
-  // the residual before it, in the form that `below` reads. `first`: weight gradients are written, not added to.
+  // On entry, dresidual is the gradient of the residual after this part, in the form that `out` reads. On return, it
+  // is the gradient of the residual before this part, in the form that `below` reads. `first`: weight gradients are
+  // written, not added to.
   void backward(const LayerPass& pass, const Activations& a, const GradientBuffers& gradients, Linear* below,
                 bool first);
 };

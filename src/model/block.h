@@ -23,12 +23,12 @@ struct Block {
   MlpPart::Activations mlp_acts;
 };
 
-// Buffers that all blocks take turns in.
+// Buffers that all blocks share, one block at a time.
 struct SharedBuffers {
-  // The activations of whichever block is being worked on, where they are not kept.
+  // Activations of the current block that are not kept.
   AttentionPart::Activations attention_acts;
   MlpPart::Activations mlp_acts;
-  // Likewise the FP8 copies of inputs that weight gradients read, in the order of the parts' Linears.
+  // Likewise the FP8 input copies that weight gradients read, in the order of the parts' Linears.
   ColwiseBuffers attention_inputs[2], mlp_inputs[2];
   QuantizedScratch fp8;
   Tensor delta;  // (N, C) what the last Linear adds to the residual

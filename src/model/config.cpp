@@ -38,13 +38,12 @@ void ModelConfig::validate() const {
   require(learned_positions || head_dim % 2 == 0,
           "[model {}] the head dimension is {}, expected an even number for rotary positions", name,
           head_dim);
-  require(
-      vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
-          ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 &&
-          max_positions <= (int64_t{1} << 26),
-      "[model {}] a dimension is absurdly large: vocabulary {}, {} layers, width {}, ffn {}, {} heads of {}, "
-      "{} positions",
-      name, vocab, layers, width, ffn, heads, head_dim, max_positions);
+  require(vocab <= (int64_t{1} << 24) && layers <= 4096 && width <= (int64_t{1} << 20) &&
+              ffn <= (int64_t{1} << 22) && heads <= 4096 && head_dim <= 4096 &&
+              max_positions <= (int64_t{1} << 26),
+          "[model {}] a dimension is too large: vocabulary {}, {} layers, width {}, ffn {}, {} heads of {}, "
+          "{} positions",
+          name, vocab, layers, width, ffn, heads, head_dim, max_positions);
   require(window >= 0, "[model {}] the sliding window is {}, expected 0 (none) or more", name, window);
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
 }
@@ -53,8 +52,8 @@ void check_sequence_length(const ModelConfig& config, std::string_view key, int6
   if (length <= config.max_positions) return;
   if (config.learned_positions) {
     fail_config(
-        "{} {} is more than the {} positions of model {}, which learned a vector for each of them; a model "
-        "that starts from random weights may have more: max_position_embeddings {}",
+        "{} {} is more than the {} positions of model {}, which has one learned vector per position. A model "
+        "that starts from random weights can have more: set max_position_embeddings {}",
         key, length, config.max_positions, config.name, length);
   }
   const std::string scaling = config.rope_scaling ? fmt::format("rope_scaling of type llama3 with factor {}",
@@ -63,9 +62,8 @@ void check_sequence_length(const ModelConfig& config, std::string_view key, int6
   fail_config(
       "{} {} is more than the {} positions (max_position_embeddings) of model {} ({}): it was never trained "
       "on "
-      "later positions. config.json may give it more, with the rope_scaling that they need; a model that "
-      "starts "
-      "from random weights may have more: max_position_embeddings {}",
+      "later positions. config.json can give it more positions, with the rope_scaling that they need. A "
+      "model that starts from random weights can have more: set max_position_embeddings {}",
       key, length, config.max_positions, config.name, scaling, length);
 }
 

@@ -6,7 +6,7 @@
 namespace octet {
 namespace {
 
-// Passes are padded to few different sizes: a GPU's products are tuned for each size that occurs.
+// Passes are padded to a few sizes, because a GPU's products are tuned per size.
 int64_t padded_tokens(int64_t tokens, int64_t chunk) {
   return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))), chunk);
 }
@@ -130,7 +130,7 @@ std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continu
             shape_.sequences);
     int64_t& length = lengths_[static_cast<size_t>(c.sequence)];
     require(length + std::ssize(c.ids) <= shape_.capacity,
-            "[decoder] {} tokens behind {} of sequence {}, which holds {} at most", c.ids.size(), length,
+            "[decoder] {} tokens after {} in sequence {}, which holds at most {}", c.ids.size(), length,
             c.sequence, shape_.capacity);
     for (size_t i = 0; i < c.ids.size(); ++i) {
       require(c.ids[i] >= 0 && c.ids[i] < config_.vocab, "[decoder] token id {}, expected 0 to {}", c.ids[i],
@@ -139,7 +139,7 @@ std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continu
                         every_token || i + 1 == c.ids.size()});
     }
   }
-  ops().set_workspace(workspace_);  // others may take turns on the same device
+  ops().set_workspace(workspace_);  // others may use the same device in between
   std::vector<Logits> logits;
   for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
     const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
@@ -175,7 +175,7 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
   device_.copy_to_device(pass.sequences, sequences.data());
   device_.copy_to_device(pass.positions, positions.data());
 
-  // All layers work in the same buffers: nothing is kept for backward.
+  // All layers use the same buffers, because nothing is kept for backward.
   const AttentionPart::Activations attention{.residual = residual,
                                              .mean = rows(mean_),
                                              .inv = rows(inv_),
@@ -189,7 +189,7 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
                                  .up = rows(up_),
                                  .act = rows(act_)};
   ops().embedding_forward(residual, token, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
-  Tensor added;  // what the layer before adds to the residual; nothing before the first
+  Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
     layer.attention.forward(pass, attention, residual, added, delta, &layer.cache);
     layer.mlp.forward(pass, mlp, residual, delta, delta);

@@ -9,16 +9,16 @@
 namespace octet {
 
 struct DecoderShape {
-  int64_t sequences = 1;  // continued side by side
-  int64_t capacity = 0;   // most tokens of a sequence, prompt and continuation together
+  int64_t sequences = 1;  // continued in parallel
+  int64_t capacity = 0;   // most tokens per sequence, prompt plus continuation
   int64_t chunk = 128;    // most tokens in one pass: longer prompts take several
 };
 
-// The forward pass alone, for generating text: keys and values of what was read stay in a cache, so that a new token
-// costs one pass over itself. Dense: fp32 or bf16. Construction plans; allocate() takes the memory.
+// Only the forward pass, for generating text. Keys and values of earlier tokens stay in a cache, so a new token costs
+// one pass over itself. Dense: fp32 or bf16. The constructor plans; allocate() takes the memory.
 class Decoder {
  public:
-  // With `weights`, those of a model in training are used, in their dtype; otherwise own ones of `dtype`.
+  // With `weights`, uses those of a model in training, in their dtype; otherwise its own, in `dtype`.
   Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
           ParameterSet* weights = nullptr);
   Decoder(const Decoder&) = delete;  // the planner points into it
@@ -29,7 +29,7 @@ class Decoder {
   ParameterSet& parameters() { return parameters_; }
   void allocate();
 
-  // Tokens of a sequence that are cached.
+  // Cached tokens of a sequence.
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   void clear(int64_t sequence) { lengths_[static_cast<size_t>(sequence)] = 0; }
 
@@ -38,9 +38,9 @@ class Decoder {
     std::span<const int32_t> ids;  // at least one
   };
   using Logits = std::vector<float>;  // of the unpadded vocabulary
-  // Reads the ids of each continuation behind what its sequence holds, all in as few passes as `chunk` allows. Gives
-  // the logits after the last id of each, or with `every_token` after each id, in the order of the continuations. No
-  // sequence twice. Waits for the device.
+  // Appends the ids of every continuation to its sequence, in as few passes as `chunk` allows. Returns the logits
+  // after the last id of every continuation, or with `every_token` after every id, in the order of the continuations.
+  // No sequence may occur twice. Waits for the device.
   std::vector<Logits> read(std::span<const Continuation> continuations, bool every_token = false);
 
  private:
@@ -51,7 +51,7 @@ class Decoder {
   };
   struct Token {
     int32_t id, sequence, position;
-    bool wanted;  // its logits are asked for
+    bool wanted;  // its logits are requested
   };
 
   Ops& ops() const { return device_.ops(); }

@@ -10,8 +10,8 @@
 
 namespace octet {
 
-// The names of the tensors in a Hugging Face folder, without ".weight" and ".bias". Those of a block stand behind
-// "<block>.<layer>.". A list names the parts of one of octet's matrices from its first row on.
+// The names of the tensors in a Hugging Face folder, without ".weight" and ".bias". Names of a block follow
+// "<block>.<layer>.". A list names the parts of one of octet's matrices, from its first row on.
 struct TensorNames {
   std::string embedding;
   std::string positions;  // learned positions only
@@ -28,17 +28,17 @@ struct TensorNames {
   bool transposed = false;  // matrices of a block are stored (in, out)
 };
 
-// A family of models as data. Code outside src/model/families never asks which family a model is of: what it may depend
-// on is a field of ModelConfig or stands here.
+// A family of models as data. Code outside src/model/families never asks for a model's family. It depends only on
+// fields of ModelConfig and of this struct.
 struct FamilySpec {
   std::string name;          // "model_type" of config.json
   std::string architecture;  // the class of Transformers
   TensorNames tensors;
-  // Features, and the values of a model for which only its sizes are given (see resolve_model).
+  // Features, and values for a model of which only the sizes are given (see resolve_model).
   ModelConfig defaults;
   int64_t (*default_ffn)(int64_t width) = nullptr;
-  int64_t head_dim = 0;  // width of a head whatever the width of the model is; 0: width / heads
-  // The fields of config.json that the families do not share. `config` holds the defaults when it is read into.
+  int64_t head_dim = 0;  // width of a head, independent of the model's width; 0: width / heads
+  // The fields of config.json that the families do not share. When reading, `config` already holds the defaults.
   void (*read)(const HfFields& fields, ModelConfig& config) = nullptr;
   HfJson (*write)(const ModelConfig& config) = nullptr;
   std::vector<ModelConfig> (*presets)() = nullptr;
@@ -53,7 +53,7 @@ struct FamilySpec {
 };
 
 std::span<const FamilySpec* const> model_families();
-// Null where there is none of this name.
+// Null if there is none with this name.
 const FamilySpec* find_family(std::string_view name);
 
 // One file each, below families/.

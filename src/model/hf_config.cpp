@@ -13,7 +13,7 @@ std::string to_hf_config(const ModelConfig& config, DType weights) {
   json.update(family.write(config));
   json["initializer_range"] = shortest_double(config.init_std);
   json["tie_word_embeddings"] = config.tied_head;
-  // Null, since a class of Transformers has default ids of its own.
+  // Null, because a Transformers class has its own default ids.
   json["bos_token_id"] = config.bos_id ? HfJson(*config.bos_id) : HfJson(nullptr);
   if (config.eos_ids.size() == 1) {
     json["eos_token_id"] = config.eos_ids.front();
@@ -24,10 +24,11 @@ std::string to_hf_config(const ModelConfig& config, DType weights) {
   json["use_cache"] = true;
   const std::string text = json.dump(2) + "\n";
 
-  // A model that the family's format cannot say (other biases, another head width) must not be written as another.
+  // A model that the family's format cannot express (other biases, another head width) must not be written as a
+  // different one.
   ModelConfig again = model_config_from_hf(text, "config.json");
   again.name = config.name;
-  // What rotary models say of positions does not matter with a table of them, and the other way round.
+  // Fields of rotary positions do not matter for a model with learned positions.
   if (config.learned_positions)
     again.rope_theta = config.rope_theta, again.rope_scaling = config.rope_scaling;
   require(again == config, "[model {}] is not a model that config.json of type {} can describe", config.name,

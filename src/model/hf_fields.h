@@ -54,7 +54,7 @@ class HfFields {
     require(value.is_object(), "[{}] \"{}\" is {}, expected an object", place_, name, value.dump());
     return HfFields(value, place_);
   }
-  // One id or a list of ids; some write -1 where there is none.
+  // One id or a list of ids; some files write -1 for none.
   std::vector<int32_t> token_ids(const char* name) const {
     std::vector<int32_t> ids;
     if (!has(name)) return ids;
@@ -84,7 +84,7 @@ class HfFields {
 
 using HfJson = nlohmann::ordered_json;
 
-// 1e-5f as 1e-05 and not as 9.999999747378752e-06: the double with the fewest digits that is this float again.
+// 1e-5f as 1e-05, not as 9.999999747378752e-06: the double with the fewest digits that converts back to this float.
 inline double shortest_double(float value) {
   return std::stod(fmt::format("{}", value));
 }

@@ -16,11 +16,11 @@ enum class Checkpointing : uint8_t {
   Block,  // only the layer's input is kept
 };
 
-// The one reading of a level: planner, forward and backward all ask this.
+// What a level means. Planner, forward and backward all use this.
 struct KeepPolicy {
-  bool norm_out = true;   // outputs of both norms
-  bool act_out = true;    // output of the activation
-  bool up_out = true;     // output of the MLP's first product
+  bool norm_out = true;  // outputs of both norms
+  bool act_out = true;   // output of the activation
+  bool up_out = true;    // output of the MLP's first product
   // qkv (also before the norm of its heads), attention output, log-sum-exp, the residual after attention, norm
   // statistics
   bool attention = true;
@@ -31,23 +31,23 @@ struct KeepPolicy {
         attention(level < Checkpointing::Block) {}
 };
 
-// One pass over the layers, in training, evaluation or decoding: what every part is told.
+// One pass over the layers in training, evaluation or decoding: the arguments that every part gets.
 struct LayerPass {
   Ops& ops;
   const ModelConfig& config;
   KeepPolicy keep;
   bool fp8 = true;         // otherwise every Linear that has a dense weight is dense
-  bool recompute = false;  // only what the policy did not keep
+  bool recompute = false;  // compute only what the policy did not keep
 
   Tensor positions;     // (N) int32
   Tensor rope_table;    // (P, D) fp32; absent with learned positions
   Documents documents;  // of the micro-batch; not for decoding
-  // Decoding alone: the cached sequence of each token, and at least the largest position + 1.
+  // Decoding only: the cached sequence per token, and at least the largest position + 1.
   Tensor sequences;  // (N) int32
   int64_t longest = 0;
 };
 
-// The gradients that the layers hand down, in buffers that they take turns in.
+// The gradients that the layers pass down, in buffers that they share one at a time.
 struct GradientBuffers {
   Tensor dresidual;  // (N, C)
   Tensor dnormed;    // (N, C)
@@ -80,25 +80,25 @@ struct Norm {
 template <class Part>
 struct ActivationEntry {
   Tensor Part::Activations::*view;
-  const char* name;  // behind "layers.N."
+  const char* name;  // after "layers.N."
   DType dtype;
   Shape shape;
-  bool kept;                         // by the policy; otherwise layers take turns in one buffer
-  Linear Part::*input_of = nullptr;  // kept only where this Linear reads it again, for its weight gradient
+  bool kept;                         // by the policy; otherwise the layers share one buffer
+  Linear Part::*input_of = nullptr;  // kept only if this Linear reads it again for its weight gradient
 };
 
 // A row of the table of a part's Linears.
 template <class Part>
 struct LinearEntry {
   Linear Part::*linear;
-  const char* name;  // of its parameters behind "layers.N.", without ".weight"
+  const char* name;  // of its parameters after "layers.N.", without ".weight"
   int64_t out, in;
   bool bias;
   bool input_kept;  // by the policy: the FP8 copy of its input that the weight gradient reads
 };
 
-// Called around the work of a layer: where weights that are not here are fetched, and gradients are sent on. What is
-// queued in them is recorded with the ops around it.
+// Called before and after the work of a layer, to fetch weights from elsewhere and to send gradients. What they queue
+// is recorded with the ops around them.
 struct LayerHooks {
   std::function<void(int64_t layer)> before_forward;
   std::function<void(int64_t layer)> before_backward;

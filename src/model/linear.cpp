@@ -21,7 +21,7 @@ DType scales_dtype(Granularity granularity) {
 
 namespace {
 
-// Plans one copy of a quantised tensor in memory of its own.
+// Plans one copy of a quantised tensor in its own memory.
 void plan_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const std::string& name, DType format,
                  Granularity granularity, int64_t rows, int64_t depth, MemoryCategory category,
                  Lifetime lifetime) {

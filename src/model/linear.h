@@ -6,8 +6,8 @@
 
 namespace octet {
 
-// Memory that the Linears of a model take turns in: the FP8 copies that live only from a producing op to the
-// product that reads them.
+// Memory that the Linears of a model share one at a time: FP8 copies that live only from the op that makes them to
+// the product that reads them.
 struct QuantizedScratch {
   Tensor input_rowwise, input_rowwise_scales;
   Tensor gradient_rowwise, gradient_rowwise_scales;
@@ -30,26 +30,27 @@ class Linear {
   void plan(BufferPlanner& planner, ScaleTable& scales, bool training);
   // `tokens` rows pass through at once.
   void attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens);
-  // Places the wgrad copy of the input: in buffers of its own with `lifetime`, or in `shared` when given.
+  // Places the wgrad copy of the input: in its own buffers with `lifetime`, or in `shared` if given.
   void attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, ColwiseBuffers* shared);
   // After the planner is bound.
   void bind(const ScaleTable& scales);
 
-  // How the op before should leave the input, how the op behind the gradient of the output. `dense` is a buffer of
-  // the whole tensor. With fp8 false everything is dense (evaluation in BF16).
+  // The form in which the previous op writes the input, and the next op the gradient of the output. `dense` is a
+  // buffer of the whole tensor. With fp8 false everything is dense (evaluation in BF16).
   Operand input(Tensor dense, bool fp8);
   Operand gradient(Tensor dense, bool keep_dense);
 
   // y may be part of a fused matrix.
   void forward(Ops& ops, Matrix y, const Operand& x) const;
-  // dx may be absent. The weight's gradient is added to, or written when `overwrite`; a frozen weight has none.
+  // dx may be absent. The weight's gradient is added to what is there, or with `overwrite` replaces it; a frozen
+  // weight has none.
   void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
-  // Makes the FP8 copies anew from the dense weight; does nothing where there is none.
+  // Rewrites the FP8 copies from the dense weight; does nothing if there is none.
   void quantize_weight(Ops& ops);
-  // The same from a dense weight (out, in) that is not kept: how a Linear without a dense weight is filled.
+  // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
   void quantize_weight(Ops& ops, Tensor dense);
-  // Calibration and statistics are switched for all tensors of the Linear at once.
+  // Switches calibration and statistics for all tensors of the Linear at once.
   void set_pass(const ScaleTable& scales, bool stats);
 
   const LinearSite& site() const { return site_; }

@@ -6,8 +6,8 @@
 
 namespace octet {
 
-// The second half of a layer: residual = x + delta, then norm -> up -> activation -> down, whose result is what the next
-// layer adds to the residual. N tokens, C width, F feed-forward width.
+// The second half of a layer: residual = x + delta, then norm -> up -> activation -> down. The next layer adds the
+// result to the residual. N tokens, C width, F feed-forward width.
 struct MlpPart {
   struct Activations {
     Tensor residual;   // (N, C)
@@ -24,7 +24,7 @@ struct MlpPart {
   static std::vector<ActivationEntry<MlpPart>> activations(const ModelConfig& config, KeepPolicy keep,
                                                            int64_t tokens, DType dense);
 
-  // As for AttentionPart; `result` may be `delta`. Where the policy keeps the residual, a recompute pass needs neither x
+  // As for AttentionPart; `result` may be `delta`. If the policy keeps the residual, a recompute pass needs neither x
   // nor delta.
   void forward(const LayerPass& pass, const Activations& a, Tensor x, Tensor delta, Tensor result);
   void backward(const LayerPass& pass, const Activations& a, const GradientBuffers& gradients, Linear* below,

@@ -60,7 +60,7 @@ class TableBuilder {
            parts(theirs, {hf_.down}, {c_.width}));
   }
 
-  // Rows `rows` of one of octet's matrices under these names; one name alone has all of them.
+  // Splits the rows of one of octet's matrices over these names; a single name gets all rows.
   std::vector<HfPart> parts(const std::string& prefix, const std::vector<std::string>& names,
                             const std::vector<int64_t>& rows) const {
     if (names.size() == 1) {
@@ -73,8 +73,8 @@ class TableBuilder {
     return result;
   }
 
-  // The head is added to chunk by chunk, and an embedding that is the head too. An embedding of its own is added to once
-  // for each token that occurs, by the sum of all its places.
+  // The gradient of the head, and of an embedding tied to it, is summed chunk by chunk. A separate embedding is added
+  // to once per token that occurs, with the sum over all its places.
   void summed_matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
     matrix(std::move(name), rows, cols, std, std::move(hf));
     table_.back().summed = true;
@@ -144,7 +144,8 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
 }
 
 ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks) {
-  require(ranks > 0 && rank >= 0 && rank < ranks, "[parameters] rank {} of {}", rank, ranks);
+  require(ranks > 0 && rank >= 0 && rank < ranks, "[parameters] rank {} of {}, expected 0 <= rank < ranks",
+          rank, ranks);
   const int64_t rows = spec.shape[0], share = round_up(div_up(rows, ranks), 2);
   const int64_t first = std::min(rank * share, round_up(rows, 2));
   return {.first_row = first, .rows = std::clamp<int64_t>(rows - first, 0, share), .ranks = ranks};
@@ -199,7 +200,7 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 
 void ParameterSet::initialise(Device& device, uint64_t seed) {
   for (Parameter& p : parameters_) {
-    if (!p.weight) continue;  // whoever gives a Linear FP8 copies alone also fills them
+    if (!p.weight) continue;  // a Linear with only FP8 copies is filled by its owner
     const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
     const int64_t begin = p.storage.first_row * width;
     const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());

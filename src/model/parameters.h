@@ -27,18 +27,18 @@ struct ParameterSpec {
   Init init = Init::Normal;
   float init_std = 0;
   bool decay = false;
-  bool summed = false;  // several products add to its gradient, which then is fp32 whatever the others are
+  bool summed = false;  // several products add to its gradient, which is therefore always fp32
   std::vector<HfPart> hf;
 };
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
-// How a parameter is kept. The default is the whole tensor on the device, in training.
+// How a parameter is stored. Default: the whole tensor on the device, trainable.
 struct ParameterStorage {
   bool trainable = true;  // it has a gradient and moments; otherwise it is frozen
-  bool dense = true;      // false: there is no dense weight, only the FP8 copies of its Linear. Frozen only.
+  bool dense = true;      // false: no dense weight, only the FP8 copies of its Linear; frozen parameters only
   Place place = Place::Device;  // of weight, gradient and moments
-  // The rows of the whole tensor that are here, where several ranks share it. A vector counts as rows of one element.
+  // The rows of the tensor that this rank holds, if several ranks share it. A vector counts as rows of one element.
   int64_t first_row = 0;
   int64_t rows = -1;  // -1: all
   int64_t ranks = 1;
@@ -53,8 +53,8 @@ using StoragePolicy = std::function<ParameterStorage(const ParameterSpec&)>;
 
 struct ParameterTypes {
   DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
-  DType gradient = DType::F32;  // of matrices that one product writes; all others are fp32
-  DType moments = DType::F32;   // fp32 | bf16 | e4m3; of vectors fp32 instead of e4m3
+  DType gradient = DType::F32;  // of matrices that a single product writes; all others are fp32
+  DType moments = DType::F32;   // fp32 | bf16 | e4m3; vectors use fp32 instead of e4m3
   bool stochastic = false;      // bf16 matrices have no remainder: the optimizer rounds them stochastically
 };
 
@@ -64,20 +64,20 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-// All parameters of a model with what training keeps of each. Owns no memory.
+// All parameters of a model with their training state. Owns no memory.
 struct Parameter {
   ParameterSpec spec;
   ParameterStorage storage;
-  Tensor weight;     // absent where storage.dense is false
+  Tensor weight;     // absent if storage.dense is false
   Tensor remainder;  // u16, when weight is bf16 and exact
   Tensor gradient;
   Tensor m, v;
   Tensor m_scales, v_scales;  // when m and v are e4m3
-  uint64_t stream() const;    // of its random numbers, from its name
+  uint64_t stream() const;    // of random numbers, derived from its name
 
-  // Of what is here: (storage.rows, ...).
+  // Of the rows on this rank: (storage.rows, ...).
   Shape shape() const;
-  // Everything that a resumed run needs: weight, remainder, moments and their scales, where they exist.
+  // Everything that a resumed run needs: weight, remainder, moments and their scales, if they exist.
   std::vector<NamedTensor> state() const;
 };
 
@@ -92,11 +92,11 @@ class ParameterSet {
   const std::vector<Parameter>& all() const { return parameters_; }
 
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
-  // the seed, the parameter's name and its place in it.
+  // the seed, the parameter's name and the place in the parameter.
   void initialise(Device& device, uint64_t seed);
-  // Writes the rows that are here from the fp32 values of the whole tensor, in the layout of spec.shape.
+  // Writes the rows of this rank from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
-  // The exact fp32 values of the rows that are here.
+  // The exact fp32 values of the rows of this rank.
   static std::vector<float> weight_values(Device& device, const Parameter& parameter);
 
  private:

@@ -42,12 +42,12 @@ std::optional<ModelConfig> find_preset(std::string_view name) {
   std::vector<std::string> known = presets;
   known.insert(known.end(), families.begin(), families.end());
   const std::string near = nearest_name(name, known);
-  fail_config("[model] no preset is called '{}'{}; there are: {}; and, with sizes given: {}", name,
+  fail_config("[model] no preset is called '{}'{}; presets: {}; families, which also need sizes: {}", name,
               near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(presets, ", "),
               fmt::join(families, ", "));
 }
 
-// A family by itself says nothing of these.
+// A family alone does not define these.
 void require_main_sizes(const FamilySpec& family, const ModelSizes& sizes) {
   std::vector<std::string> missing;
   if (sizes.width == 0) missing.push_back("hidden_size");

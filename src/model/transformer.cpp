@@ -21,15 +21,16 @@ void Transformer::load(const HostBatch& batch, float gradient_scale) {
   const size_t documents = batch.document_starts.size() - 1;
   require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
           n);
-  ops().set_workspace(workspace_);  // several Transformers may take turns on one device
+  ops().set_workspace(workspace_);  // several Transformers may share one device
   documents_ = {document_starts_, static_cast<int64_t>(documents), 0};
   for (size_t i = 0; i < documents; ++i) {
     documents_.max_length =
         std::max<int64_t>(documents_.max_length, batch.document_starts[i + 1] - batch.document_starts[i]);
   }
   padded_starts_.assign(batch.document_starts.begin(), batch.document_starts.end());
-  // Recorded work has the two numbers in it: rounded up, few different ones occur. The documents added are empty.
-  // Only where documents cover all tokens: count * max_length of equal documents must stay a sign of them.
+  // A recording contains these two numbers. They are rounded up, so that few different recordings occur. The added
+  // documents are empty. This is done only if the documents cover all tokens, because count * max_length == tokens means
+  // that all documents have one length.
   const bool covers = batch.document_starts.front() == 0 && batch.document_starts.back() == shape_.tokens();
   if (shape_.graphs && covers && documents_.count * documents_.max_length != shape_.tokens()) {
     const auto power_of_two = [](int64_t value, int64_t most) {
@@ -81,7 +82,7 @@ void Transformer::forward_body(const LayerPass& pass) {
                       blocks_.back().mlp_acts.residual, shared_.delta);
 }
 
-// Logits, loss and their gradients for a chunk of rows at a time, so that all logits never exist at once.
+// Logits, loss and their gradients, one chunk of rows at a time, so that all logits never exist at once.
 void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
   const int64_t n = shape_.tokens();
@@ -149,7 +150,7 @@ void Transformer::backward_body(bool first) {
 void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
   for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
   if (first) {
-    // Linears overwrite their weights' gradients; everything else is added to.
+    // Linears overwrite the gradients of their weights; all other gradients are added to.
     std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
       const bool written = std::any_of(linears_.begin(), linears_.end(),
@@ -171,7 +172,7 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
   scales_.end_calibration();
 }
 
-// The buffers follow from the Transformer; the rest is what load() and the arguments change.
+// The Transformer's number determines the buffers; load() and the arguments determine the rest.
 std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const {
   return fmt::format("{} {} {} {} {} {} {} {} {}", number_, hooks_version_, documents_.count,
                      documents_.max_length, static_cast<int>(penalty.kind),

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// The size of a micro-batch and what is kept in memory for it.
+// The size of a micro-batch and what is kept in memory.
 struct RunShape {
   int64_t rows = 1;
   int64_t length = 0;
@@ -18,17 +18,17 @@ struct RunShape {
   int64_t tokens() const { return rows * length; }
 };
 
-// What the run computes and stores in.
+// The dtypes in which the run computes and stores.
 struct Numerics {
   Precision precision = Precision::Bf16;
   Fp8Config fp8;
   DType moments = DType::F32;       // fp32 | bf16 | e4m3
-  bool stochastic_weights = false;  // bf16 matrices without the 16 bits that make them exact
+  bool stochastic_weights = false;  // bf16 matrices without the 16-bit remainder that makes them exact
   DType gradients = DType::F32;     // of matrices
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 
-// One micro-batch on the host, as views; see data/loading/batch.h for the meaning of each.
+// One micro-batch on the host, as views; see data/loading/batch.h for their meaning.
 struct HostBatch {
   std::span<const int32_t> tokens, targets, positions, document_starts;
 };
@@ -44,11 +44,11 @@ struct LossSums {
   double penalty = 0;
 };
 
-// A decoder-only transformer with hand-written forward and backward over planned memory. Construction plans; nothing
-// is allocated before allocate(), so a Transformer also answers what a run would need.
+// A decoder-only transformer with hand-written forward and backward over planned memory. The constructor plans;
+// allocate() takes the memory. So a Transformer can also tell what a run would need.
 class Transformer {
  public:
-  // With `storage`, parameters may be frozen, kept in FP8 alone or elsewhere; otherwise all are trained.
+  // With `storage`, parameters may be frozen, kept only in FP8, or kept elsewhere; otherwise all are trained.
   Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Device& device,
               const StoragePolicy& storage = {});
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
@@ -62,18 +62,18 @@ class Transformer {
   // Every Linear with its site and choice, in the order of the forward pass.
   const std::vector<Linear*>& linears() const { return linears_; }
   const std::vector<Block>& blocks() const { return blocks_; }
-  // The residual stream behind the last block, from a forward pass until backward begins.
+  // The residual stream after the last block; valid from a forward pass until backward begins.
   Tensor final_residual() const { return final_residual_; }
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
   int64_t allocated_bytes() const { return allocated_bytes_; }
-  // After weights were written from outside (initialise, import, resume): makes their FP8 copies, with the scales
-  // that stand in scales() where those are delayed. A resumed run restores scales() first.
+  // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
+  // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
 
-  // Called around each layer from now on. With RunShape::graphs a recorded micro-step is replayed without calling them:
-  // what they queue is part of the recording, other work of theirs is done at the recording alone.
+  // Called around each layer from now on. With RunShape::graphs, a recorded micro-step is replayed without calling them.
+  // What they queue is part of the recording; their other work is done only while recording.
   void set_hooks(LayerHooks hooks) {
     hooks_ = std::move(hooks);
     ++hooks_version_;
@@ -83,16 +83,16 @@ class Transformer {
   // step), for forward_backward.
   void load(const HostBatch& batch, float gradient_scale = 0);
 
-  // Forward and backward of the loaded micro-batch. Gradients are added to those of the step's earlier micro-batches
-  // and overwritten by its first.
+  // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
+  // ones add to them.
   void forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats);
-  // Forward and loss alone; leaves no trace in the training state.
+  // Only forward and loss; does not change the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
   int64_t correct_targets() const;
   void clear_sums() { device_.zero(sums_); }
   LossSums sums() const;                      // waits for the device
-  Tensor loss_sums() const { return sums_; }  // the same where they are, (2) fp32
+  Tensor loss_sums() const { return sums_; }  // the same on the device, (2) fp32
 
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
   std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);
@@ -107,7 +107,7 @@ class Transformer {
   struct LinearPlace;
   void plan_parameters();
   LinearPlace head_place();
-  // Lifetimes of what is needed in all layers, on the way up and down, and on the way down alone.
+  // Lifetimes of buffers that all layers need: in forward and backward, and only in backward.
   Lifetime up_and_down() const { return {time_.forward(0), time_.end()}; }
   Lifetime down() const { return {time_.head(), time_.end()}; }
   void plan_bytes(Tensor& view, const std::string& name, int64_t bytes, Lifetime lifetime);
@@ -128,7 +128,7 @@ class Transformer {
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
   Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].mlp.down; }
-  // Tells micro-steps apart that differ in any argument of any op.
+  // Differs between micro-steps that differ in any argument of any op.
   std::string signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const;
 
   ModelConfig config_;
@@ -142,7 +142,7 @@ class Transformer {
   ScaleTable scales_;
   std::shared_ptr<void> memory_, host_memory_;
   int64_t allocated_bytes_ = 0;
-  int64_t number_ = 0;  // of all Transformers of the process
+  int64_t number_ = 0;  // unique among all Transformers of the process
 
   Parameter* wte_ = nullptr;
   Parameter* wpe_ = nullptr;

@@ -1,4 +1,4 @@
-// The tables of a Transformer: which buffers it has, how long each is needed, and where they lie.
+// The tables of a Transformer: which buffers it has, how long each is needed, and where it lies.
 
 #include <algorithm>
 #include <atomic>
@@ -21,8 +21,8 @@ std::vector<std::string> hf_names(const Parameter& weight) {
   return names;
 }
 
-// Rows of a chunk of the head. As few chunks as the memory allows, all of about one size: a short last one would run its
-// products badly. Large chunks are whole GEMM tiles where that does not spoil either.
+// Rows per chunk of the head. As few chunks as the memory allows, all of about the same size, because a short last
+// chunk runs its products slowly. Large chunks are whole GEMM tiles if both still hold.
 int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
   const int64_t even_rows = div_up(tokens, div_up(tokens, most_rows));
   const int64_t tiled_rows = round_up(even_rows, 128);
@@ -51,8 +51,8 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
   static std::atomic<int64_t> made{0};
   number_ = made++;
   config.validate();
-  require(shape.rows > 0 && shape.length > 0, "[model] a micro-batch of {} x {} tokens has none", shape.rows,
-          shape.length);
+  require(shape.rows > 0 && shape.length > 0,
+          "[model] a micro-batch of {} x {} tokens, expected at least 1 x 1", shape.rows, shape.length);
   require(!config.learned_positions || shape.length <= config.max_positions,
           "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
           shape.length, config.max_positions);
@@ -66,7 +66,7 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
   planner_.finish();
 }
 
-// The Linears of a layer's part, with the precision of each still open.
+// The Linears of a layer's part, before their precision is chosen.
 struct Transformer::LinearPlace {
   Linear* linear;
   LinearSite site;
@@ -122,7 +122,7 @@ Transformer::LinearPlace Transformer::head_place() {
   const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
   const int64_t most_rows = std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16);
   head_rows_ = head_chunk_rows(shape_.tokens(), most_rows);
-  // A last chunk that is no multiple of 16 must count in the choice: then the site is the whole micro-batch.
+  // A last chunk that is not a multiple of 16 must count in the choice: then the site is the whole micro-batch.
   const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
   return {&head_,
           {"head",
@@ -191,8 +191,8 @@ void Transformer::plan_layers() {
   plan_part(&Block::mlp, &Block::mlp_acts, shared_.mlp_acts, shared_.mlp_inputs);
 }
 
-// The activations of one part in all layers: in buffers of each layer's own where they are kept, else in one that the
-// layers take turns in. Likewise the FP8 copies of inputs that weight gradients read.
+// The activations of one part in all layers. Kept ones have a buffer per layer; the others share one buffer, one
+// layer at a time. The same holds for the FP8 input copies that weight gradients read.
 template <class Part>
 void Transformer::plan_part(Part Block::*part, typename Part::Activations Block::*activations,
                             typename Part::Activations& shared, std::span<ColwiseBuffers> shared_inputs) {

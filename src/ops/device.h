@@ -16,15 +16,15 @@ namespace octet {
 // What a device can do. Callers decide by these, never by a device's name.
 struct Capabilities {
   bool computes = true;          // false: it can only be planned for
-  bool separate_memory = false;  // its memory is not the host's: copies take time
+  bool separate_memory = false;  // the device has its own memory: copies take time
   bool fast_bf16 = false;        // products and stores in bf16 are faster than in fp32
   bool graphs = false;           // repeat() records work and replays it
   bool profiles = false;         // start_profile() measures ops
-  // How much memory the logits of one chunk of the head may take before larger chunks stop paying.
+  // Memory for the logits of one chunk of the head; larger chunks are not faster.
   int64_t logits_bytes = int64_t{64} << 20;
 };
 
-// Work on a device that is done in order. Queues run side by side; events order them.
+// Work on a device that is done in order. Queues run in parallel; events order them.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -38,13 +38,13 @@ class Event {
 // The parts of an optimizer step. They name ranges for profilers, and tell the head's products from the others.
 enum class Phase : uint8_t { Outside, Forward, Head, Backward, Optimizer };
 
-// What one op took on the device over a profile. Ops inside other ops are counted by themselves.
+// The time of one op on the device over a profile. An op inside another op is counted separately.
 struct OpTime {
   std::string kind;  // "GEMM forward", "norm", ..., and "idle" between ops
   std::string op;    // with the sizes where it is a product
   int64_t calls = 0;
   double ms = 0;
-  double bytes = 0;  // read and written, where the op says
+  double bytes = 0;  // read and written, if the op reports it
   double flops = 0;  // likewise
 };
 
@@ -55,7 +55,7 @@ struct GraphCounts {
   int64_t plain = 0;     // runs op by op
 };
 
-// An input of a micro-batch on its way to the device.
+// An input of a micro-batch to be copied to the device.
 struct InputCopy {
   Tensor to;
   const void* from = nullptr;
@@ -71,20 +71,20 @@ class Device {
   virtual std::string description() const = 0;  // "2 threads, OpenBLAS", "NVIDIA H200"
   virtual Capabilities capabilities() const = 0;
 
-  // ---- planning: answered by devices that only exist on paper, too ----
+  // ---- planning: also answered by devices that can only be planned for ----
   virtual int64_t memory_bytes() const = 0;  // memory a run may use
   // Memory that the ops of a run need beyond their arguments.
   virtual int64_t workspace_bytes(const WorkspaceNeeds&) const = 0;
   // How gemm_fp8 would run a product of these shapes: "native" on FP8 tensor cores, or "emulated" with dequantised
   // operands. c (m, n), a (m, k), b (n, k).
-  virtual std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
-                                    DType format_b, DType out) = 0;
+  virtual std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b,
+                                    DType format_a, DType format_b, DType out) = 0;
 
   // ---- queues, events, ops ----
   virtual Queue& queue() = 0;  // the default one
   virtual std::unique_ptr<Queue> make_queue() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
-  // The event happens when all work queued so far is done; recording again moves it.
+  // The event happens when all work queued so far is done. Recording it again moves it.
   virtual void record(Event&, Queue&) = 0;
   // Work queued on `queue` from now on waits for the event. An event that was never recorded has happened.
   virtual void wait(Queue& queue, Event&) = 0;
@@ -108,21 +108,21 @@ class Device {
   // `from` may be changed when it returns.
   virtual void copy_to_device(Tensor to, const void* from) = 0;
   virtual void copy_to_host(void* to, Tensor from) = 0;  // waits
-  // copy_to_device for all inputs of a micro-batch at once, without waiting for the ops queued before; those queued
-  // after it see them. The sources may be changed when it returns. Together at most reserve_inputs() bytes, or the
-  // first such call takes memory.
+  // copy_to_device for all inputs of a micro-batch at once, without waiting for earlier ops. Ops queued after it see
+  // the inputs. The sources may be changed when it returns. If the inputs are larger than reserve_inputs() said, the
+  // call allocates memory.
   virtual void feed(std::span<const InputCopy> inputs) {
     for (const InputCopy& input : inputs) copy_to_device(input.to, input.from);
   }
   virtual void reserve_inputs(int64_t bytes) { static_cast<void>(bytes); }
 
-  // ---- the course of a step, on the default queue ----
+  // ---- phases, profiles and recordings, on the default queue ----
   virtual void begin_phase(Phase) {}
-  // Between the two calls the device time of every op is taken; the second waits. Needs capabilities().profiles.
+  // Measures the device time of every op between the two calls; the second call waits. Needs capabilities().profiles.
   virtual void start_profile() {}
   virtual std::vector<OpTime> finish_profile() { return {}; }
-  // Runs `work`, which queues ops and nothing else, and which queues the same ops with the same arguments whenever it
-  // comes with this signature. A device with capabilities().graphs may record the ops and replay them as one.
+  // Runs `work`, which only queues ops. With the same signature it must always queue the same ops with the same
+  // arguments. A device with capabilities().graphs may record the ops and replay them as one.
   virtual void repeat(const std::string& signature, const std::function<void()>& work) {
     static_cast<void>(signature);
     work();
@@ -130,20 +130,20 @@ class Device {
   virtual GraphCounts graph_counts() const { return {}; }
 };
 
-// ---- the devices that there are ----
+// ---- the available devices ----
 
 std::unique_ptr<Device> make_cpu_device(int threads);  // 0: all cores
 
 struct CudaOptions {
   int device = 0;
-  bool deterministic = false;  // the same inputs give the same bits; attention backward is slower then
-  std::string tuning_cache;    // file that keeps the plans found by timing; empty: nothing is kept
+  bool deterministic = false;  // the same inputs give the same bits; makes attention backward slower
+  std::string tuning_cache;    // file for the plans found by timing; empty: none
 };
 // Throws Error when there is no usable GPU or the program was built without CUDA.
 std::unique_ptr<Device> make_cuda_device(const CudaOptions&);
 bool cuda_backend_built();
 
-// What is known of a GPU without using it. Never throws.
+// What is known about a GPU without using it. Never throws.
 struct CudaProbe {
   bool usable = false;
   std::string reason;  // why it is not usable
@@ -155,8 +155,8 @@ struct CudaProbe {
 };
 CudaProbe probe_cuda(int device = 0);
 
-// A GPU that is not there: it answers what planning asks and refuses everything else. `memory` is what a program would
-// find free.
+// A GPU that is not in this machine: it answers planning questions and refuses everything else. `memory` is its free
+// memory.
 std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors);
 
 }  // namespace octet

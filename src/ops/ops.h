@@ -44,23 +44,23 @@ struct AttentionShape {
   int64_t first_key(int64_t position) const {
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
-  // A document of `length` tokens has length * span / 2 scores: the length itself where no window shortens it.
+  // A document of `length` tokens has length * span / 2 scores. Without a window, span is the length.
   double span(int64_t length) const {
     const auto l = static_cast<double>(length), w = static_cast<double>(window);
     return window > 0 && window < length ? 2 * w - w * w / l : l;
   }
 };
 
-// The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]). Documents may be empty and none is
-// longer than max_length: callers may round both numbers up, so that few different ones occur and work can be recorded.
-// Where count * max_length is the number of tokens, every document has that length.
+// The documents of a micro-batch: document i is tokens [starts[i], starts[i + 1]). Documents may be empty, and none
+// is longer than max_length. Callers may round both numbers up, so that few different ones occur and work can be
+// recorded. If count * max_length is the number of tokens, every document has that length.
 struct Documents {
   Tensor starts;  // (capacity) int32, of which count + 1 are meaningful
   int64_t count = 0;
   int64_t max_length = 0;
 };
 
-// Keys and values of sequences that are being continued token by token, one such pair per layer.
+// Keys and values of sequences that are continued token by token, one pair per layer.
 struct KvCache {
   Tensor keys, values;  // (sequences, positions, K * D) real
 };
@@ -79,8 +79,8 @@ struct GemmOptions {
 
 struct LossOptions {
   int64_t vocab = 0;  // columns from here on are padding: no probability, no gradient
-  // (1) fp32, multiplies the gradients: 1 / (targets of the whole step). It is on the device because it changes with
-  // every step, while a recording of the op does not. Only needed for a gradient.
+  // (1) fp32, multiplies the gradients: 1 / (targets of the whole step). It is on the device because it changes every
+  // step, but a recording of the op does not. Only needed for a gradient.
   Tensor gradient_scale;
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
@@ -93,8 +93,8 @@ struct AdamWOptions {
 };
 
 // One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder), see
-// tensor/split_fp32.h. A bf16 weight without a remainder is all there is of it, and is rounded stochastically.
-// ops/stochastic.h has that and the form of e4m3 moments.
+// tensor/split_fp32.h. A bf16 weight without a remainder is rounded stochastically. ops/stochastic.h has that and the
+// form of e4m3 moments.
 struct AdamWParameter {
   Tensor weight;              // real
   Tensor remainder;           // u16 (the exact bf16 weight), else absent
@@ -102,8 +102,8 @@ struct AdamWParameter {
   Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
   Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
-  // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter: `first_row` is where
-  // the rows that are here begin, an even number because rows share random bits in pairs.
+  // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter. `first_row` is the
+  // first row on this rank; it is even, because rows share random bits in pairs.
   uint64_t stream = 0;
   int64_t first_row = 0;
   Quantized* fp8 = nullptr;  // rewritten from the new weight, as the (rows, cols) of its matrix view
@@ -117,12 +117,12 @@ struct DelayedScaling {
   int64_t count = 0;
   int margin = 0;
   bool most_recent = false;  // otherwise the maximum of the history
-  bool due = true;           // otherwise amax goes on being collected
+  bool due = true;           // otherwise only collects amax
   Tensor norm;  // optional, (2) fp32 of grad_norm: where norm[0] is not finite, what was collected is dropped
                 // and scales and histories stay as they are
 };
 
-// What the ops of a run need beyond their arguments, so that the plan can hold it.
+// What determines the extra memory of a run's ops, for the plan.
 struct WorkspaceNeeds {
   struct Gemm {
     int64_t m, n, k;
@@ -130,7 +130,7 @@ struct WorkspaceNeeds {
   std::span<const Gemm> gemms;
   DType dtype = DType::F32;
   int64_t tokens = 0;
-  int64_t width = 0;  // the widest row any elementwise or norm op sees
+  int64_t width = 0;  // the widest row of any elementwise or norm op
   AttentionShape attention;
   int64_t max_length = 0;
   int64_t parameters = 0;  // number of parameter tensors
@@ -140,8 +140,8 @@ struct WorkspaceNeeds {
 
 class Device;
 
-// All ops on one queue of a device, in the order in which they are called. Device::ops() has those of the default
-// queue; a second queue has ops (and a workspace) of its own.
+// All ops on one queue of a device, run in the order of the calls. Device::ops() uses the default queue. A second
+// queue has its own ops and its own workspace.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -151,9 +151,9 @@ class Ops {
   virtual void set_workspace(Tensor) = 0;
 
   // ---- initial values ----
-  // Element i of x (real) = deviation * Philox(seed, stream).normal(first + i), the same bits on every device. In bf16
-  // with a remainder (u16) the two hold the exact fp32 value as in AdamWParameter; without one x is that rounded to
-  // nearest.
+  // Element i of x (real) = deviation * Philox(seed, stream).normal(first + i), the same bits on every device. In
+  // bf16 with a remainder (u16) the two hold the exact fp32 value, as in AdamWParameter. Without a remainder, x is
+  // that value rounded to nearest.
   virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
                            int64_t first = 0) = 0;
 
@@ -167,7 +167,7 @@ class Ops {
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
   virtual void quantize(const Operand&) = 0;
-  // Rolls every slot's amax into its history and sets the scales anew; an amax of 0, Inf or NaN is not entered.
+  // Rolls every slot's amax into its history and updates the scales; an amax of 0, Inf or NaN is skipped.
   virtual void update_delayed_scales(const DelayedScaling&) = 0;
 
   // ---- embedding ----
@@ -183,8 +183,8 @@ class Ops {
   // for backward (mean absent for RmsNorm). residual may be x (in place).
   virtual void norm_forward(NormKind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                             Tensor delta, Tensor gain, Tensor bias, float epsilon) = 0;
-  // dresidual.dense (N, C) += d norm / d residual * dy, in place; it is then the gradient of both x and delta, and
-  // so the operand of the Linear that produced delta. dgain, dbias (C) fp32 | bf16: +=, absent for frozen ones.
+  // dresidual.dense (N, C) += d norm / d residual * dy, in place. It is then the gradient of both x and delta, so it
+  // is the operand of the Linear that produced delta. dgain, dbias (C) fp32 | bf16: +=, absent for frozen ones.
   // residual as in forward.
   virtual void norm_backward(NormKind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
                              Tensor residual, Tensor mean, Tensor inv, Tensor gain) = 0;
@@ -196,8 +196,8 @@ class Ops {
   // The inverse rotation of the gradient dqkv.dense, in place.
   virtual void rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape&) = 0;
   // RMSNorm of every query and key head of qkv, in place: y = x * inv * gain with inv = rsqrt(mean square of the head
-  // + epsilon) and gain_q or gain_k (D). Values pass. raw (N, (H + K) * D) of qkv's dtype: the query and key heads as they
-  // were, inv (N, H + K) fp32; both are kept for backward, and absent where there is none.
+  // + epsilon) and gain_q or gain_k (D). Values are unchanged. raw (N, (H + K) * D) of qkv's dtype: the query and key
+  // heads before the norm; inv (N, H + K) fp32. Both are kept for backward, and absent if there is no backward.
   virtual void qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k,
                                float epsilon, const AttentionShape&) = 0;
   // dqkv.dense (N, (H + 2K) * D), in place: the gradient of what forward wrote becomes that of what it read. dgain_q,
@@ -205,7 +205,8 @@ class Ops {
   virtual void qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
                                 Tensor gain_q, Tensor gain_k, const AttentionShape&) = 0;
   // out (N, H * D) = softmax(scale * q k^T, causal inside each document and inside the window) v; query head h reads
-  // key/value head h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward; backends may order it otherwise.
+  // key/value head h / (H / K). lse (H, N) fp32: log of the softmax denominators, kept for backward; a device may use
+  // another order.
   virtual void attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents&,
                                  const AttentionShape&) = 0;
   // dqkv (N, (H + 2K) * D) from dout (N, H * D).
@@ -226,7 +227,7 @@ class Ops {
 
   // ---- loss ----
   // Cross-entropy of logits (n, V') against targets (n) int32 (-1: no loss), V' >= vocab. loss (n) fp32 gets the
-  // cross-entropy of each row (0 where ignored), penalty (n) fp32 the weighted penalty of each row:
+  // cross-entropy per row (0 if ignored), penalty (n) fp32 the weighted penalty per row:
   //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
   // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
   // A row without a target has no penalty and no gradient either.
@@ -244,10 +245,10 @@ class Ops {
   // max_norm is 0.
   // guard (n) fp32, optional: the norm is NaN where one of its values is not finite.
   virtual void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) = 0;
-  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Every operation is rounded by
-  // itself (nothing is contracted), so that the results have the same bits on every backend. Weights and moments stay as
-  // they are when the norm clip[0] is not finite; FP8 copies are made anew all the same, since their scales may have
-  // moved.
+  // AdamW with decoupled decay on every parameter; gradients are multiplied by clip[1]. Every operation is rounded
+  // separately (nothing is contracted), so that the results have the same bits on every device. If the norm clip[0]
+  // is not finite, weights and moments stay unchanged. FP8 copies are rewritten even then, because their scales may
+  // have changed.
   virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;
 };
 

@@ -14,7 +14,7 @@ namespace octet {
 // matrix runs along the reduction. A tensor X (rows, cols) that takes part in several products is therefore kept as
 // X (rowwise: reduced over its columns) and as its transpose (colwise: reduced over its rows).
 
-// How many elements share a scale. "Row" runs along the reduction of the copy it belongs to.
+// How many elements share a scale. "Row" runs along the reduction of the copy.
 enum class Granularity : uint8_t {
   Tensor,    // one scale, fp32                                    scales: (1)
   Row128,    // 1 x 128 along the reduction, fp32                  scales: (rows, ceil(depth / 128))
@@ -29,7 +29,7 @@ constexpr int64_t block_depth(Granularity granularity) {
 // One K-major FP8 matrix: value[r][k] = codes[r][k] * scale of its block.
 struct QuantizedMatrix {
   Tensor codes;  // (rows, depth) e4m3 | e5m2
-  // From one row of codes to the next; 0: depth. More for part of a larger matrix, with Granularity::Tensor.
+  // Elements from one row of codes to the next; 0: depth. Larger for a part of a matrix, with Granularity::Tensor.
   int64_t stride = 0;
   Tensor scales;  // dequantisation factors, shape by granularity; absent for Tensor: then ScaleSlot has it
   const float* tensor_scale = nullptr;  // Granularity::Tensor: the slot's inverse scale, 16-byte aligned
@@ -37,7 +37,7 @@ struct QuantizedMatrix {
 
   explicit operator bool() const { return static_cast<bool>(codes); }
   int64_t row_stride() const { return stride > 0 ? stride : codes.cols(); }
-  // Rows [begin, begin + count) and columns [begin, begin + count); Granularity::Tensor alone.
+  // Rows [begin, begin + count) and columns [begin, begin + count); only for Granularity::Tensor.
   QuantizedMatrix rows(int64_t begin, int64_t count) const {
     return part(begin * row_stride(), count, codes.cols());
   }
@@ -45,7 +45,8 @@ struct QuantizedMatrix {
 
  private:
   QuantizedMatrix part(int64_t offset, int64_t part_rows, int64_t part_cols) const {
-    require(granularity == Granularity::Tensor, "[fp8] part of a matrix with scales for blocks");
+    require(granularity == Granularity::Tensor,
+            "[fp8] a part of a matrix with block scales, expected one scale per tensor");
     QuantizedMatrix result = *this;
     result.stride = row_stride();
     result.codes = {static_cast<std::byte*>(codes.data) + offset, codes.dtype, {part_rows, part_cols}};
@@ -53,8 +54,8 @@ struct QuantizedMatrix {
   }
 };
 
-// The scale of one tensor and what was seen of it, in memory the backend can reach. The inverse scales lie at
-// 16-byte boundaries because cuBLASLt demands it. Two scales, because the two copies may have different formats.
+// The scale of one tensor and its amax, in memory that the device can reach. The inverse scales lie at 16-byte
+// boundaries because cuBLASLt requires it. There are two scales because the two copies may have different formats.
 struct alignas(64) ScaleSlot {
   float scale_rowwise = 1.0f;  // code = round(x * scale)
   float scale_colwise = 1.0f;
@@ -64,11 +65,12 @@ struct alignas(64) ScaleSlot {
   float unused0[3] = {};
   float inverse_colwise = 1.0f;
   float unused1[3] = {};
-  float unused2[4] = {};  // a backend may count here during an op; zero between ops
+  float unused2[4] = {};  // a device may count here during an op; zero between ops
 };
 static_assert(sizeof(ScaleSlot) == 64);
 
-// Counts over the elements of the rowwise copy (colwise where there is no other), summed since they were cleared.
+// Counts over the elements of the rowwise copy (or of the colwise copy if it is the only one), summed since they were
+// cleared.
 struct QuantStats {
   double elements = 0;
   double saturated = 0;  // |x * scale| above the largest finite value by more than half its last step
@@ -85,10 +87,10 @@ struct QuantizeRule {
   Granularity granularity = Granularity::Tensor;
   int margin = 0;            // Tensor: scale = fp8_max / 2^margin / amax
   bool pow2_scales = false;  // Row128, Block128: scales rounded to powers of two (towards more headroom)
-  bool delayed = false;  // Tensor: use the slot's scale as it stands; otherwise set it from this very tensor
+  bool delayed = false;      // Tensor: use the slot's scale unchanged; otherwise set it from this tensor
 };
 
-// A tensor X (rows, cols) in FP8. Copies that nobody reads are absent.
+// A tensor X (rows, cols) in FP8. Copies that no product reads are absent.
 struct Quantized {
   QuantizedMatrix rowwise;  // X   (rows, cols)
   QuantizedMatrix colwise;  // X^T (cols, rows)
@@ -97,9 +99,9 @@ struct Quantized {
   QuantStats* stats = nullptr;  // when present, counts are added here
 };
 
-// What an op hands to the Linear after it. Without `fp8`, `dense` is the result. With it, the result, rounded to
-// dense's dtype, is quantised into the copies present in *fp8, bit-equal to a separate quantize() of that rounded
-// result; `dense` then is scratch whose content is unspecified afterwards, unless keep_dense is set.
+// What an op passes to the next Linear. Without `fp8`, `dense` is the result. With it, the result is rounded to
+// dense's dtype and quantised into the copies present in *fp8, bit-equal to a separate quantize() of that rounded
+// result. Then `dense` is scratch with unspecified content afterwards, unless keep_dense is set.
 struct Operand {
   Tensor dense;  // (rows, cols) fp32 | bf16
   Quantized* fp8 = nullptr;
@@ -107,21 +109,21 @@ struct Operand {
   Tensor column_sum;  // optional (cols) fp32: the sums over rows are added (the gradient of a bias)
 };
 
-// How an element becomes a code, in fp32 with each operation rounded to nearest (nothing fused), so that all
-// backends give the same bits:
+// How an element becomes a code, in fp32 with each operation rounded to nearest (nothing fused), so that all devices
+// give the same bits:
 //   Tensor: code = encode(x * scale), and dequantised = decode(code) * inverse with inverse = 1 / scale.
 //   Blocks: code = encode(x * (1 / factor)), and dequantised = decode(code) * factor, factor by block_factor.
-// amax is the maximum of the magnitude bits as integers, over elements of the high-precision source. The colwise
-// copy of Row128 and Row32 has blocks of its own, along the rows of X; that of Block128 has the transposed blocks.
+// amax is the maximum of the magnitude bits as integers, over elements of the high-precision source. The colwise copy
+// of Row128 and Row32 has its own blocks, along the rows of X; that of Block128 has the transposed blocks.
 
-// |x * scale| above this counts as saturated: the value would have been rounded beyond the largest finite one.
-// (The largest value of a block may exceed it by a rounding error of the scale alone, which is no loss.)
+// |x * scale| above this counts as saturated: the value would have been rounded beyond the largest finite one. (The
+// largest value of a block may exceed that by a rounding error of the scale, which is no loss.)
 constexpr float saturation_bound(DType format) {
   return format == DType::E5M2 ? 61440.0f : 464.0f;
 }
 
-// The dequantisation factor of a block. Rounded up to a power of two for Row32 (so e8m0 holds it exactly) and on
-// demand; 1 for a block whose amax is zero, Inf or NaN; never denormal, and neither is its inverse.
+// The dequantisation factor of a block. Rounded up to a power of two for Row32 (so that e8m0 holds it exactly) and if
+// requested. 1 for a block whose amax is zero, Inf or NaN. Neither it nor its inverse is ever denormal.
 inline float block_factor(float amax, DType format, bool pow2) {
   if (!(amax > 0.0f) || !(amax <= std::numeric_limits<float>::max())) return 1.0f;
   const float exact = amax / fp8_max(format);
@@ -130,8 +132,8 @@ inline float block_factor(float amax, DType format, bool pow2) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(factor) + 0x7FFFFF) & 0x7F800000);
 }
 
-// The rule for a per-tensor scale. `amax` that is zero, Inf or NaN keeps `previous`; the result is finite and so is
-// its inverse, neither denormal.
+// The rule for a per-tensor scale. An `amax` of zero, Inf or NaN keeps `previous`. The result and its inverse are
+// finite and not denormal.
 inline float scale_from_amax(float amax, DType format, int margin, float previous) {
   constexpr float kSmallest = 0x1p-126f, kLargest = 0x1p126f;
   if (!(amax > 0.0f) || !(amax <= std::numeric_limits<float>::max())) return previous;

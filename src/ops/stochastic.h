@@ -10,10 +10,10 @@
 
 namespace octet {
 
-// Stochastic rounding of what the optimizer stores in fewer bits than it computes with: a value goes up with the
-// probability of its distance from the code below, so that changes smaller than a step between codes are not lost but
-// add up in the mean. The random bits are a function of (seed, stream of the parameter, step, place): a resumed run draws
-// the same ones, and so does every backend.
+// Stochastic rounding for values that the optimizer stores in fewer bits than it computes with. A value is rounded up
+// with a probability equal to its distance from the code below. So changes smaller than a step between codes are not
+// lost: they add up on average. The random bits are a function of (seed, stream of the parameter, step, place). A
+// resumed run draws the same bits, and so does every device.
 
 // Noise for eight neighbouring columns of a row; groups = ceil(cols / 8), and group = col / 8. Rows 2r and 2r + 1 share
 // four words. Initial weights use the indices below 2^40 of the same streams (and more rounds), and steps count from 1.
@@ -31,38 +31,40 @@ struct RoundingBits {
     return row % 2 == 0 ? RoundingBits{{words[0], words[1]}} : RoundingBits{{words[2], words[3]}};
   }
 
-  // 24 bits, uniform. Each of the eight begins with another byte of the words and goes on with the bytes below it, so that
-  // neighbours share bits, but none where both count: one's first byte is another's second at most.
+  // 24 bits, uniform. Each of the eight begins with a different byte of the words and continues with the bytes below
+  // it. Neighbours share bits, but not their leading ones: the first byte of one is at most the second byte of
+  // another.
   OCTET_HOST_DEVICE constexpr uint32_t noise(int j) const {
     return std::rotl(words[static_cast<size_t>(j / 4)], 8 * (j % 4)) >> 8;
   }
-  // For column `j` of the eight: 16 bits for the weight, 24 for each moment. The three of an element have no leading 16
-  // bits in common.
+  // For column `j` of the eight: 16 bits for the weight, 24 per moment. The three numbers of an element share no
+  // leading 16 bits.
   OCTET_HOST_DEVICE constexpr uint32_t weight(int j) const { return noise(j) >> 8; }
   OCTET_HOST_DEVICE constexpr uint32_t m(int j) const { return noise(j ^ 4); }
   OCTET_HOST_DEVICE constexpr uint32_t root(int j) const { return noise(j ^ 2); }
 };
 
-// The bits of the bf16 on either side of a finite x.
+// The bits of the bf16 above or below a finite x.
 OCTET_HOST_DEVICE constexpr uint16_t to_bf16_stochastic(float x, uint32_t random16) {
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + random16) >> 16);
 }
 
 // ---- AdamW's moments in e4m3 ----
 //
-// For the matrices of a model: blocks of 128 columns of a row (the last of a row may be shorter) with one fp32 factor
-// each, value = code * factor. m is stored as it is. v spans too many powers of two, so its square root is stored: the
-// ratio of 2^17.8 between the largest and the smallest code is then one of 2^35 in v. Codes of roots are never 0, which
-// would turn the next update into m / epsilon.
+// For the matrices of a model: blocks of 128 columns of a row (the last block of a row may be shorter) with one fp32
+// factor per block, value = code * factor. m is stored directly. v spans too many powers of two, so its square root
+// is stored: the ratio of 2^17.8 between the largest and the smallest code is then 2^35 in v. Codes of roots are
+// never 0, because 0 would turn the next update into m / epsilon.
 constexpr int64_t kMomentBlock = 128;
 
-// e4m3 times 2^-120 is fp32 with the same exponent field and the first three of its 23 bits of mantissa, the subnormal
-// codes among fp32's subnormals: in the bits of such an fp32 number a code stands above 20 bits that say how far the next
-// one is. Adding random ones and cutting them off rounds, and it never leaves the two codes beside the value.
+// e4m3 times 2^-120 is an fp32 number with the same exponent field; its mantissa is the first three of fp32's 23
+// bits. Subnormal codes are fp32 subnormals. So in the bits of such an fp32 number, the code is above 20 bits that
+// say how far the next code is. Adding 20 random bits and cutting the low 20 bits off rounds stochastically. The
+// result is always one of the two codes next to the value.
 constexpr float kE4m3AsFp32 = 0x1p-120f;
 
-// The code on either side of `shifted`, a value times kE4m3AsFp32, in the upper byte and without its sign. A value that
-// has a code keeps it. The probability of the code above is exact: 24 bits of noise, 20 of value.
+// The code above or below `shifted` (a value times kE4m3AsFp32), in the upper byte and without its sign. A value that
+// is a code stays unchanged. The probability of the code above is exact: 24 bits of noise, 20 of value.
 OCTET_HOST_DEVICE constexpr uint32_t e4m3_magnitude(float shifted, uint32_t noise24) {
   return (std::bit_cast<uint32_t>(shifted) << 4) + noise24;
 }
@@ -75,16 +77,16 @@ OCTET_HOST_DEVICE constexpr uint8_t root_to_e4m3_stochastic(float shifted, uint3
   return code > 0 ? code : 1;
 }
 
-// The factor of a block whose largest magnitude is `largest`: this one stays just below code 448, so that no rounding
-// passes it. Blocks of nothing but dust count as zero.
+// The factor of a block whose largest magnitude is `largest`. The largest stays just below code 448, so that rounding
+// never exceeds it. Blocks with only tiny values count as zero.
 constexpr float kMomentDust = 0x1p-49f;
 constexpr float kFactorOfLargest = 1.0f / (448.0f * (1.0f - 0x1p-20f));
 OCTET_HOST_DEVICE constexpr float moment_factor(float largest) {
   return largest > kMomentDust ? largest * kFactorOfLargest : 0.0f;
 }
 
-// Brings the values of a block to where e4m3_magnitude takes them. The inverse of a large factor would be too small for
-// fp32 if it had all of kE4m3AsFp32 in it.
+// Scales the values of a block for e4m3_magnitude. For a large factor, the inverse times kE4m3AsFp32 would be too
+// small for fp32, so it is applied in two steps.
 constexpr float kLargeMoment = 0x1p14f;
 struct MomentShift {
   float first, inverse;
@@ -98,22 +100,22 @@ struct MomentShift {
   OCTET_HOST_DEVICE float operator()(float x) const { return x * first * inverse; }
 };
 
-// A step of an element whose moments are codes. Every operation is rounded once and products go into fused additions, so
-// that there is nothing for a compiler to contract: CPU and GPU have the same bits.
+// A step of an element whose moments are codes. Every operation is rounded once, and products are part of fused
+// additions. So a compiler has nothing to contract, and CPU and GPU give the same bits.
 struct SmallMomentStep {
   float m_gain;             // clip * (1 - beta1)
   float root_gain;          // clip * sqrt(1 - beta2)
   float m_kept, root_kept;  // of the block: factor * beta1, factor * sqrt(beta2)
   float inverse_root, epsilon, step_size, keep;
 
-  // Keeps v away from 0: far below what epsilon hides, and enough for quick square roots on the GPU.
+  // Keeps v away from 0. It is too small to matter next to epsilon, but enough for fast square roots on the GPU.
   static constexpr float kSmallestSquare = 0x1p-100f;
 
   struct Exact {
     OCTET_HOST_DEVICE static float root(float x) { return std::sqrt(x); }
     OCTET_HOST_DEVICE static float inverse(float x) { return 1.0f / x; }
   };
-  // The new weight. m and root come in as the values of their codes and leave as the new moments.
+  // The new weight. On entry m and root are the values of their codes; on return they are the new moments.
   template <class Math = Exact>
   OCTET_HOST_DEVICE float operator()(float w, float gradient, float& m, float& root) const {
     m = std::fma(m, m_kept, gradient * m_gain);

@@ -19,12 +19,12 @@ std::string_view name_of(Fp8Format format);
 struct Fp8Config {
   Fp8Recipe recipe = Fp8Recipe::Delayed;
   Fp8Format format = Fp8Format::Hybrid;
-  int margin = 0;                // delayed, current: scale = max / 2^margin / amax
-  int64_t interval = 1;          // delayed: optimizer steps between two updates of the scales
-  int64_t history_length = 16;   // delayed
-  bool most_recent = false;      // delayed: the newest amax instead of the history's maximum
-  bool pow2_block_scales = true; // block
-  bool head = false;             // the output head too
+  int margin = 0;                        // delayed, current: scale = max / 2^margin / amax
+  int64_t interval = 1;                  // delayed: optimizer steps between two updates of the scales
+  int64_t history_length = 16;           // delayed
+  bool most_recent = false;              // delayed: the newest amax instead of the history's maximum
+  bool pow2_block_scales = true;         // block
+  bool head = false;                     // the output head too
   std::vector<std::string> skip_layers;  // names, globs, "first:N", "last:N"
 
   static constexpr int kMaxMargin = 16;
@@ -35,7 +35,7 @@ struct Fp8Config {
 enum class Role : uint8_t { Input, Weight, Gradient };
 std::string_view name_of(Role role);
 
-// How the recipe quantises each role. The formats of the two copies follow from the products they take part in:
+// How the recipe quantises a role. The formats of the two copies follow from the products that read them:
 //   forward  input rowwise     x weight rowwise
 //   dgrad    gradient rowwise  x weight colwise
 //   wgrad    gradient colwise  x input colwise

@@ -80,7 +80,7 @@ std::string_view name_of(Product product) {
 }
 
 bool glob_match(std::string_view pattern, std::string_view text) {
-  // The usual two-pointer walk: on a mismatch, let the last '*' take one more character.
+  // The usual two-pointer walk: after a mismatch, the last '*' takes one more character.
   size_t p = 0, t = 0, star = std::string_view::npos, star_text = 0;
   while (t < text.size()) {
     if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t]) && pattern[p] != '*') {

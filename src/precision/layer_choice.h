@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What kind of work a product is, for the shares of FLOPs that users are shown.
+// The kind of a product, for the FLOP shares shown to users.
 enum class WorkKind : uint8_t { BaseMatrix, Head };
 
 // A Linear as the choice of its precision sees it.
@@ -36,8 +36,8 @@ struct LinearChoice {
   bool any_fp8() const { return products[0].fp8 || products[1].fp8 || products[2].fp8; }
 };
 
-// Decides every product of every Linear, in one place. `precision` is what the run computes in after any fallback;
-// then each reason names it. Throws ConfigError when an entry of skip_layers is malformed or matches no Linear.
+// Decides every product of every Linear, in one place. `precision` is the precision of the run after any fallback;
+// then every reason names it. Throws ConfigError when an entry of skip_layers is malformed or matches no Linear.
 std::vector<LinearChoice> choose_precision(const std::vector<LinearSite>& sites, Precision precision,
                                            const Fp8Config& config);
 

@@ -143,18 +143,18 @@ void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
           std::string_view(kStateMagic, sizeof kStateMagic));
   const int64_t recipe = reader.read_int(), format = reader.read_int();
   const int64_t tensors = reader.read_int(), length = reader.read_int(), calibrating = reader.read_int();
-  require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] is of fp8_recipe {}, this run's is {}",
+  require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] has fp8_recipe {}, this run has {}",
           name_of(static_cast<Fp8Recipe>(recipe)), name_of(config_.recipe));
   // A scale made for one format saturates or wastes the other until the next update.
-  require(format == static_cast<int64_t>(config_.format), "[fp8 state] is of fp8_format {}, this run's is {}",
+  require(format == static_cast<int64_t>(config_.format), "[fp8 state] has fp8_format {}, this run has {}",
           name_of(static_cast<Fp8Format>(format)), name_of(config_.format));
-  require(tensors == count(), "[fp8 state] has {} tensors, this model {}", tensors, count());
+  require(tensors == count(), "[fp8 state] has {} tensors, this model has {}", tensors, count());
   const int64_t expected_length = history_ ? config_.history_length : 0;
-  require(length == expected_length, "[fp8 state] has histories of {}, fp8_amax_history_len is {}", length,
-          expected_length);
+  require(length == expected_length, "[fp8 state] has histories of length {}, fp8_amax_history_len is {}",
+          length, expected_length);
   for (const Entry& entry : entries_) {
     const int64_t size = reader.read_int();
-    require(size >= 0 && size <= 4096, "[fp8 state] a tensor name has {} bytes", size);
+    require(size >= 0 && size <= 4096, "[fp8 state] a tensor name has {} bytes, expected 0 to 4096", size);
     std::string name(static_cast<size_t>(size), '\0');
     reader.read(name.data(), name.size());
     require(name == entry.name, "[fp8 state] has tensor '{}' where this model has '{}'", name, entry.name);

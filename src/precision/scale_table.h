@@ -29,15 +29,15 @@ class ScaleTable {
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
 
-  // Until the first micro-batch is done the delayed recipe scales each tensor by itself, because there is no history.
+  // Until the first micro-batch is done, the delayed recipe uses current scaling, because there is no history.
   bool calibrating() const { return calibrating_; }
   void end_calibration() { calibrating_ = false; }
 
-  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so. `norm` (2) fp32
-  // of grad_norm may be absent; a step whose norm is not finite leaves no trace in scales and histories.
+  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so. `norm` (2)
+  // fp32 of grad_norm may be absent; a step whose norm is not finite does not change scales and histories.
   void end_step(Device& device, int64_t step, Tensor norm = {});
 
-  // Evaluation must leave no trace in the training state.
+  // Evaluation must not change the training state.
   void push_slots(Device& device) {
     if (slots_) device.copy(slots_backup_, slots_);
   }
@@ -60,10 +60,10 @@ class ScaleTable {
   };
   std::vector<Report> reports(Device& device) const;
 
-  // Everything needed to go on bit for bit, as bytes with a header that names recipe, format and tensors. restore()
-  // throws Error naming the first difference, and changes nothing, when the table was made for another recipe or
+  // Everything needed to resume bit for bit, as bytes with a header that names recipe, format and tensors. restore()
+  // throws Error naming the first difference, and changes nothing, if the table was made for another recipe or
   // format, other tensors or another history length. The FP8 copies of weights are not part of it: call
-  // Transformer::weights_changed() afterwards, which makes them again with the restored scales.
+  // Transformer::weights_changed() afterwards, which rewrites them with the restored scales.
   std::vector<std::byte> save(Device& device) const;
   void restore(Device& device, const std::vector<std::byte>& state);
 

@@ -29,7 +29,7 @@ constexpr Bf16 to_bf16(float x) {
   return {static_cast<uint16_t>(is_nan ? nan : rounded >> 16)};
 }
 
-// The value of x after a trip through bf16.
+// The value of x rounded to bf16.
 constexpr float round_to_bf16(float x) {
   return to_float(to_bf16(x));
 }
@@ -56,8 +56,8 @@ inline uint8_t encode_fp8(float x) {
   constexpr uint32_t min_normal = static_cast<uint32_t>(127 + min_exponent) << 23;
   const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
   const uint32_t normal = (rounded - min_normal + (1u << 23)) >> shift;
-  // Below the normal range the codes are multiples of 2^(min_exponent - mantissa): adding 1.5 * 2^23 of them
-  // lets the fp32 addition itself round to nearest even.
+  // Below the normal range the codes are multiples of 2^(min_exponent - mantissa). Adding 1.5 * 2^23 times that makes
+  // the fp32 addition round to nearest even.
   constexpr float unit = std::bit_cast<float>(static_cast<uint32_t>(127 + min_exponent - mantissa) << 23);
   constexpr float magic = unit * 0x1.8p23f;
   const float sum = std::bit_cast<float>(magnitude) + magic;

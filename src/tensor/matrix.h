@@ -5,8 +5,8 @@
 
 namespace octet {
 
-// A view of a matrix whose rows may lie further apart than they are long: a whole tensor, or some of its columns, such
-// as the keys of a fused (N, (H + 2K) * D) projection. Products take these; every other op takes whole tensors.
+// A view of a matrix with a row stride: a whole tensor, or some of its columns, such as the keys of a fused (N, (H +
+// 2K) * D) projection. Products take these; every other op takes whole tensors.
 struct Matrix {
   void* data = nullptr;
   DType dtype = DType::F32;
@@ -26,8 +26,9 @@ struct Matrix {
 
   // Columns [begin, begin + count).
   Matrix columns(int64_t begin, int64_t count) const {
-    require(begin >= 0 && count >= 0 && begin + count <= cols, "[matrix] columns {} to {} of {}", begin,
-            begin + count, cols);
+    require(begin >= 0 && count >= 0 && begin + count <= cols,
+            "[matrix] columns {} to {} of {}, expected a range inside the matrix", begin, begin + count,
+            cols);
     Matrix part = *this;
     part.data = static_cast<std::byte*>(data) + begin * static_cast<int64_t>(size_of(dtype));
     part.cols = count;

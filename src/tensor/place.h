@@ -4,7 +4,7 @@
 
 namespace octet {
 
-// Where a buffer lies: in the device's memory, or in the host's where the device can reach it.
+// Where a buffer lies: in the device's memory, or in host memory that the device can reach.
 enum class Place : uint8_t { Device, Host };
 
 }  // namespace octet

@@ -39,14 +39,16 @@ int MemoryPlan::add(std::string name, DType dtype, Shape shape, MemoryCategory c
                     Place place) {
   require(!finished_, "[memory plan] '{}' was added after the plan was finished", name);
   require(place == Place::Device || lifetime.is_always(),
-          "[memory plan] '{}' is in host memory, where nothing is shared", name);
+          "[memory plan] '{}' is in host memory with a limited lifetime, expected a permanent one: host "
+          "buffers do not share memory",
+          name);
   buffers_.push_back({std::move(name), dtype, shape, category, lifetime, place});
   return static_cast<int>(buffers_.size()) - 1;
 }
 
 void MemoryPlan::finish() {
-  // Permanent buffers lie side by side. The others are placed largest first, each at the lowest offset where no
-  // buffer placed before it is alive at the same time.
+  // Permanent buffers come one after another. The others are placed largest first, each at the lowest offset that no
+  // earlier placed buffer uses at the same time.
   int64_t base = 0;
   std::vector<PlannedBuffer*> temporary;
   for (PlannedBuffer& buffer : buffers_) {
@@ -119,7 +121,7 @@ std::array<int64_t, kMemoryCategories.size()> MemoryPlan::bytes_in_arena() const
     result[i] = now - total;
     total = now;
   }
-  result.back() += peak_ - total;  // gaps that no buffer fits
+  result.back() += peak_ - total;  // unused gaps
   return result;
 }
 

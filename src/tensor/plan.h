@@ -18,7 +18,7 @@ inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights, Memory
 std::string_view name_of(MemoryCategory category);
 
 // The moments of a step at which a buffer's content is needed, both ends included. Buffers whose lifetimes do not
-// meet may share memory.
+// overlap may share memory.
 struct Lifetime {
   int64_t first = 0;
   int64_t last = 0;
@@ -37,13 +37,14 @@ struct PlannedBuffer {
   int64_t offset = -1;  // in the arena of its place, set by MemoryPlan::finish
 };
 
-// Which buffers a run needs and where each lies in one allocation per place. Built from tables before anything is allocated,
-// so that what is shown to the user, checked against the device's memory, and allocated are one number.
+// Which buffers a run needs and where each lies in one allocation per place. Built from tables before anything is
+// allocated. So the number shown to the user, the number checked against the device's memory and the number allocated
+// are the same.
 class MemoryPlan {
  public:
   static constexpr int64_t kAlignment = 256;
 
-  // Returns the buffer's index, by which the arena gives its view.
+  // Returns the buffer's index, with which the arena finds its view.
   int add(std::string name, DType dtype, Shape shape, MemoryCategory category, Lifetime lifetime,
           Place place = Place::Device);
   // Places every buffer; no more may be added.
@@ -51,10 +52,10 @@ class MemoryPlan {
 
   int64_t peak_bytes() const { return peak_; }  // of the device
   int64_t host_bytes() const { return host_peak_; }
-  // What the buffers of a category would take without sharing.
+  // What the buffers of a category would need without sharing.
   int64_t bytes(MemoryCategory category) const;
-  // The memory of a category in the arena: sharing between categories is counted for the first that has it, in
-  // the order of kMemoryCategories, so that the sum over categories is peak_bytes().
+  // The memory of a category in the arena. Memory that categories share counts for the first of them, in the order of
+  // kMemoryCategories, so that the sum over categories is peak_bytes().
   std::array<int64_t, kMemoryCategories.size()> bytes_in_arena() const;
   const std::vector<PlannedBuffer>& buffers() const { return buffers_; }
 
@@ -64,14 +65,14 @@ class MemoryPlan {
   bool finished_ = false;
 };
 
-// Fills a memory plan with the buffers of objects whose members are views, and points the views at memory once there
-// is any. The views must stay where they are until bind(). Before bind() they have dtype and shape but no data, which
-// is all that planning needs.
+// Fills a memory plan with the buffers of objects whose members are views, and later points the views at memory. The
+// views must not move until bind(). Before bind() they have dtype and shape but no data, which is enough for
+// planning.
 class BufferPlanner {
  public:
   void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category,
            Lifetime lifetime, Place place = Place::Device);
-  // `view` looks at the beginning of `base`, which must be large enough and added before.
+  // `view` is the beginning of `base`, which must be large enough and already added.
   void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape);
 
   const MemoryPlan& finish();

@@ -7,10 +7,10 @@
 
 namespace octet {
 
-// Exact weights next to bf16 ones: an fp32 number is stored as a bf16 and a 16-bit remainder. The bf16 is the number
-// rounded to nearest, so that products read it as it is; the remainder is what was rounded off, as a signed number:
+// Exact weights: an fp32 number is stored as a bf16 plus a 16-bit remainder. The bf16 is the number rounded to
+// nearest, so products can read it directly. The remainder is what was rounded off, as a signed number:
 //   fp32 bits = (bf16 bits << 16) + int16(remainder).
-// This header is the only place that knows it. Wide bits are those of an fp32 number.
+// Only this header knows the format. "Wide bits" are those of an fp32 number.
 
 constexpr uint32_t kSplitHalf = 0x8000;  // half a step of the bf16, in wide bits
 

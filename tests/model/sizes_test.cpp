@@ -65,9 +65,9 @@ TEST(ModelSizesTest, WhatIsNoModelIsRefusedByName) {
               HasSubstr("4 heads are not a multiple of 3 key/value heads"));
   EXPECT_THAT(error_of([] { resolve_model("gpt2-tiny", {.kv_heads = 2}); }),
               HasSubstr("is not a model that config.json of type gpt2 can describe"));
-  EXPECT_THAT(
-      error_of([] { resolve_model("qwen4", {}); }),
-      AllOf(HasSubstr("did you mean 'qwen"), HasSubstr("with sizes given: llama, qwen2, qwen3, mistral")));
+  EXPECT_THAT(error_of([] { resolve_model("qwen4", {}); }),
+              AllOf(HasSubstr("did you mean 'qwen"),
+                    HasSubstr("which also need sizes: llama, qwen2, qwen3, mistral")));
 }
 
 TEST(SequenceLength, IsRefusedBeyondTheModelsPositions) {

@@ -442,17 +442,17 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
   refused(same, bad, "which is more than its header says");
 
   Table current(config_of(Fp8Recipe::Current), names);
-  refused(current, good, "is of fp8_recipe delayed, this run's is current");
+  refused(current, good, "has fp8_recipe delayed, this run has current");
   Fp8Config other_format = config;
   other_format.format = Fp8Format::E5M2;
   Table e5m2(other_format, names);
-  refused(e5m2, good, "is of fp8_format hybrid, this run's is e5m2");
+  refused(e5m2, good, "has fp8_format hybrid, this run has e5m2");
   Table fewer(config, {names[0]});
-  refused(fewer, good, "has 2 tensors, this model 1");
+  refused(fewer, good, "has 2 tensors, this model has 1");
   Table renamed(config, {names[0], "layers.0.mlp.down.inputs"});
   refused(renamed, good, "tensor 'layers.0.mlp.down.input' where this model has 'layers.0.mlp.down.inputs'");
   Table longer(config_of(Fp8Recipe::Delayed, 5), names);
-  refused(longer, good, "has histories of 4, fp8_amax_history_len is 5");
+  refused(longer, good, "has histories of length 4, fp8_amax_history_len is 5");
 
   same.restore(good);
   EXPECT_EQ(same.save(), good);

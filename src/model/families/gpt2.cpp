@@ -18,10 +18,10 @@ void read(const HfFields& f, ModelConfig& c) {
   c.norm_epsilon = static_cast<float>(f.number("layer_norm_epsilon", 1e-5));
   const std::string activation = f.text("activation_function", "gelu_new");
   f.refuse_unless(activation == "gelu_new" || activation == "gelu_pytorch_tanh",
-                  fmt::format("activation_function \"{}\": octet computes gelu_new", activation));
+                  fmt::format("activation_function \"{}\": octet supports only gelu_new", activation));
   f.refuse_unless(
       f.boolean("scale_attn_weights", true) && !f.boolean("scale_attn_by_inverse_layer_idx", false),
-      "attention scores scaled otherwise than by the head width are not computed by octet");
+      "octet supports only attention scores that are scaled by the head width");
   c.tied_head = f.boolean("tie_word_embeddings", true);
 }
 
@@ -35,7 +35,7 @@ HfJson write(const ModelConfig& c) {
       {"n_inner", c.ffn},
       {"activation_function", "gelu_new"},
       {"layer_norm_epsilon", shortest_double(c.norm_epsilon)},
-      // octet trains without dropout; the defaults of Transformers would switch it on in a later fine-tuning.
+      // octet trains without dropout. The defaults of Transformers would switch it on in a later fine-tuning.
       {"attn_pdrop", 0.0},
       {"embd_pdrop", 0.0},
       {"resid_pdrop", 0.0}};

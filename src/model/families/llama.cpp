@@ -6,7 +6,7 @@ namespace {
 void read(const HfFields& f, ModelConfig& c) {
   read_llama_like(f, c, {.max_positions = 2048});
   f.refuse_unless(!f.boolean("attention_bias", false) && !f.boolean("mlp_bias", false),
-                  "attention_bias and mlp_bias of Llama are not computed by octet");
+                  "octet does not support attention_bias or mlp_bias of Llama");
 }
 
 HfJson write(const ModelConfig& c) {

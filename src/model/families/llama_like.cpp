@@ -7,14 +7,16 @@ namespace {
 
 void read_rope(const HfFields& f, ModelConfig& c) {
   c.rope_theta = f.number("rope_theta", 10000.0);
-  // Transformers 5 keeps both under rope_parameters, earlier versions the scaling under rope_scaling.
+  // Transformers 5 keeps theta and scaling under rope_parameters; earlier versions keep the scaling under
+  // rope_scaling.
   const std::optional<HfFields> scaling =
       f.object(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   if (!scaling) return;
   c.rope_theta = scaling->number("rope_theta", c.rope_theta);
   const std::string type = scaling->text("rope_type", scaling->text("type", "default").c_str());
   if (type == "default") return;
-  f.refuse_unless(type == "llama3", fmt::format("rope scaling of type \"{}\": octet computes llama3", type));
+  f.refuse_unless(type == "llama3",
+                  fmt::format("rope scaling of type \"{}\": octet supports only llama3", type));
   c.rope_scaling =
       RopeScaling{.factor = scaling->number("factor"),
                   .low_freq_factor = scaling->number("low_freq_factor"),
@@ -51,7 +53,7 @@ void read_llama_like(const HfFields& f, ModelConfig& c, const LlamaLikeDefaults&
   c.layers = f.integer("num_hidden_layers");
   c.width = f.integer("hidden_size");
   c.heads = f.integer("num_attention_heads");
-  // A field that is there and null follows from the others, whatever the class has for one that is absent.
+  // A field that is null is derived from the others. The defaults of the class apply only to absent fields.
   const auto or_derived = [&](const char* name, std::optional<int64_t> fallback, int64_t derived) {
     return f.integer(name, f.is_null(name) ? derived : fallback.value_or(derived));
   };
@@ -61,16 +63,16 @@ void read_llama_like(const HfFields& f, ModelConfig& c, const LlamaLikeDefaults&
   c.max_positions = f.integer("max_position_embeddings", defaults.max_positions);
   c.norm_epsilon = static_cast<float>(f.number("rms_norm_eps", 1e-6));
   const std::string activation = f.text("hidden_act", "silu");
-  f.refuse_unless(activation == "silu", fmt::format("hidden_act \"{}\": octet computes silu", activation));
+  f.refuse_unless(activation == "silu",
+                  fmt::format("hidden_act \"{}\": octet supports only silu", activation));
   read_rope(f, c);
   c.tied_head = f.boolean("tie_word_embeddings", false);
 }
 
 void refuse_partial_window(const HfFields& f) {
-  f.refuse_unless(
-      !f.boolean("use_sliding_window", false),
-      "\"use_sliding_window\" is true: only some layers would have a window, which octet does not "
-      "compute; expected false");
+  f.refuse_unless(!f.boolean("use_sliding_window", false),
+                  "\"use_sliding_window\" is true: then only some layers have a window, which octet does not "
+                  "support; expected false");
 }
 
 HfJson write_llama_like(const ModelConfig& c) {

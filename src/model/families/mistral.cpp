@@ -1,4 +1,4 @@
-// Mistral: Llama whose queries may see a window of the latest tokens only.
+// Mistral: Llama whose queries may see only a window of the latest tokens.
 
 #include "model/families/llama_like.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 void read(const HfFields& f, ModelConfig& c) {
   read_llama_like(f, c, {.max_positions = 131072, .kv_heads = 8});
-  // Transformers takes 4096 where the field is absent, and no window where it is null.
+  // Transformers uses 4096 if the field is absent, and no window if it is null.
   c.window = f.is_null("sliding_window") ? 0 : f.integer("sliding_window", 4096);
   f.refuse_unless(f.is_null("sliding_window") || c.window > 0,
                   fmt::format("\"sliding_window\" is {}, expected null or at least 1", c.window));

@@ -1,4 +1,4 @@
-// Qwen3 (dense): Llama with a norm of every query and key head, and a head width apart from width / heads.
+// Qwen3 (dense): Llama with a norm per query and key head, and a head width independent of width / heads.
 
 #include "model/families/llama_like.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 void read(const HfFields& f, ModelConfig& c) {
   read_llama_like(f, c, {.max_positions = 32768, .kv_heads = 32, .head_dim = 128});
-  f.refuse_unless(!f.boolean("attention_bias", false), "attention_bias of Qwen3 is not computed by octet");
+  f.refuse_unless(!f.boolean("attention_bias", false), "octet does not support attention_bias of Qwen3");
   refuse_partial_window(f);
 }
 

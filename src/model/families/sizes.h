@@ -8,7 +8,7 @@ struct Sizes {
   int64_t layers, width, heads, kv_heads, head_dim, ffn;
 };
 
-// A model of the family with these sizes; the vocabulary is left to the caller.
+// A model of the family with these sizes; the caller sets the vocabulary.
 inline ModelConfig with_sizes(const FamilySpec& family, std::string name, const Sizes& sizes) {
   ModelConfig c = family.start();
   c.name = std::move(name);
