@@ -6,7 +6,7 @@ namespace octet {
 namespace {
 
 constexpr int64_t kTileSums = 8 << 20;      // column sums of tile kernels, far more than they use
-constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers for each block
+constexpr int64_t kSmallScratch = 8 << 20;  // grad_norm, sum and statistics keep a few numbers per block
 
 }  // namespace
 
@@ -32,8 +32,8 @@ int64_t cuda_attention_workspace(const WorkspaceNeeds& needs) {
                         attention_schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 64) +
                         attention_schedule_bytes(needs.tokens, needs.tokens, needs.max_length, 128);
   if (needs.dtype != DType::BF16) return flash;
-  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 where heads share them, two fp32 rows. Plans that
-  // need more bring their own memory.
+  // cuDNN: dq in fp32, dk and dv of all query heads in bf16 if heads share them, two fp32 rows. Plans that need more
+  // use their own memory.
   const int64_t shared = shape.heads == shape.kv_heads ? 0 : 4;
   const int64_t cudnn = head_rows * (shape.head_dim * (4 + shared) + 8) + (4ll << 20);
   return std::max(flash, cudnn);
@@ -50,13 +50,13 @@ int64_t cuda_decode_workspace(const WorkspaceNeeds& needs) {
 int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
   int64_t scratch = 0;
   for (const auto& gemm : needs.gemms) {
-    // The operands in fp32 where FP8 is emulated, up to a limit; the scales as cuBLASLt wants them elsewhere.
+    // The operands in fp32 if FP8 is emulated, up to a limit; otherwise the scales in cuBLASLt's layout.
     const int64_t elements = checked_mul(gemm.k, gemm.m + gemm.n);
     const int64_t dequantised = std::min(checked_mul(4, elements), kCudaEmulationScratch);
     const int64_t scales = 4 * (gemm.m + gemm.n + 256) * (div_up(gemm.k, 128) + 4);
     scratch = std::max(scratch, dequantised + scales);
   }
-  // Partial sums of norm backward (three vectors for each block) and of the tile kernels.
+  // Partial sums of norm backward (three vectors per block) and of the tile kernels.
   constexpr int64_t kWidestNorm = 16384;
   const int64_t norm_columns =
       std::max(2 * std::min(round_up(needs.width, 64), kWidestNorm), kNormStripColumns);

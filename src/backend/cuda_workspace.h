@@ -2,26 +2,27 @@
 
 #include "ops/device.h"
 
-// Memory that CUDA's ops need besides the tensors. Arithmetic alone, so that a machine without a GPU can plan for
-// one.
+// Memory that CUDA's ops need in addition to the tensors. Pure arithmetic, so that a machine without a GPU can plan
+// for one.
 
 namespace octet {
 
-constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scratch of all ops lies behind it
+constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scratch of all ops comes after it
 constexpr int64_t kCudaEmulationScratch = 256ll << 20;  // larger FP8 operands are dequantised piece by piece
 constexpr int64_t kCudaMemoryReserve = 1ll << 30;  // GEMM tuning, cuDNN, modules that the driver loads late
 constexpr int64_t kAttentionTileBytes = 16;
-// Blocks of norm_backward that a multiprocessor holds have together at most so many columns, or there is one.
+// The blocks of norm_backward on one multiprocessor have together at most this many columns, unless there is only one
+// block.
 constexpr int64_t kNormStripColumns = 8192;
-// Attention over cached keys: query heads to a block at most (larger groups take several), and blocks that keep the GPU
-// busy.
+// Attention over cached keys: most query heads per block (larger groups take several blocks), and how many blocks
+// keep the GPU busy.
 constexpr int kDecodeGroup = 8;
 constexpr int64_t kDecodeBlocks = 1024;
 
 // What every GPU that octet runs on can do.
 Capabilities cuda_capabilities();
 
-// Tiles of `rows` rows of all documents and how many there are of each length.
+// The tiles of `rows` rows of all documents, and the counters that sort them.
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
 // What attention needs, with cuDNN and without.
 int64_t cuda_attention_workspace(const WorkspaceNeeds& needs);

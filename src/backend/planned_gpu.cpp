@@ -7,7 +7,7 @@
 namespace octet {
 namespace {
 
-// Answers what planning asks. Whatever would need the GPU itself is an error.
+// Answers planning questions. Anything that needs the GPU itself is an error.
 class PlannedGpu final : public Device {
  public:
   PlannedGpu(std::string description, int64_t memory, int multiprocessors)
@@ -47,7 +47,8 @@ class PlannedGpu final : public Device {
 
  private:
   [[noreturn]] void refuse() const {
-    fail("[device] {} is not in this machine: a run can be planned for it, not made on it", description_);
+    fail("[device] {} is not in this machine: octet can plan a run for it, but cannot run on it",
+         description_);
   }
 
   std::string description_;

@@ -30,8 +30,9 @@ inline float gelu_slope(float x) {
 
 void require_shapes(std::string_view op, Activation activation, const Tensor& h, const Tensor& x) {
   const int64_t expected = activation == Activation::SwiGlu ? 2 * h.cols() : h.cols();
-  require(x.rows() == h.rows() && x.cols() == expected, "[{}] x is {} beside {}, expected {} columns", op,
-          x.shape.to_string(), h.shape.to_string(), expected);
+  require(x.rows() == h.rows() && x.cols() == expected,
+          "[{}] x is {} for h {}, expected as many rows and {} columns", op, x.shape.to_string(),
+          h.shape.to_string(), expected);
   cpu::require_dtype(op, "h", h, x.dtype);
 }
 

@@ -13,8 +13,8 @@ namespace octet {
 namespace cpu {
 namespace {
 
-// Queries are taken so many rows at a time against all keys they see, so that a row of scores is complete
-// when its softmax is formed.
+// This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
+// its softmax is formed.
 constexpr int64_t kQueryTile = 64;
 
 blasint blas(int64_t x) {
@@ -64,7 +64,7 @@ struct QueryTile {
   int64_t begin(int64_t r) const { return shape.first_key(first + r) - low; }
   int64_t end(int64_t r) const { return first + r + 1 - low; }
 
-  // Zeros what a tile (rows, keys) holds outside these columns.
+  // Zeros a tile (rows, keys) outside these columns.
   void mask(float* scores) const {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < begin(r); ++j) scores[r * keys + j] = 0.0f;
@@ -88,7 +88,7 @@ int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionS
 
 }  // namespace cpu
 
-using namespace cpu;  // NOLINT: this file is the CPU backend
+using namespace cpu;  // NOLINT: this file implements the CPU device
 
 void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
                                const AttentionShape& shape) {
@@ -105,7 +105,7 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
   const bool rounds = out.dense.dtype == DType::BF16;
   float* result = rounds ? space.take<float>(tokens * out_width) : out.dense.as<float>();
   float* all_scores = space.take<float>(parallel_.threads() * kQueryTile * documents.max_length);
-  // Tiles of the documents before each one, to find a task's document.
+  // Prefix sums of tiles over documents, to find a task's document.
   auto* tiles_before = space.take<int64_t>(count + 1);
   tiles_before[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -186,7 +186,7 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
   clear(0, count > 0 ? starts[0] : tokens);
   if (count > 0) clear(starts[count], tokens);
 
-  // One task owns the keys and values of one head in one document, so that their gradients add up in one
+  // One task owns the keys and values of one head in one document, so that their gradients are summed in a fixed
   // order.
   const int64_t group = shape.heads / shape.kv_heads;
   parallel_.for_each(count * shape.kv_heads, [&, starts = starts](int64_t task, int thread) {

@@ -17,7 +17,7 @@ int64_t decode_workspace(int64_t max_length, const AttentionShape& shape, int th
 
 }  // namespace cpu
 
-using namespace cpu;  // NOLINT: this file is the CPU backend
+using namespace cpu;  // NOLINT: this file implements the CPU device
 
 void CpuOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
                               Tensor positions, int64_t longest, const AttentionShape& shape) {

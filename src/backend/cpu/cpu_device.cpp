@@ -16,7 +16,7 @@ namespace octet {
 using cpu::Scratch;
 
 CpuDevice::CpuDevice(int threads) : parallel_(threads) {
-  // octet cuts the products itself, into tiles that do not depend on the number of threads.
+  // octet itself splits the products into tiles that do not depend on the number of threads.
   openblas_set_num_threads(1);
 }
 
@@ -31,10 +31,10 @@ int64_t CpuDevice::memory_bytes() const {
 }
 
 std::shared_ptr<void> CpuDevice::allocate(int64_t bytes, Place) {
-  require(bytes >= 0, "[cpu memory] {} bytes were asked for, expected 0 or more", bytes);
+  require(bytes >= 0, "[cpu memory] {} bytes were requested, expected 0 or more", bytes);
   const int64_t padded = Scratch::padded(std::max<int64_t>(bytes, 1));
   void* memory = std::aligned_alloc(static_cast<size_t>(Scratch::kAlignment), static_cast<size_t>(padded));
-  require(memory != nullptr, "[cpu memory] the system has no {} bytes to give", bytes);
+  require(memory != nullptr, "[cpu memory] the system cannot allocate {} bytes", bytes);
   return {memory, std::free};
 }
 

@@ -5,8 +5,8 @@
 
 namespace octet {
 
-// The host itself: its memory is the device's, and queued work is done at once, so that queues and events have nothing
-// to order.
+// The host itself. Its memory is the device's memory. Work is done when it is queued, so queues and events have
+// nothing to order.
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads);
@@ -17,7 +17,8 @@ class CpuDevice : public Device {
 
   int64_t memory_bytes() const override;
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override;
-  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType, DType) override {
+  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity, Granularity, DType, DType,
+                            DType) override {
     return "emulated";
   }
 

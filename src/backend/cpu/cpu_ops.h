@@ -70,7 +70,7 @@ class CpuOps final : public Ops {
   // Rounds fp32 values into a bf16 tensor.
   void store_floats(const Tensor& x, const float* values) const;
   const float* dequantized(const QuantizedMatrix& x, cpu::Scratch& scratch) const;
-  // What an op does after it has written operand.dense.
+  // Called by an op after it has written operand.dense.
   void finish(const Operand& operand);
   void rotate(const Tensor& qkv, const Tensor& positions, const Tensor& table, const AttentionShape& shape,
               float direction);

@@ -17,7 +17,7 @@ struct RowResult {
   bool correct = false;
 };
 
-// `gradient`, where there is one, holds the logits and gets their gradient. It may be `logits`.
+// `gradient`, if present, holds the logits and is overwritten with their gradient. It may be `logits`.
 template <class T>
 RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, int32_t target,
                             const LossOptions& options) {
@@ -32,7 +32,7 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
 
   RowResult result;
   result.loss = log_total - (target_logit - largest);
-  // The largest logit is the target, and none before it is as large.
+  // The target has the largest logit, and no earlier logit is as large.
   result.correct = target_logit == largest &&
                    std::none_of(logits, logits + target, [=](T x) { return load(x) == largest; });
   const float weight = options.penalty_weight;
@@ -91,7 +91,7 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty,
   require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
               (!correct || correct.numel() == rows),
           "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
-  require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty and nowhere to write it",
+  require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty but no output for it",
           op);
   const Tensor& dlogits = gradient.dense;
   if (dlogits) {
@@ -99,7 +99,7 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty,
             dlogits.shape.to_string(), logits.shape.to_string());
     cpu::require_dtype(op, "gradient", dlogits, logits.dtype);
   }
-  require(!dlogits || options.gradient_scale, "[{}] a gradient is asked for without its scale", op);
+  require(!dlogits || options.gradient_scale, "[{}] a gradient is requested without its scale", op);
   const int32_t* target = targets.as<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
     require(target[r] >= -1 && target[r] < options.vocab, "[{}] target {} is {}, expected -1 to {}", op, r,

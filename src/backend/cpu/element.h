@@ -71,7 +71,7 @@ inline float lane_sum(int64_t count, const Function& f) {
   return lanes[0];
 }
 
-// The largest of f(i), NaN left out; -Inf for none.
+// The largest of f(i); NaN is skipped, -Inf if there is none.
 template <class Function>
 inline float lane_max(int64_t count, const Function& f) {
   constexpr int64_t kLanes = 16;

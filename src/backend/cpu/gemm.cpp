@@ -17,8 +17,8 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
-// From the shape alone. Large enough that OpenBLAS does not spend its time packing, and enough tiles to keep
-// many threads busy where the product is worth it.
+// Depends only on the shape. Tiles are large enough that OpenBLAS does not spend its time packing. A large product
+// has enough tiles to keep many threads busy.
 Tile tile_of(int64_t m, int64_t n) {
   const auto count = [&](Tile tile) { return div_up(m, tile.rows) * div_up(n, tile.cols); };
   for (const Tile tile : {Tile{256, 256}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}}) {
@@ -80,7 +80,7 @@ const float* CpuOps::dequantized(const QuantizedMatrix& x, Scratch& scratch) con
   parallel_.for_range(rows, 16, [=, &x](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t b = 0; b < blocks; ++b) {
-        float scale = 1.0f;  // per tensor, the scales multiply the product instead
+        float scale = 1.0f;  // per-tensor scales multiply the product instead
         if (x.granularity == Granularity::Row128) scale = x.scales.as<float>()[r * blocks + b];
         if (x.granularity == Granularity::Block128) scale = x.scales.as<float>()[r / 128 * blocks + b];
         if (x.granularity == Granularity::Row32) scale = from_e8m0(x.scales.as<uint8_t>()[r * blocks + b]);
@@ -113,7 +113,7 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
   parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
     const int64_t row = task / tile_cols * tile.rows, col = task % tile_cols * tile.cols;
     const int64_t rows = std::min(tile.rows, m - row), cols = std::min(tile.cols, n - col);
-    // The product lands in C itself, or in a tile that is rounded into C afterwards.
+    // The product is written to C directly, or to a tile that is then rounded into C.
     float* out = rounds ? tiles + thread * cpu::kLargestTile : c_floats + row * c.stride + col;
     const int64_t stride = rounds ? cols : c.stride;
     const bool keeps = options.accumulate && !rounds;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 16;
 
-// One row of norm_backward; a function of its own because only there the compiler trusts __restrict.
+// One row of norm_backward. It is a separate function because only then does the compiler use __restrict.
 template <class T>
 void backward_row(T* __restrict dx, float* __restrict dgain, float* __restrict dbias, const T* __restrict dy,
                   const T* __restrict x, const T* __restrict gain, int64_t width, bool layer_norm,

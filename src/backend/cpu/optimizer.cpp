@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kMinChunk = 1 << 14;
 constexpr int64_t kMaxChunks = 4096;
 
-// The elements of many tensors cut into chunks whose size depends on their number alone. No chunk crosses
-// from one tensor into the next.
+// The elements of many tensors, cut into chunks whose size depends only on the number of elements. No chunk crosses
+// from one tensor to the next.
 class TensorChunks {
  public:
   template <class SizeOf>
@@ -49,7 +49,7 @@ class TensorChunks {
   int64_t* before_ = nullptr;
 };
 
-// In double and in 8 lanes, so that neither large nor tiny values are lost.
+// In double and in 8 lanes, so that neither large nor tiny values get lost.
 template <class T, class Function>
 double double_sum(const T* x, int64_t count, const Function& f) {
   constexpr int64_t kLanes = 8;
@@ -123,7 +123,7 @@ void store_row(const Tensor& x, const float* values, int64_t place, int64_t coun
   });
 }
 
-// The step of every element; `root` takes the part of v.
+// The step of every element; `root` replaces v.
 void update_small(const MatrixBlock& block, const Update& update, float* w, const float* g, float* m,
                   float* root) {
   const AdamWParameter& p = block.p;

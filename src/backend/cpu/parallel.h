@@ -9,8 +9,8 @@
 
 namespace octet::cpu {
 
-// Work is always cut into the same pieces, whatever the number of threads, so that every sum has a fixed
-// order. Threads take pieces as they become free. The functions given must not throw.
+// Work is always cut into the same pieces, whatever the number of threads, so that every sum has a fixed order. Free
+// threads take the next piece. The functions must not throw.
 class Parallel {
  public:
   explicit Parallel(int threads) : threads_(threads > 0 ? threads : omp_get_max_threads()) {}

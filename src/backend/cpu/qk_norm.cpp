@@ -33,7 +33,7 @@ void check(std::string_view op, const Tensor& qkv, const Tensor& raw, const Tens
   }
 }
 
-// One head of one token; a function of its own because only there the compiler trusts __restrict.
+// One head of one token. It is a separate function because only then does the compiler use __restrict.
 template <class T>
 void backward_head(T* __restrict dx, float* __restrict dgain, const T* __restrict x, const T* __restrict gain,
                    int64_t depth, float scale) {

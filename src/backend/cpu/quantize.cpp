@@ -9,7 +9,7 @@ namespace octet {
 
 namespace {
 
-// Work goes by tiles of 128 x 128: every block of every granularity, in both copies, lies inside one tile.
+// Work is done in tiles of 128 x 128: every block of every granularity, in both copies, lies inside one tile.
 constexpr int64_t kTile = 128;
 constexpr int64_t kMaxGroups = 64;  // of tiles, each with one partial result
 
@@ -23,7 +23,7 @@ uint32_t largest_magnitude(const float* x, int64_t count) {
   return result;
 }
 
-// NaN > Inf > finite, as the order of the magnitude bits has it.
+// NaN > Inf > finite, like the order of the magnitude bits.
 float larger(float a, float b) {
   return std::bit_cast<float>(std::max(magnitude(a), magnitude(b)));
 }
@@ -150,7 +150,7 @@ void load_tile(float* tile, const T* x, int64_t rows, int64_t cols, int64_t stri
 }
 
 void transpose_tile(float* __restrict out, const float* __restrict in, int64_t rows, int64_t cols) {
-  constexpr int64_t kStep = 8;  // few lines of either side at a time
+  constexpr int64_t kStep = 8;  // a few cache lines of either side at a time
   for (int64_t r0 = 0; r0 < rows; r0 += kStep) {
     const int64_t r1 = std::min(rows, r0 + kStep);
     for (int64_t c = 0; c < cols; ++c) {

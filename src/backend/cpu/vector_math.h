@@ -8,8 +8,8 @@ namespace octet::cpu {
 // e^x without branches, so that loops over it vectorise. Within 1.5 ulp where the result is a normal number;
 // gradual underflow to 0 below -87.3, Inf above 88.7, NaN stays NaN.
 inline float fast_exp(float given) {
-  // Clamped to +-104 by integer arithmetic: compilers make one instruction of it, and several of float
-  // selections.
+  // Clamped to +-104 by integer arithmetic: compilers turn it into one instruction, but float selections into
+  // several.
   const uint32_t bits = std::bit_cast<uint32_t>(given), magnitude = bits & 0x7FFFFFFF;
   constexpr uint32_t kBound = std::bit_cast<uint32_t>(104.0f);
   const float x = std::bit_cast<float>((bits & 0x80000000) | (magnitude < kBound ? magnitude : kBound));

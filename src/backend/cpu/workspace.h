@@ -9,7 +9,7 @@
 
 namespace octet::cpu {
 
-// Hands out parts of the workspace for the length of one op; made anew by each op, it frees nothing.
+// Hands out parts of the workspace for one op. Every op creates its own, so nothing is freed.
 class Scratch {
  public:
   static constexpr int64_t kAlignment = 256;
@@ -20,8 +20,7 @@ class Scratch {
   template <class T>
   T* take(int64_t count) {
     const int64_t bytes = padded(count * static_cast<int64_t>(sizeof(T)));
-    require(used_ + bytes <= size_,
-            "[cpu workspace] {} bytes are needed, {} were given; workspace_bytes says how many",
+    require(used_ + bytes <= size_, "[cpu workspace] {} bytes are needed, {} were given; see workspace_bytes",
             used_ + bytes, size_);
     T* result = reinterpret_cast<T*>(data_ + used_);
     used_ += bytes;

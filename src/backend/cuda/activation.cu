@@ -4,14 +4,14 @@ namespace octet {
 namespace device {
 namespace {
 
-// 1 / (1 + e^-x). In bf16 the fast exponential and inverse are exact enough by far, and the kernels stay bound by memory.
+// 1 / (1 + e^-x). For bf16 the fast exponential and inverse are exact enough, and the kernels stay memory-bound.
 template <class T>
 __device__ __forceinline__ float sigmoid_of(float x) {
   if constexpr (sizeof(T) == 2) return inverse_approx(1.0f + exp2_approx(-kLog2E * x));
   return 1.0f / (1.0f + expf(-x));
 }
 
-// 1 - sigmoid, which is sigmoid(-x) and in fp32 must not lose its digits where the sigmoid is nearly 1.
+// 1 - sigmoid(x) = sigmoid(-x). In fp32 it must not lose digits where the sigmoid is nearly 1.
 template <class T>
 __device__ __forceinline__ float complement_of(float x, float sigmoid) {
   if constexpr (sizeof(T) == 2) return 1.0f - sigmoid;
@@ -118,14 +118,14 @@ struct SwiGluForward {
   }
 };
 
-// Two results for each column of dh: the gradients of the gate and of the up projection.
+// Two results per column of dh: the gradients of the gate and of the up projection.
 template <class T>
 struct SwiGluBackward {
   using Type = T;
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
-  static constexpr bool kSums = false;  // the registers are needed, and gated layers have no bias
+  static constexpr bool kSums = false;  // there are no registers left, and gated layers have no bias
   struct Raw {
     Pack8<T> dh, gate, up;
   };
@@ -164,8 +164,8 @@ namespace {
 void check_shapes(const char* op, Activation activation, const Tensor& h, const Tensor& x) {
   const int64_t expected = activation == Activation::SwiGlu ? 2 * h.cols() : h.cols();
   require(x.rows() == h.rows() && x.cols() == expected && x.dtype == h.dtype,
-          "[cuda] {}: x is {} {} beside {} {}, expected {} columns of the same dtype", op, name_of(x.dtype),
-          x.shape.to_string(), name_of(h.dtype), h.shape.to_string(), expected);
+          "[cuda] {}: x is {} {} for h {} {}, expected as many rows, {} columns and the same dtype", op,
+          name_of(x.dtype), x.shape.to_string(), name_of(h.dtype), h.shape.to_string(), expected);
 }
 
 }  // namespace

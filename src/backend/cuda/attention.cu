@@ -64,7 +64,7 @@ AttentionCase check(const char* op, const Tensor& qkv, const Tensor& lse, const 
   require(qkv.rows() <= INT32_MAX && documents.max_length <= qkv.rows(),
           "[cuda] {}: a longest document of {} in {} tokens", op, documents.max_length, qkv.rows());
   AttentionCase attention{.dtype = qkv.dtype, .tokens = qkv.rows(), .shape = shape, .documents = documents};
-  // A window that hides nothing is none, so that one plan serves both.
+  // A window that hides nothing counts as no window, so that one plan serves both.
   if (shape.window >= documents.max_length) attention.shape.window = 0;
   return attention;
 }
@@ -76,7 +76,7 @@ void check_like(const char* op, const char* what, const Tensor& tensor, DType dt
           tensor.shape.to_string(), name_of(dtype), rows, cols);
 }
 
-// Two products forward and five backward, half of each masked (as if every document had the longest's length).
+// Two products forward and five backward, half of every product masked (as if all documents had the longest length).
 OpLabel attention_label(OpKind kind, const char* op, const AttentionCase& attention) {
   const auto product = static_cast<double>(attention.tokens * attention.shape.out_width()) *
                        attention.shape.span(attention.documents.max_length);
@@ -113,11 +113,12 @@ AttentionEngine& Attention::engine_for(const AttentionCase& attention) {
   return *flash_;
 }
 
-// Once for each kind of reason: those that differ in nothing but numbers are one.
+// Once per kind of reason: reasons that differ only in numbers count as one.
 void Attention::tell(const std::string& reason) {
   std::string kind = reason;
   std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
-  if (told_.insert(kind).second) log_warning("[cuda] attention: octet's own kernels are used: {}", reason);
+  if (told_.insert(kind).second)
+    log_warning("[cuda] attention: using octet's own kernels instead of cuDNN: {}", reason);
 }
 
 void CudaOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,

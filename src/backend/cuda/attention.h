@@ -19,8 +19,8 @@ struct AttentionCase {
   AttentionShape shape;
   Documents documents;
 
-  // All documents have one length and cover the tokens. The starts are not readable here, so this rests on
-  // max_length being the longest length and on the documents lying side by side from 0 to N, as in a Batch.
+  // All documents have one length and cover the tokens. The starts are not readable here. So this assumes that
+  // max_length is the longest length and that the documents follow each other from 0 to N, as in a Batch.
   bool equal_documents() const {
     return documents.count > 0 && documents.max_length > 0 &&
            documents.count * documents.max_length == tokens;
@@ -29,7 +29,7 @@ struct AttentionCase {
 
 struct AttentionForward {
   void* out = nullptr;   // (N, H * D)
-  float* lse = nullptr;  // H * N floats, read only by the backward of the same engine
+  float* lse = nullptr;  // H * N floats, read only by backward of the same engine
   const void* qkv = nullptr;
 };
 
@@ -45,15 +45,15 @@ struct AttentionBackward {
 class AttentionEngine {
  public:
   virtual ~AttentionEngine() = default;
-  // Empty, or why the case is not for this engine. The answer for a case never changes, so that backward runs
-  // on the engine that ran forward.
+  // Empty, or why this engine cannot run the case. The answer for a case never changes, so backward runs on the
+  // engine that ran forward.
   virtual std::string refuses(const AttentionCase&) = 0;
   virtual void forward(const AttentionCase&, const AttentionForward&) = 0;
   virtual void backward(const AttentionCase&, const AttentionBackward&) = 0;
 };
 
-// cuDNN's fused attention: bf16. Its lse is (documents, H, length) where it takes the documents as equally long,
-// otherwise (N, H). Null, with the reason, where the program was built without cuDNN or the library cannot be opened.
+// cuDNN's fused attention: bf16. Its lse is (documents, H, length) if it treats the documents as equally long,
+// otherwise (N, H). Null, with the reason, if the program was built without cuDNN or the library cannot be opened.
 std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps& ops, std::string& reason);
 
 // Own kernels: fp32 and bf16, documents of any lengths, always deterministic. Its lse is (H, N). Tensor cores
@@ -61,8 +61,7 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps& ops, std::string&
 std::unique_ptr<AttentionEngine> make_flash_attention(CudaOps& ops);
 
 // The engines of one queue's ops and the choice between them. The environment variable OCTET_ATTENTION, read at
-// its first attention op, forces one: "cudnn" (cases that cuDNN refuses are then errors) or
-// "flash".
+// its first attention op, forces one: "cudnn" (then cases that cuDNN refuses are errors) or "flash".
 class Attention {
  public:
   explicit Attention(CudaOps& ops);

@@ -35,13 +35,13 @@ using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, HandleDelet
 
 constexpr size_t kFixedGraphReplay = 91501;  // see dense()
 constexpr size_t kPackedVersion = 91002;     // earlier ones have known errors with packed documents
-constexpr int64_t kLeastPacked = 1024;       // tokens, below which the seconds for a plan are never won back
-constexpr int64_t kTailRows = 128;           // that cuDNN reads behind the last token
-// cuDNN starts blocks for all documents as long as the longest. Where tokens are this rare among them, starting the
-// blocks takes longer than what the own kernels lose.
+constexpr int64_t kLeastPacked = 1024;  // tokens; below this, making a plan takes more time than it saves
+constexpr int64_t kTailRows = 128;      // that cuDNN reads after the last token
+// cuDNN starts blocks as if all documents were as long as the longest. If so few of these places hold tokens,
+// starting the blocks costs more than using octet's own kernels.
 constexpr int64_t kMostPadding = 16;
-// What is free on the device depends on other programs and on the shapes seen before, a resumed run on neither.
-constexpr const char* kNotPlanned = "deterministic runs use no workspace beyond what was planned for them";
+// Free memory depends on other programs and on the shapes seen before. A resumed run must not depend on either.
+constexpr const char* kNotPlanned = "deterministic runs use no more workspace than was planned";
 
 struct PlanPair {
   PlanPair(const CudnnShape& shape, bool deterministic)
@@ -64,7 +64,7 @@ class CudnnAttention final : public AttentionEngine {
   }
 
   std::string refuses(const AttentionCase& attention) override {
-    if (attention.dtype != DType::BF16) return "it is used for bf16 only";
+    if (attention.dtype != DType::BF16) return "cuDNN is used only for bf16";
     if (attention.documents.count == 0) return "there are no documents";
     if (attention.shape.head_dim % 8 != 0) {
       return fmt::format("heads of width {} are not a multiple of 8", attention.shape.head_dim);
@@ -137,7 +137,7 @@ class CudnnAttention final : public AttentionEngine {
   }
 
  private:
-  // Plans take a second or more to make: a run that keeps changing its shape is left to the own kernels.
+  // A plan takes a second or more to make. So a run with ever new shapes uses octet's own kernels.
   static constexpr size_t kMostPlans = 64;
   static constexpr int kMostCandidates = 3;
   static constexpr int64_t kMostWorkspace = int64_t{4}
@@ -147,8 +147,8 @@ class CudnnAttention final : public AttentionEngine {
     require(status == CUDNN_STATUS_SUCCESS, "[cuda] {}: cuDNN says {}", what, cudnnGetErrorString(status));
   }
 
-  // Whether cuDNN may be told that all documents have one length. Of other lengths than these, backward reads outside
-  // its tensors when replayed as a CUDA graph, unless they are given as packed documents.
+  // Whether cuDNN may be told that all documents have one length. For other lengths than these, backward reads
+  // outside its tensors when replayed as a CUDA graph, unless they are passed as packed documents.
   static bool dense(const AttentionCase& attention) {
     return attention.equal_documents() &&
            (attention.documents.max_length % 128 == 0 || cudnn_version() >= kFixedGraphReplay);
@@ -202,10 +202,10 @@ class CudnnAttention final : public AttentionEngine {
     const auto [entry, added] = plans_.try_emplace(shape, shape, ops_.options().deterministic);
     PlanPair& pair = entry->second;
     if (!added) return pair;
-    // Both or none: the statistics of one engine mean nothing to the other.
+    // Both or none: one engine cannot read the statistics of the other.
     try {
       pair.reason = build(pair.forward, shape, kMostCandidates);
-      // Of packed documents cuDNN has but one; others would keep their workspace, too.
+      // For packed documents cuDNN has only one plan; more plans would also keep their workspace.
       if (pair.reason.empty()) pair.reason = build(pair.backward, shape, shape.packed ? 1 : kMostCandidates);
       if (pair.reason.empty()) reserve(shape, pair);
     } catch (const std::exception& error) {
@@ -218,8 +218,8 @@ class CudnnAttention final : public AttentionEngine {
     return pair;
   }
 
-  // Empty, or why there is no plan. Which of several is fastest is found out when it runs; not in deterministic runs,
-  // whose results may not depend on timing.
+  // Empty, or why there is no plan. The fastest of several is found by timing at the first run. Not in deterministic
+  // runs, because their results must not depend on timing.
   std::string build(CudnnPlan& plan, const CudnnShape& shape, int candidates) {
     const bool tune = !ops_.options().deterministic;
     const std::string wanted = tune ? cache_.find(plan.tuning_key()).value_or("") : "";
@@ -231,7 +231,7 @@ class CudnnAttention final : public AttentionEngine {
     return reason;
   }
 
-  // Now, so that running the op allocates nothing.
+  // Reserved now, so that running the op allocates nothing.
   void reserve(const CudnnShape& shape, PlanPair& pair) {
     Scratch scratch = ops_.scratch("attention");
     if (shape.packed) take_ragged_tables(scratch, shape.documents);
@@ -258,7 +258,7 @@ class CudnnAttention final : public AttentionEngine {
         more.reset(allocated);
         memory = static_cast<std::byte*>(allocated);
       } else {
-        cudaGetLastError();  // only plans that need no more than the first are timed then
+        cudaGetLastError();  // then only plans that need no more than the first are timed
         bytes = plan.workspace_bytes();
         memory = workspace(plan, scratch);
       }
@@ -276,11 +276,11 @@ class CudnnAttention final : public AttentionEngine {
              plan.ms(), cache_.place());
   }
 
-  // From the workspace of the ops or, where that is too small, memory of the engine's own.
+  // From the workspace of the ops, or the engine's own memory if that is too small.
   std::byte* workspace(const CudnnPlan& plan, Scratch scratch) {
     const int64_t own = own_bytes(plan, scratch);
     if (own == 0) return scratch.take<std::byte>(plan.workspace_bytes());
-    // There already, unless the plan that won needs more than the first, or the workspace is another one now.
+    // Already reserved, unless the fastest plan needs more than the first, or the workspace has changed.
     reserve_own(own, own);
     return memory_.take(&plan, own);
   }
@@ -295,9 +295,9 @@ class CudnnAttention final : public AttentionEngine {
     return 4 * kv_bytes(shape) + plan.deciding_bytes();
   }
 
-  // What backward needs of packed documents however many there are and however long: the frontend's rows (dq in rows of qkv,
-  // dk and dv of all query heads where these share keys, a sum per head; all sized as fp32) and what cuDNN adds. Taken at
-  // once, so that a batch with more documents than any before takes no memory.
+  // What backward of packed documents needs, for any number and length of documents: the frontend's rows (dq in rows
+  // of qkv, dk and dv of all query heads if these share keys, a sum per head; all sized as fp32) plus what cuDNN
+  // adds. Reserved at once, so that a later batch with more documents allocates nothing.
   static int64_t packed_capacity(const CudnnShape& shape) {
     constexpr int64_t kCudnnPart = int64_t{32} << 20;
     const int64_t out_width = shape.heads * shape.depth,
@@ -320,7 +320,7 @@ std::unique_ptr<AttentionEngine> make_cudnn_attention(CudaOps& ops, std::string&
   if (!reason.empty()) return nullptr;
   try {
     return std::make_unique<CudnnAttention>(ops);
-  } catch (const Error& error) {  // such as a library whose parts do not belong together
+  } catch (const Error& error) {  // for example a library whose parts do not match
     reason = error.what();
     return nullptr;
   }

@@ -24,7 +24,7 @@ void CudnnMemory::reserve(int64_t bytes, int64_t capacity) {
   const auto fits = [&](int64_t wanted) { return wanted + kLeaveFree <= static_cast<int64_t>(free_bytes); };
   int64_t wanted = round_up(std::max(bytes, capacity), kStep);
   if (!fits(wanted)) wanted = round_up(bytes, kStep);
-  require(fits(wanted), "{} MiB of workspace do not fit the {} MiB that are free", wanted >> 20,
+  require(fits(wanted), "{} MiB of workspace do not fit into the {} MiB that are free", wanted >> 20,
           free_bytes >> 20);
   memory_.push_back(allocate_device(static_cast<size_t>(wanted), kOp));
   bytes_ = wanted;
@@ -48,7 +48,7 @@ std::byte* CudnnMemory::take_clean(const void* plan, int64_t bytes) {
 }
 
 void CudnnMemory::begin_forward() {
-  // A layer that backward recomputes belongs to the step whose backward is running.
+  // A layer recomputed in backward belongs to the step whose backward is running.
   if (ops_.profiler().phase() != Phase::Backward) stale_ = true;
 }
 

@@ -52,8 +52,8 @@ class GraphBuilder {
   void output(const GraphTensor& tensor, CudnnTensor id, const Place& place) {
     lay_out(tensor->set_output(true), id, place);
   }
-  // Dense: (B, H, S), since not every engine is known to honour other strides. Packed: (N, H), the only order in which
-  // the frontend sizes what backward keeps for each row.
+  // Dense: (B, H, S), because not every engine is known to support other strides. Packed: (N, H), the only order for
+  // which the frontend computes the size of what backward keeps per row.
   void lay_out_stats(fe::graph::Tensor_attributes& tensor) {
     const int64_t heads = shape_.heads, length = shape_.length;
     tensor.set_uid(static_cast<int64_t>(CudnnTensor::Stats))
@@ -96,13 +96,13 @@ class GraphBuilder {
   GraphTensor stats_starts_;
 };
 
-// What forward and backward are told alike.
+// What forward and backward have in common.
 template <class Options>
 void set_mask(Options& options, GraphBuilder& builder, const CudnnShape& shape) {
   options.set_attn_scale(shape.scale)
       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
-  // Like octet's window the left bound counts the query itself: keys with key + bound > query are seen.
+  // Like octet's window, the left bound includes the query itself: keys with key + bound > query are seen.
   if (shape.window > 0) options.set_diagonal_band_left_bound(narrow<int>(shape.window));
   if (!shape.packed) return;
   options.set_padding_mask(true)
@@ -138,7 +138,7 @@ void describe_backward(fe::graph::Graph& graph, const CudnnShape& shape, bool de
   options.set_name("attention_backward");
   set_mask(options, builder, shape);
   if (shape.packed) {
-    // Workspace for the tokens there are, not for all documents as long as the longest.
+    // Workspace for the actual tokens, not as if all documents were as long as the longest.
     options.set_max_total_seq_len_q(shape.tokens).set_max_total_seq_len_kv(shape.tokens);
   }
   if (deterministic) options.set_deterministic_algorithm(true);
@@ -266,7 +266,7 @@ void CudnnPlan::decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTen
 
 std::string CudnnPlan::execute(cudnnHandle_t handle, const Candidate& candidate, const CudnnTensors& tensors,
                                void* workspace) {
-  std::unordered_map<int64_t, void*> by_number;  // to which the frontend adds its own
+  std::unordered_map<int64_t, void*> by_number;  // the frontend adds its own
   for (const auto& [tensor, memory] : tensors) by_number[static_cast<int64_t>(tensor)] = memory;
   auto status = graph_->graph.execute_plan_at_index(handle, by_number, workspace, candidate.index);
   return status.is_good() ? "" : status.get_message();

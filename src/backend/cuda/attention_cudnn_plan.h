@@ -11,7 +11,7 @@
 
 namespace octet {
 
-// The tensors of attention by cuDNN, and where they are.
+// The tensors of cuDNN's attention, and where they are.
 enum class CudnnTensor : int64_t {
   Q = 1,
   K,
@@ -36,17 +36,17 @@ using CudnnTensors = std::unordered_map<CudnnTensor, void*>;
 // What plans are made for. q, k, v and their gradients lie in rows of (H + 2K) * D (but see kv_apart), o and do in rows of
 // H * D.
 struct CudnnShape {
-  int64_t documents = 0, length = 0;  // exactly, or at most where packed
+  int64_t documents = 0, length = 0;  // exact, or upper limits if packed
   bool packed = false;                // the documents have different lengths
-  int64_t tokens = 0;                 // at most, where packed
+  int64_t tokens = 0;                 // upper limit if packed
   int64_t heads = 0, kv_heads = 0, depth = 0;
   float scale = 0;
   int64_t window = 0;  // as in AttentionShape
 
   auto operator<=>(const CudnnShape&) const = default;
-  // Where heads share keys, backward first makes dk and dv of all query heads, in rows as many times wider than those
-  // of dk and dv. These then stand in rows of K * D of their own, so that the workspace stays small, and k and v as
-  // well: cuDNN uses the starts of k and v for their gradients, whatever it is told about those.
+  // If heads share keys, backward first computes dk and dv for all query heads, with rows that many times wider than
+  // those of dk and dv. Then dk and dv have their own rows of K * D, so that the workspace stays small. So do k and
+  // v, because cuDNN uses the starts of k and v for their gradients, whatever starts those are given.
   bool kv_apart() const { return packed && heads != kv_heads; }
   std::string to_string() const;
   std::string window_text() const { return window > 0 ? ", window " + std::to_string(window) : ""; }
@@ -54,22 +54,22 @@ struct CudnnShape {
 
 enum class CudnnPass { Forward, Backward };
 
-// One pass of attention of one shape: cuDNN's graph and the plans it proposes, of which one is used.
+// One attention pass for one shape: cuDNN's graph and the plans it proposes. One of them is used.
 class CudnnPlan {
  public:
   CudnnPlan(const CudnnShape& shape, CudnnPass pass, bool deterministic);
   ~CudnnPlan();
 
-  // Problems whose fastest plan is taken to be the same: the number of packed documents does not matter.
+  // Equal for problems that share a fastest plan: the number of packed documents does not matter.
   std::string tuning_key() const;
-  // Builds the plan named `wanted` where cuDNN proposes it, otherwise the first `most` proposals. Empty, or why there
-  // is none.
+  // Builds the plan named `wanted` if cuDNN proposes it, otherwise the first `most` proposals. Returns empty, or why
+  // there is none.
   std::string build(cudnnHandle_t handle, const std::string& wanted, int most);
   bool decided() const { return candidates_.size() == 1; }
   int64_t workspace_bytes() const { return candidates_.front().workspace; }  // of run()
   int64_t deciding_bytes() const;                                            // of any of the plans built
-  // Keeps the fastest of the plans built that `workspace` has room for. They run on `stream`, the handle's, and write
-  // what run() would.
+  // Keeps the fastest of the built plans that fit `workspace`. They run on `stream`, the handle's, and write what
+  // run() would.
   void decide(cudnnHandle_t handle, cudaStream_t stream, const CudnnTensors& tensors, void* workspace,
               int64_t workspace_bytes);
   void run(cudnnHandle_t handle, const CudnnTensors& tensors, void* workspace);
@@ -94,7 +94,7 @@ class CudnnPlan {
   CudnnPass pass_;
   bool deterministic_;
   std::unique_ptr<Graph> graph_;
-  int64_t likely_ = 0;                 // proposals before those that cuDNN has for want of better ones
+  int64_t likely_ = 0;                 // number of proposals before cuDNN's fallback ones
   std::vector<Candidate> candidates_;  // the one in use first
 };
 

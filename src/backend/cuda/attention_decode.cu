@@ -4,7 +4,7 @@
 #include "backend/cuda/device/tile_kernel.cuh"
 #include "backend/cuda_workspace.h"
 
-// Attention of a few new tokens against cached keys and values. The work is the reading of the cache, so a block
+// Attention of a few new tokens against cached keys and values. The time goes into reading the cache. So a block
 // serves all query heads that share a key/value head, and long contexts are cut into splits so that one token keeps
 // the whole GPU busy. A second kernel joins the splits, in their order.
 
@@ -24,7 +24,7 @@ struct DecodeShape {
   int window;  // INT_MAX: none
 };
 
-// What a split knows of one query: the running softmax, and its sum of values that is not yet divided by `total`.
+// The result of a split for one query: the running softmax, and its sum of values, not yet divided by `total`.
 struct Partials {
   float* largest;  // (N, H, splits)
   float* total;    // (N, H, splits)
@@ -169,7 +169,7 @@ __global__ void decode_kernel(DecodeShape shape, Partials partials, const T* qkv
   }
 }
 
-// One block to a query head of a token.
+// One block per query head of a token.
 template <class T>
 __global__ void join_kernel(DecodeShape shape, T* out, Partials partials) {
   const int64_t query = blockIdx.x, first = query * shape.splits;
@@ -221,7 +221,7 @@ void CudaOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Ten
           shape.kv_heads, shape.head_dim);
   require(sequences.dtype == DType::I32 && positions.dtype == DType::I32 && sequences.numel() == tokens &&
               positions.numel() == tokens,
-          "[cuda] {}: {} sequences and {} positions of {} tokens, expected int32 of each", op,
+          "[cuda] {}: {} sequences and {} positions for {} tokens, expected one int32 of both per token", op,
           sequences.numel(), positions.numel(), tokens);
   require(cache.keys.shape.rank() == 3 && cache.keys.cols() == shape.kv_heads * shape.head_dim &&
               cache.values.shape == cache.keys.shape && cache.keys.dtype == qkv.dtype &&

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kScheduleThreads = 1024;
 
-// Rare, so left to the one block of the schedule.
+// Rare, so the single block of the schedule does it.
 __device__ inline void clear_between(const OutsideRows& outside, int64_t begin, int64_t end) {
   for (int64_t i = begin * outside.width + threadIdx.x; i < end * outside.width; i += kScheduleThreads) {
     outside.rows[i] = __float2bfloat16_rn(0.0f);
@@ -45,7 +45,7 @@ __global__ void schedule_kernel(AttentionTile* tiles, int bound, int* counts, in
   }
   __syncthreads();
   for (int i = counts[0] + thread; i < bound; i += kScheduleThreads) tiles[i] = {0, 0, 0, 0};
-  // Which document comes first within a rank is left to chance; no result depends on it.
+  // The order of documents within a rank is random; no result depends on it.
   for (int d = thread; d < documents; d += kScheduleThreads) {
     const int start = starts[d], length = starts[d + 1] - start;
     const int n = (length + rows - 1) / rows;
@@ -154,8 +154,8 @@ __global__ __launch_bounds__(kAttentionThreads) void forward_kernel(FlashShape s
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
         highest[i][half] = largest;
-        // Key 0 is seen by every query, so `largest` is finite from the first step on. Of a query whose window begins
-        // in a later step nothing was seen yet.
+        // Key 0 is seen by every query, so `largest` is finite from the first step on. For a query whose window
+        // begins in a later step, nothing was seen yet.
         if (windowed && largest == -INFINITY) largest = 0.0f;
         const float shrink = exp2_approx(before - largest);
         float sum = 0.0f;

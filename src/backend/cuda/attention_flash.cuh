@@ -14,7 +14,7 @@ struct FlashShape {
   int64_t qkv_stride;  // (H + 2K) * D
   int64_t out_stride;  // H * D
   int heads;
-  int group;  // query heads to one key/value head
+  int group;  // query heads per key/value head
   int depth;  // D
   float scale;
   int window;  // INT_MAX: none
@@ -23,7 +23,7 @@ struct FlashShape {
   __device__ __forceinline__ int first_key(int query, int start) const {
     return max(start, query - window + 1);
   }
-  // Kernels without a window are compiled apart: the test costs registers that they have not got.
+  // Kernels without a window are compiled separately, because the test costs registers that they do not have.
   template <bool windowed>
   __device__ __forceinline__ bool hides(int key, int query) const {
     return key > query || (windowed && query - key >= window);
@@ -37,7 +37,7 @@ struct FlashShape {
   }
 };
 
-// Tokens outside all documents attend to nothing: these rows of theirs become zero.
+// Tokens outside all documents attend to nothing: these rows become zero.
 struct OutsideRows {
   int64_t tokens = 0;
   Bf16* rows = nullptr;  // (tokens, width)
@@ -62,7 +62,7 @@ const device::AttentionTile* schedule_tiles(CudaOps& ops, Scratch& scratch, cons
 void flash_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call);
 void flash_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call);
 
-// One warp to a query or key: fp32 and bf16, any D up to 256, any alignment.
+// One warp per query or key: fp32 and bf16, any D up to 256, any alignment.
 constexpr int64_t kPlainDepth = 256;
 void plain_forward(CudaOps& ops, const AttentionCase& attention, const AttentionForward& call);
 void plain_backward(CudaOps& ops, const AttentionCase& attention, const AttentionBackward& call);

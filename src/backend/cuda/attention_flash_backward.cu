@@ -2,7 +2,7 @@
 
 // Backward in three kernels without atomics, so that the result never depends on scheduling:
 //   delta: row sums of out * dout;
-//   dq:    for each query tile, over the keys it sees (scores are computed again);
+//   dq:    for each query tile, over the keys it sees (scores are recomputed);
 //   dkv:   for each key tile, over the queries that see it, of all heads that share it.
 
 namespace octet {
@@ -119,7 +119,7 @@ __global__ __launch_bounds__(kAttentionThreads) void query_kernel(FlashShape sha
 
 template <int Width>
 struct KeyTraits {
-  // Fewer queries at a time where the gradients of a key take more registers.
+  // Fewer queries at a time if the gradients of a key take more registers.
   static constexpr int kQueries = Width == 128 ? 32 : 64;
   static constexpr int kBytes =
       (2 * kTileRows + 4 * kQueries) * Width * static_cast<int>(sizeof(Bf16)) + 4 * kQueries * 4;
@@ -146,8 +146,8 @@ __global__ __launch_bounds__(kAttentionThreads) void key_kernel(FlashShape shape
   const int valid = min(kTileRows, tile.length - first);
   const int64_t first_token = tile.start + first;
 
-  // Queries from the first key to the last whose window has a key of the tile, in steps of kQueries, for each head of
-  // the group in turn.
+  // Queries from the tile's first key to the last query whose window has a key of the tile, in steps of kQueries, for
+  // each head of the group in turn.
   const int seen_by = windowed && tile.length - first - kTileRows >= shape.window
                           ? kTileRows - 1 + shape.window
                           : tile.length - first;

@@ -39,7 +39,7 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
 template <int Rows, int Width>
 __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int valid_rows,
                                           int depth) {
-  // A thread keeps its chunk and goes down the rows in steps that leave the permutation of chunks alone.
+  // A thread keeps its chunk and moves down the rows in steps that do not change the permutation of chunks.
   constexpr int kChunks = Width / 8, kStep = kAttentionThreads / kChunks;
   static_assert(Rows % kStep == 0 && kStep % 8 == 0);
   const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void product_pb(float (&c)[Tiles][Width / 8][4],
 }
 
 // Writes rows of C fragments as bf16 to `to`, by way of the warp's own rows m0.. of a tile, so that the
-// stores are 16 bytes wide. Rows from valid_rows on and columns from depth on are left out.
+// stores are 16 bytes wide. Rows from valid_rows on and columns from depth on are skipped.
 template <int Width, int Tiles>
 __device__ __forceinline__ void store_rows(Bf16* to, int64_t stride, Bf16* tile, int m0,
                                            const float (&c)[Tiles][Width / 8][4], int valid_rows, int depth) {

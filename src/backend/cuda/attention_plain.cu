@@ -2,8 +2,8 @@
 
 #include "backend/cuda/attention_flash.cuh"
 
-// Attention with one warp to a query (forward, dq) or to a key (dk, dv), in fp32 arithmetic: the path for
-// fp32 runs and for head widths that the tensor-core kernels do not take.
+// Attention with one warp per query (forward, dq) or per key (dk, dv), in fp32 arithmetic: for fp32 runs and for head
+// widths that the tensor-core kernels do not support.
 
 namespace octet {
 namespace device {
@@ -199,7 +199,7 @@ __global__ void plain_key_kernel(FlashShape shape, T* dqkv, const T* dout, const
   store_row(gradients + shape.value_column(kv_head), dv, 1.0f, shape.depth);
 }
 
-// Eight lanes to a row of one head.
+// Eight lanes per row of one head.
 template <class T, bool vector>
 __global__ void delta_kernel(FlashShape shape, float* delta, const T* out, const T* dout) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (kAttentionThreads / 8) + threadIdx.x / 8;

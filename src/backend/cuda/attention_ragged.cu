@@ -31,7 +31,7 @@ __global__ void tables_kernel(RaggedTables tables, RowWidths widths, const int* 
   for (int64_t i = starts[documents] * row_vectors + thread; i < end; i += threads) result[i] = {};
 }
 
-// A block to a token: its key and its value stand side by side at the end of its row of qkv.
+// One block per token: its key and its value are next to each other at the end of its row of qkv.
 struct KvCopy {
   uint4* qkv;
   uint4* k;

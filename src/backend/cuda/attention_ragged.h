@@ -7,8 +7,8 @@
 
 namespace octet {
 
-// Where the documents of a packed batch lie, as cuDNN wants to be told: in elements of each tensor, on the device.
-// Entries from the number of documents on are empty documents, so that a plan can be made for a round number of them.
+// Where the documents of a packed batch lie, as cuDNN needs it: in elements per tensor, on the device. Entries from
+// the number of documents on are empty documents, so that a plan can be made for a round number of them.
 struct RaggedTables {
   int32_t* lengths = nullptr;       // (slots) tokens
   int64_t* qkv_starts = nullptr;    // (slots + 1), in rows of (H + 2K) * D
@@ -23,7 +23,7 @@ RaggedTables take_ragged_tables(Scratch& scratch, int64_t slots);
 void fill_ragged_tables(CudaOps& ops, const RaggedTables& tables, const AttentionCase& attention,
                         void* result, int64_t width);
 
-// Keys and values (or their gradients) in rows of their own, (N, K * D) bf16 each.
+// Keys and values (or their gradients) in separate rows, (N, K * D) bf16 each.
 struct KvRows {
   void* k = nullptr;
   void* v = nullptr;

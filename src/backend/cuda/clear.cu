@@ -2,8 +2,8 @@
 
 #include "backend/cuda/cuda_device.h"
 
-// Zeros for many small tensors, such as the gradients of biases and gains, in one launch: one for each would take
-// longer to launch than to run.
+// Zeros for many small tensors, such as the gradients of biases and gains, in one launch. One launch per tensor would
+// take longer to launch than to run.
 
 namespace octet {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "backend/cuda/device/tile_kernel.cuh"
 
-// Two passes over the logits: one for what the softmax of each row needs, one for the gradient, which is written as
-// tiles in the form that the head's products read.
+// Two passes over the logits: one for the softmax statistics per row, one for the gradient, which is written as tiles
+// in the form that the head's products read.
 
 namespace octet {
 namespace device {
@@ -37,7 +37,7 @@ struct LossArgs {
   const float* scale;  // of gradients; may be absent
 };
 
-// The largest element of some packs; NaN counts only where there is nothing else.
+// The largest element of some packs; NaN only if all elements are NaN.
 template <int packs>
 __device__ __forceinline__ float largest_of(const Pack8<Bf16> (&batch)[packs]) {
   // Two at a time: even and odd places.
@@ -75,7 +75,7 @@ struct SoftmaxPart {
 
   __device__ static SoftmaxPart empty() { return {-FLT_MAX, 0.0f, 0.0f, 0.0f}; }
 
-  // Measures the sums from another reference, which is not below the largest.
+  // Rescales the sums to another reference, which is not below the largest.
   __device__ __forceinline__ void move_to(float reference) {
     const float down = largest - reference, factor = exp_of<T>(down);
     if constexpr (penalised) shifted = factor > 0.0f ? factor * (shifted + sum * down) : 0.0f;
@@ -142,7 +142,7 @@ __device__ bool any_is(const T* logits, int count, int width, float value) {
   return __syncthreads_or(found);
 }
 
-// One block for each row, which is read once. Six blocks beside each other have enough loads under way.
+// One block per row, which is read once. Six blocks per multiprocessor have enough loads in flight.
 template <class T, bool penalised, bool vector>
 __global__ void __launch_bounds__(kLossThreads, 6)
     cross_entropy_kernel(const T* all_logits, const LossArgs args) {
@@ -237,7 +237,7 @@ struct CrossEntropyGradient {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
-  static constexpr bool kSums = false;  // heads have no bias, and partial sums would lie over `rows`
+  static constexpr bool kSums = false;  // heads have no bias, and partial sums would overlap `rows`
   struct Raw {
     Pack8<T> logits;
     RowGradient row;
@@ -262,7 +262,7 @@ struct CrossEntropyGradient {
   __device__ Raw load(int line, int64_t count) const {
     return {load8<vector>(logits + line * width, count), rows[line]};
   }
-  // Fused operations are spelt out, so that the bits are the same in whatever kernel this becomes part of.
+  // Fused operations are written explicitly, so that the bits are the same in every kernel that uses this.
   __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
     const RowGradient& row = raw.row;
 #pragma unroll
@@ -304,7 +304,7 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
               (!correct || correct.numel() == rows),
           "[cuda] {}: {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
   require(penalty || options.penalty == PenaltyKind::None,
-          "[cuda] {}: there is a penalty and nowhere to write it", op);
+          "[cuda] {}: there is a penalty but no output for it", op);
   require(
       loss.dtype == DType::F32 && targets.dtype == DType::I32 && (!correct || correct.dtype == DType::I32),
       "[cuda] {}: losses are fp32, targets and correct int32", op);
@@ -313,7 +313,7 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
           "[cuda] {}: the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype),
           dlogits.shape.to_string(), name_of(logits.dtype), logits.shape.to_string());
   require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
-          "[cuda] {}: a gradient is asked for without its scale in fp32", op);
+          "[cuda] {}: a gradient is requested without its scale in fp32", op);
   narrow<int>(width + 8 * 4 * device::kLossThreads);  // columns are counted in int
   if (rows == 0) return;
 

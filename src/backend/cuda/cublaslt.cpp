@@ -30,11 +30,11 @@ void* open_library() {
 }
 
 CublasLt load() {
-  void* library = open_library();  // stays open: the program has one, until it ends
+  void* library = open_library();  // stays open until the program ends
   CublasLt api;
 #define OCTET_LOAD(function)                                                                     \
   api.function = reinterpret_cast<decltype(api.function)>(dlsym(library, "cublasLt" #function)); \
-  require(api.function != nullptr, "[cuda] cublasLt" #function " is missing from the cuBLASLt found");
+  require(api.function != nullptr, "[cuda] cublasLt" #function " is missing in the installed cuBLASLt");
   OCTET_CUBLASLT_FUNCTIONS(OCTET_LOAD)
 #undef OCTET_LOAD
   return api;

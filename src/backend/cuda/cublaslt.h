@@ -6,8 +6,8 @@
 
 namespace octet {
 
-// The functions of cuBLASLt that are used, opened at run time: the library is large and absent on machines
-// where only the CPU backend runs.
+// The functions of cuBLASLt that octet uses. The library is opened at run time, because it is large and absent on
+// machines without a GPU.
 struct CublasLt {
 #define OCTET_CUBLASLT_FUNCTIONS(X)                                                                    \
   X(Create)                                                                                            \

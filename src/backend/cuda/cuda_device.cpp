@@ -115,7 +115,7 @@ int64_t CudaDevice::memory_bytes() const {
 
 std::shared_ptr<void> CudaDevice::allocate(int64_t bytes, Place place) {
   require(bytes >= 0, "[cuda] allocate: {} bytes", bytes);
-  // Pinned memory has one address for both sides: kernels read and write it over the bus.
+  // Pinned memory has the same address on host and device: kernels read and write it over the bus.
   if (place == Place::Host)
     return allocate_pinned(static_cast<size_t>(std::max<int64_t>(bytes, 1)), "allocate");
   return allocate_device(static_cast<size_t>(bytes), "allocate");
@@ -148,8 +148,7 @@ void CudaDevice::copy_to_device(Tensor to, const void* from) {
   const OpScope scope(queue_.profiler(), OpKind::Copy, "copy_to_device", bytes_of(to));
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_device(to.data, from, bytes, stream());
   cuda_check(cudaMemcpyAsync(to.data, from, bytes, cudaMemcpyHostToDevice, stream()), "copy_to_device");
-  // Pageable memory is staged before the call returns; pinned memory is read later, so the caller is made to
-  // wait.
+  // Pageable memory is staged before the call returns. Pinned memory is read later, so the caller has to wait.
   cudaPointerAttributes attributes;
   if (cudaPointerGetAttributes(&attributes, from) == cudaSuccess && attributes.type == cudaMemoryTypeHost) {
     cuda_check(cudaStreamSynchronize(stream()), "copy_to_device");
@@ -189,7 +188,7 @@ void CudaDevice::synchronize() {
 }
 
 void CudaDevice::repeat(const std::string& signature, const std::function<void()>& work) {
-  if (queue_.profiler().active()) return work();  // the ops are to be seen one by one
+  if (queue_.profiler().active()) return work();  // a profile needs the single ops
   queue_.graphs().run(signature, work);
 }
 

@@ -45,7 +45,7 @@ void CudaOps::make_workspace(int64_t bytes) {
 }
 
 Scratch CudaOps::scratch(const char* op) {
-  // Single ops may be tried without a plan: then the workspace is one of its own.
+  // Single ops may run without a plan; then this object has its own workspace.
   if (workspace_ == nullptr) make_workspace(kGemmWorkspace + kEmulationScratch);
   return {workspace_ + kGemmWorkspace, workspace_bytes_ - kGemmWorkspace, op};
 }

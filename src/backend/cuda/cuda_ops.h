@@ -13,8 +13,8 @@
 
 namespace octet {
 
-// Memory for the length of one op, cut from the workspace: all ops of a queue run one after another, so that the next op may
-// use the same memory again.
+// Memory for the duration of one op, cut from the workspace. The ops of a queue run one after another, so the next op
+// may use the same memory again.
 class Scratch {
  public:
   Scratch(std::byte* data, int64_t bytes, const char* op) : data_(data), left_(bytes), op_(op) {}
@@ -115,7 +115,7 @@ class CudaOps final : public Ops {
   void gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                          const GemmOptions& options);
   void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
-  // What remains when a kernel has written its part of an operand (see plan_operand): casts, statistics.
+  // What is left to do after a kernel has written its part of an operand (see plan_operand): casts, statistics.
   template <class Plan>
   void finish_operand(const Operand& operand, const Plan& plan) {
     if (plan.cast_after) cast_copies(operand);

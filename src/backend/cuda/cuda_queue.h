@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// A stream with what belongs to its course: recordings and the time that its ops take.
+// A stream with its recordings and its profiler.
 class CudaQueue final : public Queue {
  public:
   cudaStream_t stream() const { return stream_.get(); }

@@ -36,7 +36,7 @@ std::string open_library() {
 template <class Function>
 Function* find(const char* name) {
   void* address = library ? dlsym(library, name) : nullptr;
-  require(address != nullptr, "[cuda] {} is missing from the cuDNN found", name);
+  require(address != nullptr, "[cuda] {} is missing in the installed cuDNN", name);
   return reinterpret_cast<Function*>(address);
 }
 
@@ -53,9 +53,9 @@ size_t cudnn_version() {
 
 }  // namespace octet
 
-// The functions that cudnn-frontend calls by name, forwarded to the library. The frontend has a loader of its
-// own, but it also opens the CUDA runtime and driver by names that are often absent, and refuses to work
-// beside another one.
+// The functions that cudnn-frontend calls by name, forwarded to the library. The frontend has its own loader. But
+// that also opens the CUDA runtime and driver by names that are often absent, and it refuses to work next to another
+// loader.
 #define OCTET_FORWARD(result, name, parameters, arguments)                          \
   result CUDNNWINAPI name parameters {                                              \
     static auto* const function = octet::find<result parameters>(OCTET_TEXT(name)); \
@@ -86,7 +86,7 @@ OCTET_FORWARD(cudnnStatus_t, cudnnBackendGetAttribute,
 OCTET_FORWARD(cudnnStatus_t, cudnnBackendExecute,
               (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack),
               (handle, plan, pack))
-// Named by parts of the frontend that are never run, but linked where the compiler does not drop them.
+// Used by parts of the frontend that never run, but needed for linking if the compiler does not drop them.
 OCTET_FORWARD(cudnnStatus_t, cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * filter), (filter))
 OCTET_FORWARD(cudnnStatus_t, cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), (filter))
 OCTET_FORWARD(cudnnStatus_t, cudnnSetFilterNdDescriptor,

@@ -34,8 +34,8 @@ __global__ void number_rows_kernel(int32_t* rows, int64_t count) {
   if (i < count) rows[i] = static_cast<int32_t>(i);
 }
 
-// One block for each place in the sorted ids; those where a run of equal ids begins sum its rows, in the
-// order of rows.
+// One block per place in the sorted ids. A block at the beginning of a run of equal ids sums the run's rows, in row
+// order.
 template <class G, class T, bool vector>
 __global__ void scatter_add_kernel(G* table, const T* dx, const int32_t* ids, const int32_t* origins,
                                    int64_t count, int64_t width) {

@@ -32,14 +32,13 @@ __global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scal
   }
 }
 
-// {alpha, beta} of a product whose tensor scales were not applied to the operands.
+// {alpha, beta} of a product whose operands were not multiplied by their tensor scales.
 __global__ void alpha_beta_kernel(float* out, const float* scale_a, const float* scale_b, float beta) {
   out[0] = (scale_a ? *scale_a : 1.0f) * (scale_b ? *scale_b : 1.0f);
   out[1] = beta;
 }
 
-// Scales as cuBLASLt wants them. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple
-// of 4.
+// Scales in cuBLASLt's layout. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple of 4.
 __global__ void arrange_scales_kernel(float* out, const float* scales, int64_t rows, int64_t blocks,
                                       bool row128) {
   const int64_t padded = (blocks + 3) / 4 * 4;
@@ -129,10 +128,9 @@ OpLabel gemm_label(const char* op, GemmPart part, int64_t m, int64_t n, int64_t 
 
 }  // namespace
 
-// Runs the product; where cuBLASLt cannot add the bias itself, a kernel does afterwards (bf16 is then rounded
-// twice).
+// Runs the product. If cuBLASLt cannot add the bias itself, a kernel adds it afterwards (bf16 is then rounded twice).
 void CudaOps::run_gemm(GemmKey key, const GemmCall& call, Tensor bias) {
-  scratch("gemm");  // makes the workspace where none was given
+  scratch("gemm");  // makes the workspace if none was given
   GemmCall full = call;
   bool separate_bias = false;
   if (bias) {
@@ -207,8 +205,7 @@ GemmKey CudaOps::fp8_key(const Matrix& c, const QuantizedMatrix& a, const Quanti
 }
 
 bool CudaOps::runs_native(const GemmKey& key, Granularity a, Granularity b) {
-  // The tensor cores take 16-byte rows. e8m0 scales need Blackwell and an order of their own, not written
-  // yet.
+  // The tensor cores need 16-byte rows. e8m0 scales need Blackwell and their own layout, which is not written yet.
   if (a == Granularity::Row32 || b == Granularity::Row32) return false;
   if (key.k % 16 != 0 || key.m % 16 != 0 || key.lda % 16 != 0 || key.ldb % 16 != 0 || key.align_a < 16 ||
       key.align_b < 16 || key.align_c < 16)
@@ -291,8 +288,7 @@ void CudaOps::gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const Quanti
   const auto element = static_cast<int64_t>(size_of(type));
   Scratch space = scratch(op);
   auto* alpha_beta = space.take<float>(2);
-  // cuBLASLt writes bf16 results from fp32 operands in no case: the product goes through an fp32 matrix of
-  // its own.
+  // cuBLASLt never writes bf16 results from fp32 operands, so the product goes through a separate fp32 matrix.
   const bool through_fp32 = type == DType::F32 && c.dtype == DType::BF16;
   const int64_t budget = std::min(space.left(), kEmulationScratch) - 4096;
   int64_t rows_a = m, rows_b = n;

@@ -11,7 +11,7 @@ namespace octet {
 namespace {
 
 constexpr int kCandidates = 24;
-constexpr int kSamples = 3;  // of a short product; one that takes kLongMs is steady enough to be timed once
+constexpr int kSamples = 3;        // of a short product; one that takes kLongMs is timed only once
 constexpr float kSampleMs = 1.0f;  // launches are repeated until a sample takes about this long
 constexpr int kMaxRepetitions = 16;
 constexpr float kLongMs = 2.0f;
@@ -136,8 +136,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   }
   if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(*key.scale_a));
   if (key.scale_b) set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(*key.scale_b));
-  // The heuristic looks only at whether there are pointers, so that a supported() before any call is
-  // possible.
+  // The heuristic only checks whether there are pointers, so supported() works before any call.
   const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
   if (key.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
   if (key.scale_a) set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
@@ -158,7 +157,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_c));
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_c));
   if (!tune_) {
-    // Reductions in place add in the order in which the blocks arrive.
+    // In-place reductions add in the order in which the blocks arrive, so they are not deterministic.
     set(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
   }
@@ -212,7 +211,7 @@ cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasL
 
 bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
                        int64_t workspace_bytes) {
-  // Repeated launches must not add to C again and again: they go to memory of their own.
+  // Repeated launches must not add to C several times, so they write to separate memory.
   DeviceMemory own;
   void* c = call.c;
   if (key.accumulate) {
@@ -230,7 +229,7 @@ bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   }
   if (!tuned_any_) {
     tuned_any_ = true;
-    log_info("[gemm] timing the algorithms of new products; the winners are kept in {}", cache_.place());
+    log_info("[gemm] timing the algorithms of new products; the fastest are kept in {}", cache_.place());
   }
   CudaEvent begin, end;
   float spent_ms = 0;
@@ -264,8 +263,8 @@ bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   }
   if (timed.empty()) lt().check(last, ("gemm " + key.to_string() + ": every proposed algorithm").c_str());
 
-  // Clocks fall while the GPU is busy, so that the first ones tried look better than they are. Those that came close
-  // take turns.
+  // Clocks drop while the GPU is busy, so the first algorithms tried look better than they are. Close ones are timed
+  // again in turns.
   while (timed.size() > kFinalists || timed.back().ms > kClose * timed.front().ms) timed.pop_back();
   if (timed.size() > 1) {
     for (TimedAlgo& entry : timed) entry.ms = 0;
@@ -289,16 +288,16 @@ void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace,
   if (plan.chosen) {
     status = run_by(plan.algo);
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    // A choice of an earlier run, with another driver perhaps, has others behind it.
+    // A choice from an earlier run, perhaps with another driver, is followed by other candidates.
     if (plan.candidates.empty()) lt().check(status, ("gemm " + key.to_string()).c_str());
-    log_warning("[gemm] {}: the algorithm that was kept does not run; another is chosen", key.to_string());
+    log_warning("[gemm] {}: the cached algorithm does not run; another one is chosen", key.to_string());
     plan.chosen = false;
   }
   require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product", key.to_string());
   if (tune_ && !is_capturing(stream_) && tune(key, plan, call, workspace, workspace_bytes)) {
     status = run_by(plan.algo);
   } else {
-    // The first proposal that the library then also runs.
+    // The first proposal that the library can actually run.
     for (const auto& candidate : plan.candidates) {
       plan.algo = candidate.algo;
       status = run_by(plan.algo);

@@ -11,8 +11,8 @@
 
 namespace octet {
 
-// One product in cuBLAS's own terms, column-major: C (m, n) = op(A) (m, k) op(B) (k, n). Everything that
-// decides which algorithm may run and which is fastest.
+// One product in cuBLAS's own terms, column-major: C (m, n) = op(A) (m, k) op(B) (k, n). It has everything that
+// decides which algorithms can run and which is fastest.
 struct GemmKey {
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldc = 0;
@@ -39,9 +39,9 @@ struct GemmCall {
   const float* alpha_beta = nullptr;  // device: {alpha, beta}, for device_alpha
 };
 
-// Plans of all products of a run. At first use of a key every algorithm that cuBLASLt proposes is timed on
-// the real operands and the fastest kept; the choice is written to a file, so that later runs on the same GPU
-// with the same library start at once.
+// Plans of all products of a run. At the first use of a key, every algorithm that cuBLASLt proposes is timed on the
+// real operands, and the fastest is kept. The choice is written to a file, so that later runs on the same GPU with
+// the same library start at once.
 class GemmPlanner {
  public:
   // `tune` false: cuBLASLt's first proposal is taken, which does not depend on timing.
@@ -55,7 +55,7 @@ class GemmPlanner {
  private:
   struct Plan;
   Plan& find(const GemmKey& key, int64_t workspace_bytes);
-  // False where there is no memory for it; otherwise the plan has its algorithm.
+  // False if there is no memory for it; otherwise the plan has its algorithm.
   bool tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
   cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
                         const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);

@@ -31,7 +31,7 @@ void GraphCache::run(const std::string& signature, const std::function<void()>& 
   ++counts_.replayed;
 }
 
-// Nothing runs while work is recorded, so that work which could not be recorded can simply be done.
+// Nothing runs while work is recorded. So work that could not be recorded can simply be run.
 GraphCache::Executable GraphCache::record(const std::function<void()>& work) {
   struct DestroyGraph {
     void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }

@@ -10,9 +10,9 @@
 
 namespace octet {
 
-// CUDA graphs of work that comes again and again, by signature. The first time work runs plainly, which also tunes what
-// is tuned on first use; the second time it is recorded; from then on the recording is launched. Work that cannot be
-// recorded goes on running plainly. The recordings asked for least recently make room for new ones.
+// CUDA graphs of repeated work, by signature. The first time, work runs op by op, which also does the tuning of first
+// use. The second time it is recorded. From then on the recording is launched. Work that cannot be recorded continues
+// to run op by op. The least recently used recordings make room for new ones.
 class GraphCache {
  public:
   explicit GraphCache(cudaStream_t stream) : stream_(stream) {}
@@ -35,7 +35,7 @@ class GraphCache {
 
   static constexpr size_t kMost = 32;
   cudaStream_t stream_;
-  std::list<Entry> entries_;  // the one asked for last first
+  std::list<Entry> entries_;  // most recently used first
   GraphCounts counts_;
 };
 

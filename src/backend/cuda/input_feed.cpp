@@ -40,7 +40,7 @@ void InputFeed::send(std::span<const InputCopy> inputs, cudaStream_t stream) {
   Slot& slot = slots_[next_];
   next_ = 1 - next_;
   cuda_check(cudaEventSynchronize(slot.arrived.get()), op);
-  if (total > slot.bytes) reserve(std::bit_ceil(total));  // nobody said how much would come: in large steps
+  if (total > slot.bytes) reserve(std::bit_ceil(total));  // the size was not announced: grow in large steps
   auto* host = static_cast<std::byte*>(slot.host.get());
   const auto* device = static_cast<const std::byte*>(slot.device.get());
   size_t begin = 0;

@@ -8,12 +8,12 @@
 
 namespace octet {
 
-// The inputs of micro-batches, sent ahead: while the device still works on one, the next travels on a stream of its own
-// into a buffer of its own, and the host waits for neither. Only the short copy from there to where the inputs belong is
-// queued behind the work before it.
+// Sends the inputs of micro-batches ahead. While the device still works on one micro-batch, the next is copied on a
+// separate stream into a separate buffer, and the host waits for neither. Only the short copy from that buffer to the
+// final place is queued after the earlier work.
 class InputFeed {
  public:
-  // Takes memory for micro-batches of so many bytes, so that no send() does.
+  // Allocates memory for micro-batches of this size, so that send() does not.
   void reserve(size_t bytes);
   // What is queued on `stream` afterwards sees the inputs. The sources may be changed when this returns.
   void send(std::span<const InputCopy> inputs, cudaStream_t stream);

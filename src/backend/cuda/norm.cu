@@ -6,13 +6,13 @@ namespace {
 
 // Norms of any type and width (norm_strip.cu has bf16 rows of usual widths). A block takes a group of whole rows. First
 // each warp takes rows and finds their statistics; then the block goes over the group again tile by tile, now from L2,
-// and writes the result in all its forms. So few rows are in flight at a time that the second reading rarely reaches
-// DRAM. Blocks walk over groups, so that they can keep sums over rows.
+// and writes the result in all its forms. Few rows are in flight at a time, so the second read rarely goes to DRAM.
+// Blocks walk over groups, so that they can keep sums over rows.
 constexpr int kNormThreads = 512;
 constexpr int kNormWarps = kNormThreads / 32;
 constexpr int kNormRows = 16;  // of a group
 using NormTile = Tile<kNormRows, kNormThreads>;
-static_assert(NormTile::kWarpRows == 1);  // each thread has columns of its own
+static_assert(NormTile::kWarpRows == 1);  // each thread has its own columns
 
 template <class T, bool layer_norm, bool vector>
 __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const NormForwardArgs<T> args) {
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
     for (int r = warp; r < kNormRows && row0 + r < args.rows; r += kNormWarps) {
       const int64_t line = (row0 + r) * width;
       float sum = 0.0f;  // of the values for LayerNorm, of their squares for RmsNorm
-      // Several loads are under way before the first store: the compiler may not move loads over it, since the residual
-      // may be x itself.
+      // Several loads are in flight before the first store. The compiler may not move loads over the store, because
+      // the residual may be x itself.
       constexpr int kBatch = 2;
       for (int64_t begin = 8 * lane; begin < width; begin += kBatch * 256) {
         Pack8<T> packs[kBatch], added[kBatch];
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
         __syncthreads();
       }
     }
-    __syncthreads();  // means and invs are written anew for the next group
+    __syncthreads();  // means and invs are overwritten for the next group
   }
   if (cast.record) record_amax(amax, cast, gridDim.x * gridDim.y);
 }
@@ -331,8 +331,7 @@ void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Ten
   if (x.numel() == 0) return;
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     auto plan = plan_operand<T>(y, op);
-    if (y.column_sum)
-      plan.dense = static_cast<T*>(y.dense.data);  // nobody asks for it in practice: summed afterwards
+    if (y.column_sum) plan.dense = static_cast<T*>(y.dense.data);  // not used in practice: summed afterwards
     check_colwise(op, plan.cast, x.rows());
     const device::NormForwardArgs<T> args{.rows = x.rows(),
                                           .width = x.cols(),

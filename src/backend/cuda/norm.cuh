@@ -39,8 +39,8 @@ struct NormBackwardArgs {
   CastTarget cast;
 };
 
-// Lets a kernel have all the shared memory of a block, and gives what is left beside its variables of fixed size. Always
-// the same: a recorded graph may hold launches that need more than the one at hand.
+// Lets a kernel use all the shared memory of a block. Returns what is left next to its static variables. The limit is
+// always the same, because a recorded graph may hold launches that need more than the current one.
 int allow_all_shared(const void* kernel, const char* op);
 
 // How a kernel of norm_strip.cu is to be launched.
@@ -50,7 +50,7 @@ struct StripLaunch {
   int shared = 0;  // bytes
 };
 
-// Nothing where a row is too wide for these kernels. They need what vectors_fit asks for.
+// Nothing if a row is too wide for these kernels. They require what vectors_fit checks.
 std::optional<StripLaunch> plan_forward_strips(const CudaOps& ops, NormKind kind,
                                                const NormForwardArgs<Bf16>& args);
 std::optional<StripLaunch> plan_backward_strips(const CudaOps& ops, NormKind kind, int64_t rows,

@@ -11,8 +11,8 @@ namespace {
 
 // ---- forward ----
 
-// Rounded once, to the bits of a sum in fp32 that is rounded to bf16: that sum is inexact only where the smaller number
-// is too small to decide about a tie.
+// Rounded once. The bits equal those of an fp32 sum rounded to bf16: the fp32 sum is inexact only if the smaller
+// number is too small to decide a tie.
 __device__ __forceinline__ Pack8<Bf16> add(const Pack8<Bf16>& a, const Pack8<Bf16>& b) {
   const auto add2 = [](uint32_t x, uint32_t y) {
     const __nv_bfloat162 sum =
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kStripThreads<step_rows>, 1)
     if (layer_norm) next_mean = row < strip.rows ? args.mean[row] : 0.0f;
   };
 
-  // Row by row and later than the others, since there are no registers for it during the reduction.
+  // Row by row and later than the others, because there are no registers for it during the reduction.
   const auto fetch_before = [&](int r, const StripStep& step) {
     if (step.row < strip.rows) strip.fetch(kBefore, r, args.dresidual, step);
   };
@@ -246,9 +246,9 @@ BackwardKernel backward_kernel(NormKind kind, int64_t width) {
   return layer_norm ? norm_backward_strip_kernel<true, 2> : norm_backward_strip_kernel<false, 2>;
 }
 
-// How many blocks of each multiprocessor share the groups of rows. The time is that of the groups of one
-// multiprocessor, one after the other; but a round that few blocks are left for takes as long as one block needs by
-// itself, which waits for memory most of the time where rows are short.
+// How many blocks per multiprocessor share the groups of rows. The time is that of the groups of one multiprocessor,
+// one after another. But a round with few blocks left takes as long as one block alone, which mostly waits for memory
+// if rows are short.
 int64_t best_residency(int64_t groups, int64_t width, int64_t multiprocessors, int64_t most) {
   constexpr int64_t kLoneWidth = 2048;
   int64_t best = 1, best_time = std::numeric_limits<int64_t>::max();

@@ -6,18 +6,18 @@
 // Norms of bf16 rows at the speed of memory: every tensor is read once, and transposed codes are written in whole
 // sectors. A block takes whole rows, each thread 8 columns of them. It walks down groups of 32 rows in steps of 4 (2
 // where rows are wide); the values of a step stay in registers from the statistics to the results, while the rows of
-// the next step are on their way to shared memory.
+// the next step are copied to shared memory.
 
 namespace octet::device {
 
-constexpr int kStripGroup = 32;                    // rows: so many codes of a column are a sector
+constexpr int kStripGroup = 32;                    // rows: this many codes of a column are a sector
 constexpr int64_t kMostStripElements = 1ll << 30;  // places are counted in 32 bits
 
 template <int step_rows>
 constexpr int kStripThreads = step_rows == 4 ? 512 : 640;
 
-// Shared memory: each warp has the rows on their way to it and its codes of a group (where they are wanted transposed);
-// behind them all lie sums.
+// Shared memory: each warp has the rows being copied to it and its codes of a group (if they are needed transposed).
+// The sums come last.
 constexpr int kStripSlotBytes = 32 * 16;  // a row of a warp
 constexpr int kStripCodeBytes = kStripGroup * 256;
 constexpr int strip_warp_bytes(int tensors, int step_rows, bool transposed) {
@@ -30,10 +30,10 @@ constexpr int strip_sum_bytes(int step_rows, int warps) {
 // Rows that are handled together, seen by one thread.
 struct StripStep {
   int row;    // the first
-  int valid;  // so many rows are inside the matrix; none where the thread's columns are not
+  int valid;  // number of rows inside the matrix; 0 if the thread's columns are outside
 };
 
-// The place of a thread in its block's strip of rows, and the way down.
+// The place of a thread in its block's strip of rows, and how it moves down.
 template <int step_rows>
 struct Strip {
   int rows, width;
@@ -42,7 +42,7 @@ struct Strip {
   int warps = static_cast<int>(blockDim.x / 32);
   int col = static_cast<int>(8 * threadIdx.x);
   int group_rows;
-  bool column_inside;  // the last warp may reach over the end of the rows
+  bool column_inside;  // the last warp may reach past the end of the rows
   uint8_t* slots;      // of this thread: (tensors, rows of a step)
   uint32_t* codes;     // of this warp
   float* sums;         // (2, warps, sums of a step)
@@ -76,7 +76,7 @@ struct Strip {
     return static_cast<uint32_t>((step.row + r) * width + col);
   }
 
-  // A thread copies what it will read itself, so that no barrier is needed. Outside the matrix everything is zero.
+  // A thread copies only what it will read itself, so no barrier is needed. Outside the matrix everything is zero.
   __device__ __forceinline__ void fetch(int tensor, int r, const Bf16* from, const StripStep& step) const {
     copy_async16(slot(tensor, r), from + place(step, r), r < step.valid);
   }
@@ -91,7 +91,7 @@ struct Strip {
   template <int count>
   __device__ __forceinline__ float block_sum(float (&values)[count]) {
     constexpr int kSpan = 32 / count;
-    // With every exchange a lane is in charge of half as many values.
+    // After every exchange a lane has half as many values.
 #pragma unroll
     for (int half = count / 2; half > 0; half /= 2) {
       const bool upper = (lane & (half * kSpan)) != 0;
@@ -108,7 +108,8 @@ struct Strip {
       return x;
     };
     const float warp_total = sum_over_span(values[0]);
-    // Two places take turns: when one is written again, all have passed the barrier of the other and so have read it.
+    // Two places alternate: when one is written again, all threads have passed the barrier of the other and have read
+    // it.
     float* const place = sums + turn * warps * count + lane / kSpan;
     turn ^= 1;
     if (lane % kSpan == 0) place[warp * count] = warp_total;
@@ -201,7 +202,8 @@ class StripOutput {
     to[32] = make_uint4(high[0], high[1], high[2], high[3]);
   }
 
-  // Two neighbouring lanes write 32 rows of a column, and a warp 16 columns at a time: 4 of each of 4 lanes.
+  // Two neighbouring lanes write 32 rows of a column, and a warp 16 columns at a time: 4 columns from each of 4
+  // lanes.
   __device__ __forceinline__ void write_columns(int group_row) const {
     __syncwarp();
     const int part = strip_.lane % 2, column_of_four = strip_.lane / 2 % 4, owner = strip_.lane / 8;

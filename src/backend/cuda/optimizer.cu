@@ -48,7 +48,7 @@ Operand weight_operand(const AdamWParameter& p) {
   return operand;
 }
 
-// The kernel writes FP8 copies whose scale is known beforehand.
+// The kernel writes only FP8 copies whose scale is already known.
 bool casts_itself(const AdamWParameter& p) {
   return p.fp8 && p.fp8->rule.granularity == Granularity::Tensor && p.fp8->rule.delayed;
 }

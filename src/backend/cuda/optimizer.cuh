@@ -53,7 +53,7 @@ __device__ __forceinline__ SmallMomentStep small_step(const AdamTable& t, float 
           .keep = keep};
 }
 
-// The parameter that tile `tile` of the launch belongs to. Every block asks before it can begin.
+// The parameter that tile `tile` of the launch belongs to. Every block needs it before it can begin.
 __device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table, unsigned int tile) {
   int found = 0;
 #pragma unroll
@@ -74,14 +74,15 @@ struct AdamKind {
   bool split = false;
   bool operator==(const AdamKind&) const = default;
 };
-// Weights are bf16 and rows are whole vectors (AdamEntry::vector). All of the table have gradients and moments of the
-// types given, and remainders or not.
+// Weights are bf16 and rows are whole vectors (AdamEntry::vector). All parameters of the table have gradients and
+// moments of these types, and all or none have remainders.
 void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip);
 
-// Tiles of kAdamTile rows and so many columns.
+// Tiles of kAdamTile rows and this many columns.
 int64_t general_tile_cols(bool small_moments);
-// Anything else, of which all weights are bf16 or none, and all moments e4m3 (small) or none.
+// All other parameters. In one launch all or none of the weights are bf16, and all or none of the moments e4m3
+// (small).
 void launch_adamw_general(CudaOps& ops, const AdamTable& table, bool bf16, bool small_moments, int64_t tiles,
                           const float* clip);
 

@@ -1,7 +1,7 @@
 #include "backend/cuda/optimizer.cuh"
 
-// AdamW for the parameters that the kernels of optimizer_tile.cu do not take: fp32 weights, rows that are no whole number
-// of vectors, unusual epsilons. The types of gradients and moments are looked up while it runs.
+// AdamW for the parameters that the kernels of optimizer_tile.cu do not support: fp32 weights, rows that are not a
+// whole number of vectors, unusual epsilons. The types of gradients and moments are chosen at run time.
 
 namespace octet::device {
 namespace {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], const uint16_t* fro
   }
 }
 
-// Exact weights become what bf16 holds of them; the rest is stored.
+// Exact weights are rounded to bf16; the remainder is stored.
 __device__ __forceinline__ void take_remainder(float (&w)[8], uint16_t* to, bool vector, int64_t count) {
   uint32_t low_bits[8];
 #pragma unroll
@@ -232,7 +232,7 @@ __device__ __forceinline__ void store_small_moments(const AdamEntry& entry, cons
   for (int h = 0; h < kHalves<true>; ++h) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j >= at.count[h]) continue;  // beyond a row that is no whole number of vectors
+      if (j >= at.count[h]) continue;  // past the end of a row that is not a whole number of vectors
       m_largest = fmaxf(m_largest, fabsf(moments.m[h][j]));
       root_largest = fmaxf(root_largest, moments.v[h][j]);
     }
@@ -289,7 +289,7 @@ __device__ __forceinline__ Pack8<W> stored_form(const float (&w)[8], bool vector
 
 // ---- the kernel ----
 
-// One block for each tile of each parameter. W is the dtype of the weights.
+// One block per tile of a parameter. W is the dtype of the weights.
 template <class W, bool small_moments>
 __global__ void __launch_bounds__(ElementTile::kThreads, sizeof(W) == 2 && !small_moments ? 3 : 2)
     adamw_kernel(const __grid_constant__ AdamTable table, const float* clip) {
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, sizeof(W) == 2 && !smal
   const float clip_factor = clip[1];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const CastTarget& cast = entry.cast;
-  if (skip && !cast.record) return;  // FP8 copies are made anew even then: their scales may have moved
+  if (skip && !cast.record) return;  // FP8 copies are rewritten even then: their scales may have changed
   const int64_t tile = blockIdx.x - entry.first_tile;
   const int64_t across = (entry.cols + tile_cols - 1) / tile_cols;
   const int64_t tile_row = tile / across * ElementTile::kRows, tile_col = tile % across * tile_cols;

@@ -1,16 +1,16 @@
 #include "backend/cuda/optimizer_tile.cuh"
 
-// AdamW for what nearly all of a model is: matrices with bf16 weights whose rows are whole vectors. Next to 12 to 30 bytes an
-// element has to pass through some sixty instructions, so that both count. Rows are asked for ahead of time; the loop
-// over rows stays rolled but for pairs that share random bits (the code must fit the instruction cache), types are compile-time,
-// offsets have 32 bits, and square root and division have one check for eight elements or none. Results have the bits of the
-// general kernel.
+// AdamW for nearly all parameters of a model: matrices with bf16 weights whose rows are whole vectors. An element
+// takes 12 to 30 bytes of traffic and about sixty instructions, so both matter. Rows are loaded ahead of time. The
+// loop over rows is unrolled only for pairs that share random bits, because the code must fit the instruction cache.
+// Types are compile-time constants, offsets have 32 bits, and square root and division have one check per eight
+// elements or none. Results have the same bits as the general kernel.
 
 namespace octet::device {
 namespace {
 
-// Which elements are a thread's: eight columns of kRowsPerThread neighbouring rows. Threads beyond an edge do what one
-// before it does, so that nothing branches, and store nothing.
+// The elements of a thread: eight columns of kRowsPerThread neighbouring rows. Threads beyond an edge do the same
+// work as a thread inside, so that nothing branches, but store nothing.
 struct ThreadShare {
   int64_t rows, cols;  // of the matrix
   int64_t tile_row, tile_col;
@@ -20,7 +20,7 @@ struct ThreadShare {
   int lane, warp;
   int first_line, word;  // in the tile: of rows, and of words of four columns
   int rows_here;         // may be negative
-  int last_line;         // that there is something to load for
+  int last_line;         // last line with data to load
   bool column_inside;
 
   __device__ __forceinline__ explicit ThreadShare(const AdamEntry& entry)
@@ -46,7 +46,7 @@ struct ThreadShare {
   __device__ __forceinline__ uint32_t line(int i) const { return static_cast<uint32_t>(min(i, last_line)); }
   // Rows to store: none beyond the columns.
   __device__ __forceinline__ int lines() const { return column_inside ? rows_here : 0; }
-  // Rows to store factors of, also for the second lane where it has no columns.
+  // Rows whose factors are stored; also for the second lane if it has no columns.
   __device__ __forceinline__ int factor_lines() const { return lane % 16 < 2 ? rows_here : 0; }
 };
 
@@ -67,7 +67,7 @@ struct RowCast {
         same_codes(cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2),
         staged(words + CodeTile::place(share.warp, share.first_line, share.word)) {}
 
-  // As in most training: the same codes in both directions, and e4m3.
+  // The usual case: the same codes in both directions, and e4m3.
   __device__ __forceinline__ bool plain() const {
     return cast.record && cast.colwise && same_codes && !cast.row_e5m2;
   }
@@ -112,7 +112,7 @@ struct PairBits {
   }
 };
 
-// Weights as bf16 holds them and, where they are split, what that leaves over.
+// Weights in bf16 and, if they are split, the remainders.
 struct StoredWeights {
   Pack8<Bf16> kept;
   uint4 remainder;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
   }
 }
 
-// All that a thread does, row by row.
+// All work of a thread, row by row.
 template <class G, AdamMoments moments, bool split>
 struct TileUpdate {
   using M = typename MomentPacks<moments>::Element;
@@ -260,7 +260,7 @@ struct TileUpdate {
       if constexpr (small) row<plain>(cast, i + 1, 1);
     }
   }
-  // Of a step that is skipped: FP8 copies are made anew even then, since their scales may have moved.
+  // For a skipped step: FP8 copies are rewritten even then, because their scales may have changed.
   __device__ __forceinline__ void cast_rows(RowCast& cast) const {
     copy_async_wait_all();
     if (!cast.cast.record) return;
@@ -270,7 +270,7 @@ struct TileUpdate {
   }
 };
 
-// One block for each tile of each parameter.
+// One block per tile of a parameter.
 template <class G, AdamMoments moments, bool split>
 __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const ThreadShare share(entry);
   TileUpdate<G, moments, split> update(table, entry, share, shared);
-  update.load_first();  // before anything is waited for
+  update.load_first();  // before waiting for anything
 
   const bool skip = !isfinite(clip[0]);
   update.prepare(clip[1]);

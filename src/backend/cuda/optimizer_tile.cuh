@@ -3,8 +3,8 @@
 #include "backend/cuda/device/copy_async.cuh"
 #include "backend/cuda/optimizer.cuh"
 
-// What the kernel of optimizer_tile.cu is made of: arithmetic with the bits of the general kernel, codes, and the rows on
-// their way to a thread.
+// Parts of the kernel of optimizer_tile.cu: arithmetic with the bits of the general kernel, codes, and loading of a
+// thread's rows.
 
 namespace octet::device {
 
@@ -108,8 +108,8 @@ struct MomentPacks<AdamMoments::E4M3> {
   using Element = uint8_t;
 };
 
-// Where a thread's eight columns of its first row lie, and the factors of m (in even lanes) or of v (in odd ones). There
-// are too few registers to keep the address of each.
+// Where a thread's eight columns of its first row lie, and the factors of m (in even lanes) or of v (in odd lanes).
+// There are too few registers to keep every address.
 template <class G, AdamMoments moments>
 struct AdamPlaces {
   using M = typename MomentPacks<moments>::Element;
@@ -144,8 +144,8 @@ struct AdamRaw {
   float factor;
 };
 
-// The rows of a thread on their way to it, kAhead of them: in registers where a row is long and one is enough to hide what
-// memory takes to answer.
+// The next kAhead rows of a thread, loaded in advance. They are in registers if a row is long, because then one row
+// is enough to hide the memory latency.
 template <class G, AdamMoments moments, bool split>
 struct AdamRows {
   static constexpr int kAhead = 1, kSharedBytes = 0;
@@ -164,8 +164,8 @@ struct AdamRows {
   __device__ __forceinline__ AdamRaw<G, moments, split> take(int) const { return next; }
 };
 
-// E4m3 moments make rows short and their arithmetic long: registers for more rows there are not. They wait in shared memory,
-// in a ring of stages with a place for every thread, which only that thread uses, so that nobody waits for others.
+// E4m3 moments make rows short and their arithmetic long, and there are no registers for more rows. So the rows wait
+// in shared memory, in a ring of stages. Every thread has its own place there, so that no thread waits for others.
 template <class G, bool split>
 struct AdamRows<G, AdamMoments::E4M3, split> {
   static constexpr AdamMoments kMoments = AdamMoments::E4M3;
@@ -179,7 +179,7 @@ struct AdamRows<G, AdamMoments::E4M3, split> {
 
   __device__ explicit AdamRows(uint8_t* shared) : ring(shared) {}
 
-  // Vectors of neighbours lie side by side.
+  // Vectors of neighbouring threads are adjacent.
   template <class Vector>
   __device__ __forceinline__ Vector* place(int row, int part) const {
     return reinterpret_cast<Vector*>(ring + row % kStages * kStageBytes + kTileThreads * part) + threadIdx.x;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void adamw_update8(const AdamTable& t, float keep, fl
     v[j] = __fadd_rn(__fmul_rn(v[j], t.beta2), __fmul_rn(__fmul_rn(t.one_minus_beta2, g), g));
     denominator[j] = __fadd_rn(__fmul_rn(sqrt_or_zero(v[j]), t.inverse_root), t.epsilon);
     ratio[j] = divide_in_range(m[j], denominator[j]);
-    // Between 0 and the smallest, both excluded: 0 wraps around.
+    // Between 0 and the smallest, both excluded: 0 wraps around to a large number.
     rare |= __float_as_uint(v[j]) - 1u < kSquareBits - 1u;
     rare |= 2u * __float_as_uint(m[j]) - 1u < 2u * kDividendBits - 1u;
     rare |= !(denominator[j] <= kLargestDivisor) || !(fabsf(m[j]) <= kLargestDividend);
@@ -257,7 +257,7 @@ __device__ __forceinline__ OfMoments exchange(float own, bool odd) {
   return {odd ? other : own, odd ? own : other};
 }
 
-// The factor of this lane's moment, while the moments become what e4m3_magnitude takes.
+// The factor of this lane's moment. The moments are scaled for e4m3_magnitude.
 __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], bool odd) {
   constexpr uint32_t kAll = 0xFFFFFFFFu;
   float m_largest = fabsf(m[0]), root_largest = root[0];

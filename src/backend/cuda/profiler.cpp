@@ -74,7 +74,7 @@ void Profiler::begin_phase(Phase phase) {
 
 void Profiler::start() {
   cuda_check(cudaStreamSynchronize(stream_), "profile");
-  constexpr size_t kEvents = 4096;  // made beforehand, so that making them does not hold up the queue
+  constexpr size_t kEvents = 4096;  // created in advance, so that creating them does not delay the queue
   while (events_.size() < kEvents) events_.emplace_back();
   segments_.clear();
   open_.clear();

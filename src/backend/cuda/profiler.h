@@ -34,9 +34,9 @@ struct OpLabel {
   int64_t m = 0, n = 0, k = 0;  // of a product
 };
 
-// Takes the device time of ops: an event stands in the stream wherever the op that is being queued changes, and the time
-// between two events belongs to the op queued between them. An op inside another is counted by itself. Costs nothing
-// when switched off. Also the home of the ranges that Nsight shows.
+// Measures the device time of ops. An event is put into the stream whenever the op being queued changes. The time
+// between two events belongs to the op queued between them. An op inside another is counted separately. Costs nothing
+// when switched off. Also makes the ranges that Nsight shows.
 class Profiler {
  public:
   explicit Profiler(cudaStream_t stream) : stream_(stream) {}
@@ -57,7 +57,7 @@ class Profiler {
   struct Segment {
     OpLabel label;
     Phase phase;
-    bool first;  // of its op: the op counts as called
+    bool first;  // of its op: counts as a call
   };
 
   void mark(const OpLabel& label, bool first);
@@ -82,7 +82,7 @@ class OpScope {
     if (!profiler_) return;
     try {
       profiler_->end();
-    } catch (...) {  // the op's own error is on its way, or finish() meets this one again
+    } catch (...) {  // the op's own error is being thrown, or finish() reports this one again
     }
   }
   OpScope(const OpScope&) = delete;
@@ -92,7 +92,7 @@ class OpScope {
   Profiler* profiler_;
 };
 
-// Bytes of tensors that are there, and of what an op leaves of an operand.
+// Bytes of the tensors that are present, and of what an op writes of an operand.
 inline double bytes_of(const Tensor& tensor) {
   return tensor ? static_cast<double>(tensor.bytes()) : 0.0;
 }

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/device/tile_kernel.cuh"
 
-// One warp to a head of a token; a lane holds pairs of neighbouring elements, so that a warp reads whole lines.
+// One warp per head of a token; a lane holds pairs of neighbouring elements, so that a warp reads whole lines.
 
 namespace octet {
 namespace device {
@@ -173,7 +173,7 @@ device::HeadShape head_shape(const Tensor& qkv, const AttentionShape& shape) {
           .depth = narrow<int>(shape.head_dim)};
 }
 
-// Calls fn<Slots>() with as many pairs to a lane as the head needs.
+// Calls fn<Slots>() with as many pairs per lane as the head needs.
 template <class Function>
 void with_slots(int64_t depth, const Function& fn) {
   if (depth <= 64) return fn.template operator()<1>();
@@ -215,7 +215,7 @@ void CudaOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain
             shape.head_dim);
   }
   if (dense.rows() == 0) return;
-  // A few heads to a warp, so that there are few partial sums.
+  // A few heads per warp, so that there are few partial sums.
   const int64_t blocks =
       std::clamp<int64_t>(div_up(dense.rows() * shape.heads, 4 * device::kHeadWarps), 1, 4 * sm_count());
   Scratch space = scratch(op);

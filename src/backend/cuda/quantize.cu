@@ -4,7 +4,7 @@ namespace octet {
 namespace device {
 namespace {
 
-// Nothing is computed: the cast itself is what tile_kernel does with every result.
+// Computes nothing: tile_kernel itself casts every result.
 template <class T>
 struct CastOp {
   using Type = T;
@@ -33,7 +33,7 @@ struct PartialTable {
   Entry entries[3];
 };
 
-// 32 columns x 32 shares of the partials. Then a warp adds the shares of each column, in fixed order.
+// 32 columns x 32 shares of the partials. Then a warp adds the shares per column, in fixed order.
 constexpr int kPartialShares = 32;
 __global__ void add_partials_kernel(const __grid_constant__ PartialTable table, int64_t count,
                                     int64_t width) {
@@ -57,7 +57,7 @@ __global__ void add_partials_kernel(const __grid_constant__ PartialTable table, 
   entry.bf16 ? add(static_cast<Bf16*>(entry.sum)) : add(static_cast<float*>(entry.sum));
 }
 
-// One warp for each slot.
+// One warp per slot.
 __global__ void update_scales_kernel(ScaleSlot* slots, float* histories, const uint8_t* formats,
                                      int64_t count, int64_t length, int margin, bool most_recent, bool due,
                                      const float* norm) {
@@ -144,7 +144,7 @@ void check_operand(const Operand& operand, const char* op) {
 
 namespace {
 
-// One pass over the dense form, with what `cast` says.
+// One pass over the dense form that writes what `cast` says.
 void cast_pass(CudaOps& ops, const Operand& operand, const device::CastTarget& cast, Tensor column_sum) {
   dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
     const int64_t rows = operand.dense.rows(), cols = operand.dense.cols();

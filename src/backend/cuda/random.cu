@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Where `wide` is given the value is stored there, else as bf16 and the bits that bf16 has no room for.
+// If `wide` is given, the value is stored there; otherwise as bf16 plus the 16-bit remainder.
 __global__ void fill_normal_kernel(float* wide, uint16_t* narrow, uint16_t* remainder, int64_t count,
                                    float deviation, uint64_t seed, uint64_t stream, int64_t first) {
   const Philox random(seed, stream);

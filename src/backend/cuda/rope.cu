@@ -14,7 +14,7 @@ struct RopeOp {
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> low, high;
-    int32_t position;  // known early, so that the table's loads wait for nothing
+    int32_t position;  // known early, so that loads of the table need not wait
   };
   const T* x;
   const int32_t* positions;
@@ -65,8 +65,8 @@ struct RopeOp {
   }
 };
 
-// The same with whole vectors of data and table: for heads of a multiple of 16. There `x` and `table` point at the
-// thread's own columns, and `rotated` says whether they are rotated at all.
+// The same with whole vectors of data and table, for head widths that are a multiple of 16. `x` and `table` point at
+// the thread's own columns, and `rotated` says whether they are rotated at all.
 template <class T>
 struct RopeVectorOp : RopeOp<T> {
   using Raw = typename RopeOp<T>::Raw;
@@ -126,7 +126,7 @@ void rotate(CudaOps& ops, const char* op, const Operand& qkv, const device::Cast
     rope.half = half;
     rope.rotated = narrow<int>(rotated);
     rope.direction = direction;
-    // The values are read only where something is made of them.
+    // The values are read only if an output needs them.
     const bool all = cast.slot || qkv.column_sum;
     device::TileOutput<T> out{.rows = x.rows(),
                               .cols = (all ? rotated + shape.kv_heads : rotated) * half,

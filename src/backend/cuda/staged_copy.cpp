@@ -8,7 +8,7 @@ namespace octet {
 namespace {
 
 constexpr size_t kPiece = size_t{32} << 20;
-constexpr size_t kSlice = size_t{1} << 20;  // of one core at a time
+constexpr size_t kSlice = size_t{1} << 20;  // per core at a time
 
 void parallel_copy(void* to, const void* from, size_t bytes) {
   const auto slices = static_cast<int64_t>((bytes + kSlice - 1) / kSlice);

@@ -36,7 +36,7 @@ __device__ inline double block_sum(double x) {
   return shared[0];
 }
 
-// One partial for each block: the sum of its chunks' elements, or of their squares.
+// One partial sum per block: of its chunks' elements, or of their squares.
 template <class T, bool squares>
 __global__ void __launch_bounds__(kSumThreads)
     sum_kernel(const __grid_constant__ SumTable table, double* partials) {

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "ops/device.h"
 
-// Stands in for backend/cuda in a build without CUDA, so that callers need no preprocessor.
+// Replaces backend/cuda in a build without CUDA, so that callers need no preprocessor.
 
 namespace octet {
 

@@ -18,7 +18,7 @@ __device__ __forceinline__ void copy_async16(void* to, const void* from, bool va
 // 4, 8 or 16 bytes.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
-  if constexpr (bytes == 16) {  // past the first cache, which has no use for them
+  if constexpr (bytes == 16) {  // bypasses the L1 cache
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
                  : "memory");
   } else {
@@ -34,7 +34,7 @@ template <int pending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
-// Of this thread, committed or not.
+// Waits for all copies of this thread, committed or not.
 __device__ __forceinline__ void copy_async_wait_all() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");
 }

@@ -56,7 +56,7 @@ __device__ inline float scale_from_amax(float amax, bool e5m2, int margin, float
   return scale < kSmallest ? kSmallest : scale > kLargest ? kLargest : scale;
 }
 
-// What a kernel writes of a tensor in FP8 with one scale, besides or instead of its dense form.
+// The FP8 copies of a tensor with one scale that a kernel writes, in addition to its dense form or instead of it.
 struct CastTarget {
   uint8_t* rowwise = nullptr;
   uint8_t* colwise = nullptr;
@@ -64,7 +64,7 @@ struct CastTarget {
   bool row_e5m2 = false;
   bool col_e5m2 = false;
   bool record = false;     // the amax
-  bool set_scale = false;  // the scales follow from the amax of this very tensor
+  bool set_scale = false;  // set the scales from the amax of this tensor
   int margin = 0;
 };
 
@@ -76,8 +76,8 @@ __device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, flo
 }
 
 // Every thread of each of `blocks` blocks calls this once, last, with the magnitude bits of the largest value
-// it saw (which orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks
-// that have come; both are zero again when the kernel ends, so that no launch is spent on clearing them.
+// it saw (which orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks that
+// have called. Both are zero again when the kernel ends, so no extra launch is needed to clear them.
 __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsigned int blocks) {
   __shared__ uint32_t warp_amax[32];
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);

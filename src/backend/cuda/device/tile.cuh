@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_codes(uint8_t* to, uint2 codes, int64_t co
   }
 }
 
-// Four words of four bytes each as a matrix: becomes its transpose.
+// Transposes four words of four bytes as a matrix.
 __device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
   const uint32_t low01 = __byte_perm(words[0], words[1], 0x5140);
   const uint32_t low23 = __byte_perm(words[2], words[3], 0x5140);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// The first `count` of 16 codes of a column, in any place.
+// The first `count` of 16 codes of a column, at any alignment.
 __device__ __forceinline__ void store_some_codes(uint8_t* to, uint4 codes, int64_t count) {
   const uint32_t parts[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void store_some_codes(uint8_t* to, uint4 codes, int64
   }
 }
 
-// The codes of a tile of 128 x 128 in shared memory, as they lie in the matrix: rows of 32 words of 4 columns, scattered
-// so that no access of a warp meets itself in a bank. For blocks of 256 threads.
+// The codes of a 128 x 128 tile in shared memory, in the layout of the matrix: rows of 32 words of 4 columns,
+// permuted so that accesses of a warp have no bank conflicts. For blocks of 256 threads.
 struct CodeTile {
   static constexpr int kSize = 128;
   static constexpr int kThreads = 256;
@@ -70,7 +70,7 @@ struct CodeTile {
 
   // Writes the tile to `colwise` (columns, rows): each thread turns 16 rows of 4 columns, eight neighbours write
   // 128 rows of a column. `column_of(c)` is the matrix column of the tile's column c, or negative where there is none.
-  // The block must meet at a barrier before this, and after it before the next put.
+  // The block needs a barrier before this, and another one after it before the next put.
   template <class ColumnOf>
   __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise,
                                                           int64_t rows, int64_t tile_row,
@@ -123,8 +123,8 @@ struct Tile {
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int warp_row() { return warp() % kWarpRows; }
 
-  // Vectors of a column lie scattered over the banks, so that neither the writes (one column in eight) nor
-  // the reads (neighbouring vectors) of a warp meet in one.
+  // Vectors of a column are spread over the banks, so that neither the writes (every eighth column) nor the reads
+  // (neighbouring vectors) of a warp have bank conflicts.
   __device__ static int place(int chunk) { return chunk ^ ((chunk >> 3 ^ chunk >> 6) & 7); }
 
   // Puts the codes of this thread's values into shared memory.
@@ -142,8 +142,8 @@ struct Tile {
   }
 
   // Writes the staged codes to `colwise` (cols, rows). `column_of(c)` is the matrix column of the tile's
-  // column c, or negative where there is none. Between stage and this, and after it, the block must meet at a
-  // barrier.
+  // column c, or negative where there is none. The block needs a barrier between stage and this, and another one
+  // after it.
   template <class ColumnOf>
   __device__ static void write_transposed(const uint32_t* words, uint8_t* colwise, int64_t rows, int64_t row0,
                                           const ColumnOf& column_of) {

@@ -11,17 +11,17 @@ namespace octet::device {
 template <class T>
 struct TileOutput {
   int64_t rows = 0;
-  int64_t cols = 0;    // of the op, each of which yields Op::kOutputs columns of the matrix
+  int64_t cols = 0;    // of the op; each gives Op::kOutputs columns of the matrix
   int64_t width = 0;   // columns of the matrix
   T* dense = nullptr;  // absent: not stored
   CastTarget cast;
-  float* column_sums = nullptr;  // (gridDim.y, width): of the blocks, when wanted
+  float* column_sums = nullptr;  // (gridDim.y, width): per block; absent if not needed
 };
 
-// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes each of
-// its forms. A block walks down a strip of tiles. A warp takes 16 rows of a tile, two at a time: 16 lanes hold a
-// row, and the loads of the next kAhead rows are under way. Few values are held at once, so that many warps fit, and
-// addresses cost one instruction, since rows are counted from the place where the thread stands (`at`).
+// The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes all its forms. A
+// block walks down a strip of tiles. A warp takes 16 rows of a tile, two at a time: 16 lanes hold a row, and the
+// loads of the next kAhead rows are in flight. A thread holds few values at once, so that many warps fit. Addresses
+// cost one instruction, because rows are counted from the thread's own place (`at`).
 //
 // Op: Type (of dense), kOutputs, Raw (what is loaded for 8 columns of a row), kAhead (1, 2, 4 or 8),
 //   Op at(row, col)                                the op as seen from there
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   MagnitudeMax<T> amax;
   float column_sums[Op::kOutputs][8] = {};
 
-  // This thread's rows of a tile are every second one from its first on; `lines` of them count from there. The loads of a
-  // tile begin before the tile above it is written transposed.
+  // This thread has every second row of a tile from its first row on; `lines` rows from there are inside the matrix. The
+  // loads of a tile begin before the tile above it is written transposed.
   Op here = op;
   int lines = 0;
   typename Op::Raw raw[Op::kAhead];
@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
 
 namespace octet {
 
-// sum[c] += the sum of the partials (count, width), in their order; nothing where they are absent. At most three at once.
+// sum[c] += the sum of the partials (count, width), in their order; does nothing for absent ones. At most three at
+// once.
 struct PartialSum {
   Tensor sum;
   const float* partials;
@@ -168,7 +169,7 @@ struct PartialSum {
 void add_partials(CudaOps& ops, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
                   const char* op);
 
-// What the kernel that computes an operand writes itself, and what is left for afterwards.
+// What the kernel that computes an operand writes itself, and what later kernels have to write.
 template <class T>
 struct OperandPlan {
   T* dense = nullptr;
@@ -189,7 +190,7 @@ inline device::CastTarget cast_target(const Quantized& fp8) {
   return target;
 }
 
-// Throws Error where the FP8 form does not fit the dense one or its own rule.
+// Throws Error if the FP8 form does not match the dense one or its own rule.
 void check_operand(const Operand& operand, const char* op);
 
 template <class T>
@@ -219,8 +220,8 @@ inline bool aligned16(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// Launches tile_kernel over all tiles. `vector` promises what Op asks for; the pointers of `out` are checked
-// here. Without `has_vectors` it is never promised.
+// Launches tile_kernel over all tiles. `vector` says that the inputs meet the op's conditions for vector loads; the
+// pointers of `out` are checked here. Without `has_vectors`, vectors are never used.
 template <bool has_vectors = true, class Op>
 void launch_tiles(CudaOps& ops, const char* name, const Op& op, device::TileOutput<typename Op::Type> out,
                   bool vector, Tensor column_sum = {}) {
@@ -228,7 +229,7 @@ void launch_tiles(CudaOps& ops, const char* name, const Op& op, device::TileOutp
   if (out.rows == 0 || out.cols == 0) return;
   require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
   const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
-  // Each block walks down a strip of tiles; about sixteen blocks for each multiprocessor.
+  // Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
   const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
   const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
   Scratch scratch = ops.scratch(name);

@@ -26,15 +26,15 @@ __device__ __forceinline__ Bf16 from_float<Bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// 16 bytes in one store. Written as an assignment, the compiler takes the vector apart where it was made of single words,
-// and leaves four stores of four bytes, each to a part of every sector.
+// 16 bytes in one store. From an assignment of a vector made of single words, the compiler makes four stores of four
+// bytes, each to a part of every sector.
 __device__ __forceinline__ void store16(void* to, uint4 value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
 }
 
-// Eight neighbouring elements, as they lie in memory: 16 bytes of bf16 or 32 of fp32.
+// Eight neighbouring elements, as in memory: 16 bytes of bf16 or 32 of fp32.
 template <class T>
 struct Pack8;
 
@@ -142,8 +142,7 @@ __device__ inline Pack8<T> first_of(const Pack8<T>& pack, int64_t count) {
   return Pack8<T>::of(elements);
 }
 
-// One of the two, decided when the kernel is compiled: rows whose length is a multiple of eight use whole
-// vectors.
+// One of the two, chosen at compile time: rows whose length is a multiple of eight use whole vectors.
 template <bool vector, class T>
 __device__ __forceinline__ Pack8<T> load8(const T* from, int64_t count) {
   if constexpr (vector) return Pack8<T>::load(from);
