@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times `octet tokenize` against the `tokenizers` library on one core, and octet on all cores.
 
-Both encode the same documents in memory, without loading, reading or printing; the library by encode_batch_fast,
-which leaves offsets out. One core is measured in CPU time, which other load on the machine disturbs less. "first" is the first pass (empty word caches), "best" the fastest of the later ones.
+Both encode the same documents in memory, without loading, reading or printing. The library uses encode_batch_fast,
+which skips offsets. One core is measured in CPU time, because other load disturbs it less. "first" is the first pass (empty word caches), "best" the fastest of the later ones.
 
 usage: scripts/bench_tokenizers.py --data FOLDER [--octet build/release/octet] [--repeats 5]
 """

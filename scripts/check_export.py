@@ -5,7 +5,7 @@ usage: check_export.py OCTET [MODEL...]
 
 Without MODEL, small models of every family are made from tests/golden/models. Each is exported in fp32, in bf16 and in
 shards, loaded with AutoModelForCausalLM and run on random ids; octet's logits come from `octet generate --print_logits`.
-Prints the largest difference of each and fails above the tolerance. Needs torch, transformers and safetensors.
+Prints the largest difference per model and fails above the tolerance. Needs torch, transformers and safetensors.
 """
 
 import json

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that includes under src/ follow the dependency direction of the house:
+"""Checks that includes under src/ follow the dependency direction of octet:
 
     base <- tensor <- ops <- backend, precision <- model
-    io, report, dist see base and tensor; data sees io too, because it maps its files through it
+    io, report, dist see base and tensor; data also sees io, because it maps its files with it
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
     <- train (what happens during training) <- bench <- apps
 

@@ -10,12 +10,12 @@ A 4-layer Llama (grouped KV heads, own head) and a 4-layer GPT-2 (tied head) are
 saved as a Hugging Face folder, which octet reads. Both train on the same windows of the same tokens, in order, with the
 same AdamW (decay on matrices other than GPT-2's positions), clipping and schedule.
 
-What is compared with what: octet in fp32 with PyTorch in fp32; octet in BF16 and FP8 with PyTorch's fp32 weights under
-autocast to BF16, or with PyTorch in fp32 too (--reference fp32). Differences are relative to PyTorch's loss:
+octet in fp32 is compared with PyTorch in fp32. octet in BF16 and FP8 is compared with PyTorch's fp32 weights under
+autocast to BF16, or also with PyTorch in fp32 (--reference fp32). Differences are relative to PyTorch's loss:
   largest        the largest |octet - PyTorch| / PyTorch of any step
   mean of last   mean octet loss of the last 20 steps against PyTorch's
-  from fp32      the largest difference of any step to PyTorch in fp32, of octet / of PyTorch's autocast: which of the two
-                 a difference between them comes from (where fp32 is among the precisions)
+  from fp32      the largest difference of any step to PyTorch in fp32, for octet / for PyTorch's autocast. It shows
+                 which of the two causes a difference (only if fp32 is among the precisions)
 The exit code is 1 when a limit is missed. Needs torch, transformers, safetensors and numpy; runs without a network.
 Without --text the text is octet's own documentation and sources.
 """
@@ -46,7 +46,7 @@ except ImportError as error:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAST = 20
 
-# bytes_per_token: a token is that many bytes of the text, as a number modulo the vocabulary.
+# bytes_per_token: a token is this many bytes of the text, as a number modulo the vocabulary.
 SIZES = {
     "small": {"width": 128, "heads": 4, "kv_heads": 2, "ffn": {"llama": 384, "gpt2": 512}, "vocab": 512,
               "bytes_per_token": 1, "rows": 8, "length": 128, "warmup_steps": 20},
@@ -54,7 +54,7 @@ SIZES = {
                "bytes_per_token": 2, "rows": 32, "length": 512, "warmup_steps": 40},
 }
 
-# Flags of octet, and limits in per cent: of every step, and of the mean of the last steps.
+# Flags of octet, and limits in per cent: for every step, and for the mean of the last steps.
 PRECISIONS = {
     "fp32": (["--mixed_precision", "fp32"], 0.01, None),
     "bf16": (["--mixed_precision", "bf16"], 0.3, None),
@@ -62,9 +62,9 @@ PRECISIONS = {
     "current": (["--mixed_precision", "fp8", "--fp8_recipe", "current"], 1.0, 0.25),
 }
 
-# A rate, a warm-up and batches with which the reference itself trains smoothly: with 8 sequences of 512 tokens and a
-# warm-up of 20 steps the norm of GPT-2's gradient jumps to 20 at single steps, at twice the rate its loss jumps from 7.8
-# to 11.1, and such a place multiplies every difference.
+# With this rate, warm-up and batch size the reference itself trains smoothly. With 8 sequences of 512 tokens and a
+# warm-up of 20 steps, the norm of GPT-2's gradient jumps to 20 at single steps. At twice the rate its loss jumps from
+# 7.8 to 11.1. Such a jump multiplies every difference.
 OPTIMIZER = {"learning_rate": 3e-4, "warmup_steps": 20, "min_lr_ratio": 0.1, "weight_decay": 0.1, "adam_beta1": 0.9,
              "adam_beta2": 0.95, "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
 
@@ -98,7 +98,7 @@ def make_tokens(text, size):
 
 
 def batch_of(tokens, step, size):
-    """octet's data_order sequential: windows side by side, each with the token that follows it; then from the front."""
+    """octet's data_order sequential: adjacent windows, each with the token that follows it; then again from the front."""
     rows, length = size["rows"], size["length"]
     windows = (len(tokens) - 1) // length
     starts = [(step * rows + row) % windows * length for row in range(rows)]
@@ -107,7 +107,7 @@ def batch_of(tokens, step, size):
 
 
 def learning_rate(step, steps):
-    """As src/config/schedule.cpp: the last warm-up step has the peak, the last step of all the minimum."""
+    """Like src/config/schedule.cpp: the last warm-up step has the peak rate, the very last step the minimum."""
     peak, warmup = OPTIMIZER["learning_rate"], OPTIMIZER["warmup_steps"]
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -182,14 +182,14 @@ def parse_arguments():
     parser.add_argument("--size", choices=SIZES, help="default: medium on cuda, small on cpu")
     parser.add_argument("--models", nargs="+", choices=("llama", "gpt2"), default=["llama", "gpt2"])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--reference", choices=("bf16", "fp32"), default="bf16", help="of octet's BF16 and FP8")
+    parser.add_argument("--reference", choices=("bf16", "fp32"), default="bf16", help="what octet's BF16 and FP8 are compared with")
     parser.add_argument("--text", help="file whose bytes are the tokens")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the weights; the text is the same for all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the weights; the text is the same for all")
     parser.add_argument("--learning_rate", type=float, default=OPTIMIZER["learning_rate"])
-    parser.add_argument("--warmup_steps", type=int, help="default: by size")
-    parser.add_argument("--rows", type=int, help="sequences a step; default: by size")
-    parser.add_argument("--json", help="also write all losses there")
+    parser.add_argument("--warmup_steps", type=int, help="default: depends on the size")
+    parser.add_argument("--rows", type=int, help="sequences per step; default: depends on the size")
+    parser.add_argument("--json", help="also write all losses to this file")
     args = parser.parse_args()
     args.size = args.size or ("medium" if args.device == "cuda" else "small")
     if args.warmup_steps is None:

@@ -5,7 +5,7 @@ evaluation losses: mean, difference to BF16, standard deviation over the seeds.
     scripts/fp8_loss_table.py --text tinyshakespeare.txt [--octet build/release/octet] [--steps 500] [--seeds 3] [--rows 8] [--length 128] [--lr 6e-4]
                               [--models llama-tiny gpt2-tiny] [--device cpu] [--jobs N] [--json out.json]
 
-Every run uses one thread; --jobs of them run side by side.
+Every run uses one thread; --jobs runs work in parallel.
 """
 import argparse
 import concurrent.futures

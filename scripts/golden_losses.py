@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the losses and weights of short runs over all families, recipes and recompute levels, for a change that must
-not alter a result: run it with the program before and after on one machine and compare the two outputs.
+"""Prints the losses and weights of short runs over all families, recipes and recompute levels. Use it for a change that
+must not alter results: run it with the program before and after, on one machine, and compare the two outputs.
 
     scripts/golden_losses.py build/release/octet > before.txt
     ...

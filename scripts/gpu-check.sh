@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The one command for a GPU machine. Configures and builds, then does what the arguments say, one or several of
+# The one command for a GPU machine. It configures, builds, and then runs one or more of these tasks:
 #   quick      the GPU tests
 #   full       the GPU tests and the benchmark table (the default)
-#   sanitize   compute-sanitizer, memcheck and racecheck, on the op tests (SANITIZE_SECONDS: limit of each part)
+#   sanitize   compute-sanitizer, memcheck and racecheck, on the op tests (SANITIZE_SECONDS: time limit per part)
 #   compare    100 training steps against Transformers (scripts/compare_transformers.py; needs torch and transformers)
-# The exit code is 1 when anything failed or a figure that must be reached was missed. Logs: build/gpu-check/.
-# Headers of cudnn-frontend are taken from the folder OCTET_CUDNN_FRONTEND where that is set. Without a GPU, use `make test`.
+# The exit code is 1 if anything failed or a required speed was missed. Logs: build/gpu-check/.
+# OCTET_CUDNN_FRONTEND may name the folder with the headers of cudnn-frontend. Without a GPU, use `make test`.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:/usr/local/cuda/bin
@@ -20,7 +20,7 @@ build() {
     { cat $logs/configure.log; exit 1; }
   grep -E "CUDA backend|cuDNN" $logs/configure.log
   grep -q "cuDNN attention: yes" $logs/configure.log ||
-    echo "WARNING: built without cuDNN: attention runs octet's own kernels, and the figures below were set with cuDNN" \
+    echo "WARNING: built without cuDNN. Attention uses octet's own kernels; the required speeds below were measured with cuDNN" \
       "(pip install nvidia-cudnn-frontend==1.14.1, or set OCTET_CUDNN_FRONTEND)"
   cmake --build --preset release -j "$jobs" --target octet cuda_tests benches > $logs/build.log 2>&1 ||
     { grep -E "error|FAILED" -A5 $logs/build.log | head -80; exit 1; }
@@ -30,16 +30,16 @@ build() {
 gpu_tests() {
   ctest --preset release -L gpu -j 6 -V --no-tests=error > $logs/tests.log 2>&1 || failed=1
   grep -E "Failure|error:|Expected|actual|FAILED|tests passed|\(Failed\)|Total Test" $logs/tests.log | head -60
-  # A part that found no usable GPU counts as skipped for ctest. Here it has shown nothing.
+  # ctest counts a part without a usable GPU as skipped. Here it proves nothing.
   grep -q "\*\*\*Skipped" $logs/tests.log && { echo "some parts found no usable GPU and were skipped"; failed=1; }
-  echo "the slowest:"
+  echo "slowest tests:"
   sed -nE 's/.*\[       OK \] (\S+).* \(([0-9]+) ms\)$/\2 ms  \1/p' $logs/tests.log | sort -rn | head -5
 }
 
-# One process per tool and group of tests, eight side by side, with a few of the FP8 rules. Libraries'
-# matrix products and cuDNN's attention are not part of racecheck: it would judge their kernels, not octet's.
+# One process per tool and group of tests, eight in parallel, with a few of the FP8 rules. Racecheck skips the libraries'
+# matrix products and cuDNN's attention, because it would check their kernels, not octet's.
 sanitize() {
-  command -v compute-sanitizer > /dev/null || { echo "sanitize: compute-sanitizer is not on the path"; failed=1; return; }
+  command -v compute-sanitizer > /dev/null || { echo "sanitize: compute-sanitizer was not found in PATH"; failed=1; return; }
   local jobs=() group job name filter tool exclude attention pid code log passed verdict limit=${SANITIZE_SECONDS:-300}
   for group in \
     'ops         Table/CudaOps.AgreeWithCpu/*-*/fused*:*/quantize*:*/adamw*:*/gemm_fp8*' \
@@ -74,7 +74,7 @@ sanitize() {
     read -r pid tool name <<< "$job"
     verdict=clean log=$logs/$tool-$name.log code=0
     wait "$pid" || code=$?
-    # A group that ran no test has shown nothing.
+    # A group that ran no test proves nothing.
     passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
     case $code in
       0) [[ ${passed:-0} -gt 0 ]] || verdict="NO TEST RAN"
@@ -89,8 +89,8 @@ sanitize() {
   done
 }
 
-# Preset, sequences of 1,024 tokens, tokens per second: FP8 that must be reached, FP8 aimed at (90 % of what the measured
-# matrix rates allow), and PyTorch with torch.compile on an H200, the best of its precisions and BF16. Then flags.
+# Preset; sequences of 1,024 tokens; then tokens per second: required for FP8, target for FP8 (90 % of what the measured
+# matrix rates allow), PyTorch with torch.compile on an H200 in its best precision, and the same in BF16. Then flags.
 presets='
 gpt2          64 610000 775000 483000 483000
 llama-3.2-1b  12  90000 108000  74200  65200 --optimizer_state bf16
@@ -124,7 +124,7 @@ print(f"{preset:<13} {rows:>5} {bf16:>9,.0f} {fp8:>9,.0f} {fp8 / bf16:>5.2f}x {m
 sys.exit("missed" in verdict)
 PYTHON
   done <<< "$presets"
-  echo "tokens/s of whole steps; 'FP8 / BF16': FP8 against what it must reach, BF16 against the peer's BF16; $((SECONDS - started)) s"
+  echo "tokens per second of whole steps. 'FP8 / BF16': FP8 compared with 'FP8 must', BF16 with 'peer, BF16'. Time: $((SECONDS - started)) s"
 }
 
 compare() {
@@ -138,12 +138,12 @@ for task in "$@"; do
   case $task in
     quick | full | sanitize | compare) ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "unknown task '$task'" >&2; usage >&2; exit 2 ;;
+    *) echo "unknown task '$task', expected one of:" >&2; usage >&2; exit 2 ;;
   esac
 done
-command -v nvidia-smi > /dev/null || { echo "nvidia-smi is not here: no NVIDIA driver is installed. Without a GPU, use make test" >&2; exit 1; }
+command -v nvidia-smi > /dev/null || { echo "nvidia-smi was not found, so no NVIDIA driver is installed. Without a GPU, use make test" >&2; exit 1; }
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader ||
-  { echo "nvidia-smi finds no GPU. Without one, use make test" >&2; exit 1; }
+  { echo "nvidia-smi finds no GPU. Without a GPU, use make test" >&2; exit 1; }
 mkdir -p $logs
 build
 for task in "$@"; do

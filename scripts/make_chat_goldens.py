@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/chat/cases.json: conversations and the text that the models' own templates make of them.
+"""Writes tests/golden/chat/cases.json: conversations and the text that the models' own templates produce from them.
 
 Usage: make_chat_goldens.py TOKENIZERS llama3=FILE llama3.1=FILE chatml=FILE. TOKENIZERS holds llama3.1.json and qwen2.5.json;
 each FILE is the chat_template of a model's tokenizer_config.json (Meta-Llama-3-8B-Instruct, Llama-3.1-8B-Instruct,

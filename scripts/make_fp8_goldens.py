@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/fp8/*: what ml_dtypes makes of FP8 conversions, as an oracle independent of octet's own code.
+"""Writes tests/golden/fp8/*: the FP8 conversions of ml_dtypes, as an oracle independent of octet's code.
 
 Conversion to FP8 (E4M3 is float8_e4m3fn, E5M2 is float8_e5m2): round to nearest even, subnormals kept, -0 kept, and
 saturating: a finite value beyond the largest (448, 57344) and +-Inf become +-largest. NaN becomes 0x7F in both formats,
 whatever its sign and payload, as the GPU's cvt.rn.satfinite does. ml_dtypes does not saturate, so values are clamped to
-+-largest before the conversion; nothing else changes, as a value above the largest rounds to it or overflows.
++-largest before the conversion; nothing else changes, because a value above the largest rounds to it or overflows.
 
 Files, multi-byte values little-endian:
   bf16_to_e4m3.bin, bf16_to_e5m2.bin   65536 bytes; byte i is the FP8 code of the bfloat16 with bit pattern i
@@ -39,7 +39,7 @@ Inputs: block b in 0..63, index i in 0..65535, as float32 bit patterns. All arit
     make_fp8_goldens.py [--out tests/golden/fp8]      write the files
     make_fp8_goldens.py --check                       recompute and compare with the stored files, write nothing
 
-Needs: numpy, ml_dtypes. Where torch is found as well, its conversions are compared too.
+Needs: numpy, ml_dtypes. If torch is installed, its conversions are compared too.
 """
 import argparse
 import pathlib

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes tests/golden/models/<name>.safetensors: what Hugging Face Transformers computes for small random models.
 
-Each file holds the weights, one batch, and what the reference makes of them: logits, loss, gradients, and the losses
+Each file holds the weights, one batch, and what the reference computes from them: logits, loss, gradients, and the losses
 and gradient norms of five AdamW steps. tests/golden/README.md describes the contents.
 
 The reference runs in float64 from start to end. Transformers forces float32 in three places (RMSNorm, the softmax of
-Llama and its followers, the rotary tables); DoublePrecision below lifts those to float64 while running the library's own code,
-so the stored values are exact to float32 rounding and a test's tolerance measures only the program under test.
+Llama and its followers, the rotary tables); DoublePrecision below changes those to float64 while running the library's own code.
+So the stored values are exact to float32 rounding, and a test's tolerance measures only the program under test.
 
     make_goldens.py [--out tests/golden/models]       write the files, print fp32-vs-fp64 differences
     make_goldens.py --check                           recompute and compare with the stored files, write nothing
@@ -62,8 +62,8 @@ QWEN2 = GATED | {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
     "rms_norm_eps": 1e-6,
-    # Published files say 1e6; with head_dim 8 that leaves some gradients of k_proj.bias within float32 noise, which
-    # Adam magnifies. 1000 differs from the default as well and keeps five steps reproducible in float32.
+    # Published files say 1e6. With head_dim 8 that leaves some gradients of k_proj.bias within float32 noise, and Adam
+    # magnifies the noise. 1000 differs from the default as well and keeps five steps reproducible in float32.
     "rope_theta": 1000.0,
     "use_sliding_window": False,
 }
@@ -244,7 +244,7 @@ def report_fp32(name: str, exact: dict, single: dict) -> None:
 
 
 def check_rope_regimes(config: dict, exact: dict, weights: dict, tokens: np.ndarray, targets: np.ndarray) -> None:
-    """The scaled file is worth something only if each regime occurs and the scaling moves the logits."""
+    """The scaled file is useful only if every regime occurs and the scaling changes the logits."""
     scaling = config["rope_scaling"]
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     wavelengths = [2 * math.pi * config["rope_theta"] ** (2 * i / head_dim) for i in range(head_dim // 2)]
@@ -259,7 +259,7 @@ def check_rope_regimes(config: dict, exact: dict, weights: dict, tokens: np.ndar
 
 
 def check_window(config: dict, exact: dict, weights: dict, tokens: np.ndarray, targets: np.ndarray) -> None:
-    """The windowed file is worth something only if the window moves the logits, from its first token outside on."""
+    """The windowed file is useful only if the window changes the logits, from its first token outside on."""
     plain = reference64(config | {"sliding_window": None}, weights, tokens, targets)["logits"]
     window = config["sliding_window"]
     assert relative_error(plain[:, :window], exact["logits"][:, :window]) < 1e-12

@@ -3,9 +3,9 @@
 
 Ids must equal those of the `tokenizers` library, whose parts follow different versions of Unicode:
   - \\p{L}, \\p{N}, \\s (Oniguruma 6.9.10) and \\w (Rust's regex): Unicode 16.0. Characters of 15.1 and 16.0 are not in
-    the 15.0 files: they stand below as supplements.
-  - NFC (unicode-normalization-alignments 0.1): Unicode 9.0. A character that is younger has no decomposition and
-    combining class 0, so everything with an age above 9.0 is left out of the normalisation tables.
+    the 15.0 files: they are listed below as supplements.
+  - NFC (unicode-normalization-alignments 0.1): Unicode 9.0. A newer character has no decomposition and
+    combining class 0, so the normalisation tables skip everything with an age above 9.0.
 
 usage: scripts/make_unicode_tables.py [--data /usr/share/unicode] [--check]
 """
