@@ -31,7 +31,7 @@ std::string DemoExam::after(Generator& generator) {
   for (size_t i = 0; i < cases.size(); ++i) right += answers[i] == cases[i].answer;
   score_ = static_cast<double>(right) / static_cast<double>(cases.size());
 
-  std::string text = "\nstories it has never seen, finished by the model:\n";
+  std::string text = "\nunseen stories, finished by the model:\n";
   for (size_t i = 0; i < kShown; ++i) {
     text += fmt::format("  {}\n", cases[i].prompt);
     if (!answers_before_.empty()) text += fmt::format("    before [{}]\n", terminal_safe(answers_before_[i]));

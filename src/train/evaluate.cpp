@@ -9,7 +9,7 @@ namespace octet {
 
 namespace {
 
-// Where fewer windows are left than the batch has rows, the loader starts again at the front: those rows do not count.
+// The last batch may have more rows than windows are left. The loader fills them from the front: they do not count.
 void ignore_rows_from(Batch& batch, int64_t windows) {
   for (size_t i = static_cast<size_t>(windows * batch.length); i < batch.targets.size(); ++i) {
     batch.target_count -= batch.targets[i] != kIgnoreTarget;

@@ -30,14 +30,15 @@ void SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const
   for (const ScaleTable::Report& r : reports) {
     int& run = runs_[r.name];
     const bool high = r.saturated_share > kShare;
-    run = high ? run + 1 : (run < kRecords ? 0 : run);  // one that was warned of stays so
+    run = high ? run + 1 : (run < kRecords ? 0 : run);  // kept after the warning, which comes only once
     if (!high || run != kRecords) continue;
     const std::string layer = r.name.substr(0, r.name.rfind('.'));
     std::vector<std::string> advice;
     if (per_tensor) advice.push_back(fmt::format("raise fp8_margin (now {})", config.margin));
     if (config.recipe == Fp8Recipe::Delayed) advice.push_back("use fp8_recipe current");
     if (config.format == Fp8Format::E4M3) advice.push_back("use fp8_format hybrid");
-    advice.push_back(fmt::format("or skip the layer with fp8_skip_layers: [{}]", layer));
+    advice.push_back(
+        fmt::format("{}skip the layer with fp8_skip_layers: [{}]", advice.empty() ? "" : "or ", layer));
     log_warning("{}: {:.2f} % of the values saturate in {}, in {} records in a row; {}", r.name,
                 100 * r.saturated_share, name_of(r.format), kRecords, fmt::join(advice, ", "));
   }

@@ -22,7 +22,7 @@ std::optional<SpikeDetector::Spike> SpikeDetector::look(double loss) {
     const double distance = loss - mean;
     const double deviations =
         deviation > 0 ? distance / deviation : (distance > 0 ? std::numeric_limits<double>::infinity() : 0.0);
-    // In a window that hardly moves, a hundredth of the loss is no spike whatever its deviations are.
+    // In a flat window the deviation is tiny: less than a hundredth of the mean is not a spike.
     const bool far = deviations > kDeviations && distance > 0.01 * mean;
     if (far || loss >= kTimesTheLargest * largest) spike = Spike{deviations, mean, largest};
   }
@@ -57,7 +57,7 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
   if (bad == total) {
     return "no parameter has a finite gradient, so the loss itself or the output of the head is not finite";
   }
-  return fmt::format("{} of {} gradients are not finite, the uppermost is that of {}", bad, total,
+  return fmt::format("{} of {} gradients are not finite; the one nearest to the head is {}", bad, total,
                      uppermost->spec.name);
 }
 

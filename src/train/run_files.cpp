@@ -71,7 +71,7 @@ HParams hparams_of(const TrainConfig& config) {
 
 }  // namespace
 
-// Whether this run's own folder is the one that the checkpoint came from, or may hold a run that had none yet.
+// Whether the run continues in its own folder: the checkpoint came from there, or the run there has no checkpoint yet.
 bool RunFiles::goes_on_here() const {
   if (config_.resume.empty()) return false;
   if (!checkpoint_ || config_.resume == "latest") return true;
@@ -80,7 +80,7 @@ bool RunFiles::goes_on_here() const {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-// Runs that are started within one second without a name must not meet.
+// Two runs that start in the same second must not get the same name.
 void RunFiles::take_free_name(const std::string& model) {
   const std::string base = default_run_name(model);
   config_.run_name = base;
@@ -130,13 +130,14 @@ void RunFiles::open(const About& about) {
   env_.make_directories(folder_);
   if (!lock_) lock_.emplace(env_, folder_);
   if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
-  refuse_if_taken();  // again: from here on nobody can come in between
+  refuse_if_taken();  // again, now under the lock
   env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
   open_reports(about.steps_done);
   if (saves()) open_saver(about);
 }
 
-// metrics.jsonl and TensorBoard of a run that goes on hold nothing of the steps that will be taken again.
+// A continued run repeats the steps after its checkpoint. Their old records are removed from metrics.jsonl and
+// TensorBoard.
 void RunFiles::open_reports(int64_t steps_done) {
   const fs::path metrics = fs::path(folder_) / "metrics.jsonl";
   keep_metrics_until(metrics, steps_done, [this](const std::string& path, std::string_view text) {
@@ -168,8 +169,8 @@ void RunFiles::open_saver(const About& about) {
   if (about.on_device && !has_host_memory_for(about.state_bytes)) {
     options.in_place = true;
     log_warning(
-        "a checkpoint's {} are more than the free host memory: each one is written from the device, and "
-        "training waits for it",
+        "a copy of the state needs {}, more than the free host memory; checkpoints are written from the "
+        "device, and training waits for each one",
         human_bytes(static_cast<double>(about.state_bytes)));
   }
   saver_ = std::make_unique<CheckpointSaver>(env_, directory, options);

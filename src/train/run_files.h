@@ -29,7 +29,7 @@ class RunFiles {
     std::string model;
     int64_t steps_done = 0;
     int64_t state_bytes = 0;  // of a checkpoint's tensors
-    bool on_device = false;   // which are not in host memory already
+    bool on_device = false;   // they are not in host memory
     std::string tokenizer;    // whose files go into every checkpoint; as for make_tokenizer
   };
   // A run without a name gets one. Checks again what check() does, under the lock.

@@ -14,7 +14,7 @@ bool Saving::is_due(int64_t step) const {
 
 void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {
   if (eval_loss && !std::isfinite(*eval_loss)) {
-    log_warning("step {}: the evaluation is not finite; this state is not saved", state.step);
+    log_warning("step {}: the evaluation loss is not finite; no checkpoint is saved", state.step);
     return;
   }
   CheckpointSummary summary{.precision = stages_.plan.precision_label};
@@ -25,23 +25,23 @@ void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {
 
 bool Saving::save_last(const TrainerState& state, std::optional<double> eval_loss, bool was_stopped) {
   if (!saver_) return true;
-  // A scheduler gives some 90 seconds. Where a large state is just being written, that one must do.
+  // A scheduler gives about 90 seconds. If a large checkpoint is being written already, there is no time for another.
   constexpr double kSlowSave = 20;
   const bool slow = saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
   if (saved_step_ != state.step && !(was_stopped && slow)) save(state, eval_loss);
   saver_->wait();
   if (saver_->failures_in_a_row() > 0 && saver_->failures_in_a_row() < kMaxFailuresInARow) {
-    log_warning("the last checkpoint is tried once more");
+    log_warning("trying once more to save the last checkpoint");
     save(state, eval_loss);
     saver_->wait();
   }
   if (saver_->failures_in_a_row() > 0) {
-    log_line(LogLevel::Error, fmt::format("the state of step {} is not saved", state.step));
+    log_line(LogLevel::Error, fmt::format("the state of step {} could not be saved", state.step));
     return false;
   }
   if (saved_step_ != state.step) {
-    log_warning("{} steps since the checkpoint of step {} are not saved", state.step - saved_step_,
-                saved_step_);
+    log_warning("the last {} steps are not saved; the last checkpoint is that of step {}",
+                state.step - saved_step_, saved_step_);
   }
   return true;
 }

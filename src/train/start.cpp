@@ -12,12 +12,12 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
                          Console& console) {
   const auto start = Clock::now();
   Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model);
-  console.print(fmt::format("resumed from {} after step {}: {} in {}", checkpoint.path, restored.state.step,
-                            human_bytes(static_cast<double>(checkpoint.total_bytes())),
+  console.print(fmt::format("resumed from {} after step {}: {} read in {}", checkpoint.path,
+                            restored.state.step, human_bytes(static_cast<double>(checkpoint.total_bytes())),
                             human_duration(seconds_since(start))));
   for (const std::string& remark : restored.remarks) console.print(fmt::format("  {}", remark));
   for (const std::string& change : changed_settings(checkpoint, stages.config)) {
-    console.print(fmt::format("  changed since: {}", change));
+    console.print(fmt::format("  changed setting: {}", change));
   }
   return std::move(restored.state);
 }
@@ -29,7 +29,7 @@ std::optional<TrainerState> start_weights(Env& env, const RunStages& stages, Tra
   model.allocate();
   if (stages.model.resumed) return resume_from(env, *stages.model.resumed, stages, model, console);
   if (!stages.keys.resume.empty())
-    console.print("resume: there is no checkpoint yet, the run starts from the beginning");
+    console.print("resume: there is no checkpoint yet; the run starts from the beginning");
   model.parameters().initialise(*stages.device, static_cast<uint64_t>(stages.keys.seed));
   if (const std::optional<ModelFolder>& folder = stages.model.start; stages.model.has_weights()) {
     const auto start = Clock::now();

@@ -25,8 +25,9 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
   if (result.skipped || !std::isfinite(result.loss)) return record;
   if (const auto spike = spikes_.look(result.loss)) {
     record.loss_spike = spike->deviations;
-    log_warning("step {}: the loss {:.4f} is a spike, {:.1f} deviations above the last losses (mean {:.4f})",
-                step + 1, result.loss, spike->deviations, spike->mean);
+    log_warning(
+        "step {}: loss spike: {:.4f} is {:.1f} standard deviations above the mean of recent losses ({:.4f})",
+        step + 1, result.loss, spike->deviations, spike->mean);
   }
   return record;
 }

@@ -21,7 +21,7 @@ class StepLog {
   StepRecord make_record(const StepResult& result, int64_t step, double seconds, double epoch,
                          const Outcome& outcome);
   void add_fp8_stats(StepRecord& record, Transformer& model);
-  // With `logged` also to the console; otherwise to the files alone, and only what is not repeated later.
+  // With `logged` also to the console. Otherwise only to the files, and only if it has FP8 statistics or a checkpoint.
   void write(const StepRecord& record, bool logged);
 
   SpikeDetector& spikes() { return spikes_; }

@@ -38,7 +38,7 @@ bool is_due(int64_t every, int64_t step) {
   return every > 0 && (step + 1) % every == 0;
 }
 
-// The last stage: training, with everything that happens along its way.
+// The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
   Run(const RunStages& stages, RunFiles files, Env& env)
@@ -68,7 +68,7 @@ class Run {
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)});
     if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
       log_warning("no evaluation: {}", reason);
-    open_files();  // whatever can fail at the start has passed: only now is there a folder
+    open_files();  // last: a start that fails leaves no folder
     if (!resumed) first_look();
 
     console_.begin(outcome_.steps, max_steps_);
@@ -136,8 +136,8 @@ class Run {
     note(result, step, seconds);
     StepRecord record = log_.make_record(result, step, seconds, loader_->epoch(), outcome_);
     if (stats) log_.add_fp8_stats(record, model_);
-    // Every checkpoint carries its evaluation loss, which decides the best.
-    // Somebody who asked for an end does not wait for either.
+    // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
+    // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_.requested();
     if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
       record.eval_loss = evaluate();
@@ -171,7 +171,7 @@ class Run {
     outcome_.best_eval = std::min(outcome_.best_eval.value_or(*loss), *loss);
     return loss;
   }
-  // The evaluation loss of the model as it is now; none where it has been trained since.
+  // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
     return eval_step_ == outcome_.steps ? outcome_.last_eval : std::nullopt;
   }
@@ -191,7 +191,7 @@ class Run {
     }
   }
 
-  // The state at the end. A run that lost its numbers keeps its last good checkpoint as the latest.
+  // Saves the state at the end. A run that became non-finite keeps its last good checkpoint as the latest.
   void last_save() {
     if (verdict_) return saving_->finish();
     if (!saving_->save_last(state(), fresh_eval(), outcome_.stopped)) verdict_ = kExitSaveFailed;
@@ -205,7 +205,7 @@ class Run {
   }
 
   void last_look() {
-    // Somebody who stopped the run wants it to end.
+    // A run that was stopped ends without samples.
     const bool show = outcome_.steps > outcome_.first_step && !outcome_.stopped && !verdict_;
     if (show) outcome_.demo_score = samples_.after(console_);
     outcome_.allocated_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
@@ -213,17 +213,17 @@ class Run {
     if (keys_.is_demo() && show) console_.print(what_next());
   }
 
-  // For somebody who has just seen the demo; with the program's name as it was called.
+  // Shown after the demo. Commands use the program's name as it was called.
   std::string what_next() const {
     const char* octet = program_invocation_name;
     return fmt::format(
         "\nwhat to try next:\n"
         "  {0} generate {1} --prompt 'Leo has 3 red balls. Mia gives him 2 more. Now Leo has' --temperature "
         "0\n"
-        "  {0} train --mixed_precision bf16                the same in BF16\n"
-        "  {0} plot runs/*                                 runs side by side\n"
-        "  {0} train --dataset my.txt --max_steps 500      your own text\n"
-        "  {0} train --help                                every key\n",
+        "  {0} train --mixed_precision bf16                train the demo in BF16\n"
+        "  {0} plot runs/*                                 compare runs\n"
+        "  {0} train --dataset my.txt --max_steps 500      train on your own text\n"
+        "  {0} train --help                                list all keys\n",
         octet, outcome_.run_folder);
   }
 
@@ -243,7 +243,7 @@ class Run {
   Outcome outcome_;
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
-  std::optional<int> verdict_;  // the exit code of a run that must not go on
+  std::optional<int> verdict_;  // the exit code of a run that must stop
 };
 
 std::string as_comments(const std::string& text) {
@@ -254,7 +254,7 @@ std::string as_comments(const std::string& text) {
   return result;
 }
 
-// The plan stands there as comments, so that the output is a configuration file.
+// The plan is printed as comments, so that the output is a valid configuration file.
 std::string dry_run_text(const RunStages& stages) {
   const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device);
   return fmt::format("{}\n{}", to_yaml(stages.config),
@@ -269,7 +269,7 @@ int train(TrainConfig keys, Env& env) {
   std::optional<RunLock> lock;
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {
-    // Before the checkpoint is chosen: whoever holds the run may be about to save a newer one.
+    // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
     const std::string folder = run_folder(keys);
     if (!keys.dry_run && !keys.run_name.empty() && env.is_directory(folder)) lock.emplace(env, folder);
     resumed = find_checkpoint(env, keys);

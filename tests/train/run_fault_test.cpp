@@ -101,7 +101,7 @@ TEST_F(Resume, ALastSaveThatFailsIsTriedAgainAndThenSaid) {
   env.arm(calls / 2, IoFault::Enospc);
   Stderr once;
   EXPECT_EQ(train(config("once", changes), env), kExitDone);
-  EXPECT_THAT(once.text(), HasSubstr("tried once more"));
+  EXPECT_THAT(once.text(), HasSubstr("trying once more"));
   ASSERT_TRUE(env.struck());
   env.disarm();
   EXPECT_EQ(CheckpointStore(env, folder.path() + "/runs/once/checkpoints_fp8").open_latest()->step, 3);
@@ -109,7 +109,7 @@ TEST_F(Resume, ALastSaveThatFailsIsTriedAgainAndThenSaid) {
   env.arm(calls / 2, IoFault::Enospc, true);
   Stderr always;
   EXPECT_EQ(train(config("always", changes), env), kExitSaveFailed);
-  EXPECT_THAT(always.text(), HasSubstr("the state of step 3 is not saved"));
+  EXPECT_THAT(always.text(), HasSubstr("the state of step 3 could not be saved"));
 }
 
 // FAULTS 17: weights whose products overflow give no finite gradient; the run ends with its own code and its advice.
