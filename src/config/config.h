@@ -40,7 +40,7 @@ struct TrainConfig {
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
   std::string model_name_or_path;  // a Hugging Face folder
-  // Over the model's own, for a start from random weights. 0: not given; all are filled in where one is.
+  // Override the sizes of the model, for a start from random weights. 0: not set. If one is set, all are filled in.
   int64_t hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0;
   int64_t head_dim = 0, intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   TieWordEmbeddings tie_word_embeddings = TieWordEmbeddings::Auto;
@@ -63,7 +63,7 @@ struct TrainConfig {
   DataOrder data_order = DataOrder::Shuffled;  // Random in the demo
   double eval_split = 0.05;
   int64_t shard_tokens = 100'000'000;
-  std::string cache_dir;  // "": where other programs keep such things
+  std::string cache_dir;  // "": the usual cache folder
 
   // Batch
   int64_t per_device_train_batch_size = 8;
@@ -138,10 +138,10 @@ struct TrainConfig {
   bool save_async = true;
   bool use_tensorboard = true;
 
-  // Where each key that somebody named came from: "--lr", "max_steps in run.yaml:3". Absent: the default.
+  // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;
 
-  // No dataset is named, and yet the demo is not meant: see load_plan_config.
+  // No dataset is given, but the demo is not meant: see load_plan_config.
   bool assumes_data = false;
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
@@ -155,8 +155,8 @@ const KeyTable<TrainConfig>& train_keys();
 // per line.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
 
-// As load_train_config, for commands that look at a run without its data. Where no dataset is named, only a `-tiny`
-// preset (or no model at all) is taken for the demo: any other model is about to see a dataset, whatever that is.
+// As load_train_config, for commands that look at a run without its data. Without a dataset, a `-tiny` preset (or no
+// model at all) means the demo. For any other model, some dataset is assumed.
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
 
 // The parts of load_train_config, for callers that build a config in code.
@@ -169,20 +169,20 @@ void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 // `config` with `rows` as per_device_train_batch_size, and the gradient_accumulation_steps that follow from it.
 TrainConfig with_batch_size(TrainConfig config, int64_t rows);
 
-// Settings that have no effect beside the others, in words. Of several runs side by side, which differ in their
-// precision: those that have none in any of them.
+// Settings that have no effect because of other settings, one message each. For several runs that are compared: settings
+// that have no effect in any of them.
 std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 
-// The named key that `key` follows from and must not be given beside (auto_batch_size for
-// per_device_train_batch_size), or "" where there is none.
+// The key that was set and decides `key` (auto_batch_size for per_device_train_batch_size), or "" if there is none. The
+// two must not be set together.
 std::string_view decided_by(const TrainConfig& config, std::string_view key);
 
 // The value of a key as users write it ("fp8", "0.0006"); `key` must be in the table.
 std::string config_text(const TrainConfig& config, std::string_view key);
 
 // The whole config as YAML that load_train_config reads back to the same values. A key that follows from
-// another one (gradient_accumulation_steps from target_effective_batch_size) stands there as a comment.
+// another one (gradient_accumulation_steps from target_effective_batch_size) is written as a comment.
 std::string to_yaml(const TrainConfig& config);
 
 }  // namespace octet

@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-// Two keys that answer the same question: where one is named, the other follows from it or is off.
+// Two keys that set the same thing: if one is set, the other follows from it or is off.
 struct Exclusive {
   const char* first;
   const char* second;
@@ -30,7 +30,7 @@ bool is_off(const KeyValue& value) {
   return std::visit([](const auto& v) { return v == std::decay_t<decltype(v)>{}; }, value);
 }
 
-// Named by somebody, and not just to say that it is off.
+// Set by the user to something other than "off".
 bool is_named(const TrainConfig& config, const char* key) {
   const KeyTable<TrainConfig>& table = train_keys();
   return config.is_set(key) && !is_off(table.get(config, table.index_of(key)));
@@ -64,7 +64,7 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   }
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd &&
       config.warmup_ratio + config.decay_ratio > 1) {
-    errors.push_back(fmt::format("warmup_ratio {} and decay_ratio {} add up to more than the whole run",
+    errors.push_back(fmt::format("warmup_ratio is {} and decay_ratio is {}; expected a sum of at most 1",
                                  config.warmup_ratio, config.decay_ratio));
   }
   if (config.run_name == "." || config.run_name == ".." || config.run_name.find('/') != std::string::npos) {
@@ -73,13 +73,13 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   }
   if (config.save_total_limit == 1) {
     errors.push_back(
-        "save_total_limit is 1; expected 0 (keep all) or at least 2, since the only checkpoint would be the "
-        "one "
-        "that is being replaced");
+        "save_total_limit is 1; expected 0 (keep all) or at least 2, because otherwise the checkpoint "
+        "that is being replaced is the only one");
   }
   if (!config.eval_dataset_split.empty() && config.eval_dataset.empty()) {
     errors.push_back(fmt::format(
-        "eval_dataset_split is '{}' without an eval_dataset; expected both (which may be the dataset's name)",
+        "eval_dataset_split is '{}' but eval_dataset is not set; set both (eval_dataset may be the same as "
+        "dataset)",
         config.eval_dataset_split));
   }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
@@ -92,7 +92,7 @@ std::string_view decided_by(const TrainConfig& config, std::string_view key) {
     if (pair.second == key && is_named(config, pair.first)) return pair.first;
     if (pair.first == key && is_named(config, pair.second)) return pair.second;
   }
-  // The default length is epochs, from which the trainer reckons the steps.
+  // The default length is in epochs. The trainer computes the steps from it.
   if (key == "max_steps" && config.num_train_epochs > 0) return "num_train_epochs";
   return "";
 }

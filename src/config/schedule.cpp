@@ -50,7 +50,7 @@ void ScheduleConfig::validate() const {
 
 std::optional<std::string> ScheduleConfig::remark() const {
   if (warmup_steps > 0 && warmup_steps >= max_steps) {
-    return fmt::format("warmup_steps is {} and max_steps {}: the whole run is warm-up", warmup_steps,
+    return fmt::format("warmup_steps is {} and max_steps is {}: the whole run is warm-up", warmup_steps,
                        max_steps);
   }
   if (type == ScheduleType::Wsd && decay_steps > max_steps - warmup_steps) {

@@ -22,8 +22,8 @@ struct ScheduleConfig {
   int64_t decay_steps = 0;  // wsd only: how many steps the decay takes, at the end of the run
 
   void validate() const;  // ConfigError naming the key, its value and what was expected
-  // A sentence to warn the user with where the phases do not fit into the run, which is allowed (a short
-  // trial of a long run's settings) but seldom meant.
+  // A warning if the phases do not fit into the run. That is allowed (a short trial with the settings of a long run) but
+  // rarely intended.
   std::optional<std::string> remark() const;
 };
 

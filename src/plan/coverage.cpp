@@ -21,7 +21,7 @@ std::string precision_text(const LinearChoice& choice, DType dense) {
   return fmt::format("{}", fmt::join(parts, "/"));
 }
 
-// Linears of different layers that are alike fold into one row; the key is everything shown of them.
+// Equal Linears of consecutive layers share one row.
 struct CoverageRow {
   std::string part, precision, reason;
   int64_t out = 0, in = 0, first = 0, last = 0, count = 0;
@@ -69,7 +69,7 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   // Causal: half of the score matrix; two products forward, five backward.
   attention.flops = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
                     c.attention().span(transformer.shape().length);
-  // Norms, activations, rotations, the loss: some ten operations for each element they touch, three times over.
+  // Norms, activations, rotations, the loss: about ten operations per element, counted three times.
   other.flops =
       30.0 * n *
       static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()) + c.vocab);
@@ -124,7 +124,7 @@ std::string coverage_text(const Transformer& transformer) {
     layers.add_row({layer_range(row), fmt::format("{} x {}", row.out, row.in),
                     fmt::format("{:.1f} %", 100 * row.flops / total), row.precision, row.reason});
   }
-  Table kinds({{"work"}, {"FLOPs", Align::Right}, {"of it in FP8", Align::Right}});
+  Table kinds({{"work"}, {"FLOPs", Align::Right}, {"share in FP8", Align::Right}});
   for (const WorkShare& share : shares) {
     kinds.add_row({share.kind, fmt::format("{:.1f} %", 100 * share.flops / total),
                    share.flops > 0 ? fmt::format("{:.0f} %", 100 * share.fp8_flops / share.flops) : "-"});

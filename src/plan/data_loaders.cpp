@@ -94,7 +94,7 @@ EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t>
 std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data) {
   if (data.eval_plan) return data.eval_plan->rows() > 0 ? "" : "no document is held out";
   if (data.eval.size() > keys.max_seq_length) return "";
-  return fmt::format("{} tokens are held out, one sequence needs {}", data.eval.size(),
+  return fmt::format("only {} tokens are held out, but one sequence needs {}", data.eval.size(),
                      keys.max_seq_length + 1);
 }
 

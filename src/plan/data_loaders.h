@@ -17,7 +17,7 @@ std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const Da
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
 using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
 EvalLoaderFactory make_eval_loader_factory(const TrainConfig& keys, const DataChoice& data);
-// Of a stream of tokens; with `eos`, documents are kept apart after each.
+// The same for a stream of tokens. With `eos`, every eos ends a document, and documents are kept apart.
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos);
 // The data of keys.eval_dataset alone, whatever it is, in sequences of keys.max_seq_length; for evaluation without a run.
 EvalLoaderFactory open_evaluation_data(const TrainConfig& keys, int64_t vocab_size,
@@ -25,8 +25,8 @@ EvalLoaderFactory open_evaluation_data(const TrainConfig& keys, int64_t vocab_si
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data);
 
-// "best_fit: 12 documents in 3 sequences; packing efficiency 98.7 %; loss is taken on 43.2 % of tokens"; "" for a
-// stream.
+// "best_fit: 12 documents in 3 sequences; packing efficiency 98.7 %; loss is taken on 43.2 % of positions"; "" for
+// a stream.
 std::string packing_text(const TrainConfig& keys, const TrainingData& data);
 
 }  // namespace octet

@@ -26,7 +26,7 @@ std::string absolute_if_there(const std::string& path) {
   return fs::exists(path, error) ? fs::absolute(path, error).lexically_normal().string() : path;
 }
 
-// What the shards follow from beside the tokenizer: the files as they are now and how they are read.
+// What the shards depend on in addition to the tokenizer: the current files and how they are read.
 ordered_json identity_of(const TrainConfig& config, const ExampleOptions& examples,
                          const std::vector<std::string>& files) {
   ordered_json identity = {{"reader_version", kReaderVersion},
@@ -41,7 +41,7 @@ ordered_json identity_of(const TrainConfig& config, const ExampleOptions& exampl
   identity["files"] = ordered_json::array();
   for (const std::string& file : files) {
     struct stat status {};
-    require(stat(file.c_str(), &status) == 0, "[dataset] {} cannot be looked at", file);
+    require(stat(file.c_str(), &status) == 0, "[dataset] {} cannot be read", file);
     identity["files"].push_back(
         {{"path", absolute_if_there(file)},
          {"size", status.st_size},
@@ -56,7 +56,7 @@ std::string cache_folder(const TrainConfig& config) {
   return join_path(config.output_dir, "cache");
 }
 
-// "my-chats-0123456789abcdef": a name that people recognise, and the hash that tells all else apart.
+// "my-chats-0123456789abcdef": a name that people recognise, and a hash of everything that the shards depend on.
 std::string cache_name(const std::string& dataset, const PrepareOptions& options,
                        const Tokenizer& tokenizer) {
   std::string stem = fs::path(dataset).lexically_normal().filename().string();
@@ -70,7 +70,7 @@ std::string cache_name(const std::string& dataset, const PrepareOptions& options
   return fmt::format("{}-{}", stem.empty() ? "dataset" : stem, hash.text());
 }
 
-// The bar, or a line now and then where there is none.
+// The progress bar; in plain mode a line every ten seconds.
 class ProgressDisplay {
  public:
   explicit ProgressDisplay(Console& console) : console_(console) { console_.begin(0, kParts); }
@@ -171,14 +171,14 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   const DatasetManifest& manifest = prepared.result.manifest;
   if (!prepared.result.whole) {
     throw Interrupted(
-        fmt::format("stopped while preparing {}: {} whole shards are in {}; the same command goes on "
-                    "from there",
+        fmt::format("stopped while preparing {}: {} complete shards are in {}; run the same command again "
+                    "to continue",
                     dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
                     options.output),
         stop.number());
   }
   if (!prepared.result.first_skip_error.empty()) {
-    log_warning("data: records were left out; the first: {}", prepared.result.first_skip_error);
+    log_warning("data: some records were skipped; the first one: {}", prepared.result.first_skip_error);
   }
   if (prepared.result.was_there) {
     log_info(
@@ -212,7 +212,7 @@ std::string statistics_text(const DatasetManifest& manifest) {
                : fmt::format("{:.1f}", static_cast<double>(split.counts.tokens) /
                                            static_cast<double>(split.counts.documents));
   });
-  row("longest", [&](const SplitManifest& split) { return count(split.lengths.longest); });
+  row("longest document", [&](const SplitManifest& split) { return count(split.lengths.longest); });
   row("shards", [&](const SplitManifest& split) { return count(static_cast<int64_t>(split.shards.size())); });
   if (train.dropped + validation.dropped > 0) {
     row("without a target", [&](const SplitManifest& split) { return count(split.dropped); });
@@ -234,7 +234,7 @@ std::string statistics_text(const DatasetManifest& manifest) {
   }
   text += fmt::format("\n{}", histogram.str());
   for (const auto& [reason, records] : manifest.skipped) {
-    text += fmt::format("{}left out: {} records, {}\n",
+    text += fmt::format("{}skipped: {} records, {}\n",
                         &records == &manifest.skipped.begin()->second ? "\n" : "", records, reason);
   }
   return text;

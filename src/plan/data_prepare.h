@@ -17,9 +17,9 @@ class Interrupted : public Error {
   int signal_;
 };
 
-// How the keys of a configuration say that its dataset is read, and its eval_dataset. What names files (split, subset,
-// revision, folder) is of the dataset alone: another eval_dataset has its own split (eval_dataset_split) and nothing
-// else of these, while columns, format and chat template serve both.
+// How `dataset` and `eval_dataset` are read. The keys that choose files (split, subset, revision, folder) hold only for
+// `dataset`, and for an eval_dataset that is the same; another one has only eval_dataset_split. Columns, format and chat
+// template hold for both.
 ExampleOptions train_examples(const TrainConfig& config);
 ExampleOptions eval_examples(const TrainConfig& config);
 
@@ -43,7 +43,7 @@ struct PreparedFolder {
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer);
 
-// Documents, tokens, share of targets, lengths and what was left out, as tables.
+// Documents, tokens, share of targets, lengths and skipped records, as tables.
 std::string statistics_text(const DatasetManifest& manifest);
 
 }  // namespace octet

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The validation split of a dataset that is prepared on the way does not depend on the run's seed: runs that differ in
-// it share the prepared files and are evaluated on the same documents.
+// The validation split does not depend on the seed of the run: runs with different seeds share the prepared files and
+// are evaluated on the same documents.
 constexpr uint64_t kSplitSeed = 42;
 
 enum class DataKind {
@@ -47,7 +47,7 @@ DataKind kind_of(const TrainConfig& config, const std::string& dataset) {
   if (!fs::is_directory(dataset, error)) return kind_of_file(config, dataset);
   if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
   require(!fs::exists(fs::path(dataset) / kProgressName, error),
-          "[dataset] {} is not prepared to its end; run the same 'octet prepare' again", dataset);
+          "[dataset] {} is not fully prepared; run the same 'octet prepare' command again", dataset);
   bool tokens = false, text = false, records = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {
     const std::string path = entry.path().string();
@@ -68,7 +68,7 @@ DatasetManifest read_prepared(const std::string& folder, const std::string& toke
                               const Tokenizer& tokenizer) {
   DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
   if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
-    fail_config("dataset {} was prepared with tokenizer {} ({:016x}), the run's is {} ({:016x})", folder,
+    fail_config("dataset {} was prepared with tokenizer {} ({:016x}), but the run uses {} ({:016x})", folder,
                 manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer.fingerprint());
   }
   return manifest;
@@ -128,8 +128,8 @@ class DataOpener {
     return {prepared.folder, prepared.result.manifest};
   }
 
-  // A preset's validation split, where it has one and its training split is trained on: better than a part of the
-  // latter, and the only way where that is a single document. Empty: none.
+  // The validation split of a preset, if it has one and the run trains on the training split. It is better than a part
+  // of the training split, and the only choice if that is a single document. Empty: none.
   std::string own_validation_split(const ExampleOptions& examples) const {
     constexpr const char* kValidation = "validation";
     std::error_code error;
@@ -139,7 +139,7 @@ class DataOpener {
     const std::vector<std::string> splits = split_list(preset->splits);
     if (std::find(splits.begin(), splits.end(), kValidation) == splits.end()) return "";
     if (examples.data_dir.empty()) return kValidation;
-    ExampleOptions of_validation = examples;  // a folder of the user's may have less than the hub
+    ExampleOptions of_validation = examples;  // the user's folder may have fewer splits than the hub
     of_validation.split = kValidation;
     try {
       resolve_dataset(of_validation);
@@ -175,8 +175,10 @@ class DataOpener {
   void open_eval() {
     const DataKind kind = kind_of(config_, config_.eval_dataset);
     if (kind != DataKind::Examples && !config_.eval_dataset_split.empty()) {
-      fail_config("eval_dataset {} is tokens, of which no split '{}' can be told; name the files themselves",
-                  config_.eval_dataset, config_.eval_dataset_split);
+      fail_config(
+          "eval_dataset_split is '{}', but eval_dataset {} holds tokens, which have no splits; name the "
+          "token files in eval_dataset instead",
+          config_.eval_dataset_split, config_.eval_dataset);
     }
     if (config_.eval_dataset == "demo") {
       data_.eval = open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval;
@@ -238,11 +240,10 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
       name = read_dataset_manifest(posix_env(), join_path(keys.dataset, kManifestName)).tokenizer;
     } else if (!of_model.empty()) {
       name = of_model;
-      log_info("data: the tokenizer is the model's own, {}", name);
+      log_info("data: using the tokenizer of the model, {}", name);
     }
     if (name == "bytes" && of_model.empty() && !keys.model_name_or_path.empty()) {
-      log_warning("{} came without a tokenizer, and none is given: text is read as bytes",
-                  keys.model_name_or_path);
+      log_warning("{} has no tokenizer and none is given: text is read as bytes", keys.model_name_or_path);
     }
   }
   // The run may be looked at from another folder, and resumed after the tokenizer is gone.
@@ -286,10 +287,10 @@ void check_training_data(const TrainConfig& keys, const TrainingData& data) {
   }
   const PackingPlan::Totals& totals = data.train_plan->totals();
   if (totals.split_documents == 0) return;
-  log_info("data: {} of {} documents are longer than max_seq_length {} and cut into windows{}",
+  log_info("data: {} of {} documents are longer than max_seq_length {} and are cut into windows{}",
            totals.split_documents, counts.documents, keys.max_seq_length,
            totals.dropped_windows > 0
-               ? fmt::format("; {} windows without a target are left out", totals.dropped_windows)
+               ? fmt::format("; {} windows without a target are skipped", totals.dropped_windows)
                : "");
 }
 
@@ -301,16 +302,16 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
   choice.tokenizer_source =
       model.resumed ? tokenizer_source(*model.resumed, choice.tokenizer_name) : choice.tokenizer_name;
   if (choice.tokenizer_source != choice.tokenizer_name) {
-    log_warning("the tokenizer {} {}, the copy in {} is used", choice.tokenizer_name,
-                posix_env().exists(choice.tokenizer_name) ? "is not what the run began with" : "is gone",
+    log_warning("tokenizer {} {}; using the copy in {}", choice.tokenizer_name,
+                posix_env().exists(choice.tokenizer_name) ? "has changed since the run began" : "is gone",
                 choice.tokenizer_source);
   }
   choice.tokenizer = make_tokenizer(choice.tokenizer_source);
   if (choice.tokenizer->vocab_size() > model.config.vocab) {
     const int64_t ids = choice.tokenizer->vocab_size();
     const bool random_start = !model.resumed && !model.has_weights();
-    fail_config("tokenizer '{}' has {} ids, more than the vocabulary of {} of model {}: {}",
-                choice.tokenizer_name, ids, model.config.vocab, model.config.name,
+    fail_config("tokenizer '{}' has {} ids, but model {} has a vocabulary of {}; {}", choice.tokenizer_name,
+                ids, model.config.name, model.config.vocab,
                 random_start ? fmt::format("set --vocab_size {}", ids)
                              : "use the tokenizer that the model was trained with");
   }

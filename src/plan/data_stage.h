@@ -13,7 +13,7 @@
 
 namespace octet {
 
-// Tokens are there as one stream always; documents and their plans where sequences are packed from whole documents.
+// The tokens are always there as one stream. Documents and their plans are set if sequences are packed from documents.
 struct TrainingData {
   TokenSource train, eval;
   DocumentSource train_documents, eval_documents;
@@ -38,12 +38,12 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model);
 // The data of keys.eval_dataset alone, which keys.tokenizer has read; for evaluation without a run.
 TrainingData open_eval_data(const TrainConfig& keys, int64_t vocab_size, const Tokenizer& tokenizer);
 
-// The tokenizer that the keys name. Where they name none: that of a prepared dataset, or `of_model`, which the model came
-// with (empty: none).
+// The tokenizer that the keys name. Otherwise that of a prepared dataset, or `of_model`, the tokenizer of the model
+// (empty: none).
 std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model);
 
-// What keeps `dataset`, `eval_dataset` and `tokenizer` from being opened, one message each; nothing is read but the
-// tokenizer, and nothing downloaded: what is on the hub counts as there.
+// Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only the tokenizer is read. Nothing is
+// downloaded: what may be on the hub counts as available.
 std::vector<std::string> missing_data(const TrainConfig& keys);
 
 }  // namespace octet

@@ -9,7 +9,7 @@
 namespace octet {
 namespace {
 
-// Plans found by timing are kept for later runs, where other programs keep such things.
+// GEMM plans found by timing are kept for later runs in the usual cache folder.
 std::string tuning_cache_path() {
   const std::string folder = octet_cache_folder();
   if (folder.empty()) return "";
@@ -27,10 +27,10 @@ std::unique_ptr<Device> make_device(const TrainConfig& config) {
     if (probe.usable) {
       return make_cuda_device({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
     }
-    if (wants_cuda) fail_config("device: cuda was asked for, but {}; use device: cpu or auto", probe.reason);
-    // Where a driver is installed, a GPU that stands idle is not what its owner meant.
+    if (wants_cuda) fail_config("device is cuda, but {}; use device cpu or auto", probe.reason);
+    // If a driver is installed, the user probably expects the GPU to be used.
     if (probe.driver.starts_with("driver"))
-      log_warning("the GPU is not used: {}; the run goes on the CPU", probe.reason);
+      log_warning("the GPU is not used: {}; running on the CPU", probe.reason);
   }
   return make_cpu_device(static_cast<int>(config.num_threads));
 }

@@ -9,7 +9,7 @@ namespace octet {
 
 // The device that a configuration asks for; ConfigError where it is not there.
 std::unique_ptr<Device> make_device(const TrainConfig& config);
-// Whether make_device makes that of a GPU, or refuses because there is none.
+// Whether make_device makes a GPU device, or fails because there is no GPU.
 bool runs_on_gpu(const TrainConfig& config);
 
 }  // namespace octet

@@ -25,7 +25,7 @@ MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
   if (config.device_memory_limit_gb == 0) return {available, false};
   const double limit = config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
   if (limit <= static_cast<double>(available)) return {static_cast<int64_t>(limit), true};
-  log_warning("device_memory_limit_gb {} has no effect: {} has {} for a run",
+  log_warning("device_memory_limit_gb {} has no effect: {} has only {}",
               config_text(config, "device_memory_limit_gb"), device.description(), bytes_text(available));
   return {available, false};
 }
@@ -85,7 +85,7 @@ int64_t dividing_batch(const TrainConfig& config, int64_t most) {
 
 namespace {
 
-// Ways to run are configurations here: what they ask to change is where they differ from that of the run.
+// A way to run is a configuration. The advice is its difference to the configuration of the run.
 class RemedySearch {
  public:
   RemedySearch(const PlannedMemory& run, const PlanTarget& target) : run_(run), target_(target) {}
@@ -99,7 +99,7 @@ class RemedySearch {
     const TrainConfig& given = run_.config;
     std::vector<TrainConfig> ways = smaller_states(given);
     add(first_that_fits(ways));
-    // Fewer rows and nothing else is the other choice that a user has.
+    // The alternative: only fewer rows.
     if (const int64_t rows = most_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
       add(with_rows(given, rows));
     if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
@@ -110,7 +110,7 @@ class RemedySearch {
       ways = smaller_states(in_bf16);
       if (add(first_that_fits(ways)) || add(with_most_rows(ways))) return remedies;
     }
-    constexpr int64_t kShortest = 128;  // no use below
+    constexpr int64_t kShortest = 128;  // shorter sequences are of no use
     TrainConfig smallest = ways.back();
     smallest.per_device_train_batch_size = 1;
     while (smallest.max_seq_length / 2 >= kShortest) {
@@ -123,7 +123,8 @@ class RemedySearch {
   }
 
  private:
-  // With less for the optimizer's state and the head, the mildest first and the configuration itself before all.
+  // Variants with less memory for the optimizer state and the head. The configuration itself comes first, then the
+  // smallest change.
   std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
     using State = TrainConfig::OptimizerState;
     using Master = TrainConfig::MasterWeights;
@@ -146,7 +147,7 @@ class RemedySearch {
     return ways;
   }
 
-  // A level that was asked for, and those that take less memory.
+  // The level of the configuration, and those that need less memory.
   std::span<const Checkpointing> levels_to_try() const {
     const Checkpointing first = levels_of(run_.config.gradient_checkpointing).front();
     return std::span(kLevels).subspan(static_cast<size_t>(first));
@@ -197,7 +198,7 @@ class RemedySearch {
     return std::nullopt;
   }
 
-  // As many rows as the last of the levels lets fit; 0 where there are none.
+  // The largest number of rows that fits with the last of the levels; 0 if none fits.
   int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
     const int64_t rows = largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way),
                                        target_.device, target_.limit.bytes - run_.sampling_bytes);
@@ -208,7 +209,7 @@ class RemedySearch {
     return as_it_is(way);
   }
 
-  // The way that keeps most of the rows; of several the mildest.
+  // The variant with the most rows; on a tie the one with the smallest change.
   std::optional<MemoryAdvice> with_most_rows(const std::vector<TrainConfig>& ways) const {
     std::optional<MemoryAdvice> best;
     int64_t most = 0;
@@ -238,7 +239,7 @@ std::string changes_text(const std::vector<KeyChange>& changes, const char* betw
 std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& limit) {
   std::string text;
   for (const MemoryAdvice& advice : remedies.fitting) {
-    text += fmt::format("{}set {} (then {})", text.empty() ? "" : ", or ",
+    text += fmt::format("{}set {} (then it needs {})", text.empty() ? "" : ", or ",
                         changes_text(advice.changes, " to "), bytes_text(advice.need));
   }
   if (!text.empty()) return text;
@@ -247,7 +248,7 @@ std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& lim
     text =
         fmt::format(": with {} it still needs {}", changes_text(least.changes, " "), bytes_text(least.need));
   }
-  return fmt::format("no key makes it fit{}; take a smaller model or {}", text,
+  return fmt::format("no setting makes it fit{}; use a smaller model or {}", text,
                      limit.by_key ? "raise the limit" : "a larger device");
 }
 
@@ -264,7 +265,7 @@ std::optional<MemoryShortage> memory_shortage(const PlannedMemory& run, const Pl
                               ? fmt::format("even one sequence of {} tokens", run.shape.length)
                               : "the run";
   MemoryShortage shortage{.remedies = find_remedies(run, target), .text = ""};
-  shortage.text = fmt::format("{} needs {}, the {} {} ({} are missing); {}", who, bytes_text(need),
+  shortage.text = fmt::format("{} needs {}, but the {} {} ({} too little); {}", who, bytes_text(need),
                               target.limit.by_key ? "limit is" : "device has", bytes_text(memory),
                               bytes_text(need - memory), remedies_text(shortage.remedies, target.limit));
   return shortage;

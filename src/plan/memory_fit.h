@@ -43,8 +43,8 @@ std::string key_text(Checkpointing level);  // as users write it
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory);
-// The most rows, `most` at the highest, with which target_effective_batch_size comes out exactly and, where possible, the
-// tokens of a micro-batch in sixteens: FP8 has no gradient of weights for others.
+// The largest number of rows, at most `most`, that divides target_effective_batch_size. If possible, the tokens of a
+// micro-batch are a multiple of 16, because FP8 weight gradients need that.
 int64_t dividing_batch(const TrainConfig& config, int64_t most);
 
 struct KeyChange {
@@ -65,14 +65,15 @@ struct PlannedMemory {
   RunShape shape;
   Precision precision;              // of the plan
   bool fell_back = false;           // to that precision, from the one that the configuration asks for
-  bool precision_is_given = false;  // the precision is what is being asked about: advice must not change it
+  bool precision_is_given = false;  // the user asks about this precision: advice must not change it
   int64_t step_bytes = 0;           // of the training step
   int64_t sampling_bytes = 0;       // what generating samples takes in addition
   int64_t need() const { return step_bytes + sampling_bytes; }
 };
 
-// Tries what takes less memory, the mildest first: gradient_checkpointing, which leaves results alone, then the head in
-// BF16, optimizer_state and master_weights. Fewer rows alone are another choice; more than that is tried where it must.
+// Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change results,
+// then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are tried only
+// if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 
 // That a run is larger than its memory.

@@ -46,16 +46,16 @@ std::vector<std::string> given_sizes(const TrainConfig& config) {
   return names;
 }
 
-// What names another model next to a checkpoint is refused: whoever changed it does not expect the old one.
+// Keys that describe another model than the checkpoint are refused: who changed them expects that other model.
 void refuse_other_model(const TrainConfig& config, const ModelConfig& model, const std::string& path) {
   for (const SizeKey& size : kSizeKeys) {
     if (config.*size.key > 0 && config.*size.key != model.*size.size) {
-      fail_config("{} {} is not the {} of the model of {}", size.name, config.*size.key, model.*size.size,
-                  path);
+      fail_config("{} is {}, but the model of {} has {}", size.name, config.*size.key, path,
+                  model.*size.size);
     }
   }
   if (config.tie_word_embeddings != Tie::Auto && (config.tie_word_embeddings == Tie::Yes) != model.tied_head)
-    fail_config("{} {} is not what the model of {} has", kTied, !model.tied_head, path);
+    fail_config("{} is {}, but the model of {} has {}", kTied, !model.tied_head, path, model.tied_head);
   if (config.model_preset.empty()) return;
   const auto shapes = [](const ModelConfig& of) {
     std::vector<std::pair<std::string, Shape>> result;

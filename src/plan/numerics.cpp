@@ -55,7 +55,7 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   numerics.moments = kMoments[static_cast<size_t>(keys.optimizer_state)];
   numerics.stochastic_weights = keys.master_weights == TrainConfig::MasterWeights::Stochastic &&
                                 keys.mixed_precision != Precision::Fp32;
-  // On the GPU a gradient that one product writes takes bf16: half the memory, and it is rounded once.
+  // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded only once.
   const bool accumulates = keys.gradient_accumulation_steps > 1 || keys.target_effective_batch_size > 0;
   if (device.capabilities().fast_bf16 && !accumulates) numerics.gradients = numerics.dense();
   Fp8Config& fp8 = numerics.fp8;
@@ -77,7 +77,7 @@ std::string no_fp8_reason(const Transformer& transformer) {
     if (linear->choice().any_fp8()) return "";
   }
   const Linear& first = *transformer.linears().front();
-  return fmt::format("no layer can run in FP8 (for {}: {})", first.site().name,
+  return fmt::format("no layer can run in FP8 (for example {}: {})", first.site().name,
                      first.choice()[Product::Forward].reason);
 }
 

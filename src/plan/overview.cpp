@@ -28,7 +28,7 @@ std::string recompute_text(Checkpointing level) {
     case Checkpointing::Act:
       return "outputs of norms and activation (act)";
     case Checkpointing::Mlp:
-      return "outputs of norms and activation, the MLP's first product (mlp)";
+      return "outputs of norms and activation, and the first product of the MLP (mlp)";
     case Checkpointing::Block:
       return "every block from its input (block)";
   }

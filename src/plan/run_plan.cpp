@@ -13,7 +13,7 @@
 namespace octet {
 namespace {
 
-// A plan of the training step with the first level of recomputation that fits; the last one where none does.
+// The training step with the first level of recomputation that fits; with the last level if none fits.
 struct StepPlan {
   std::unique_ptr<Transformer> transformer;
   int64_t sampling_bytes = 0;
@@ -34,7 +34,7 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
       continue;
     }
     if (without) {
-      log_info("gradient_checkpointing is {}: the run needs {} with it and {} without, of {}",
+      log_info("gradient_checkpointing is {}: the run needs {} with it, {} without it; {} are available",
                key_text(level), human_bytes(static_cast<double>(need)),
                human_bytes(static_cast<double>(*without)),
                human_bytes(static_cast<double>(target.limit.bytes)));
@@ -62,7 +62,7 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
   return dividing_batch(keys, rows);
 }
 
-// A launch takes some microseconds, and a micro-step has hundreds, of which the first ones nothing hides.
+// A launch takes some microseconds, and a micro-step has hundreds of them. Only a long micro-step hides that.
 bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunShape& shape) {
   if (keys.cuda_graphs != TrainConfig::CudaGraphs::Auto)
     return keys.cuda_graphs == TrainConfig::CudaGraphs::On;
@@ -96,7 +96,7 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
   const bool falls_back = !plan.fallback_reason.empty();
   if (falls_back) {
     if (keys.require_fp8) fail("[fp8] require_fp8 is set, but {}", plan.fallback_reason);
-    log_warning("FP8 cannot run: {}; the run goes on in BF16", plan.fallback_reason);
+    log_warning("FP8 cannot run: {}; the run continues in BF16", plan.fallback_reason);
     plan.numerics.precision = Precision::Bf16;
     step = plan_step(config, target, shape, plan.numerics);
   }

@@ -7,8 +7,8 @@
 #include "config/schedule.h"
 #include "plan/memory_fit.h"
 
-// The third stage of a run: batch, recomputation, precision, memory, graphs and schedule. Values alone, which follow from
-// plans: nothing is allocated, and no result points at the device.
+// The third stage of a run: batch, recomputation, precision, memory, graphs and schedule. The results are plain values,
+// computed from plans: nothing is allocated, and nothing points at the device.
 
 namespace octet {
 

@@ -184,7 +184,7 @@ TEST_F(CudaTraining, TooLargeARunIsRefusedWithWhatToChange) {
   const std::string said = error_of([&] { plan_bench(std::vector<BenchVariant>{{"delayed", config}}); });
   // What else is advised depends on how much memory is free.
   for (const char* part :
-       {"the run needs ", "GiB", "are missing", "set ", "per_device_train_batch_size", "(then "})
+       {"the run needs ", "GiB", "too little", "set ", "per_device_train_batch_size", "(then it needs "})
     EXPECT_NE(said.find(part), std::string::npos) << "no '" << part << "' in: " << said;
 }
 

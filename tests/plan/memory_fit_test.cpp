@@ -77,12 +77,11 @@ TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
   const RunPlan above = limited("500");
   EXPECT_EQ(above.limit.bytes, 138 * kGib);
   EXPECT_THAT(shortage_text(above),
-              HasSubstr("needs 152 GiB, the device has 138 GiB (13.6 GiB are missing)"));
-  EXPECT_THAT(log.messages,
-              ElementsAre("device_memory_limit_gb 500 has no effect: H200 has 138 GiB for a run"));
+              HasSubstr("needs 152 GiB, but the device has 138 GiB (13.6 GiB too little)"));
+  EXPECT_THAT(log.messages, ElementsAre("device_memory_limit_gb 500 has no effect: H200 has only 138 GiB"));
   const RunPlan below = limited("100");
   EXPECT_EQ(below.limit.bytes, 100 * kGib);
-  EXPECT_THAT(shortage_text(below), HasSubstr("needs 152 GiB, the limit is 100 GiB"));
+  EXPECT_THAT(shortage_text(below), HasSubstr("needs 152 GiB, but the limit is 100 GiB"));
 }
 
 TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
@@ -151,10 +150,10 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
   EXPECT_THAT(plan.shortage->remedies.fitting, IsEmpty());
   EXPECT_THAT(
       shortage_text(plan),
-      AllOf(HasSubstr("no key makes it fit: with mixed_precision bf16, optimizer_state fp8, "
+      AllOf(HasSubstr("no setting makes it fit: with mixed_precision bf16, optimizer_state fp8, "
                       "master_weights stochastic, per_device_train_batch_size 1 and max_seq_length 128 "
                       "it still needs 8"),
-            HasSubstr("take a smaller model or raise the limit"), Not(HasSubstr("set "))));
+            HasSubstr("use a smaller model or raise the limit"), Not(HasSubstr("set "))));
   EXPECT_THAT(log.messages, IsEmpty());  // no word of gradient_checkpointing: none of its levels helps
   const RunPlan bare = on_h200({{"model_preset", "qwen2.5-14b"},
                                 {"mixed_precision", "bf16"},
@@ -163,7 +162,7 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
                                 {"per_device_train_batch_size", "1"},
                                 {"max_seq_length", "1"},
                                 {"device_memory_limit_gb", "20"}});
-  EXPECT_THAT(shortage_text(bare), HasSubstr("no key makes it fit; take"));
+  EXPECT_THAT(shortage_text(bare), HasSubstr("no setting makes it fit; use"));
 }
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
@@ -206,7 +205,7 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
   EXPECT_EQ(plan.shape.rows, 1);
   EXPECT_EQ(plan.shape.checkpointing, Checkpointing::Block);
   EXPECT_THAT(shortage_text(plan),
-              AllOf(HasSubstr("even one sequence of 1024 tokens needs 220 GiB, the device has 138 GiB"),
+              AllOf(HasSubstr("even one sequence of 1024 tokens needs 220 GiB, but the device has 138 GiB"),
                     Not(HasSubstr("gradient_checkpointing")), Not(HasSubstr("batch_size"))));
   EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)),
               ElementsAre("optimizer_state=bf16", "master_weights=stochastic"));
