@@ -14,8 +14,8 @@
 
 namespace octet {
 
-// What a run knows beside its tensors: state.json of a checkpoint. Random numbers need no state of their own: every
-// one is a function of the seed and of what it is for.
+// The state of a run without its tensors: state.json of a checkpoint. Random numbers need no state: each one is a
+// function of the seed and of its purpose.
 struct TrainerState {
   int64_t step = 0;  // optimizer steps done
   int64_t tokens = 0;
@@ -45,8 +45,8 @@ constexpr const char* kTrainConfig = "train_config.yaml";
 // Bytes of the tensors that a checkpoint of this model holds.
 int64_t state_bytes(const ParameterSet& parameters);
 
-// A run's whole state at one moment between two steps, copied to the host so that training can go on while it is
-// written. The memory is kept for the next time.
+// The whole state of a run between two steps, copied to the host so that training continues while it is written. The
+// memory is reused by the next save.
 class Snapshot {
  public:
   // Waits for the device. With `in_place` nothing is copied: the state is read from the device while it is written, and
@@ -88,7 +88,7 @@ class Snapshot {
 SafeDType safe_dtype(DType dtype);
 std::vector<int64_t> dimensions(const Shape& shape);
 
-// What was restored otherwise than bit for bit, in words for the user.
+// The restored state, and messages for the user about everything that was not restored bit for bit.
 struct Restored {
   TrainerState state;
   std::vector<std::string> remarks;

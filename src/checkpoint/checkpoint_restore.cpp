@@ -163,9 +163,9 @@ class ParameterRestorer {
     if (remainder && !parameter.remainder) {
       if (parameter.weight.dtype == DType::F32) {
         add_remainder(values, *remainder);
-        note("weights: the exact fp32 values of the bf16 checkpoint");
+        note("weights: converted from bf16 plus remainder to exact fp32");
       } else {
-        note("weights: bf16 as in the checkpoint, whose 16-bit remainders this run does not keep");
+        note("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped");
       }
     }
     if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
@@ -214,21 +214,22 @@ std::vector<std::byte> read_bytes(Env& env, const std::string& path) {
   return bytes;
 }
 
-// The scales go with recipe and format. Where those differ the run starts as a new one does: every tensor scaled by
-// itself in the first micro-batch, from which the histories grow.
+// The scales belong to a recipe and format. If those differ, the run starts like a new one: the first micro-batch scales
+// every tensor by its own values, and the histories start from there.
 void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model,
                     std::vector<std::string>& remarks) {
   const bool fp8 = model.numerics().precision == Precision::Fp8 && model.scales().count() > 0;
   const bool saved = checkpoint.has_file(checkpoint_file::kFp8);
   if (!fp8) {
     if (saved)
-      remarks.push_back("from FP8: the checkpoint's FP8 scales are left aside, weights and moments are kept");
+      remarks.push_back(
+          "from FP8: the FP8 scales of the checkpoint are dropped; weights and moments are kept");
     return;
   }
   const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed;
-  const char* anew = delayed ? "found anew from the first micro-batch" : "made anew with every tensor";
+  const char* computed = delayed ? "computed from the first micro-batch" : "computed from every tensor";
   if (!saved) {
-    remarks.push_back(fmt::format("to FP8: the scales are {}, weights and moments are kept", anew));
+    remarks.push_back(fmt::format("to FP8: the scales are {}; weights and moments are kept", computed));
     return;
   }
   const std::string path = checkpoint.file_path(checkpoint_file::kFp8);
@@ -237,7 +238,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
   } catch (const IoError&) {
     throw;
   } catch (const Error& reason) {
-    remarks.push_back(fmt::format("FP8 scales: {} ({})", anew, reason.what()));
+    remarks.push_back(fmt::format("FP8 scales are {}, not restored: {}", computed, reason.what()));
   }
 }
 
@@ -247,7 +248,7 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
   const std::string state_path = checkpoint.file_path(checkpoint_file::kState);
   Restored restored;
   restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
-  require(restored.state.step == checkpoint.step, "[{}] is of step {}, the manifest says {}", state_path,
+  require(restored.state.step == checkpoint.step, "[{}] is of step {}, but the manifest says {}", state_path,
           restored.state.step, checkpoint.step);
   ParameterRestorer parameters(env, checkpoint, device);
   parameters.restore(model.parameters());

@@ -145,11 +145,12 @@ void CheckpointSaver::finish(std::optional<std::string> failure, std::exception_
     unexpected_ = unexpected;
     busy_ = false;
     if (failure) {
-      log_line(LogLevel::Error,
-               fmt::format(
-                   "the checkpoint of step {} was not saved ({} in a row, {} end the run); the ones before "
-                   "it are untouched: {}",
-                   pending_cost_.step, failures_in_a_row_, kMaxFailuresInARow, *failure));
+      log_line(
+          LogLevel::Error,
+          fmt::format(
+              "the checkpoint of step {} was not saved ({} in a row, the run stops after {}): {}; earlier "
+              "checkpoints are unchanged",
+              pending_cost_.step, failures_in_a_row_, kMaxFailuresInARow, *failure));
     }
   }
   changed_.notify_all();

@@ -25,8 +25,8 @@ struct SaveOptions {
   std::vector<TokenizerText> tokenizer = {};  // written into every checkpoint
 };
 
-// Saves checkpoints behind the training: a step waits for the copy to the host alone, the writing happens in a thread
-// of its own. A save that fails is said loudly and counted; the checkpoints from before stay as they are.
+// Saves checkpoints while training continues: a step only waits for the copy to the host, and a thread writes the files.
+// A save that fails is reported as an error and counted. Earlier checkpoints are not touched.
 class CheckpointSaver {
  public:
   CheckpointSaver(Env& env, std::string directory, const SaveOptions& options);

@@ -28,7 +28,7 @@ class TemporaryOutput {
       : env_(env), output_(std::move(output)), path_(fmt::format("{}.tmp-{}", output_, ::getpid())) {
     if (env.exists(output_)) {
       if (!env.is_directory(output_) || !env.list(output_).empty()) {
-        fail_config("[{}] is there already and not an empty folder; choose another --output", output_);
+        fail_config("[{}] already exists and is not an empty folder; choose another --output", output_);
       }
     }
     env.make_directories(parent_path(output_));
@@ -39,7 +39,7 @@ class TemporaryOutput {
     try {
       env_.remove_tree(path_);
     } catch (const Error& error) {
-      log_warning("{} is left behind: {}", path_, error.what());
+      log_warning("the temporary folder {} could not be removed: {}", path_, error.what());
     }
   }
   TemporaryOutput(const TemporaryOutput&) = delete;
@@ -70,7 +70,7 @@ class WeightSource {
     weights_.check(table);
   }
 
-  // Error where the checksum of their file is wrong: find_model has looked at that of the weights alone.
+  // Error if the checksum of their file is wrong: find_model has checked only the weights.
   void open_remainders(Env& env, const Checkpoint& checkpoint) {
     if (!checkpoint.has_file(checkpoint_file::kOptimizer)) return;
     optimizer_ = SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer));
@@ -184,8 +184,9 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   if (!tokenizer_name.empty()) {
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
     if (tokenizer->vocab_size() > config.vocab) {
-      fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
-                  tokenizer_name, tokenizer->vocab_size(), config.vocab);
+      fail_config(
+          "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
+          tokenizer_name, tokenizer->vocab_size(), config.vocab);
     }
     if (!config.bos_id) config.bos_id = tokenizer->bos();
     if (config.eos_ids.empty() && tokenizer->eos()) config.eos_ids = {*tokenizer->eos()};
@@ -197,7 +198,7 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   exported.dtype = options.dtype ? *options.dtype : source.stored_dtype(tensors);
   if (exported.dtype == SafeDType::F32 && model.checkpoint) source.open_remainders(env, *model.checkpoint);
 
-  // No slash at the end: the temporary name stands beside it.
+  // No slash at the end, because a suffix is added for the temporary name.
   std::string target = output;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   TemporaryOutput folder(env, target);

@@ -21,7 +21,7 @@ std::optional<TrainConfig> read_run_config(const std::string& path) {
   try {
     return load_train_config(path, {});
   } catch (const Error& error) {
-    log_warning("{} cannot be read, so what it says of the run is not known: {}", path, error.what());
+    log_warning("{} cannot be read, so the settings of the run are unknown: {}", path, error.what());
     return std::nullopt;
   }
 }
@@ -54,7 +54,7 @@ bool has_copy_of(const Checkpoint& checkpoint, const std::string& name) {
   }
 }
 
-// Checksums of what a model is read from: the state of the training, several times as large, need not be looked at.
+// Verifies only the files that a model is read from. The training state is several times larger and not needed.
 void verify_model_files(Env& env, const Checkpoint& checkpoint) {
   constexpr std::string_view kTraining[] = {checkpoint_file::kOptimizer, checkpoint_file::kFp8,
                                             checkpoint_file::kState};
@@ -79,15 +79,15 @@ Checkpoint choose(Env& env, const std::vector<std::string>& folders, const std::
   });
   for (const CheckpointListing& listing : found) {
     try {
-      require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", listing.checkpoint.path,
+      require(listing.is_whole(), "[{}] is not a complete checkpoint: {}", listing.checkpoint.path,
               listing.broken);
       verify_model_files(env, listing.checkpoint);
       return listing.checkpoint;
     } catch (const Error& error) {
-      log_warning("{}; it is passed over", error.what());
+      log_warning("{}; it is skipped", error.what());
     }
   }
-  fail("[{}] holds no {}checkpoint{}", path, best ? "best " : "", found.empty() ? "" : " that is whole");
+  fail("[{}] holds no {}{}checkpoint", path, found.empty() ? "" : "complete ", best ? "best " : "");
 }
 
 ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
@@ -98,13 +98,13 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
     model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
     if (model.run) model.tokenizer = model.run->tokenizer;
   }
-  // What the run read may have changed since, or be gone.
+  // The original may have changed or be gone.
   if (holds_tokenizer(checkpoint)) model.tokenizer = checkpoint.path;
   model.checkpoint = std::move(checkpoint);
   return model;
 }
 
-// In any format: weights that octet cannot read are an error, and not a start from random ones.
+// In any format: weights that octet cannot read are an error. Training must not start from random weights instead.
 bool holds_any_weights(Env& env, const std::string& folder) {
   for (const std::string& file : env.list(folder)) {
     for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt",
@@ -127,10 +127,8 @@ std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& na
   if (run && absolute_path(run->tokenizer) == absolute_path(name))
     return has_copy_of(checkpoint, name) ? name : checkpoint.path;
   if (posix_env().exists(name)) return name;
-  fail_config(
-      "[tokenizer] '{}' is not there; the checkpoint has a copy of the one it was trained with: --tokenizer "
-      "{}",
-      name, checkpoint.path);
+  fail_config("[tokenizer] '{}' does not exist; to use the copy in the checkpoint, pass --tokenizer {}", name,
+              checkpoint.path);
 }
 
 bool holds_checkpoints(Env& env, const std::string& directory) {
@@ -154,7 +152,7 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
 
 std::string local_model_folder(const std::string& name) {
   if (posix_env().exists(name) || !is_hub_id(name)) return name;
-  // What begins with a folder that is here is a path with a mistake in it.
+  // A name that starts with an existing folder is a path with a mistake, not a hub id.
   if (posix_env().is_directory(name.substr(0, name.find('/')))) return name;
   // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
   if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
@@ -173,7 +171,7 @@ std::string local_model_folder(const std::string& name) {
   try {
     return hub_snapshot(request);
   } catch (const Error& error) {
-    fail("there is no folder {}, and as a hub id: {}", name, error.what());
+    fail("there is no folder {}, and reading it from the hub failed: {}", name, error.what());
   }
 }
 
@@ -181,22 +179,22 @@ ModelFolder find_model(const std::string& name, bool best) {
   Env& env = posix_env();
   const std::string path = local_model_folder(name);
   if (!env.is_directory(path))
-    fail_config("[{}] is no folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
+    fail_config("[{}] is not a folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
   ModelFolder model;
   if (env.exists(join_path(path, kManifestName))) {
-    require(!best, "[{}] is one checkpoint, --best is for the folder of a run", path);
+    require(!best, "[{}] is a single checkpoint; --best needs the folder of a run", path);
     Checkpoint checkpoint = open_checkpoint(env, path, false);
     verify_model_files(env, checkpoint);
     model = model_of_checkpoint(std::move(checkpoint));
   } else if (env.exists(join_path(path, "config.json"))) {
-    require(!best, "[{}] is a Hugging Face folder, --best is for the folder of a run", path);
+    require(!best, "[{}] is a Hugging Face folder; --best needs the folder of a run", path);
     model.folder = path;
     model.source = fmt::format("Hugging Face folder {}", path);
   } else {
     const std::vector<std::string> folders = checkpoint_folders(env, path);
     if (folders.empty()) {
       fail_config(
-          "[{}] is no model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
+          "[{}] is not a model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
           "checkpoints/step_N (a run)",
           path, kManifestName);
     }

@@ -30,15 +30,15 @@ std::string local_model_folder(const std::string& name);
 // that says what was looked for where the name leads to no model, Error where the model is broken.
 ModelFolder find_model(const std::string& name, bool best = false);
 
-// The same for the start of a run, where the weights may be missing: `name` may also be a folder here with config.json and
-// no weights in any format, or a .json file.
+// The same for the start of a run, where weights are optional: `name` may also be a local folder with config.json and no
+// weights in any format, or a .json file.
 ModelFolder find_start(const std::string& name);
 
 // The checkpoint's copy of its tokenizer or, where it has none, what the run used; empty: not known.
 std::string tokenizer_of(const Checkpoint& checkpoint);
 
-// What to read the tokenizer `name` of a resumed run from: `name`, or the checkpoint's copy where `name` is what the run
-// had and is gone or changed. ConfigError where it is another one and not there.
+// Where to read the tokenizer `name` of a resumed run: `name` itself, or the copy in the checkpoint if `name` is the
+// tokenizer of the run and is gone or changed. ConfigError if it is another tokenizer that does not exist.
 std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name);
 
 // Of two checkpoints the newer one has more: when it was saved, in seconds, and how far the training had come. Numbers

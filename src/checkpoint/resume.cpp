@@ -28,13 +28,13 @@ fs::path newest_run(const fs::path& output_dir) {
     if (!error && (!newest || time > newest->first)) newest = {time, entry.path()};
   }
   if (!newest) {
-    fail_config("resume is latest, and {} holds no run with a checkpoint; give run_name or output_dir",
+    fail_config("resume is latest, but {} holds no run with a checkpoint; set run_name or output_dir",
                 output_dir.string());
   }
   return newest->second;
 }
 
-// The run that a given path belongs to: itself, or what its checkpoints lie in. Empty: it cannot be told.
+// The run that a path belongs to: the folder itself, or a parent of a checkpoint. Empty: unknown.
 fs::path run_of(const fs::path& path) {
   fs::path folder = fs::absolute(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
@@ -44,7 +44,7 @@ fs::path run_of(const fs::path& path) {
   return {};
 }
 
-// Whether a key bears on what the run computes, and not only on where it stands and how it is shown.
+// Whether a key changes what the run computes, not only where it is stored and how it is shown.
 bool is_compared(const Key& key) {
   const bool about_the_run = key.group == "Run" || key.group == "Checkpoints";
   return !key.transient && (!about_the_run || key.name == "seed");
@@ -71,7 +71,7 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
   } else if (named) {
     run = run_folder(config);
   } else if (!path.empty() || !config.checkpoint_dir.empty()) {
-    fail_config("resume is latest, and nothing says of which run: give run_name{}",
+    fail_config("resume is latest, but no run is named; set run_name{}",
                 path.empty() ? "" : fmt::format(", in {} or as --run_name", path));
   } else {
     run = newest_run(config.output_dir);
@@ -104,7 +104,7 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
   } else {
     folders = checkpoint_folders(env, run_folder(config));
   }
-  // A run that changed its precision has two folders; the newest state is where it stands.
+  // A run that changed its precision has two folders. The newest checkpoint of both is the current state.
   std::optional<Checkpoint> newest;
   std::string newest_folder;
   for (const std::string& folder : folders) {
@@ -127,7 +127,7 @@ std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const Tr
   try {
     before = load_train_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
   } catch (const Error& error) {
-    return {fmt::format("the checkpoint's own settings cannot be read: {}", error.what())};
+    return {fmt::format("the settings of the checkpoint cannot be read: {}", error.what())};
   }
   for (const Key& key : train_keys().keys()) {
     if (!is_compared(key)) continue;

@@ -16,8 +16,8 @@ std::string run_folder(const TrainConfig& config);
 std::string checkpoint_directory(const TrainConfig& config, bool fp8);
 
 // As load_train_config. With `resume` and without a file, the configuration is the one that the resumed run wrote, and
-// the flags are laid over it; unless run_name is given, the run goes on in its own folder. With a file, `latest` needs
-// run_name: somebody else's run is not taken over.
+// flags override it. Unless run_name is set, the run continues in its own folder. With a file, `latest` needs run_name, so
+// that no other run is continued by mistake.
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags);
 
 // The checkpoint that `resume` names. latest: the newest whole one of this run, whatever its precision; none is no
@@ -25,7 +25,7 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
 // is taken; Error when there is none or it is not whole.
 std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config);
 
-// Settings of the run that differ from those the checkpoint was made with and bear on the result, one per line:
+// Settings of the run that differ from those of the checkpoint and change the result, one per entry:
 // "learning_rate 0.0006 -> 0.0003".
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config);
 

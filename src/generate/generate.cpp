@@ -63,7 +63,7 @@ int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int6
 
 int32_t sample_logits(const std::vector<float>& logits, const SampleOptions& options, double u) {
   // NaN would break the order that max_element and sorting need.
-  for (const float x : logits) require(!std::isnan(x), "[generate] the model's logits are not numbers");
+  for (const float x : logits) require(!std::isnan(x), "[generate] the logits of the model are NaN");
   if (options.temperature <= 0)
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   const Candidates c = cut(logits, options);

@@ -27,19 +27,19 @@ int32_t sample_logits(const std::vector<float>& logits, const SampleOptions& opt
 struct GenerateCallbacks {
   // Called with each new token of prompt `row`; false ends that row.
   std::function<bool(size_t row, int32_t id)> on_token = {};
-  // A row whose sequence is full forgets the older half of its context and goes on; otherwise it ends.
+  // A row whose sequence is full drops the older half of its context and continues. Otherwise it ends.
   bool slide = false;
 };
 
-// Continues the prompts, at most decoder.shape().sequences of them and none empty, side by side. Gives the new ids
-// of each; a row ends with the first of the `end_ids`, which is given too. The same prompts, options and seed give
+// Continues the prompts together, at most decoder.shape().sequences of them and none empty. Returns the new ids per
+// prompt. A row ends with the first of the `end_ids`, which is included. The same prompts, options and seed give
 // the same ids; `options.stop` is for callers that know the text.
 std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
                                                const std::vector<std::vector<int32_t>>& prompts,
                                                const SampleOptions& options, std::span<const int32_t> end_ids,
                                                const GenerateCallbacks& callbacks);
 
-// What a Generator of this size allocates beside the weights, from its plan alone.
+// What a Generator of this size allocates in addition to the weights; computed from its plan.
 int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length);
 
 // Text from the weights of a model in training, several prompts at a time, in the run's dense precision.

@@ -101,7 +101,7 @@ std::string export_tokenizer(Env& env, const std::string& name, const std::strin
                tokenizer_config("<|endoftext|>", "<|endoftext|>", max_positions));
     return "bytes, as tokenizer.json";
   }
-  // What cannot be read here would not be of use there.
+  // Checks that octet can read it.
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   std::vector<std::string> written;
   const std::vector<TokenizerText> texts = read_tokenizer_texts(env, name);

@@ -81,8 +81,8 @@ std::vector<ParameterSpec> specs_of(const ParameterSet& parameters) {
   return table;
 }
 
-// Tensors that folders hold beside the parameters: causal masks and rotary tables of older versions, and the head
-// where it is tied to the embedding.
+// Tensors in a folder that are not parameters: causal masks and rotary tables of older versions, and a copy of the head
+// that is tied to the embedding.
 bool is_known_surplus(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
@@ -286,7 +286,7 @@ std::vector<HfTensor> hf_tensors(std::span<const ParameterSpec> table) {
 void write_hf_tensors(Sink& sink, std::span<const HfTensor> tensors, SafeDType dtype,
                       const ReadWeightRows& read) {
   require(dtype == SafeDType::F32 || dtype == SafeDType::BF16,
-          "[safetensors] weights as {}, expected F32 or BF16", safe_dtype_name(dtype));
+          "[safetensors] weights are {}, expected F32 or BF16", safe_dtype_name(dtype));
   std::map<std::string_view, const HfTensor*> by_name;
   std::vector<SafeTensorSpec> specs;
   for (const HfTensor& tensor : tensors) {

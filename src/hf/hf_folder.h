@@ -23,7 +23,7 @@ class HfWeights {
   void check(std::span<const ParameterSpec> table, std::vector<std::string> faults = {}) const;
   // The parameter's values in octet's layout; throws as above for this one parameter.
   std::vector<float> values(const ParameterSpec& spec) const { return values(spec, 0, spec.shape[0]); }
-  // The same of rows [begin, begin + rows) alone.
+  // The same, only rows [begin, begin + rows).
   std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
   // `faults` are listed with what is found here.
   void load(Device& device, ParameterSet& parameters, std::vector<std::string> faults = {}) const;

@@ -7,9 +7,9 @@
 #include "checkpoint/model_folder.h"
 #include "data/tiny_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
-#include "train/resume_support.h"
 #include "support/error_of.h"
 #include "train/exit_codes.h"
+#include "train/resume_support.h"
 #include "train/trainer.h"
 
 namespace octet::test {
@@ -52,7 +52,7 @@ TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnIsGone) {
 
   Stderr log;
   ASSERT_EQ(train(with_tokenizer("halves", {{"resume", half}})), kExitDone);
-  EXPECT_THAT(log.text(), HasSubstr("tokenizer " + tokenizer + " is gone, the copy in " + half + " is used"));
+  EXPECT_THAT(log.text(), HasSubstr("tokenizer " + tokenizer + " is gone; using the copy in " + half));
   expect_equal_states(checkpoint("whole", 12, false), checkpoint("halves", 12, false));
   // And on from there: what a copy was read from is copied too.
   EXPECT_TRUE(open_checkpoint(posix_env(), checkpoint("halves", 12, false)).has_file("tokenizer.json"));
@@ -90,7 +90,7 @@ TEST_F(CheckpointTokenizer, IsUsedWhereTheRunsOwnHasChanged) {
 
   Stderr log;
   ASSERT_EQ(train(with_tokenizer("halves", {{"resume", half}})), kExitDone);
-  EXPECT_THAT(log.text(), HasSubstr("is not what the run began with, the copy in " + half + " is used"));
+  EXPECT_THAT(log.text(), HasSubstr("has changed since the run began; using the copy in " + half));
   expect_equal_states(checkpoint("whole", 12, false), checkpoint("halves", 12, false));
   EXPECT_EQ(make_tokenizer(find_model(half).tokenizer)->fingerprint(), fingerprint);
 }
@@ -102,7 +102,7 @@ TEST_F(CheckpointTokenizer, IsNotTakenForAnotherOne) {
   const std::string said = error_of([&] {
     train(with_tokenizer("fork", {{"resume", half}, {"tokenizer", folder.path() + "/tokeniser"}}));
   });
-  EXPECT_THAT(said, HasSubstr("/tokeniser' is not there"));
+  EXPECT_THAT(said, HasSubstr("/tokeniser' does not exist"));
   EXPECT_THAT(said, HasSubstr("--tokenizer " + half));
 }
 
@@ -115,7 +115,7 @@ TEST_F(CheckpointTokenizer, IsCheckedBeforeItIsUsed) {
   EXPECT_THAT(error_of([&] { find_model(broken); }), HasSubstr("tokenizer.json has checksum"));
   Stderr log;
   EXPECT_EQ(find_model(folder.path() + "/runs/run").checkpoint->step, 6);
-  EXPECT_THAT(log.text(), HasSubstr("passed over"));
+  EXPECT_THAT(log.text(), HasSubstr("it is skipped"));
 }
 
 }  // namespace

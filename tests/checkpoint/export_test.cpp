@@ -129,7 +129,7 @@ TEST_F(Export, TheTokenizerMustFitTheModel) {
 }
 
 TEST_F(Export, FindModelSaysWhatItLookedFor) {
-  EXPECT_THAT(error_of([&] { find_model(path("nowhere")); }), HasSubstr("is no folder"));
+  EXPECT_THAT(error_of([&] { find_model(path("nowhere")); }), HasSubstr("is not a folder"));
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }), HasSubstr("neither config.json"));
   folder.write("config.json", "{\"model_type\": \"mamba\"}");
   EXPECT_THAT(error_of([&] { find_model(folder.path()); }),

@@ -59,7 +59,7 @@ TEST_F(ModelNames, OfflineItSaysWhereTheFilesBelong) {
 }
 
 TEST_F(ModelNames, AMistypedFolderIsNotLookedForElsewhere) {
-  EXPECT_THAT(error_of("no_such_model"), HasSubstr("[no_such_model] is no folder"));
+  EXPECT_THAT(error_of("no_such_model"), HasSubstr("[no_such_model] is not a folder"));
 }
 
 }  // namespace
