@@ -29,7 +29,7 @@ struct Options {
   RunArguments run;
 };
 
-// BF16, against which the other is compared, and what the configuration runs in.
+// BF16, as the baseline, and the precision of the configuration.
 std::vector<std::string> configured_variants(const TrainConfig& config) {
   switch (config.mixed_precision) {
     case Precision::Bf16:
@@ -42,7 +42,7 @@ std::vector<std::string> configured_variants(const TrainConfig& config) {
   return {"bf16", config_text(config, "fp8_recipe")};
 }
 
-// Found out before minutes of measuring, not after; leaves no file behind where there was none.
+// Checked before minutes of measuring, not after. Leaves no new file behind.
 void check_writable(const std::string& path) {
   std::error_code ignored;
   const bool existed = std::filesystem::exists(path, ignored);
@@ -67,17 +67,17 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
   } else if (variant == "mxfp8") {
     config.fp8_recipe = Fp8Recipe::Mxfp8;
   } else {
-    fail_config("--variants: '{}' is none of {}", variant, kVariants);
+    fail_config("--variants: '{}' is unknown, expected {}", variant, kVariants);
   }
   return config;
 }
 
-// TFLOP/s: a CPU reaches a hundredth.
+// TFLOP/s: those of a CPU are small and need more digits.
 std::string rate_text(double rate) {
   return rate < 10 ? fmt::format("{:.3g}", rate) : fmt::format("{:.1f}", rate);
 }
 
-// Time by kind, and under each kind its ops with what they reach.
+// Time by kind, and for each kind its ops with their rates.
 std::string profile_text(const BenchResult& result) {
   double total = 0;
   for (const OpTime& time : result.profile) total += time.ms;
@@ -210,7 +210,7 @@ int run(const Options& options) {
     variants.push_back({name, configs.back()});
   }
   const bool on_gpu = runs_on_gpu(base);
-  if (options.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU has no clock for single ops");
+  if (options.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU device cannot time single ops");
   if (!options.json.empty()) check_writable(options.json);
   warn_of_idle_settings(configs, on_gpu);
 
@@ -221,7 +221,7 @@ int run(const Options& options) {
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
-  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {}\n{}", model_name(base),
+  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {} warm-up steps\n{}", model_name(base),
              results.front().rows, results.front().length, results.front().accumulation, options.bench_steps,
              options.bench_warmup, results_text(results));
   for (const BenchResult& result : results) {

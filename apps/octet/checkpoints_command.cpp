@@ -34,7 +34,7 @@ void print_table(const std::string& folder, const std::vector<CheckpointListing>
                    c.summary.precision.empty() ? "-" : c.summary.precision,
                    std::isfinite(c.summary.loss) ? fmt::format("{:.4f}", c.summary.loss) : "-",
                    known ? human_bytes(static_cast<double>(c.total_bytes())) : "-", note_of(entry),
-                   entry.is_whole() ? (verified ? "whole, checksums verified" : "whole")
+                   entry.is_whole() ? (verified ? "complete, checksums verified" : "complete")
                                     : fmt::format("BROKEN: {}", terminal_safe(entry.broken))});
   }
   fmt::print("{}\n{}", folder, table.str());
@@ -64,7 +64,7 @@ struct Options {
 
 int run(const Options& options) {
   Env& env = posix_env();
-  require(env.is_directory(options.directory), "[{}] is no folder, expected a run or its checkpoints",
+  require(env.is_directory(options.directory), "[{}] is not a folder, expected a run or its checkpoints",
           options.directory);
   const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
   require(!folders.empty(),

@@ -50,7 +50,7 @@ void check_words(const CommandLine& line, ParsedLine& parsed) {
   }
 }
 
-// A required key that is there with a bad value is not missing, too.
+// A required key with a bad value is not reported as missing, too.
 void check_required(const CommandLine& line, std::span<const KeySetting> given, ParsedLine& parsed) {
   if (parsed.has_unknown) return;
   for (const Key& key : line.keys) {

@@ -33,7 +33,7 @@ struct CommandLine {
   std::string usage;               // what follows "octet NAME"; empty: made from the rest
   std::string about;               // paragraphs, one per line; wrapped when printed
   std::vector<Positional> words;   // in their order
-  std::vector<Key> keys;           // of this command alone
+  std::vector<Key> keys;           // only of this command
   RunKeys run_keys = RunKeys::No;  // if taken, the only word is the configuration file
   std::string notes;               // paragraphs behind the flags
 };
@@ -101,7 +101,7 @@ class CommandBuilder {
     line.words = {config_file_word()};
     write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
   }
-  // Adds what is wrong with values that are right one by one.
+  // Adds errors about values that are valid one by one but not together.
   void check(std::function<void(const Options&, std::vector<std::string>& errors)> function) {
     check_ = std::move(function);
   }
@@ -131,7 +131,7 @@ class CommandBuilder {
   }
 
   std::vector<std::function<void(Options&, std::span<const std::string>)>>
-      writers_;  // as line.words, but for CONFIG.yaml
+      writers_;  // as line.words, except CONFIG.yaml
   std::function<void(Options&, const RunArguments&)> write_run_;
   std::function<void(const Options&, std::vector<std::string>&)> check_;
 };

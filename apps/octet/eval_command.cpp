@@ -26,18 +26,19 @@ struct Options : DeviceOptions {
 
 EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
   if (model.tokenizer.empty()) {
-    // Token files do without.
+    // Token files need no tokenizer.
     try {
       return stream_eval_loaders(open_tokens(options.dataset, model.config.vocab, nullptr), {});
     } catch (const Error& error) {
       if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
-      fail_config("{}; the model came without one, name it with --tokenizer", error.what());
+      fail_config("{}; the model has none, so pass --tokenizer", error.what());
     }
   }
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
   if (tokenizer->vocab_size() > model.config.vocab) {
-    fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
-                model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
+    fail_config(
+        "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
+        model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
   }
   // Examples are read as the run read them: columns, chat template, packing.
   TrainConfig config = model.run.value_or(TrainConfig{});
@@ -97,7 +98,7 @@ int run(const Options& options) {
   const std::string precision = options.precision_on(*device);
   Transformer transformer(model.config, shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {
-    fail("[eval] {} are needed and {} are there; a smaller --batch_size needs less",
+    fail("[eval] this needs {}, but the device has {}; use a smaller --batch_size",
          human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
          human_bytes(static_cast<double>(device->memory_bytes())));
   }

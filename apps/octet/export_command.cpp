@@ -24,7 +24,7 @@ int run(const Options& options) {
   fmt::print("{}\n{}: {} tensors, {} in {} file{}, {}; tokenizer: {}\n", model.source, options.output,
              exported.tensors, human_bytes(static_cast<double>(exported.bytes)), exported.files,
              exported.files == 1 ? "" : "s", exported.dtype == SafeDType::F32 ? "fp32" : "bf16",
-             exported.tokenizer.empty() ? "none, the model came without one" : exported.tokenizer);
+             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer);
   return kExitDone;
 }
 

@@ -98,13 +98,14 @@ class GenerateRun {
 
   void load_tokenizer_of_model() {
     if (model_.tokenizer.empty()) {
-      fail_config("[{}] has no tokenizer; name one with --tokenizer, or give --prompt_ids and --print_ids",
+      fail_config("[{}] has no tokenizer; pass --tokenizer, or use --prompt_ids and --print_ids",
                   model_.folder);
     }
     tokenizer_ = make_tokenizer(model_.tokenizer);
     if (tokenizer_->vocab_size() > model_.config.vocab) {
-      fail_config("tokenizer '{}' has {} ids, the model a vocabulary of {}; they do not fit together",
-                  model_.tokenizer, tokenizer_->vocab_size(), model_.config.vocab);
+      fail_config(
+          "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
+          model_.tokenizer, tokenizer_->vocab_size(), model_.config.vocab);
     }
   }
 
@@ -112,7 +113,7 @@ class GenerateRun {
     for (const std::string& text : options_.prompts) {
       std::vector<int32_t> ids = tokenizer_->encode(text);
       if (!options_.no_special) ids = tokenizer_->add_special(std::move(ids));
-      // A model that is to begin from nothing begins from the token that stands between texts.
+      // An empty prompt becomes the token that begins or ends a text.
       if (ids.empty()) ids.push_back(tokenizer_->bos().value_or(tokenizer_->eos().value_or(0)));
       prompts_.push_back(std::move(ids));
     }
@@ -132,7 +133,7 @@ class GenerateRun {
     // The last token is given, not read.
     const int64_t capacity = std::min(longest + std::max<int64_t>(added - 1, 0), limit);
     if (longest + added - 1 > limit) {
-      log_warning("the model has {} positions: at most {} new tokens are made, not {}", limit,
+      log_warning("the model has {} positions: at most {} new tokens are generated, not {}", limit,
                   limit - longest + 1, added);
     }
     const std::string precision = options_.precision_on(device);
@@ -141,8 +142,8 @@ class GenerateRun {
         precision == "fp32" ? DType::F32 : DType::BF16, device);
     if (decoder_->plan().peak_bytes() > device.memory_bytes()) {
       fail(
-          "[generate] {:.2f} GiB are needed and {:.2f} GiB are there; fewer or shorter prompts, fewer "
-          "--max_new_tokens or --mixed_precision bf16 need less",
+          "[generate] this needs {:.2f} GiB, but the device has {:.2f} GiB; use fewer or shorter prompts, "
+          "fewer --max_new_tokens or --mixed_precision bf16",
           static_cast<double>(decoder_->plan().peak_bytes()) / 0x1p30,
           static_cast<double>(device.memory_bytes()) / 0x1p30);
     }
@@ -173,7 +174,7 @@ class GenerateRun {
     return text + decoder.finish() + "\n";
   }
 
-  // What ends a text is not shown, nor what the tokenizer has no text for: a vocabulary is often padded.
+  // End tokens are not shown, nor ids that the tokenizer does not have: a vocabulary is often padded.
   std::string piece(StreamDecoder& decoder, int32_t id) const {
     return is_end(id) || id >= tokenizer_->vocab_size() ? "" : decoder.push(id);
   }

@@ -16,15 +16,14 @@ struct ProgramFlags {
   bool version = false;
 };
 
-// Flags in front of a command. Those of a command stand after its name.
+// Flags before a command. Flags of a command go after its name.
 int run_program_flags(std::span<const std::string> arguments) {
   KeyTable<ProgramFlags> table;
   table.add("version", &ProgramFlags::version, "Print the version.");
   std::vector<std::string> errors;
   const KeyArguments read = parse_key_arguments(table.keys(), arguments.first(1), errors);
   const std::vector<KeyAssignment> assignments = resolve_settings(table.keys(), read.settings, errors);
-  if (!errors.empty())
-    errors.emplace_back("the flags of a command stand after its name: octet COMMAND --key value");
+  if (!errors.empty()) errors.emplace_back("flags of a command go after its name: octet COMMAND --key value");
   throw_config_errors(errors);
   ProgramFlags flags;
   for (const KeyAssignment& assignment : assignments) table.set(flags, assignment.index, assignment.value);
@@ -32,8 +31,7 @@ int run_program_flags(std::span<const std::string> arguments) {
   return kExitDone;
 }
 
-// What follows a command's name is the command's own: a dataset that happens to be called "train" is not taken for
-// another command.
+// Everything after the name of a command belongs to it: a dataset called "train" is not read as another command.
 int run_program(std::span<const std::string> arguments) {
   if (arguments.empty()) return find_command("help").run({});
   if (arguments.front().starts_with("-")) return run_program_flags(arguments);
@@ -56,7 +54,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
     const int code = run_program(arguments);
-    // A full disk or closed pipe shows only here.
+    // A full disk or a closed pipe is only seen here.
     if (std::fflush(stdout) != 0) fail("cannot write to the standard output");
     return code;
   } catch (const ConfigError& e) {

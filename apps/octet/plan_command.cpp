@@ -20,8 +20,7 @@ struct Options {
 
 int run(const Options& options) {
   std::string gpu = options.gpu;
-  if (!gpu.empty() && !gpu_rates(gpu))
-    fail_config("no rates were measured on a GPU called '{}'; known: h200", gpu);
+  if (!gpu.empty() && !gpu_rates(gpu)) fail_config("--gpu: no measured speeds for '{}', expected h200", gpu);
   std::unique_ptr<Device> planned;
   if (!gpu.empty()) {
     const GpuRates asked = *gpu_rates(gpu);
@@ -32,7 +31,7 @@ int run(const Options& options) {
   const TrainConfig config = keys_with_model(given, model);
   warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
   if (planned && config.device == TrainConfig::Device::Cpu)
-    log_warning("device cpu has no effect: --gpu {} says what is planned for", gpu);
+    log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
   if (config.assumes_data)
     log_info(
         "no dataset given: planning for {}-token sequences ('octet train' without a dataset trains the demo)",
@@ -50,11 +49,11 @@ int run(const Options& options) {
   fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
   if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
   if (gpu.empty()) gpu = device->description();
-  // The rates are those of products with one scale for each tensor.
+  // The rates were measured with one scale per tensor.
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
-    fmt::print("\nexpected FP8/BF16 ratio of the matrix work on {}: {:.2f}x\n", rates->gpu,
+    fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
                expected_matrix_ratio(transformer, *rates));
   }
   return kExitDone;

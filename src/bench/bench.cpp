@@ -16,7 +16,8 @@
 namespace octet {
 namespace {
 
-// A few batches made beforehand, in turn: a run has its batches read ahead, so that making them must not be timed.
+// A few batches that are made before the measurement and used in turn: a run prefetches its batches, so making them
+// must not be timed.
 class RandomTokens final : public BatchSource {
  public:
   RandomTokens(int64_t rows, int64_t length, int64_t vocab) {
@@ -56,7 +57,7 @@ class RandomTokens final : public BatchSource {
   int64_t count_ = 0;
 };
 
-// Multiply-adds of the matrices three times, of causal attention's two products likewise.
+// Forward and backward count three times the forward FLOPs of the matrices and of causal attention's two products.
 double model_flops(const Transformer& model) {
   const ModelConfig& c = model.config();
   const auto n = static_cast<double>(model.shape().tokens());
@@ -76,7 +77,7 @@ std::optional<double> gemm_ceiling_share(const RunPlan& plan, const Transformer&
   return static_cast<double>(plan.accumulation) * matrix_seconds(model, *rates) / step_seconds;
 }
 
-// On `device`, which the first one makes. What `device: auto` came to is kept, and need not be found out again.
+// On `device`, which the first call makes. The choice of `device: auto` is stored in the config of the variant.
 BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
   if (!device) device = make_device(config);
   config.device =
@@ -89,7 +90,7 @@ BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
   return {std::move(config), std::move(model), std::move(plan)};
 }
 
-// What is wrong with every variant in the same way is said once and of none.
+// An error that all variants share is reported once, without the name of a variant.
 std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Device>& device) {
   std::vector<BenchRun> runs;
   std::vector<std::string> named;
@@ -131,15 +132,15 @@ std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants) {
     alike.auto_batch_size = false;
     alike.gradient_checkpointing = key_of(highest_level);
     runs[i] = plan_variant(alike, device);
-    log_info("{} runs as the others do: batch size {}, gradient_checkpointing {}", variants[i].name,
-             fewest_rows, key_text(highest_level));
+    log_info("{} uses the same settings as the other variants: batch size {}, gradient_checkpointing {}",
+             variants[i].name, fewest_rows, key_text(highest_level));
   }
   return runs;
 }
 
 BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   const RunPlan& plan = run.plan;
-  // Its own device: no other variant leaves anything on it.
+  // A new device, so that no other variant leaves anything on it.
   const std::unique_ptr<Device> device = make_device(run.config);
   Transformer model(run.model.config, plan.shape, plan.numerics, *device);
   const Capabilities can = device->capabilities();
@@ -153,8 +154,8 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   model.parameters().initialise(*device, 3);
   model.weights_changed();
   device->synchronize();
-  tell(fmt::format("weights after {:.1f} s; first step{}", seconds_since(begin),
-                   can.separate_memory ? " (times GEMM algorithms that are not in the cache)" : ""));
+  tell(fmt::format("weights ready after {:.1f} s; running the first step{}", seconds_since(begin),
+                   can.separate_memory ? " (it times GEMM algorithms that are not in the cache)" : ""));
   RandomTokens tokens(plan.shape.rows, plan.shape.length, run.model.config.vocab);
   OptimizerOptions optimizer;
   optimizer.schedule = {
@@ -168,11 +169,11 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     result.loss = runner.train_step(step, false).loss;
     const double ms = 1e3 * seconds_since(start);
     if (step == 0)
-      tell(fmt::format("first step after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
+      tell(fmt::format("first step done after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
     if (step >= options.warmup) times.push_back(ms);
   }
   if (options.profile) {
-    require(can.profiles, "[bench] --profile: the {} device has no clock for single ops", device->name());
+    require(can.profiles, "[bench] --profile: the {} device cannot time single ops", device->name());
     device->start_profile();
     runner.train_step(options.warmup + options.steps, false);
     result.profile = device->finish_profile();

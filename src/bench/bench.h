@@ -15,9 +15,8 @@ namespace octet {
 struct BenchOptions {
   int64_t warmup = 3;
   int64_t steps = 10;
-  bool profile = false;  // one more step, with the device time of every op taken
-  std::function<void(const std::string&)>
-      progress;  // told what is being done, since starting may take a while
+  bool profile = false;                              // one more step, with the device time of every op taken
+  std::function<void(const std::string&)> progress;  // gets messages, because the start may take a while
 };
 
 // One of the runs that are compared.
@@ -34,9 +33,9 @@ struct BenchRun {
 };
 
 // The variants before any of them is measured, in their order; nothing is allocated, and the device is free again.
-// What the configurations leave open is the same for all, so that only the precision is compared: the smallest of the
-// automatic batch sizes, and the highest of the automatic levels of gradient_checkpointing. Where one cannot run,
-// ConfigError or Error with its name.
+// Automatic settings are the same for all, so that only the precision is compared: the smallest of the automatic batch
+// sizes, and the highest of the automatic levels of gradient_checkpointing. If a variant cannot run, a ConfigError or
+// Error names it.
 std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants);
 
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.

@@ -21,7 +21,7 @@ struct GpuRates {
 std::optional<GpuRates> gpu_rates(std::string_view name);
 
 // Time that the forward, dgrad and wgrad products of all Linears and the head take for one micro-batch at these rates,
-// each once and in the precision chosen for it (FP8 or BF16). Attention and everything else is left out.
+// each once and in its chosen precision (FP8 or BF16). Attention and everything else is not counted.
 double matrix_seconds(const Transformer& transformer, const GpuRates& rates);
 
 // The same time with every product in BF16, over the time as chosen.

@@ -38,9 +38,9 @@ bool AppendFile::append(std::string_view record) {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : EIO;
-      // A part of a record must not stay: what is appended later would be read as its continuation.
+      // Remove an incomplete record: the next one would be read as its continuation.
       if (rest.size() < record.size() && start >= 0 && ftruncate(fd_, start) != 0) {
-        log_warning("[{}] {}: a part of a record could not be taken back: {}", what_, path_.string(),
+        log_warning("[{}] {}: an incomplete record could not be removed: {}", what_, path_.string(),
                     reason(errno));
       }
       report_failure(error);
@@ -49,7 +49,7 @@ bool AppendFile::append(std::string_view record) {
     rest.remove_prefix(static_cast<size_t>(written));
   }
   if (lost_ > 0) {
-    log_warning("[{}] {}: written again; {} records before this are missing", what_, path_.string(), lost_);
+    log_warning("[{}] {}: writing works again; {} earlier records are missing", what_, path_.string(), lost_);
     lost_ = 0;
   }
   return true;
@@ -57,7 +57,7 @@ bool AppendFile::append(std::string_view record) {
 
 void AppendFile::report_failure(int error) {
   if (lost_++ > 0) return;
-  log_line(LogLevel::Error, fmt::format("[{}] {}: cannot be written: {}; the run goes on without it", what_,
+  log_line(LogLevel::Error, fmt::format("[{}] {}: cannot be written: {}; the run continues without it", what_,
                                         path_.string(), reason(error)));
 }
 
@@ -92,10 +92,10 @@ void AppendFile::mend_last_line(bool (*is_whole)(std::string_view line)) {
     return;
   }
   log_warning(
-      "[{}] {}: the last line is incomplete ({} bytes), as after a kill or a full disk; it is cut off", what_,
+      "[{}] {}: the last line is incomplete ({} bytes), as after a kill or a full disk; it is removed", what_,
       path_.string(), line.size());
   if (ftruncate(fd_, start + static_cast<off_t>(line_start)) != 0) {
-    fail("[{}] {}: the incomplete last line cannot be cut off: {}", what_, path_.string(), reason(errno));
+    fail("[{}] {}: the incomplete last line cannot be removed: {}", what_, path_.string(), reason(errno));
   }
 }
 

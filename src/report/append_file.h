@@ -7,9 +7,8 @@
 
 namespace octet {
 
-// A log that grows by whole records. A record is written in one go, and taken back where only a part of it
-// could be written; a failure is reported once until writing works again, and never stops the run: losing a
-// log line is no reason to lose a training run.
+// A log that grows by whole records. If only a part of a record could be written, it is removed again. A failure is
+// reported once until writing works again. It never stops the run: losing a log line is no reason to lose a run.
 class AppendFile {
  public:
   // Opens for appending, creating the file (not its folder). `what` names it in messages. Error on failure.

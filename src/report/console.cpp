@@ -109,7 +109,8 @@ std::string render_bar(const BarState& state, int width, bool utf8, bool color) 
     fields.push_back({state.label, 1});
   } else {
     fields.push_back(
-        {bounded ? fmt::format("{}/{}", state.step, state.max_steps) : fmt::format("step {}", state.step), 1});
+        {bounded ? fmt::format("{}/{}", state.step, state.max_steps) : fmt::format("step {}", state.step),
+         1});
   }
   if (state.loss) fields.push_back({fmt::format("loss {:.4f}", *state.loss), 2});
   if (state.tokens_per_second) {
@@ -253,7 +254,7 @@ void Console::move_to(int64_t step) {
 
 void Console::erase_bar() {
   if (bar_columns_ == 0) return;
-  // A terminal made narrower since has wrapped the bar over several rows; go up to its first and clear to the end.
+  // If the terminal has become narrower, the bar wraps over several rows: go up to the first one and clear to the end.
   const int width = std::max(1, terminal_width(fileno(out_)));
   const int rows_above = (bar_columns_ - 1) / width;
   if (!traits_.escapes) {

@@ -36,7 +36,7 @@ int terminal_width(int fd);  // columns; COLUMNS, then 80, where the terminal do
 
 struct BarState {
   int64_t step = 0;
-  int64_t max_steps = 0;  // 0: not known, no percentage and no bar then
+  int64_t max_steps = 0;   // 0: not known, no percentage and no bar then
   std::string label = {};  // stands in place of the count of steps
   std::optional<double> loss = std::nullopt;
   std::optional<double> tokens_per_second = std::nullopt;
@@ -57,7 +57,7 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Starts the bar. `first_step` steps were done before (a resumed run): the time left is reckoned without them.
+  // Starts the bar. `first_step` steps were done before (a resumed run): the time left is computed without them.
   void begin(int64_t first_step, int64_t max_steps);
   // `step` steps are done. Cheap: call it at each step; the bar is redrawn at most ten times a second.
   void advance(int64_t step);
@@ -95,7 +95,7 @@ class Console {
   BarState bar_;
   Clock::time_point started_;
   Clock::time_point
-      first_done_;          // when the first step was done: it holds set-up work and says little of the rest
+      first_done_;  // when the first step was done: it includes set-up, so it does not count for the rest
   int64_t first_step_ = 0;  // the step that was done at first_done_
   bool any_done_ = false;
   Clock::time_point drawn_;

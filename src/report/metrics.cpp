@@ -171,7 +171,7 @@ std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
         fail("[metrics] {}: not JSON: {}, expected one object per line", place,
              line.size() > 60 ? line.substr(0, 57) + "..." : line);
       }
-      log_warning("[metrics] {}: the last line is incomplete, as after a kill; it is left out", place);
+      log_warning("[metrics] {}: the last line is incomplete, as after a kill; it is skipped", place);
       break;
     }
     require(object.is_object(), "[metrics] {}: JSON of type {}, expected an object", place,
@@ -210,7 +210,7 @@ void keep_metrics_until(const std::filesystem::path& path, int64_t step,
   }
   if (later == 0 && unreadable == 0) return;
   if (unreadable > 0)
-    log_warning("[metrics] {}: {} lines are not records and are left out", path.string(), unreadable);
+    log_warning("[metrics] {}: {} lines are not records and are removed", path.string(), unreadable);
   replace(path.string(), kept);
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 constexpr size_t kMostPoints = 1600;       // of a line: more cannot be told apart
 constexpr size_t kSmoothFrom = 40;         // fewer points are shown as they are
-constexpr double kSmoothShare = 1.0 / 80;  // of a run, on either side, that the running mean takes in
+constexpr double kSmoothShare = 1.0 / 80;  // of a run: the running mean covers this much on either side
 
-// Lines keep the lowest and the highest point of each of many pieces, so that no spike is lost.
+// Keeps the lowest and the highest point per piece of the line, so that no spike is lost.
 std::vector<PlotPoint> thinned(std::vector<PlotPoint> points) {
   if (points.size() <= kMostPoints) return points;
   std::vector<PlotPoint> kept;

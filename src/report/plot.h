@@ -39,7 +39,7 @@ struct Plot {
 };
 
 // Loss (each step thin, its running mean bold, evaluations as dots), learning rate and throughput against the step.
-// A panel without any data is left out.
+// A panel without data is skipped.
 Plot plot_of_runs(const std::vector<PlotRun>& runs);
 
 std::string plot_svg(const Plot& plot);  // the text of the file

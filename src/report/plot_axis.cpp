@@ -74,7 +74,7 @@ PlotAxis value_axis(const PlotPanel& panel, int wanted) {
   if (values.empty()) return make_axis(0, 1, wanted, false);
   std::sort(values.begin(), values.end());
   double low = values.front(), high = values.back();
-  // What lies far above nearly everything is cut off rather than shown at the cost of the rest.
+  // A few values far above all others are cut off, so that the others stay readable.
   const double usual = values[(values.size() - 1) * 99 / 100];
   if (values.size() >= 200 && high - low > 4 * (usual - low) && usual > low) high = low + 1.5 * (usual - low);
   if (panel.from_zero) low = std::min(low, 0.0);

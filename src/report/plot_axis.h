@@ -22,7 +22,7 @@ struct PlotAxis {
 
 // About `wanted` ticks; the range is widened to whole ticks unless `exact`.
 PlotAxis make_axis(double low, double high, int wanted, bool exact);
-// The axes of a panel: steps, and the values of all its series. A lone spike does not squeeze everything else.
+// The axes of a panel: steps, and the values of all its series. A single spike does not squeeze everything else.
 PlotAxis step_axis(const PlotPanel& panel, int wanted);
 PlotAxis value_axis(const PlotPanel& panel, int wanted);
 

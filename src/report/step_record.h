@@ -11,8 +11,8 @@ namespace octet {
 struct CheckpointCost {
   int64_t step = 0;
   int64_t bytes = 0;
-  double wait_ms = 0;        // training stood still
-  double write_seconds = 0;  // behind the training
+  double wait_ms = 0;        // how long training waited
+  double write_seconds = 0;  // in the background
 };
 
 // What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read this.
@@ -21,7 +21,7 @@ struct StepRecord {
   int64_t max_steps = 0;  // 0: not known
   double epoch = 0;       // passes over the dataset so far, with its fraction
   double loss = 0;        // mean over the tokens of the step; may be NaN or infinite, and is then shown so
-  std::optional<double> penalty;  // what is added to the loss beside cross-entropy
+  std::optional<double> penalty;  // added to the cross-entropy loss
   double lr = 0;
   double grad_norm = 0;  // before clipping
   double step_ms = 0;

@@ -230,8 +230,8 @@ void TensorBoardWriter::scalar(std::string_view tag, int64_t step, double value)
 
 void TensorBoardWriter::histogram(std::string_view tag, int64_t step, const Histogram& histogram) {
   require(histogram.limits.size() == histogram.counts.size() && !histogram.limits.empty(),
-          "[tensorboard] histogram '{}' has {} limits and {} counts, expected as many, at least one", tag,
-          histogram.limits.size(), histogram.counts.size());
+          "[tensorboard] histogram '{}' has {} limits and {} counts, expected equal numbers, at least one",
+          tag, histogram.limits.size(), histogram.counts.size());
   ProtoMessage content, value, values;
   content.number(1, histogram.min)
       .number(2, histogram.max)

@@ -24,7 +24,7 @@ struct Histogram {
   int64_t nonfinite = 0;       // NaN and infinite values, which are in none of the above
 };
 
-// In TensorBoard's own exponential buckets (each a tenth wider than the last), empty ends left out.
+// In TensorBoard's own exponential buckets (each a tenth wider than the last), without empty buckets at the ends.
 Histogram make_histogram(std::span<const float> values);
 
 using HParam = std::variant<bool, int64_t, double, std::string>;

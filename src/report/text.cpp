@@ -39,7 +39,7 @@ Character first_character(std::string_view text) {
 using Ranges = std::span<const std::pair<char32_t, char32_t>>;
 
 // The blocks that matter in practice, not the whole of Unicode's tables: the C library's wcwidth knows more,
-// but only after setlocale, which a program that reads and writes numbers does well to leave alone.
+// but only after setlocale, which changes how a program reads and writes numbers.
 constexpr std::pair<char32_t, char32_t> kZeroWidth[] = {
     {0x0300, 0x036f},  {0x0483, 0x0489}, {0x0591, 0x05bd}, {0x0610, 0x061a}, {0x064b, 0x065f},
     {0x093c, 0x093c},  {0x0941, 0x0948}, {0x094d, 0x094d}, {0x0e31, 0x0e31}, {0x0e34, 0x0e3a},

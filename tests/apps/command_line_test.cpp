@@ -82,7 +82,7 @@ TEST(CommandLine, HelpOfWhatIsNoCommand) {
 
 TEST(CommandLine, FlagsBeforeTheCommand) {
   EXPECT_THAT(octet({"--version"}).out, testing::MatchesRegex("octet [0-9]+\\.[0-9]+\\.[0-9]+\n"));
-  const std::string place = "error: the flags of a command stand after its name: octet COMMAND --key value\n";
+  const std::string place = "error: flags of a command go after its name: octet COMMAND --key value\n";
   expect_usage_error(octet({"--verison"}),
                      "error: unknown flag '--verison'; did you mean '--version'?\n" + place);
   expect_usage_error(octet({"--max_steps", "3", "train"}), "error: unknown flag '--max_steps'\n" + place);
@@ -153,9 +153,10 @@ TEST(CommandLine, ValuesOfAllCommandsAreReadByTheSameRules) {
   expect_usage_error(octet({"tokenize", "--tokenizer", "bytes", "--decode", "--add_special", "--bench", "2"}),
                      "error: --add_special cannot be used with --decode\n"
                      "error: --bench cannot be used with --decode\n");
-  expect_usage_error(octet({"plot", "r", "-o", "plot.pdf"}),
-                     "error: --output is 'plot.pdf', expected a name that ends in .svg: octet draws SVG only. Any browser "
-                     "shows an SVG file. To convert it: write plot.svg, then run 'rsvg-convert plot.svg -o plot.pdf'\n");
+  expect_usage_error(
+      octet({"plot", "r", "-o", "plot.pdf"}),
+      "error: --output is 'plot.pdf', expected a name that ends in .svg: octet draws SVG only. Any browser "
+      "shows an SVG file. To convert it: write plot.svg, then run 'rsvg-convert plot.svg -o plot.pdf'\n");
 }
 
 struct Values {

@@ -74,11 +74,11 @@ TEST_F(BenchCli, SequencesOfRealModelsAreThoseOfADataset) {
 
 TEST_F(BenchCli, RefusesBeforeItMeasures) {
   expect_refused({"--variants", ""}, "--variants is empty");
-  expect_refused({"--variants", "bf16,fp4"}, "'fp4' is none of bf16");
+  expect_refused({"--variants", "bf16,fp4"}, "'fp4' is unknown, expected bf16");
   expect_refused({"--profile"}, "--profile needs a GPU");
   expect_refused({"--profile=yes"}, "--profile needs a GPU");
   expect_refused({"--device_memory_limit_gb", "0.001"}, "the run needs");
-  expect_refused({"--model_name_or_path", "/nonexistent"}, "error: [/nonexistent] is no folder");
+  expect_refused({"--model_name_or_path", "/nonexistent"}, "error: [/nonexistent] is not a folder");
   expect_refused({"--json", "nowhere/bench.json"}, "nowhere/bench.json cannot be written: No such file");
   expect_refused({"--json", "."}, ". cannot be written");
   // A refusal for another reason leaves no file.
@@ -138,13 +138,16 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
   EXPECT_EQ(both("gradient_checkpointing"), "act");
   EXPECT_THAT(levels.out, AllOf(ContainsRegex("precision +recompute +graph replays +ms/step"),
                                 ContainsRegex("BF16 +act "), ContainsRegex("delayed +act ")));
-  EXPECT_THAT(levels.err, HasSubstr("bf16 runs as the others do: batch size 8, gradient_checkpointing act"));
+  EXPECT_THAT(
+      levels.err,
+      HasSubstr(
+          "bf16 uses the same settings as the other variants: batch size 8, gradient_checkpointing act"));
   const ProcessResult rows = compare({"--device_memory_limit_gb", "0.05", "--auto_batch_size"});
   const std::string count = both("rows").dump();
   EXPECT_EQ(both("gradient_checkpointing"), "none");
-  EXPECT_THAT(rows.out,
-              StartsWith("llama-tiny, " + count + " x 128 tokens x 1 micro-batches, 1 steps after 1\n"));
-  EXPECT_THAT(rows.err, HasSubstr("bf16 runs as the others do: batch size " + count));
+  EXPECT_THAT(rows.out, StartsWith("llama-tiny, " + count +
+                                   " x 128 tokens x 1 micro-batches, 1 steps after 1 warm-up steps\n"));
+  EXPECT_THAT(rows.err, HasSubstr("bf16 uses the same settings as the other variants: batch size " + count));
 }
 
 TEST_F(BenchCli, NamesTheModelByItsFolder) {

@@ -99,9 +99,8 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
   const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "*", "--fp8_stats_steps", "1"});
   ASSERT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
-            "warning: FP8 cannot run: no layer can run in FP8 (for layers.0.attention.qkv: fp8_skip_layers: "
-            "'*'); the "
-            "run goes on in BF16\n");
+            "warning: FP8 cannot run: no layer can run in FP8 (for example layers.0.attention.qkv: "
+            "fp8_skip_layers: '*'); the run continues in BF16\n");
   EXPECT_THAT(result.out, HasSubstr("precision  BF16 (fallback)\n"));
   EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\nstep 1 [^\n]* \\| BF16 \\(fallback\\)(.|\n)*"));
   EXPECT_THAT(result.out, Not(HasSubstr("emulated")));
@@ -117,8 +116,8 @@ TEST_F(Fp8Cli, RequireFp8MakesTheFallbackAnError) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
-            "error: [fp8] require_fp8 is set, but no layer can run in FP8 (for layers.0.attention.qkv: "
-            "fp8_skip_layers: '*')\n");
+            "error: [fp8] require_fp8 is set, but no layer can run in FP8 (for example "
+            "layers.0.attention.qkv: fp8_skip_layers: '*')\n");
   EXPECT_FALSE(anything_written());
   EXPECT_EQ(train_on_cpu({"--require_fp8"}).exit_code, 0);
 }
@@ -177,8 +176,7 @@ TEST_F(Fp8Cli, CudaWhereThereIsNoneIsRefused) {
   const ProcessResult result = train({"--device", "cuda"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err,
-              MatchesRegex("error: device: cuda was asked for, but .+; use device: cpu or auto\n"));
+  EXPECT_THAT(result.err, MatchesRegex("error: device is cuda, but .+; use device cpu or auto\n"));
   EXPECT_FALSE(anything_written());
 }
 

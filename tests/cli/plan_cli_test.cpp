@@ -45,19 +45,19 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   for (const char* category : {"weights", "gradients", "optimizer", "activations", "workspace", "peak"}) {
     row(std::string(category) + " +[0-9.]+ [KM]iB");
   }
-  row("expected FP8/BF16 ratio of the matrix work on NVIDIA H200: 1\\.31x");
+  row("expected speedup of the matrix products, FP8 over BF16, on NVIDIA H200: 1\\.31x");
 }
 
 TEST(PlanCli, TheRatioFollowsTheCoverage) {
   const auto last_line = [](const std::string& text) {
     return text.substr(text.rfind('\n', text.size() - 2) + 1);
   };
-  const std::string text = "expected FP8/BF16 ratio of the matrix work on NVIDIA H200: ";
+  const std::string text = "expected speedup of the matrix products, FP8 over BF16, on NVIDIA H200: ";
   for (const char* precision : {"bf16", "fp32"})
-    EXPECT_THAT(plan({"--gpu", "h200", "--mixed_precision", precision}).out, Not(HasSubstr("ratio")));
+    EXPECT_THAT(plan({"--gpu", "h200", "--mixed_precision", precision}).out, Not(HasSubstr("speedup")));
   // All products in FP8: (1/774 + 1/720 + 1/707) / (1/1396 + 1/1324 + 1/1220) = 1.79.
   EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head"}).out), text + "1.79x\n");
-  EXPECT_THAT(plan_on_cpu({}).out, Not(HasSubstr("ratio")));  // nothing was measured on a CPU
+  EXPECT_THAT(plan_on_cpu({}).out, Not(HasSubstr("speedup")));  // nothing was measured on a CPU
 }
 
 TEST(PlanCli, ASingleProductThatCannotHasItsReason) {
@@ -81,7 +81,7 @@ TEST(PlanCli, Refusals) {
   const ProcessResult unknown = plan({"--gpu", "x"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.out, "");
-  EXPECT_EQ(unknown.err, "error: no rates were measured on a GPU called 'x'; known: h200\n");
+  EXPECT_EQ(unknown.err, "error: --gpu: no measured speeds for 'x', expected h200\n");
   const ProcessResult none = plan({"--gpu"});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_EQ(none.err, "error: --gpu needs a value; expected UTF-8 text\n");
@@ -90,7 +90,7 @@ TEST(PlanCli, Refusals) {
   EXPECT_EQ(plan({"--gpus", "h200"}).err, "error: unknown flag '--gpus'; did you mean '--gpu'?\n");
   const ProcessResult folder = plan_on_cpu({"--model_name_or_path", "/nonexistent"});
   EXPECT_EQ(folder.exit_code, 2);
-  EXPECT_THAT(folder.err, HasSubstr("[/nonexistent] is no folder"));
+  EXPECT_THAT(folder.err, HasSubstr("[/nonexistent] is not a folder"));
   const ProcessResult glob = plan_on_cpu({"--fp8_skip_layers", "nowhere"});
   EXPECT_EQ(glob.exit_code, 2);
   EXPECT_THAT(glob.err, HasSubstr("'nowhere' matches no layer"));

@@ -146,7 +146,7 @@ TEST_F(PrepareCli, TheEvaluationSetHasItsOwnFiles) {
     examples.push_back(manifest(fs::relative(entry.path(), folder.path()).string())["examples"]);
   }
   EXPECT_THAT(examples, testing::UnorderedElementsAre(50, 100, 100, 100));
-  EXPECT_THAT(with("d", {"--eval_dataset_split", "test"}).err, HasSubstr("without an eval_dataset"));
+  EXPECT_THAT(with("d", {"--eval_dataset_split", "test"}).err, HasSubstr("eval_dataset is not set"));
   const ProcessResult measured =
       run({"eval", "runs/a", "--dataset", "other", "--dataset_split", "nothing", "--device", "cpu"});
   EXPECT_NE(measured.exit_code, 0);
@@ -190,7 +190,7 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   const ProcessResult skipped = run(
       {"prepare", "--dataset", "broken.jsonl", "--output", "o2", "--on_error", "skip", "--eval_split", "0"});
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
-  EXPECT_THAT(skipped.out, HasSubstr("left out: 1 records"));
+  EXPECT_THAT(skipped.out, HasSubstr("skipped: 1 records"));
   EXPECT_THAT(error({"prepare", "--dataset", "empty.jsonl", "--output", "o3"}), HasSubstr("empty.jsonl"));
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl"}), HasSubstr("needs --output"));
   EXPECT_THAT(error({"prepare", "--output", "o4"}), HasSubstr("needs --dataset"));
@@ -222,10 +222,10 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/progress.json"); ++i) usleep(1000);
   kill(child, SIGTERM);
   EXPECT_EQ(wait_for_process(child), 143);
-  EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("the same command goes on from there"));
+  EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("run the same command again to continue"));
   EXPECT_FALSE(fs::exists(folder.path() + "/stopped/manifest.json"));
   const ProcessResult unfinished = run(train("x", {"--dataset", "stopped"}));
-  EXPECT_THAT(unfinished.err, HasSubstr("not prepared to its end"));
+  EXPECT_THAT(unfinished.err, HasSubstr("is not fully prepared"));
   ASSERT_EQ(run(with("stopped")).exit_code, 0);
   EXPECT_EQ(manifest("stopped"), manifest("whole"));
   EXPECT_TRUE(files("stopped") == files("whole"));

@@ -174,7 +174,7 @@ TEST_F(ResumeCli, WithoutAFileTheRunsOwnConfigurationIsTaken) {
   const ProcessResult more = run({"train", "--resume", "latest", "--max_steps", "9"});
   ASSERT_EQ(more.exit_code, 0) << more.err;
   EXPECT_THAT(more.out, HasSubstr("resumed from runs/first/checkpoints_fp8/step_6 after step 6"));
-  EXPECT_THAT(more.out, HasSubstr("changed since: max_steps 6 -> 9"));
+  EXPECT_THAT(more.out, HasSubstr("changed setting: max_steps 6 -> 9"));
   EXPECT_EQ(metrics("first").size(), 9u);
   const ProcessResult done = run({"train", "--resume", "runs/first"});
   EXPECT_EQ(done.exit_code, 0) << done.err;
@@ -194,7 +194,7 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   EXPECT_THAT(run({"train", "--resume", "latest"}).err, HasSubstr("holds no run with a checkpoint"));
   // A file without a name: the newest run may be anybody's.
   folder.write("run.yaml", "max_steps: 3\n");
-  EXPECT_THAT(run({"train", "run.yaml", "--resume", "latest"}).err, HasSubstr("give run_name"));
+  EXPECT_THAT(run({"train", "run.yaml", "--resume", "latest"}).err, HasSubstr("set run_name"));
 }
 
 TEST_F(ResumeCli, TensorBoardFilesStandInTheRunsFolder) {

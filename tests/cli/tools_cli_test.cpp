@@ -140,7 +140,7 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
   write_golden_folder("gpt2", path("model"));
   ProcessResult result = run_cpu({"generate", "model", "--prompt", "Hello"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("name one with --tokenizer"));
+  EXPECT_THAT(result.err, HasSubstr("pass --tokenizer"));
   result = run_cpu({"generate", "model", "--prompt_ids", "1 2 1000", "--print_ids"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("expected token ids from 0 to 100"));
@@ -148,7 +148,7 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
   EXPECT_EQ(result.exit_code, 2);
   result = run_cpu({"generate", "nowhere", "--prompt_ids", "1"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("[nowhere] is no folder"));
+  EXPECT_THAT(result.err, HasSubstr("[nowhere] is not a folder"));
   fs::remove(path("model/model.safetensors"));
   result = run_cpu({"generate", "model", "--prompt_ids", "1", "--print_ids"});
   EXPECT_EQ(result.exit_code, 1);
@@ -244,8 +244,8 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   make_run("run");
   ProcessResult result = run({"checkpoints", "run"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, ContainsRegex("10 +[0-9.a-z ]+bf16 +3.2500 +[0-9.]+ [KM]iB +best +whole"));
-  EXPECT_THAT(result.out, ContainsRegex("20 +[0-9.a-z ]+bf16 +3.5000 +[0-9.]+ [KM]iB +latest +whole"));
+  EXPECT_THAT(result.out, ContainsRegex("10 +[0-9.a-z ]+bf16 +3.2500 +[0-9.]+ [KM]iB +best +complete"));
+  EXPECT_THAT(result.out, ContainsRegex("20 +[0-9.a-z ]+bf16 +3.5000 +[0-9.]+ [KM]iB +latest +complete"));
   // A flipped bit shows to --verify alone, a cut file to both.
   std::fstream file(path("run/checkpoints/step_20/model.safetensors"), std::ios::in | std::ios::out);
   file.seekp(5000);

@@ -115,12 +115,12 @@ TEST_F(TrainCli, BadInputIsNamed) {
   EXPECT_THAT(error({{"--model_preset", "llama"}, {"--hidden_size", "64"}}),
               HasSubstr("give num_hidden_layers, num_attention_heads, vocab_size"));
   EXPECT_THAT(error({{"--vocab_size", "200"}}),
-              HasSubstr("more than the vocabulary of 200 of model llama-tiny: "
-                        "set --vocab_size 257"));
+              HasSubstr("has 257 ids, but model llama-tiny has a vocabulary of 200; set --vocab_size 257"));
   EXPECT_THAT(error({{"--device_memory_limit_gb", "0.001"}}),
-              AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no key makes it fit")));
+              AllOf(HasSubstr("the limit is 1.02 MiB"), HasSubstr("no setting makes it fit")));
   EXPECT_THAT(error({{"--target_effective_batch_size", "5"}}), HasSubstr("target_effective_batch_size 5"));
-  EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}), HasSubstr("[no_such_model] is no folder"));
+  EXPECT_THAT(error({{"--model_name_or_path", "no_such_model"}}),
+              HasSubstr("[no_such_model] is not a folder"));
   EXPECT_EQ(run(small_run("bad", {{"--model_name_or_path", "no_such_model"}})).exit_code, 2);
   EXPECT_THAT(error({{"--tokenizer", "nowhere.json"}}), HasSubstr("nowhere.json"));
 }
@@ -138,11 +138,11 @@ TEST_F(TrainCli, AModelOfAnySizeIsTrainedAndResumed) {
   const ProcessResult more = run({"train", "--resume", folder.path() + "/runs/sized", "--max_steps", "6"});
   ASSERT_EQ(more.exit_code, 0) << more.err;
   EXPECT_EQ(metrics("sized").size(), 6u);
-  EXPECT_THAT(more.out, testing::Not(HasSubstr("changed since: hidden_size")));
+  EXPECT_THAT(more.out, testing::Not(HasSubstr("changed setting: hidden_size")));
   const ProcessResult other =
       run({"train", "--resume", folder.path() + "/runs/sized", "--hidden_size", "64"});
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("hidden_size 64 is not the 32 of the model of"));
+  EXPECT_THAT(other.err, AllOf(HasSubstr("hidden_size is 64, but the model of"), HasSubstr("has 32")));
 }
 
 TEST_F(TrainCli, AutomaticBatchSizeFollowsTheMemoryLimit) {
