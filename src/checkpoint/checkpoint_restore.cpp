@@ -132,7 +132,7 @@ class ParameterRestorer {
     std::vector<std::string> faults;
     for (const Parameter& parameter : parameters.all()) {
       require(parameter.weight && parameter.shape() == parameter.spec.shape,
-              "[{}] {} is not here as a whole dense tensor, so it cannot be restored", weights_.place(),
+              "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
               parameter.spec.name);
       if (!parameter.storage.trainable) continue;  // no moments
       const std::vector<int64_t> expected = dimensions(parameter.spec.shape);

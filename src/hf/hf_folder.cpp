@@ -244,7 +244,8 @@ ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters
   return [&device, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
     const Parameter& parameter = parameters.all()[index];
     require(parameter.weight && parameter.shape() == parameter.spec.shape,
-            "[weights] {} is not here as a whole dense tensor, so it cannot be written", parameter.spec.name);
+            "[weights] {} is not stored here as one dense tensor, so it cannot be written",
+            parameter.spec.name);
     Parameter part{.spec = parameter.spec};
     const auto rows_of = [&](Tensor tensor) {
       return tensor.reshaped({parameter.spec.shape[0], row_width(parameter.spec)}).row_range(begin, rows);
