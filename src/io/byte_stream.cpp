@@ -19,7 +19,7 @@
 namespace octet {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 18;
+[[maybe_unused]] constexpr size_t kBufferBytes = size_t{1} << 18;  // of compressed files
 
 class PlainStream final : public ByteStream {
  public:
