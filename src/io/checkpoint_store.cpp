@@ -171,7 +171,7 @@ void CheckpointStore::publish(const std::string& temporary, const std::string& n
   if (replaces) {
     const CheckpointListing old = inspect(env_, final_path, false);
     log_warning("[{}] already exists ({}) and is replaced", final_path,
-                old.is_whole() ? "whole" : old.broken);
+                old.is_whole() ? "complete" : old.broken);
     env_.rename(final_path, aside);
   }
   try {
@@ -321,7 +321,7 @@ std::optional<Checkpoint> CheckpointStore::open_latest() const {
   if (found.empty()) return std::nullopt;
   std::string fault;
   const auto pointed = read_pointer("latest", fault);
-  if (!fault.empty()) log_warning("{}: using the newest whole checkpoint", fault);
+  if (!fault.empty()) log_warning("{}: using the newest complete checkpoint", fault);
 
   // A folder without a readable manifest may have been the newest, so the user is always told.
   const CheckpointListing* chosen = nullptr;
@@ -330,12 +330,12 @@ std::optional<Checkpoint> CheckpointStore::open_latest() const {
     std::string broken = listing.broken;
     if (broken.empty() && !chosen) broken = check_files(env_, listing.checkpoint, true);
     if (!broken.empty()) {
-      log_warning("[{}] is not whole and is skipped: {}", listing.checkpoint.path, broken);
+      log_warning("[{}] is not complete and is skipped: {}", listing.checkpoint.path, broken);
     } else if (!chosen) {
       chosen = &listing;
     }
   }
-  require(chosen != nullptr, "[{}] holds {} checkpoints and none is whole", directory_, found.size());
+  require(chosen != nullptr, "[{}] holds {} checkpoints and none is complete", directory_, found.size());
   if (pointed && !env_.exists(path_of(*pointed)) && chosen->checkpoint.path != path_of(*pointed)) {
     log_warning("[{}] is the latest checkpoint but no longer exists; using {}", path_of(*pointed),
                 chosen->checkpoint.path);
@@ -355,7 +355,7 @@ Checkpoint open_checkpoint(Env& env, const std::string& path, bool verify) {
   require(env.is_directory(path), "[{}] is not a checkpoint: {}", path,
           env.exists(path) ? "it is a file, expected a folder" : "there is no such folder");
   CheckpointListing listing = inspect(env, path, verify);
-  require(listing.is_whole(), "[{}] is not a whole checkpoint: {}", path, listing.broken);
+  require(listing.is_whole(), "[{}] is not a complete checkpoint: {}", path, listing.broken);
   return listing.checkpoint;
 }
 
@@ -365,7 +365,7 @@ void verify_files(Env& env, const Checkpoint& checkpoint, std::span<const std::s
     return std::find(names.begin(), names.end(), file.name) == names.end();
   });
   const std::string broken = check_files(env, part, true);
-  require(broken.empty(), "[{}] is not a whole checkpoint: {}", checkpoint.path, broken);
+  require(broken.empty(), "[{}] is not a complete checkpoint: {}", checkpoint.path, broken);
 }
 
 RunLock::RunLock(Env& env, const std::string& run_directory) {

@@ -131,7 +131,7 @@ TEST_F(CheckpointStoreTest, ReplacesAPartialStepWithAWarning) {
   posix_env().make_directories(dir + "/.tmp-step_2-99999/");
   write_file(dir + "/.tmp-step_2-99999/model.safetensors", "partial");
   EXPECT_EQ(store.open_latest()->step, 1);
-  EXPECT_THAT(log.text(), HasSubstr("step_2] is not whole and is skipped: manifest.json is missing"));
+  EXPECT_THAT(log.text(), HasSubstr("step_2] is not complete and is skipped: manifest.json is missing"));
   log.lines.clear();
   save_step(store, 2);
   EXPECT_THAT(log.text(), HasSubstr("step_2] already exists (manifest.json is missing) and is replaced"));
