@@ -44,6 +44,36 @@ TEST_P(Parity, Logits) {
   EXPECT_LE(relative_error(actual, expected), kTolerance);
 }
 
+// Parts of the rows side by side as documents of other lengths: each has the logits that it has alone.
+TEST_P(Parity, LogitsOfPackedDocuments) {
+  struct Part {
+    int64_t row, length;
+  };
+  const Part parts[] = {{1, 7}, {0, 16}, {1, 9}};
+  std::vector<int32_t> tokens, positions, starts = {0};
+  std::vector<int64_t> all;
+  std::vector<float> expected;
+  const std::vector<float> logits = golden.floats("logits");
+  const int64_t vocab = golden.config.vocab;
+  for (const Part& part : parts) {
+    const int64_t first = part.row * golden.length;
+    for (int64_t t = 0; t < part.length; ++t) {
+      all.push_back(std::ssize(tokens));
+      tokens.push_back(golden.tokens[static_cast<size_t>(first + t)]);
+      positions.push_back(static_cast<int32_t>(t));
+    }
+    starts.push_back(static_cast<int32_t>(tokens.size()));
+    expected.insert(expected.end(), logits.begin() + first * vocab,
+                    logits.begin() + (first + part.length) * vocab);
+  }
+  const std::vector<int32_t> targets(tokens.size(), -1);
+  model->load({tokens, targets, positions, starts}, 1.0f);
+  std::vector<float> actual;
+  for (const std::vector<float>& row : model->logits_at(all))
+    actual.insert(actual.end(), row.begin(), row.end());
+  EXPECT_LE(relative_error(actual, expected), kTolerance);
+}
+
 TEST_P(Parity, LossAndEveryGradient) {
   model->forward_backward({}, true, false);
   const double expected_loss = static_cast<double>(golden.floats("loss")[0]);
