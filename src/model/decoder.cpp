@@ -56,7 +56,7 @@ void Decoder::plan_buffers() {
   };
 
   for (const Parameter& p : parameters_.all()) {
-    require(p.storage.dense && p.shape() == p.spec.shape, "[decoder] {} is not here as a whole dense tensor",
+    require(p.storage.dense && p.shape() == p.spec.shape, "[decoder] {} is not stored here as one dense tensor",
             p.spec.name);
   }
   wte_ = &parameters_["embedding.tokens"];

@@ -104,7 +104,7 @@ TEST(Frozen, SharesAreFilledFromAFolder) {
           << p.spec.name << " of rank " << rank;
     }
     EXPECT_THAT(error_of([&] { device_weight_rows(*device, share, SafeDType::BF16)(0, 0, 1); }),
-                HasSubstr("is not here as a whole"));
+                HasSubstr("is not stored here as one dense tensor"));
   }
 }
 

@@ -215,7 +215,7 @@ TEST(Metrics, APartOfALineIsTakenBackAndLaterLinesAreWritten) {
     right = right && contents_of(path) == line && messages.size() == 1;
     limit.rlim_cur = RLIM_INFINITY;
     right = right && setrlimit(RLIMIT_FSIZE, &limit) == 0 && writer.write(example_record());
-    right = right && messages.size() == 2 && messages[1].find("2 records") != std::string::npos;
+    right = right && messages.size() == 2 && messages[1].find("2 earlier records") != std::string::npos;
     _exit(right ? 0 : 1);
   }
   int status = -1;
