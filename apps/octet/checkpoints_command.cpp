@@ -64,8 +64,8 @@ struct Options {
 
 int run(const Options& options) {
   Env& env = posix_env();
-  require(env.is_directory(options.directory), "[{}] is not a folder, expected a run or its checkpoints",
-          options.directory);
+  if (!env.is_directory(options.directory))
+    fail_config("[{}] is not a folder, expected a run or its checkpoints", options.directory);
   const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
   require(!folders.empty(),
           "[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",

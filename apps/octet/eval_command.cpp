@@ -136,12 +136,15 @@ Command eval_command() {
   keys.add("max_seq_length", &Options::max_seq_length, "Tokens per window.")
       .at_least(1)
       .at_most(1 << 24)
+      .alias("max_length")
+      .alias("cutoff_len")
       .note("the positions of the model, at most 1024");
   keys.add("batch_size", &Options::batch_size,
            "Windows per batch. Changes the speed and the memory, not the result.")
       .at_least(1)
       .at_most(1 << 20);
   keys.add("batches", &Options::batches, "Maximum number of batches. 0: the whole dataset.")
+      .alias("eval_batches")
       .at_least(0)
       .at_most(1e12);
   keys.add("json", &Options::json, "Print a JSON object.");

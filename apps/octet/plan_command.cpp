@@ -27,7 +27,8 @@ int run(const Options& options) {
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
   const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
-  const ModelConfig model = choose_model(given).config;
+  const ModelChoice choice = choose_model(given);
+  const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
   warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
   if (planned && config.device == TrainConfig::Device::Cpu)
@@ -36,8 +37,13 @@ int run(const Options& options) {
     log_info(
         "no dataset given: planning for {}-token sequences ('octet train' without a dataset trains the demo)",
         config.max_seq_length);
-  for (const std::string& missing : missing_data(config))
-    log_warning("this run would not start: {}", missing);
+  std::vector<std::string> missing = missing_data(config, choice);
+  try {
+    check_weights(choice);
+  } catch (const Error& error) {
+    missing.emplace_back(error.what());
+  }
+  for (const std::string& what : missing) log_warning("this run would not start: {}", what);
   const std::unique_ptr<Device> device = planned ? std::move(planned) : make_device(config);
   const RunPlan plan = plan_run(config, model, *device);
   const Transformer transformer(model, plan.shape, plan.numerics, *device);

@@ -25,9 +25,10 @@ namespace fs = std::filesystem;
 PlotRun read_run(const std::string& given) {
   fs::path path = given;
   std::error_code ignored;
+  if (!fs::exists(path, ignored))
+    fail_config("[{}] is not there, expected the folder of a run or its metrics.jsonl", given);
   if (fs::is_directory(path, ignored)) path /= "metrics.jsonl";
-  require(fs::exists(path, ignored), "[{}] has no {}, expected the folder of a run or its metrics.jsonl",
-          given, path.string());
+  require(fs::exists(path, ignored), "[{}] has no metrics.jsonl, expected the folder of a run", given);
   PlotRun run;
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
   run.name = path.filename() == "metrics.jsonl" ? folder.filename().string() : path.filename().string();
@@ -101,10 +102,11 @@ void check(const Options& options, std::vector<std::string>& errors) {
   const std::string& output = options.output;
   if (output.empty() || output.ends_with(".svg")) return;
   const std::string svg = fs::path(output).replace_extension(".svg").string();
-  errors.push_back(fmt::format(
-      "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG file. "
-      "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
-      printable(output), printable(svg)));
+  errors.push_back(
+      fmt::format("--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser "
+                  "shows an SVG file. "
+                  "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+                  printable(output), printable(svg)));
 }
 
 int run(const Options& options) {

@@ -178,8 +178,14 @@ std::string local_model_folder(const std::string& name) {
 ModelFolder find_model(const std::string& name, bool best) {
   Env& env = posix_env();
   const std::string path = local_model_folder(name);
-  if (!env.is_directory(path))
-    fail_config("[{}] is not a folder, expected a model: a Hugging Face folder, a checkpoint or a run", path);
+  if (!env.is_directory(path)) {
+    const std::vector<std::string> presets = model_preset_names();
+    const bool is_preset = std::find(presets.begin(), presets.end(), name) != presets.end();
+    fail_config(
+        "[{}] is not a folder, expected a model: a Hugging Face folder, a hub id such as org/name, a "
+        "checkpoint or a run{}",
+        path, is_preset ? fmt::format("; {0} is a preset: use --model_preset {0}", name) : "");
+  }
   ModelFolder model;
   if (env.exists(join_path(path, kManifestName))) {
     require(!best, "[{}] is a single checkpoint; --best needs the folder of a run", path);

@@ -23,6 +23,7 @@ TrainConfig read_config(const std::string& path, std::span<const KeySetting> fla
   if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
   apply(config, flags, errors);
   throw_config_errors(errors);
+  let_flags_win(config);
   check_contradictions(config, errors);
   throw_config_errors(errors);
   return config;

@@ -161,6 +161,8 @@ TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting
 
 // The parts of load_train_config, for callers that build a config in code.
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors);
+// Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back.
+void let_flags_win(TrainConfig& config);
 void resolve_defaults(TrainConfig& config);
 
 // Sets gradient_accumulation_steps so that an optimizer step sees target_effective_batch_size sequences on

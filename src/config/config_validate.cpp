@@ -50,6 +50,18 @@ constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len", 
 
 }  // namespace
 
+void let_flags_win(TrainConfig& config) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  for (const Exclusive& pair : kExclusive) {
+    if (!is_named(config, pair.first) || !is_named(config, pair.second)) continue;
+    const auto is_flag = [&](const char* key) { return config.origins.find(key)->second.starts_with("--"); };
+    if (is_flag(pair.first) == is_flag(pair.second)) continue;
+    const size_t dropped = table.index_of(is_flag(pair.first) ? pair.second : pair.first);
+    table.set(config, dropped, table.keys()[dropped].default_value);
+    config.origins.erase(table.keys()[dropped].name);
+  }
+}
+
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors) {
   const auto origin = [&](const char* key) { return config.origins.find(key)->second; };
   for (const Exclusive& pair : kExclusive) {

@@ -48,23 +48,22 @@ void ModelConfig::validate() const {
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
 }
 
-void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length) {
+void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length,
+                           bool random_start) {
   if (length <= config.max_positions) return;
-  if (config.learned_positions) {
-    fail_config(
-        "{} {} is more than the {} positions of model {}, which has one learned vector per position. A model "
-        "that starts from random weights can have more: set max_position_embeddings {}",
-        key, length, config.max_positions, config.name, length);
-  }
-  const std::string scaling = config.rope_scaling ? fmt::format("rope_scaling of type llama3 with factor {}",
-                                                                config.rope_scaling->factor)
-                                                  : "no rope_scaling";
+  const std::string fact = fmt::format("{} {} is more than the {} positions of model {}", key, length,
+                                       config.max_positions, config.name);
+  if (random_start) fail_config("{}; set max_position_embeddings {} to make it longer", fact, length);
+  if (config.learned_positions)
+    fail_config("{}, which has one learned vector per position. Use shorter sequences", fact);
+  const std::string scaling = config.rope_scaling
+                                  ? fmt::format("its rope_scaling of type llama3 with factor {} is included",
+                                                config.rope_scaling->factor)
+                                  : "it has no rope_scaling";
   fail_config(
-      "{} {} is more than the {} positions (max_position_embeddings) of model {} ({}): it was never trained "
-      "on "
-      "later positions. config.json can give it more positions, with the rope_scaling that they need. A "
-      "model that starts from random weights can have more: set max_position_embeddings {}",
-      key, length, config.max_positions, config.name, scaling, length);
+      "{} ({}). It was never trained on later positions. Use shorter sequences, or change "
+      "max_position_embeddings and rope_scaling in its config.json",
+      fact, scaling);
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

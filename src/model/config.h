@@ -84,8 +84,9 @@ ModelConfig resolve_model(const ModelConfig& base, const ModelSizes& sizes);
 ModelConfig resolve_model(std::string_view preset_or_family, const ModelSizes& sizes);
 
 // Throws ConfigError when sequences of `length` tokens are too long for the model. `key` names the setting of the
-// length.
-void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length);
+// length. A model that starts from random weights can have more positions, which the message then says.
+void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length,
+                           bool random_start = false);
 
 // From the text of a Hugging Face config.json; `place` names the file in errors.
 ModelConfig model_config_from_hf(std::string_view json_text, std::string_view place);

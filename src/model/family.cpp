@@ -10,7 +10,7 @@ std::span<const FamilySpec* const> model_families() {
 
 const FamilySpec* find_family(std::string_view name) {
   for (const FamilySpec* family : model_families()) {
-    if (family->name == name) return family;
+    if (family->name == name || (!name.empty() && family->alias == name)) return family;
   }
   return nullptr;
 }

@@ -32,6 +32,7 @@ struct TensorNames {
 // fields of ModelConfig and of this struct.
 struct FamilySpec {
   std::string name;          // "model_type" of config.json
+  std::string alias;         // another name that people use, or none
   std::string architecture;  // the class of Transformers
   TensorNames tensors;
   // Features, and values for a model of which only the sizes are given (see resolve_model).

@@ -42,8 +42,8 @@ std::optional<ModelConfig> find_preset(std::string_view name) {
   std::vector<std::string> known = presets;
   known.insert(known.end(), families.begin(), families.end());
   const std::string near = nearest_name(name, known);
-  fail_config("[model] no preset is called '{}'{}; presets: {}; families, which also need sizes: {}", name,
-              near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(presets, ", "),
+  fail_config("[model] no preset is called '{}'{} Presets: {}. Families, which also need sizes: {}", name,
+              near.empty() ? "." : fmt::format("; did you mean '{}'?", near), fmt::join(presets, ", "),
               fmt::join(families, ", "));
 }
 

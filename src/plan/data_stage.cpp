@@ -250,7 +250,21 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
   return name == "bytes" ? name : fs::absolute(name).lexically_normal().string();
 }
 
-std::vector<std::string> missing_data(const TrainConfig& config) {
+namespace {
+
+void check_vocabulary(const std::string& name, const Tokenizer& tokenizer, const ModelChoice& model) {
+  const int64_t ids = tokenizer.vocab_size();
+  if (ids <= model.config.vocab) return;
+  const bool random_start = !model.resumed && !model.has_weights();
+  fail_config("tokenizer '{}' has {} ids, but model {} has a vocabulary of {}; {}", name, ids,
+              model.config.name, model.config.vocab,
+              random_start ? fmt::format("set --vocab_size {}", ids)
+                           : "use the tokenizer that the model was trained with");
+}
+
+}  // namespace
+
+std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoice& model) {
   std::vector<std::string> missing;
   const auto attempt = [&](const auto& open) {
     try {
@@ -267,8 +281,13 @@ std::vector<std::string> missing_data(const TrainConfig& config) {
   if (!config.is_demo() && !config.assumes_data) attempt([&] { find(train_examples(config)); });
   if (!config.eval_dataset.empty() && config.eval_dataset != "demo")
     attempt([&] { find(eval_examples(config)); });
-  if (config.resume.empty())
-    attempt([&] { make_tokenizer(config.tokenizer); });  // a checkpoint may have a copy
+  if (config.resume.empty()) {  // a checkpoint may have a copy
+    attempt([&] {
+      const bool of_model = !config.is_set("tokenizer") && !model.tokenizer.empty();
+      const std::string& name = of_model ? model.tokenizer : config.tokenizer;
+      check_vocabulary(name, *make_tokenizer(name), model);
+    });
+  }
   return missing;
 }
 
@@ -307,14 +326,7 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
                 choice.tokenizer_source);
   }
   choice.tokenizer = make_tokenizer(choice.tokenizer_source);
-  if (choice.tokenizer->vocab_size() > model.config.vocab) {
-    const int64_t ids = choice.tokenizer->vocab_size();
-    const bool random_start = !model.resumed && !model.has_weights();
-    fail_config("tokenizer '{}' has {} ids, but model {} has a vocabulary of {}; {}", choice.tokenizer_name,
-                ids, model.config.name, model.config.vocab,
-                random_start ? fmt::format("set --vocab_size {}", ids)
-                             : "use the tokenizer that the model was trained with");
-  }
+  check_vocabulary(choice.tokenizer_name, *choice.tokenizer, model);
   choice.data = DataOpener(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer).open();
   check_training_data(keys, choice.data);
   choice.sequences = choice.data.samples_per_epoch(keys.max_seq_length);

@@ -44,6 +44,6 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
 
 // Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only the tokenizer is read. Nothing is
 // downloaded: what may be on the hub counts as available.
-std::vector<std::string> missing_data(const TrainConfig& keys);
+std::vector<std::string> missing_data(const TrainConfig& keys, const ModelChoice& model);
 
 }  // namespace octet

@@ -110,7 +110,7 @@ ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resu
                 choice.config.max_positions);
     return choice;
   }
-  check_sequence_length(choice.config, "max_seq_length", length);
+  check_sequence_length(choice.config, "max_seq_length", length, !choice.resumed && !choice.has_weights());
   return choice;
 }
 

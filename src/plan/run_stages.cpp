@@ -10,9 +10,17 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   ModelChoice model = choose_model(given, std::move(resumed));
   TrainConfig keys = keys_with_model(given, model.config);
   check_weights(model);
+  const auto fitting_plan = [&](const PlanOptions& options) {
+    RunPlan plan = plan_run(keys, model.config, *device, options);
+    if (plan.shortage) fail_config("{}", plan.shortage->text);
+    return plan;
+  };
+  // Preparing data may take hours, so a run that does not fit is refused first. Only an automatic batch size needs the
+  // number of sequences.
+  std::optional<RunPlan> early;
+  if (!keys.auto_batch_size) early = fitting_plan({});
   DataChoice data = open_data(keys, model);
-  RunPlan plan = plan_run(keys, model.config, *device, {.sequences = data.sequences});
-  if (plan.shortage) fail_config("{}", plan.shortage->text);
+  RunPlan plan = early ? *std::move(early) : fitting_plan({.sequences = data.sequences});
   const ScheduleConfig schedule = plan_schedule(keys, data.sequences, plan.sequences_per_step());
   TrainConfig config = resolved_config(keys, data, plan, schedule);
   return {.keys = std::move(keys),

@@ -18,7 +18,9 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   if (outcome.steps > 0)
     table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
   if (outcome.last_eval)
-    table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
+    table.add_row(
+        {"evaluation loss", arrow(outcome.first_eval == outcome.last_eval ? std::nullopt : outcome.first_eval,
+                                  outcome.last_eval, "{:.4f}")});
   if (outcome.demo_score)
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});

@@ -274,7 +274,9 @@ int train(TrainConfig keys, Env& env) {
     if (!keys.dry_run && !keys.run_name.empty() && env.is_directory(folder)) lock.emplace(env, folder);
     resumed = find_checkpoint(env, keys);
   }
-  const RunStages stages = prepare_run(std::move(keys), std::move(resumed));
+  // Folders first: a mistake there must not come after hours of preparing data.
+  RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
+  const RunStages stages = prepare_run(keys, std::move(resumed));
   if (const auto remark = stages.schedule.remark()) log_warning("{}", *remark);
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
   files.check();

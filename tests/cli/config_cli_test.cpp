@@ -171,9 +171,18 @@ TEST(ConfigCli, BadFlags) {
   expect_usage_error(octet({"train", "--run_name", "\xff"}),
                      "error: --run_name is '\\xff'; expected UTF-8 text\n");
   expect_usage_error(
-      train_with("max_steps: 3\n", {"--num_train_epochs", "1"}),
-      "error: max_steps in run.yaml:1 and --num_train_epochs contradict each other: both set the length "
-      "of the run; give one of them\n");
+      train_with("seed: 3\n", {"--max_steps", "3", "--num_train_epochs", "1"}),
+      "error: --max_steps and --num_train_epochs contradict each other: both set the length of the run; give "
+      "one of them\n");
+}
+
+TEST(ConfigCli, AFlagOverridesTheKeyOfTheFileThatItExcludes) {
+  const ProcessResult result = train_with("num_train_epochs: 3\nwarmup_ratio: 0.1\n",
+                                          {"--max_steps", "7", "--warmup_steps", "2", "--dry_run"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("\nmax_steps: 7\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("\nwarmup_steps: 2\n"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("\nnum_train_epochs: 3"), std::string::npos) << result.out;
 }
 
 TEST(ConfigCli, FlagsWinOverTheFileAndBoolsStandAlone) {

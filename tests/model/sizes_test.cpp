@@ -75,12 +75,12 @@ TEST(SequenceLength, IsRefusedBeyondTheModelsPositions) {
   check_sequence_length(model_preset("llama-3.1-8b"), "max_seq_length", 131072);
   EXPECT_THAT(error_of([] { check_sequence_length(model_preset("gpt2"), "max_seq_length", 1025); }),
               AllOf(HasSubstr("max_seq_length 1025 is more than the 1024 positions of model gpt2"),
-                    HasSubstr("max_position_embeddings 1025")));
-  EXPECT_THAT(
-      error_of([] { check_sequence_length(model_preset("llama-tiny"), "max_seq_length", 100000); }),
-      AllOf(HasSubstr("more than the 1024 positions (max_position_embeddings) of model llama-tiny (no "
-                      "rope_scaling)"),
-            HasSubstr("never trained on later positions")));
+                    HasSubstr("one learned vector per position")));
+  EXPECT_THAT(error_of([] { check_sequence_length(model_preset("gpt2"), "max_seq_length", 1025, true); }),
+              HasSubstr("of model gpt2; set max_position_embeddings 1025 to make it longer"));
+  EXPECT_THAT(error_of([] { check_sequence_length(model_preset("llama-tiny"), "max_seq_length", 100000); }),
+              AllOf(HasSubstr("more than the 1024 positions of model llama-tiny (it has no rope_scaling)"),
+                    HasSubstr("never trained on later positions")));
   EXPECT_THAT(error_of([] { check_sequence_length(model_preset("llama-3.2-1b"), "--n", 1 << 20); }),
               HasSubstr("rope_scaling of type llama3 with factor 32"));
 }

@@ -41,6 +41,7 @@ FamilySpec spec() {
   family.defaults.norm_epsilon = 1e-6f;
   family.defaults.rope_theta = 1000000;
   family.defaults.qkv_bias = true;
+  family.alias = "qwen2.5";
   family.read = read;
   family.write = write;
   family.presets = presets;
