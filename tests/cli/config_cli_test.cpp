@@ -177,8 +177,8 @@ TEST(ConfigCli, BadFlags) {
 }
 
 TEST(ConfigCli, AFlagOverridesTheKeyOfTheFileThatItExcludes) {
-  const ProcessResult result = train_with("num_train_epochs: 3\nwarmup_ratio: 0.1\n",
-                                          {"--max_steps", "7", "--warmup_steps", "2", "--dry_run"});
+  const ProcessResult result =
+      train_with("num_train_epochs: 3\nwarmup_ratio: 0.1\n", {"--max_steps", "7", "--warmup_steps", "2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("\nmax_steps: 7\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("\nwarmup_steps: 2\n"), std::string::npos) << result.out;
