@@ -11,11 +11,15 @@
 
 namespace octet {
 
-// What a run shows of its model in words: samples of text, and the demo's exam. Memory is taken with the first of them.
+// What a run shows of its model in words: samples of text, and the demo's exam.
 class Samples {
  public:
   Samples(const RunStages& stages, Transformer& model) : stages_(stages), model_(model) {}
 
+  // Takes the planned memory, where samples are wanted, before training takes what is free.
+  void reserve() {
+    if (sampling_rows(stages_.keys) > 0) generator();
+  }
   // Of the model before training, to be shown next to what it says afterwards.
   void before();
   // Text of the model as it is now.

@@ -69,6 +69,7 @@ class Run {
     if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
+    samples_.reserve();
     if (!resumed) first_look();
 
     console_.begin(outcome_.steps, max_steps_);
