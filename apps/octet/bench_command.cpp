@@ -245,15 +245,14 @@ Command bench_command() {
   builder.line.about =
       "Times whole optimizer steps (forward, backward, clipping, AdamW) with random tokens and random "
       "weights.\n"
-      "All variants are planned before the first one is measured. All run with the same batch size and the "
-      "same "
-      "gradient_checkpointing. If these are automatic, bench takes values that fit every variant.\n"
+      "All variants are planned before the first one is measured. All run with the same batch size and "
+      "the same gradient_checkpointing. If these are automatic, bench takes values that fit every "
+      "variant.\n"
       "max_seq_length is 1024 unless it is set, and 128 for the -tiny presets.\n"
       "'GEMM ceiling' compares the step with its matrix products (layers and head; forward, dgrad and "
-      "wgrad). It is the "
-      "time they would take alone, at the speeds measured on this GPU with large layers, as a share of the "
-      "step time. "
-      "It is '-' where no such speeds are known (CPU, fp32, emulated FP8, ...).";
+      "wgrad). It is the time they would take alone, at the speeds measured on this GPU with large "
+      "layers, as a share of the step time. It is '-' where no such speeds are known (CPU, fp32, "
+      "emulated FP8, ...).";
   builder.keys
       .add("variants", &Options::variants,
            fmt::format("What to measure: {}. Overrides mixed_precision and fp8_recipe.", kVariants))

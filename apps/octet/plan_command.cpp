@@ -71,21 +71,16 @@ Command plan_command() {
   CommandBuilder<Options> builder("plan",
                                   "Show the layers, FP8 coverage and memory of a run before it starts");
   builder.line.about =
-      "Shows what a run would do. For every layer: its shape, its share of the work and its precision, and "
-      "why it does "
-      "not run in FP8 if it does not. For the run: the share of the work in FP8 and the memory plan. Nothing "
-      "is "
-      "trained.\n"
+      "Shows what a run would do. For every layer: its shape, its share of the work and its precision, "
+      "and why it does not run in FP8 if it does not. For the run: the share of the work in FP8 and the "
+      "memory plan. Nothing is trained.\n"
       "Memory is counted as 'octet train' counts it. Without a dataset, a -tiny preset is planned as the "
-      "demo "
-      "(128 tokens, with samples). Any other model is planned for 1024-token sequences, without samples "
-      "unless "
-      "sample_steps is set.";
+      "demo (128 tokens, with samples). Any other model is planned for 1024-token sequences, without "
+      "samples unless sample_steps is set.";
   builder.keys
       .add("gpu", &Options::gpu,
-           "Plan for this GPU, which need not be in this machine. Uses its memory size and its measured FP8 "
-           "and BF16 "
-           "speeds. Known: h200.")
+           "Plan for this GPU, which need not be in this machine. Uses its memory size and its measured "
+           "FP8 and BF16 speeds. Known: h200.")
       .value("NAME")
       .note("the GPU of this machine");
   builder.run_arguments(&Options::run);

@@ -103,9 +103,9 @@ void check(const Options& options, std::vector<std::string>& errors) {
   if (output.empty() || output.ends_with(".svg")) return;
   const std::string svg = fs::path(output).replace_extension(".svg").string();
   errors.push_back(
-      fmt::format("--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser "
-                  "shows an SVG file. "
-                  "To convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+      fmt::format("--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any "
+                  "browser shows an SVG file. To convert it: write {1}, then run 'rsvg-convert {1} -o "
+                  "{0}'",
                   printable(output), printable(svg)));
 }
 

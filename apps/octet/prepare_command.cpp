@@ -53,19 +53,16 @@ Command prepare_command() {
       "[CONFIG.yaml] --dataset DATA --tokenizer FILE_OR_FOLDER --output DIR [--key value]...";
   builder.line.about =
       "Reads a dataset, tokenizes it on all cores and writes token shards and a manifest.json into DIR. "
-      "Train on the "
-      "result with 'octet train --dataset DIR'.\n"
-      "If it is stopped (Ctrl-C), start it again with the same options: it continues after the last complete "
-      "shard and "
-      "writes the same bytes. It refuses a DIR that was made with other options or another tokenizer.";
+      "Train on the result with 'octet train --dataset DIR'.\n"
+      "If it is stopped (Ctrl-C), start it again with the same options: it continues after the last "
+      "complete shard and writes the same bytes. It refuses a DIR that was made with other options or "
+      "another tokenizer.";
   builder.line.notes =
       "Only these keys have an effect here. What is read: dataset, dataset_split, dataset_subset, "
-      "dataset_revision, "
-      "dataset_dir, dataset_format, text_column, prompt_column, completion_column, messages_column, "
-      "max_samples, "
-      "on_error. How it becomes tokens: tokenizer, chat_template, default_system, train_on. The validation "
-      "split: "
-      "eval_split, seed. The work: shard_tokens, num_threads, progress.";
+      "dataset_revision, dataset_dir, dataset_format, text_column, prompt_column, completion_column, "
+      "messages_column, max_samples, on_error. How it becomes tokens: tokenizer, chat_template, "
+      "default_system, train_on. The validation split: eval_split, seed. The work: shard_tokens, "
+      "num_threads, progress.";
   builder.keys
       .add("output", &Options::output,
            "Folder for the prepared dataset. It must be new, empty, or made by an earlier call with the same "

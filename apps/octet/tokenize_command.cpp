@@ -174,14 +174,12 @@ int run(const Options& options) {
 Command tokenize_command() {
   CommandBuilder<Options> builder("tokenize", "Turn the text on stdin into token ids, or ids into text");
   builder.line.about =
-      "Reads text on stdin and prints its token ids on one line, separated by spaces. With --decode it reads "
-      "ids and "
-      "prints their text, byte for byte.";
+      "Reads text on stdin and prints its token ids on one line, separated by spaces. With --decode it "
+      "reads ids and prints their text, byte for byte.";
   builder.keys
       .add("tokenizer", &Options::tokenizer,
-           "bytes, a tokenizer.json, a vocab.json next to its merges.txt, a tiktoken rank file, or a folder "
-           "with one "
-           "of these.")
+           "bytes, a tokenizer.json, a vocab.json next to its merges.txt, a tiktoken rank file, or a "
+           "folder with one of these.")
       .value("FILE_OR_FOLDER")
       .must_be_given();
   builder.keys.add("decode", &Options::decode, "Read ids and print their text.");

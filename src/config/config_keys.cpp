@@ -11,16 +11,14 @@ void add_model_and_data(KeyTable<C>& keys) {
   keys.group("Model");
   keys.add("model_preset", &C::model_preset,
            "Built-in architecture, trained from random weights, such as llama-tiny. Or a family (llama, "
-           "qwen2, "
-           "qwen3, mistral): then hidden_size, num_hidden_layers, num_attention_heads and vocab_size must be "
-           "set.")
+           "qwen2, qwen3, mistral): then hidden_size, num_hidden_layers, num_attention_heads and "
+           "vocab_size must be set.")
       .note("llama-tiny, unless model_name_or_path is set");
   keys.add(
       "model_name_or_path", &C::model_name_or_path,
-      "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a hub id "
-      "such as org/name, a checkpoint or a run. A config.json without weights sets the architecture; "
-      "training "
-      "then starts from random weights.");
+      "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a "
+      "hub id such as org/name, a checkpoint or a run. A config.json without weights sets the "
+      "architecture; training then starts from random weights.");
   const auto size = [&](const char* name, int64_t C::*member, const char* help, const char* note) {
     keys.add(name, member, help).at_least(0).at_most(1 << 26).note(note);
   };
@@ -33,9 +31,8 @@ void add_model_and_data(KeyTable<C>& keys) {
   size("head_dim", &C::head_dim, "Width of a head.",
        "hidden_size / num_attention_heads, unless the model has another");
   size("intermediate_size", &C::intermediate_size, "Inner width of the MLP.",
-       "the model's own; if hidden_size is set, 4 x hidden_size for gpt2 and 8/3 x hidden_size, rounded up "
-       "to a "
-       "multiple of 128, for others");
+       "the model's own; if hidden_size is set, 4 x hidden_size for gpt2 and 8/3 x hidden_size, rounded "
+       "up to a multiple of 128, for others");
   size("vocab_size", &C::vocab_size, "Number of token ids. The tokenizer must not have more.",
        "the model's own");
   size("max_position_embeddings", &C::max_position_embeddings, "Longest sequence that the model is made for.",

@@ -86,9 +86,9 @@ QuantizeRule quantize_rule(const Fp8Config& config, Role role) {
 
 std::string format_note(const Fp8Config& config) {
   if (config.format != Fp8Format::E5M2) return "";
-  return "fp8_format e5m2: no GPU multiplies e5m2 by e5m2, so each product has one e5m2 operand: the input "
-         "in the "
-         "forward product (weights e4m3), the gradient in dgrad (weights e4m3) and wgrad (input e4m3)";
+  return "fp8_format e5m2: no GPU multiplies e5m2 by e5m2, so each product has one e5m2 operand: the "
+         "input in the forward product (weights e4m3), the gradient in dgrad (weights e4m3) and wgrad "
+         "(input e4m3)";
 }
 
 }  // namespace octet
