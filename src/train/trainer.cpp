@@ -279,12 +279,11 @@ int train(TrainConfig keys, Env& env) {
   RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
   const RunStages stages = prepare_run(keys, std::move(resumed));
   if (const auto remark = stages.schedule.remark()) log_warning("{}", *remark);
-  RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  files.check();
   if (stages.keys.dry_run) {
     fmt::print("{}", dry_run_text(stages));
     return kExitDone;
   }
+  RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
   return Run(stages, std::move(files), env).train();
 }
 
