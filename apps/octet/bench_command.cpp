@@ -221,9 +221,10 @@ int run(const Options& options) {
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
-  fmt::print("{}, {} x {} tokens x {} micro-batches, {} steps after {} warm-up steps\n{}", model_name(base),
-             results.front().rows, results.front().length, results.front().accumulation, options.bench_steps,
-             options.bench_warmup, results_text(results));
+  fmt::print("{}, {} x {} tokens x {}, {} after {}\n{}", model_name(base), results.front().rows,
+             results.front().length, counted(results.front().accumulation, "micro-batch", "micro-batches"),
+             counted(options.bench_steps, "step"), counted(options.bench_warmup, "warm-up step"),
+             results_text(results));
   for (const BenchResult& result : results) {
     if (result.profile.empty()) continue;
     fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));

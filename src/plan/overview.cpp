@@ -75,10 +75,10 @@ std::string overview_text(const RunStages& stages) {
   line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),
                            count(data.eval.size())));
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
-  line("batch", fmt::format("{} x {} tokens x {} micro-batches = {} tokens per step{}", plan.shape.rows,
-                            plan.shape.length, plan.accumulation, positions_per_step,
+  line("batch", fmt::format("{} x {} tokens x {} = {} tokens per step{}", plan.shape.rows, plan.shape.length,
+                            counted(plan.accumulation, "micro-batch", "micro-batches"), positions_per_step,
                             used < 1 ? ", including padding" : ""));
-  line("length", fmt::format("{} steps, {} tokens", steps,
+  line("length", fmt::format("{}, {} tokens", counted(steps, "step"),
                              human_count(static_cast<double>(steps * positions_per_step) * used)));
   line("recompute", recompute_text(plan.shape.checkpointing));
   return text + fmt::format("\n{}", memory_text(plan));

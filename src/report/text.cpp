@@ -139,6 +139,11 @@ std::string human_count(double count) {
   return scaled(count, 1000, kUnits, true);
 }
 
+std::string counted(int64_t count, std::string_view noun, std::string_view plural) {
+  if (count == 1) return fmt::format("1 {}", noun);
+  return plural.empty() ? fmt::format("{} {}s", count, noun) : fmt::format("{} {}", count, plural);
+}
+
 std::string human_duration(double seconds) {
   if (!std::isfinite(seconds)) return fmt::format("{} s", seconds);
   if (seconds < 0) return fmt::format("-{}", human_duration(-seconds));

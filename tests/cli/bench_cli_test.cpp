@@ -146,7 +146,7 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
   const std::string count = both("rows").dump();
   EXPECT_EQ(both("gradient_checkpointing"), "none");
   EXPECT_THAT(rows.out, StartsWith("llama-tiny, " + count +
-                                   " x 128 tokens x 1 micro-batches, 1 steps after 1 warm-up steps\n"));
+                                   " x 128 tokens x 1 micro-batch, 1 step after 1 warm-up step\n"));
   EXPECT_THAT(rows.err, HasSubstr("bf16 uses the same settings as the other variants: batch size " + count));
 }
 

@@ -105,5 +105,11 @@ TEST(Table, RejectsARowOfAnotherWidth) {
   EXPECT_THROW(Table({}), Error);
 }
 
+TEST(Text, CountsHaveTheRightNoun) {
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(8, "micro-batch", "micro-batches"), "8 micro-batches");
+}
+
 }  // namespace
 }  // namespace octet
