@@ -73,6 +73,7 @@ struct GemmOptions {
   bool transpose_a = false;  // A is stored (k, m)
   bool transpose_b = false;  // B is stored (n, k)
   bool accumulate = false;   // C += ...
+  float alpha = 1;           // multiplies the product, not the bias or what C held
   Tensor bias;               // optional (n) of C's dtype or of the operands' dtype, added to every row
   GemmPart part = GemmPart::Forward;
 };
@@ -102,6 +103,7 @@ struct AdamWParameter {
   Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
   Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
+  float learning_rate_scale = 1;  // multiplies the learning rate for this parameter
   // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter. `first_row` is the
   // first row on this rank; it is even, because rows share random bits in pairs.
   uint64_t stream = 0;
@@ -164,6 +166,19 @@ class Ops {
   // transposition flags are ignored. e5m2 x e5m2 is refused.
   virtual void gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b, const GemmOptions&) = 0;
 
+  // Narrow products of FP8 codes, for adapters. x (N, D) is FP8 with one scale per tensor and may be some columns of a
+  // matrix; R is small. The codes are multiplied as real numbers (bf16 holds them exactly), products are summed in fp32
+  // and multiplied by alpha and the scale of x, then rounded once.
+  // u (N, R) real = alpha * x w, with w (D, R) of u's dtype, or (R, D) with transpose_w.
+  virtual void narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool transpose_w,
+                              float alpha) = 0;
+  // g (D, R) fp32, or (R, D) with transpose_g, [+]= alpha * x^T u, with u (N, R) real.
+  virtual void narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g,
+                                        float alpha, bool accumulate) = 0;
+  // to (cols, rows) = from (rows, cols) transposed: codes, and the scales of Granularity::Block128. Other scales per
+  // block are refused.
+  virtual void transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) = 0;
+
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
   virtual void quantize(const Operand&) = 0;
@@ -175,6 +190,20 @@ class Ops {
   virtual void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) = 0;
   // dwte (V, C), dwpe (P, C) fp32 | bf16: += by row. Deterministic: rows are summed in the order of n.
   virtual void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) = 0;
+
+  // ---- rows ----
+  // to[i] = from[rows[i]], or zeros where rows[i] is -1. to (n, C), from (N, C), one dtype of 2 or 4 bytes; rows (n)
+  // int32.
+  virtual void gather_rows(Tensor to, Tensor from, Tensor rows) = 0;
+  // to[rows[i]] = from[i] where rows[i] is not -1; all other rows of `to` become zero. No row occurs twice.
+  virtual void scatter_rows(Tensor to, Tensor from, Tensor rows) = 0;
+
+  // ---- dropout ----
+  // y [+]= x / (1 - probability) where an element is kept, else 0. Element i is kept if
+  // Philox(seed, stream).uniform(i) >= probability. seed (2) int32: low and high word, on the device because it changes
+  // every micro-step but a recording of the op does not. y may be x (in place) without accumulate.
+  virtual void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream,
+                       bool accumulate) = 0;
 
   // ---- residual add + norm ----
   // residual = x + delta (delta absent: residual is x itself and is not written), rounded; then

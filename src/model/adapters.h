@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/config.h"
+
+namespace octet {
+
+// A low-rank adapter of one module: y += scale * B (A x), with A (rank, in) and B (out, rank).
+struct Adapter {
+  std::string module;  // as Transformers names it: "model.layers.0.self_attn.q_proj"
+  int64_t rank = 0;
+  double alpha = 0;
+  bool rslora = false;
+  float scale() const;  // alpha / rank, or alpha / sqrt(rank) with rslora
+};
+
+// All adapters of a model, in the order of its modules.
+struct AdapterPlan {
+  std::vector<Adapter> adapters;
+  double dropout = 0;  // of the adapters' input
+  bool empty() const { return adapters.empty(); }
+  const Adapter* find(std::string_view module) const;  // null: not adapted
+};
+
+// Which modules get an adapter, and of what rank, as users and PEFT's adapter_config.json say it.
+struct LoraConfig {
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  bool rslora = false;
+  // "all", or names: a module whose name is an entry or ends with "." + entry ("q_proj", "attn.c_proj"). An entry with
+  // one of the characters *+?^$()[]{}|\ is a regular expression that must match the whole name of a module.
+  std::vector<std::string> targets = {"all"};
+  // Name or regular expression -> rank or alpha, for modules that match `(.*\.)?(entry)`. The first match counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::vector<int64_t> layers;  // only these layers; empty: all
+};
+
+// The modules of a model that can have an adapter: all matrices of its layers.
+std::vector<std::string> adaptable_modules(const ModelConfig& config);
+
+// ConfigError if an entry of targets matches no module (the message lists the last parts of their names), if it names
+// the embedding or the head, or if a rank is not positive.
+AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora);
+
+// The tensors of an adapter in a PEFT folder: "base_model.model.<module>.lora_A.weight".
+std::string peft_tensor_name(std::string_view module, char matrix);
+
+}  // namespace octet
