@@ -53,7 +53,7 @@ void AttentionPart::forward(const LayerPass& pass, const Activations& a, Tensor 
   if (all || !pass.keep.norm_out) norm.forward(pass, qkv_in, a.residual, a.mean, a.inv, x, delta);
   if (!all && pass.keep.attention) return;
 
-  qkv.forward(pass.ops, a.qkv, qkv_in);
+  qkv.forward(pass.ops, a.qkv, qkv_in, pass.recompute);
   if (pass.config.qk_norm) {
     pass.ops.qk_norm_forward(a.qkv, a.qk_raw, a.qk_inv, q_norm.gain->weight, k_norm.gain->weight,
                              pass.config.norm_epsilon, shape);
@@ -67,7 +67,7 @@ void AttentionPart::forward(const LayerPass& pass, const Activations& a, Tensor 
     out_in.keep_dense = true;  // attention's backward reads its own output
     pass.ops.attention_forward(out_in, a.lse, a.qkv, pass.documents, shape);
   }
-  out.forward(pass.ops, result, out_in);
+  out.forward(pass.ops, result, out_in, pass.recompute);
 }
 
 void AttentionPart::backward(const LayerPass& pass, const Activations& a, const GradientBuffers& gradients,
@@ -90,7 +90,9 @@ void AttentionPart::backward(const LayerPass& pass, const Activations& a, const 
   } else if (dqkv.column_sum) {
     pass.ops.add_column_sum(dqkv.column_sum, dqkv.dense);
   }
-  qkv.backward(pass.ops, gradients.dnormed, qkv.input(a.normed, true), dqkv, first);
+  const bool stops = !below && pass.stops_at_bottom;
+  qkv.backward(pass.ops, stops ? Matrix{} : gradients.dnormed, qkv.input(a.normed, true), dqkv, first);
+  if (stops) return;
   norm.backward(pass, gradients.residual_for(below), gradients.dnormed, a.residual, a.mean, a.inv);
 }
 

@@ -56,8 +56,8 @@ void Decoder::plan_buffers() {
   };
 
   for (const Parameter& p : parameters_.all()) {
-    require(p.storage.dense && p.shape() == p.spec.shape, "[decoder] {} is not stored here as one dense tensor",
-            p.spec.name);
+    require(p.storage.dense && p.shape() == p.spec.shape,
+            "[decoder] {} is not stored here as one dense tensor", p.spec.name);
   }
   wte_ = &parameters_["embedding.tokens"];
   if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];

@@ -38,6 +38,8 @@ struct LayerPass {
   KeepPolicy keep;
   bool fp8 = true;         // otherwise every Linear that has a dense weight is dense
   bool recompute = false;  // compute only what the policy did not keep
+  // The gradient of the embedding's output is not needed: everything below the first layer's Linears is frozen.
+  bool stops_at_bottom = false;
 
   Tensor positions;     // (N) int32
   Tensor rope_table;    // (P, D) fp32; absent with learned positions

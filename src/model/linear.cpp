@@ -1,5 +1,7 @@
 #include "model/linear.h"
 
+#include <algorithm>
+
 namespace octet {
 
 Shape scales_shape(Granularity granularity, int64_t rows, int64_t depth) {
@@ -43,6 +45,15 @@ void alias_matrix(BufferPlanner& planner, QuantizedMatrix& matrix, const Tensor&
   if (scales.rank() > 0) planner.alias(matrix.scales, scales_base, scales_dtype(granularity), scales);
 }
 
+// Rows [begin, begin + rows); whole blocks where there are blocks of rows.
+QuantizedMatrix row_range(const QuantizedMatrix& matrix, int64_t begin, int64_t rows) {
+  QuantizedMatrix result = matrix;
+  result.codes = matrix.codes.row_range(begin, rows);
+  if (matrix.granularity == Granularity::Block128)
+    result.scales = matrix.scales.row_range(begin / 128, div_up(rows, 128));
+  return result;
+}
+
 QuantizedMatrix first_rows(const QuantizedMatrix& matrix, int64_t rows, bool rows_are_depth) {
   QuantizedMatrix result = matrix;
   if (!matrix) return result;
@@ -65,7 +76,16 @@ Quantized with_rows(const Quantized& quantized, int64_t rows) {
 Linear::Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias)
     : site_(std::move(site)), choice_(std::move(choice)), weight_(&weight), bias_(bias) {}
 
-void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training) {
+bool Linear::adapter_reads_input_codes() const {
+  return adapter_ && !adapter_drops_ && fp8(Product::Forward) && !has_dense() &&
+         input8_.rule.granularity == Granularity::Tensor;
+}
+
+bool Linear::adapter_reads_gradient_codes() const {
+  return adapter_ && fp8(Product::Dgrad) && gradient8_.rule.granularity == Granularity::Tensor;
+}
+
+void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, FrozenCopies copies) {
   require(has_dense() || (fp8(Product::Forward) && (fp8(Product::Dgrad) || !training)),
           "[model] {} has no dense weight and cannot run in FP8 alone", site_.name);
   if (!choice_.any_fp8()) return;
@@ -82,14 +102,17 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training) {
     plan_matrix(planner, weight8_.rowwise, name, rule.format_rowwise, rule.granularity, site_.out, site_.in,
                 MemoryCategory::Weights, Lifetime::always());
   }
-  if (fp8(Product::Dgrad) && training) {
+  // The transpose of blocks along rows has other blocks, so both copies are kept.
+  transposes_ =
+      copies == FrozenCopies::One && !has_dense() && training && rule.granularity != Granularity::Row32;
+  if (fp8(Product::Dgrad) && training && !transposes_) {
     plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity,
                 site_.in, site_.out, MemoryCategory::Weights, Lifetime::always());
   }
 }
 
 void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens) {
-  if (fp8(Product::Forward)) {
+  if (fp8(Product::Forward) && !adapter_reads_input_codes()) {
     alias_matrix(planner, input8_.rowwise, scratch.input_rowwise, scratch.input_rowwise_scales,
                  input8_.rule.format_rowwise, input8_.rule.granularity, tokens, site_.in);
   }
@@ -103,16 +126,36 @@ void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, i
   }
 }
 
-void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, ColwiseBuffers* shared) {
-  if (!input_needed_colwise()) return;
+void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, InputBuffers* shared) {
   const QuantizeRule& rule = input8_.rule;
-  if (shared) {
-    alias_matrix(planner, input8_.colwise, shared->codes, shared->scales, rule.format_colwise,
-                 rule.granularity, site_.in, tokens);
-  } else {
-    plan_matrix(planner, input8_.colwise, site_.name + ".input.fp8_transposed", rule.format_colwise,
-                rule.granularity, site_.in, tokens, MemoryCategory::Activations, lifetime);
+  const auto place = [&](QuantizedMatrix& matrix, const char* name, DType format, int64_t rows,
+                         int64_t depth) {
+    if (shared) {
+      alias_matrix(planner, matrix, shared->codes, shared->scales, format, rule.granularity, rows, depth);
+    } else {
+      plan_matrix(planner, matrix, site_.name + name, format, rule.granularity, rows, depth,
+                  MemoryCategory::Activations, lifetime);
+    }
+  };
+  if (input_needed_colwise()) {
+    place(input8_.colwise, ".input.fp8_transposed", rule.format_colwise, site_.in, tokens);
+  } else if (adapter_reads_input_codes()) {
+    place(input8_.rowwise, ".input.fp8", rule.format_rowwise, tokens, site_.in);
   }
+}
+
+void Linear::attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype, Lifetime lifetime,
+                            const AdapterScratch& scratch) {
+  if (!adapter_) return;
+  planner.add(adapter_.hidden(), site_.name + ".lora_hidden", dtype, {tokens, adapter_.ranks()},
+              MemoryCategory::Activations, lifetime);
+  adapter_.use(&scratch);
+}
+
+void Linear::attach_transposed(BufferPlanner& planner, const InputBuffers& shared) {
+  if (!transposes_) return;
+  alias_matrix(planner, weight8_.colwise, shared.codes, shared.scales, weight8_.rule.format_colwise,
+               weight8_.rule.granularity, site_.in, site_.out);
 }
 
 void Linear::bind(const ScaleTable& scales) {
@@ -137,19 +180,30 @@ Operand Linear::gradient(Tensor dense, bool keep_dense) {
   if (bias_) operand.column_sum = bias_->gradient;
   if (fp8(Product::Dgrad) || input_needed_colwise()) {
     operand.fp8 = &gradient8_;
-    operand.keep_dense = keep_dense || !fp8(Product::Dgrad) || (trains() && !fp8(Product::Wgrad));
+    operand.keep_dense = keep_dense || !fp8(Product::Dgrad) || (trains() && !fp8(Product::Wgrad)) ||
+                         (adapter_ && !adapter_reads_gradient_codes());
   }
   return operand;
 }
 
-void Linear::forward(Ops& ops, Matrix y, const Operand& x) const {
+void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const {
   GemmOptions options{.transpose_b = true};
   if (bias_) options.bias = bias_->weight;
-  if (x.fp8 && fp8(Product::Forward)) {
+  const bool runs_fp8 = x.fp8 && fp8(Product::Forward);
+  if (adapter_ && !recompute) {
+    adapter_.down(ops, x.dense, runs_fp8 && adapter_reads_input_codes() ? &x.fp8->rowwise : nullptr,
+                  weight_->stream());
+  }
+  // The adapters write first where they cover all of y: the large product then adds to it while it computes, and y is
+  // written once more instead of read and written.
+  options.accumulate = adapter_ && adapter_.covers(y.cols);
+  if (options.accumulate) adapter_.up(ops, y, false);
+  if (runs_fp8) {
     ops.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
   } else {
     ops.gemm(y, x.dense, weight_->weight, options);
   }
+  if (adapter_ && !options.accumulate) adapter_.up(ops, y, true);
 }
 
 void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const {
@@ -160,12 +214,22 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
     ops.gemm(weight_->gradient, dy.dense, x.dense,
              {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
   }
+  bool accumulate = false;  // dx holds the adapters' share
+  if (adapter_) {
+    adapter_.backward(ops, x.dense, adapter_reads_input_codes() ? &x.fp8->rowwise : nullptr, dy.dense,
+                      adapter_reads_gradient_codes() ? &dy.fp8->rowwise : nullptr, weight_->stream(),
+                      overwrite);
+    accumulate = dx && !adapter_.drops();
+    if (accumulate) adapter_.add_input_gradient(ops, dx, weight_->stream(), false);
+  }
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
-    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.part = GemmPart::Dgrad});
+    if (transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
+    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   } else {
-    ops.gemm(dx, dy.dense, weight_->weight, {.part = GemmPart::Dgrad});
+    ops.gemm(dx, dy.dense, weight_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   }
+  if (adapter_ && adapter_.drops()) adapter_.add_input_gradient(ops, dx, weight_->stream(), true);
 }
 
 void Linear::quantize_weight(Ops& ops) {
@@ -174,6 +238,51 @@ void Linear::quantize_weight(Ops& ops) {
 
 void Linear::quantize_weight(Ops& ops, Tensor dense) {
   if (weight_fp8()) ops.quantize({.dense = dense, .fp8 = &weight8_});
+}
+
+int64_t Linear::fill_rows(int64_t most) const {
+  // The transposed copy of blocks along rows comes from the dense weight, not from the other copy.
+  if (weight8_.rule.granularity == Granularity::Row32) return site_.out;
+  return std::min(std::max<int64_t>(most / 128 * 128, 128), site_.out);
+}
+
+void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage) {
+  const int64_t row_bytes = site_.in * static_cast<int64_t>(size_of(dtype));
+  const int64_t step = fill_rows(staging.bytes() / row_bytes);
+  require(step * row_bytes <= staging.bytes(), "[model] {}: {} bytes of staging memory, expected {}",
+          site_.name, staging.bytes(), step * row_bytes);
+  Quantized part = weight8_;
+  part.rule.delayed = false;
+  part.stats = nullptr;
+  const bool per_tensor = part.rule.granularity == Granularity::Tensor;
+  // Blocks along rows are made for both copies from the dense weight.
+  const bool whole = part.rule.granularity == Granularity::Row32;
+  if (!whole) part.colwise = {};
+  const auto quantize_ranges = [&] {
+    for (int64_t begin = 0; begin < site_.out; begin += step) {
+      const Tensor rows{staging.data, dtype, {std::min(step, site_.out - begin), site_.in}};
+      stage(rows, begin);
+      if (!whole) part.rowwise = row_range(weight8_.rowwise, begin, rows.rows());
+      device.ops().quantize({.dense = rows, .fp8 = &part});
+    }
+  };
+  const Tensor slot{weight8_.slot, DType::U8, {sizeof(ScaleSlot)}};
+  ScaleSlot values;
+  device.copy_to_device(slot, &values);
+  quantize_ranges();
+  if (per_tensor && step < site_.out) {
+    // The slot has now seen the largest value of all ranges.
+    device.copy_to_host(&values, slot);
+    values.scale_rowwise = scale_from_amax(values.amax, part.rule.format_rowwise, part.rule.margin, 1.0f);
+    values.scale_colwise = scale_from_amax(values.amax, part.rule.format_colwise, part.rule.margin, 1.0f);
+    values.inverse_rowwise = 1.0f / values.scale_rowwise;
+    values.inverse_colwise = 1.0f / values.scale_colwise;
+    device.copy_to_device(slot, &values);
+    part.rule.delayed = true;
+    quantize_ranges();
+  }
+  if (weight8_.colwise && !whole && !transposes_)
+    device.ops().transpose_fp8(weight8_.colwise, weight8_.rowwise);
 }
 
 void Linear::set_pass(const ScaleTable& scales, bool stats) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <functional>
+
+#include "model/low_rank.h"
 #include "model/parameters.h"
 #include "precision/layer_choice.h"
 #include "precision/scale_table.h"
@@ -14,9 +17,15 @@ struct QuantizedScratch {
   Tensor gradient_colwise, gradient_colwise_scales;
 };
 
-// Where the copy of the input that wgrad reads lives between forward and backward.
-struct ColwiseBuffers {
+// Where the FP8 copy of the input that backward reads lives between forward and backward.
+struct InputBuffers {
   Tensor codes, scales;
+};
+
+// How many FP8 copies of a frozen matrix are kept.
+enum class FrozenCopies : uint8_t {
+  Two,  // W and its transpose, for both products
+  One,  // W; the transpose is made before each dgrad, in memory that all Linears share
 };
 
 // y = x W^T + b with its three products, each in FP8 or in the run's dense dtype as the choice says.
@@ -24,14 +33,26 @@ class Linear {
  public:
   Linear() = default;
   Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias);
+  // Adds adapters to the output, before plan(). `drops`: their input has dropout in training.
+  void set_adapter(LowRank adapter, bool drops) {
+    adapter_ = std::move(adapter);
+    adapter_drops_ = drops;
+  }
 
   // Registers the slots and plans the FP8 copies of the weight. The input's and gradient's copies are placed by
   // attach_scratch and attach_input.
-  void plan(BufferPlanner& planner, ScaleTable& scales, bool training);
+  void plan(BufferPlanner& planner, ScaleTable& scales, bool training,
+            FrozenCopies copies = FrozenCopies::Two);
   // `tokens` rows pass through at once.
   void attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens);
-  // Places the wgrad copy of the input: in its own buffers with `lifetime`, or in `shared` if given.
-  void attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, ColwiseBuffers* shared);
+  // Places the FP8 copy of the input that backward reads, if there is one: in its own buffers with `lifetime`, or in
+  // `shared` if given.
+  void attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, InputBuffers* shared);
+  // Places the output of the adapters' first product.
+  void attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype, Lifetime lifetime,
+                      const AdapterScratch& scratch);
+  // Places the transposed weight of a Linear that keeps one copy.
+  void attach_transposed(BufferPlanner& planner, const InputBuffers& shared);
   // After the planner is bound.
   void bind(const ScaleTable& scales);
 
@@ -40,8 +61,8 @@ class Linear {
   Operand input(Tensor dense, bool fp8);
   Operand gradient(Tensor dense, bool keep_dense);
 
-  // y may be part of a fused matrix.
-  void forward(Ops& ops, Matrix y, const Operand& x) const;
+  // y may be part of a fused matrix. In a recompute pass, the adapters' first product is there already.
+  void forward(Ops& ops, Matrix y, const Operand& x, bool recompute = false) const;
   // dx may be absent. The weight's gradient is added to what is there, or with `overwrite` replaces it; a frozen
   // weight has none.
   void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
@@ -50,6 +71,13 @@ class Linear {
   void quantize_weight(Ops& ops);
   // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
   void quantize_weight(Ops& ops, Tensor dense);
+  // Fills a Linear without a dense weight some rows at a time. `stage` writes rows [begin, begin + rows) of the weight to
+  // a tensor (rows, in) in `staging`. It is called twice per range if the scale of the whole tensor must be known first.
+  // `staging` (bytes) has room for at least 128 rows; see fill_rows().
+  using StageRows = std::function<void(Tensor rows, int64_t begin)>;
+  void fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage);
+  // How many rows fill_weight takes at a time, of at most `most`: all of them if its blocks need it.
+  int64_t fill_rows(int64_t most) const;
   // Switches calibration and statistics for all tensors of the Linear at once.
   void set_pass(const ScaleTable& scales, bool stats);
 
@@ -58,21 +86,31 @@ class Linear {
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
   // Whether the weight gradient reads the input again, dense or as its FP8 copy.
-  bool input_needed_dense() const { return trains() && !fp8(Product::Wgrad); }
+  bool input_needed_dense() const {
+    return (trains() && !fp8(Product::Wgrad)) || (adapter_ && !adapter_reads_input_codes());
+  }
+  bool input_needed_fp8_later() const { return input_needed_colwise() || adapter_reads_input_codes(); }
   bool input_needed_colwise() const { return trains() && fp8(Product::Wgrad); }
+  const LowRank& adapter() const { return adapter_; }
+  // The adapters read the FP8 codes of the input, in backward too: codes with one scale per tensor, without dropout.
+  bool adapter_reads_input_codes() const;
+  bool trains() const { return weight_->storage.trainable; }
+  // Keeps one FP8 copy, whose transpose is made before dgrad.
+  bool transposes() const { return transposes_; }
 
  private:
-  bool trains() const { return weight_->storage.trainable; }
   bool has_dense() const { return weight_->storage.dense; }
   bool input_needed_fp8() const { return fp8(Product::Forward) || input_needed_colwise(); }
   bool fp8(Product product) const { return choice_[product].fp8; }
+  bool adapter_reads_gradient_codes() const;
 
   LinearSite site_;
   LinearChoice choice_;
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
   Quantized input8_, weight8_, gradient8_;
-  ColwiseBuffers input_colwise_;
+  LowRank adapter_;
+  bool adapter_drops_ = false, transposes_ = false;
   int input_slot_ = -1, weight_slot_ = -1, gradient_slot_ = -1;
 };
 

@@ -30,7 +30,7 @@ void MlpPart::forward(const LayerPass& pass, const Activations& a, Tensor x, Ten
   } else if (!pass.keep.norm_out) {
     norm.forward(pass, up_in, a.residual, a.mean, a.inv, a.residual, {});
   }
-  if (all || !pass.keep.up_out) up.forward(pass.ops, a.up, up_in);
+  if (all || !pass.keep.up_out) up.forward(pass.ops, a.up, up_in, pass.recompute);
   const Operand down_in = down.input(a.act, pass.fp8);
   if (all || !pass.keep.act_out) pass.ops.activation_forward(pass.config.activation, down_in, a.up);
   if (all) down.forward(pass.ops, result, down_in);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/philox.h"
 #include "model/family.h"
 #include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
@@ -15,7 +16,8 @@ namespace {
 // Builds the table of one model.
 class TableBuilder {
  public:
-  explicit TableBuilder(const ModelConfig& config) : c_(config), hf_(config.family->tensors) {}
+  TableBuilder(const ModelConfig& config, const AdapterPlan& adapters)
+      : c_(config), hf_(config.family->tensors), adapters_(adapters) {}
 
   std::vector<ParameterSpec> build() {
     matrix("embedding.tokens", c_.padded_vocab(), c_.width, c_.init_std,
@@ -91,6 +93,39 @@ class TableBuilder {
     for (HfPart& part : biases) part.name += ".bias", part.transposed = false;
     matrix(name + ".weight", out, in, std, std::move(weights));
     if (bias) table_.push_back({name + ".bias", {out}, Init::Zero, 0, false, false, std::move(biases)});
+    adapters(name, in, parts);
+  }
+
+  // As PEFT initialises them: A uniform within 1 / sqrt(in), B zero.
+  void adapters(const std::string& name, int64_t in, const std::vector<HfPart>& parts) {
+    std::vector<HfPart> stacked;
+    std::vector<ParameterSpec> lifts;
+    int64_t ranks = 0;
+    for (const HfPart& part : parts) {
+      const Adapter* adapter = adapters_.find(part.name);
+      if (!adapter) continue;
+      stacked.push_back({peft_tensor_name(part.name, 'A'), ranks, adapter->rank});
+      ranks += adapter->rank;
+      lifts.push_back({name + ".lora_b." + part.name.substr(part.name.rfind('.') + 1),
+                       {part.rows, adapter->rank},
+                       Init::Zero,
+                       0,
+                       true,
+                       false,
+                       {{peft_tensor_name(part.name, 'B'), 0, part.rows}},
+                       ParameterSpec::Adapter::B});
+    }
+    if (stacked.empty()) return;
+    const float bound = 1.0f / std::sqrt(static_cast<float>(in));
+    table_.push_back({name + ".lora_a",
+                      {ranks, in},
+                      Init::Uniform,
+                      bound,
+                      true,
+                      false,
+                      std::move(stacked),
+                      ParameterSpec::Adapter::A});
+    for (ParameterSpec& lift : lifts) table_.push_back(std::move(lift));
   }
 
   void norm(const std::string& name, const std::string& theirs) {
@@ -107,6 +142,7 @@ class TableBuilder {
 
   const ModelConfig& c_;
   const TensorNames& hf_;
+  const AdapterPlan& adapters_;
   std::vector<ParameterSpec> table_;
 };
 
@@ -139,8 +175,18 @@ std::vector<NamedTensor> Parameter::state() const {
   return result;
 }
 
-std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
-  return TableBuilder(config).build();
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters) {
+  return TableBuilder(config, adapters).build();
+}
+
+std::vector<ParameterSpec> base_of(std::vector<ParameterSpec> table) {
+  std::erase_if(table, &ParameterSpec::is_adapter);
+  return table;
+}
+
+std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table) {
+  std::erase_if(table, [](const ParameterSpec& spec) { return !spec.is_adapter(); });
+  return table;
 }
 
 ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks) {
@@ -157,8 +203,8 @@ Shape Parameter::shape() const {
 }
 
 ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training,
-                           BufferPlanner& planner, const StoragePolicy& policy) {
-  for (ParameterSpec& spec : parameter_table(config)) {
+                           BufferPlanner& planner, const StoragePolicy& policy, const AdapterPlan& adapters) {
+  for (ParameterSpec& spec : parameter_table(config, adapters)) {
     const ParameterStorage storage = policy ? policy(spec) : ParameterStorage{};
     require(storage.dense || !storage.trainable, "[parameters] {} is trained and so needs a dense weight",
             spec.name);
@@ -175,11 +221,11 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     };
     if (p.storage.dense) plan(p.weight, "", types.weight, MemoryCategory::Weights);
     if (!training || !p.storage.trainable) continue;
-    const bool vector = p.spec.shape.rank() == 1;
-    if (types.weight == DType::BF16 && (vector || !types.stochastic)) {
+    const bool vector = p.spec.shape.rank() == 1, adapter = p.spec.is_adapter();
+    if (types.weight == DType::BF16 && (vector || adapter || !types.stochastic)) {
       plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
     }
-    plan(p.gradient, ".gradient", vector || p.spec.summed ? DType::F32 : types.gradient,
+    plan(p.gradient, ".gradient", vector || adapter || p.spec.summed ? DType::F32 : types.gradient,
          MemoryCategory::Gradients);
     const DType moments = vector && types.moments == DType::E4M3 ? DType::F32 : types.moments;
     plan(p.m, ".m", moments, MemoryCategory::Optimizer);
@@ -209,6 +255,15 @@ void ParameterSet::initialise(Device& device, uint64_t seed) {
       case Init::One:
         set_weight(device, p, std::vector<float>(static_cast<size_t>(p.spec.shape.numel()), 1.0f));
         break;
+      case Init::Uniform: {
+        const Philox random(seed, p.stream());
+        std::vector<float> values(static_cast<size_t>(p.spec.shape.numel()));
+#pragma omp parallel for
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = p.spec.init_std * (2 * static_cast<float>(random.uniform(i)) - 1);
+        set_weight(device, p, values);
+        break;
+      }
       case Init::Normal:  // padding rows stay zero
         device.zero(p.weight);
         if (p.remainder) device.zero(p.remainder);
@@ -261,6 +316,15 @@ std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& 
   if (p.remainder) device.copy_to_host(low.data(), p.remainder);
   for (size_t i = 0; i < values.size(); ++i) values[i] = join_fp32(high[i], low[i]);
   return values;
+}
+
+void fill_rows(Device& device, Tensor rows, const Parameter& p, uint64_t seed, int64_t begin) {
+  require(p.spec.init == Init::Normal, "[parameters] {} is not drawn from a normal distribution",
+          p.spec.name);
+  const int64_t first = begin * rows.cols();
+  const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - first, 0, rows.numel());
+  if (covered < rows.numel()) device.zero(rows);
+  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_std, seed, p.stream(), first);
 }
 
 }  // namespace octet

@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "model/adapters.h"
 #include "model/config.h"
 #include "tensor/plan.h"
 
 namespace octet {
 
-enum class Init : uint8_t { Zero, One, Normal };
+// Uniform: between -init_std and init_std.
+enum class Init : uint8_t { Zero, One, Normal, Uniform };
 
 // Where a range of rows of a parameter lives in a Hugging Face folder. A vector counts as rows of width 1.
 struct HfPart {
@@ -27,11 +29,19 @@ struct ParameterSpec {
   Init init = Init::Normal;
   float init_std = 0;
   bool decay = false;
-  bool summed = false;  // several products add to its gradient, which is therefore always fp32
-  std::vector<HfPart> hf;
+  bool summed = false;     // several products add to its gradient, which is therefore always fp32
+  std::vector<HfPart> hf;  // of an adapter: in a PEFT folder
+  // A matrix of an adapter. Its weight is always exact, and its gradient fp32.
+  enum class Adapter : uint8_t { No, A, B } adapter = Adapter::No;
+  bool is_adapter() const { return adapter != Adapter::No; }
 };
 
-std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
+// With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked in
+// one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters = {});
+// The rows of a table that belong to the model itself, or only those of its adapters.
+std::vector<ParameterSpec> base_of(std::vector<ParameterSpec> table);
+std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table);
 
 // How a parameter is stored. Default: the whole tensor on the device, trainable.
 struct ParameterStorage {
@@ -85,7 +95,7 @@ class ParameterSet {
  public:
   // Without `training` only weights are planned. Without a policy every parameter is whole and trainable.
   ParameterSet(const ModelConfig& config, ParameterTypes types, bool training, BufferPlanner& planner,
-               const StoragePolicy& policy = {});
+               const StoragePolicy& policy = {}, const AdapterPlan& adapters = {});
 
   Parameter& operator[](std::string_view name);
   std::vector<Parameter>& all() { return parameters_; }
@@ -102,5 +112,9 @@ class ParameterSet {
  private:
   std::vector<Parameter> parameters_;
 };
+
+// Writes rows [begin, ...) of the random weight of a parameter with Init::Normal to `rows` (count, columns), as
+// ParameterSet::initialise has them without a remainder.
+void fill_rows(Device& device, Tensor rows, const Parameter& parameter, uint64_t seed, int64_t begin);
 
 }  // namespace octet

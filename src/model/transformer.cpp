@@ -4,6 +4,25 @@
 #include <bit>
 
 namespace octet {
+namespace {
+
+// An operand of the head for `rows` rows; `view` holds its FP8 copies.
+Operand chunk_operand(Operand operand, int64_t rows, Quantized& view) {
+  if (operand.fp8) {
+    view = with_rows(*operand.fp8, rows);
+    operand.fp8 = &view;
+  }
+  return operand;
+}
+
+// Elements [begin, begin + count) of a vector.
+Tensor part_of(const Tensor& vector, int64_t begin, int64_t count) {
+  return {static_cast<std::byte*>(vector.data) + begin * static_cast<int64_t>(size_of(vector.dtype)),
+          vector.dtype,
+          {count}};
+}
+
+}  // namespace
 
 void Transformer::weights_changed() {
   ops().set_workspace(workspace_);
@@ -13,7 +32,42 @@ void Transformer::weights_changed() {
   }
 }
 
-void Transformer::load(const HostBatch& batch, float gradient_scale) {
+void Transformer::initialise(uint64_t seed) {
+  ops().set_workspace(workspace_);
+  parameters_.initialise(device_, seed);
+  for (Linear* linear : linears_) {
+    const Parameter& p = linear->weight();
+    if (p.storage.dense) continue;
+    fill_weight(*linear, [&](Tensor rows, int64_t begin) { fill_rows(device_, rows, p, seed, begin); });
+  }
+}
+
+void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
+  ops().set_workspace(workspace_);
+  linear.fill_weight(device_, staging_, numerics_.dense(), stage);
+}
+
+// A frozen head computes only the rows that have a target. Their number is rounded up, so that few different
+// recordings occur.
+void Transformer::choose_head_rows(std::span<const int32_t> targets) {
+  const int64_t n = shape_.tokens();
+  head_count_ = n;
+  if (!target_rows_) return;
+  head_rows_host_.clear();
+  for (int64_t i = 0; i < n; ++i) {
+    if (targets[static_cast<size_t>(i)] >= 0) head_rows_host_.push_back(static_cast<int32_t>(i));
+  }
+  const int64_t unit = round_up(div_up(n, 16), 16);
+  const int64_t rounded = round_up(std::max<int64_t>(std::ssize(head_rows_host_), 1), unit);
+  if (rounded >= n) return;
+  head_count_ = rounded;
+  head_targets_host_.clear();
+  for (const int32_t row : head_rows_host_) head_targets_host_.push_back(targets[static_cast<size_t>(row)]);
+  head_rows_host_.resize(static_cast<size_t>(rounded), -1);
+  head_targets_host_.resize(static_cast<size_t>(rounded), -1);
+}
+
+void Transformer::load(const HostBatch& batch, float gradient_scale, uint64_t dropout_seed) {
   const auto n = static_cast<size_t>(shape_.tokens());
   require(batch.tokens.size() == n && batch.targets.size() == n && batch.positions.size() == n,
           "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each",
@@ -42,11 +96,17 @@ void Transformer::load(const HostBatch& batch, float gradient_scale) {
   }
   Tensor starts = document_starts_;
   starts.shape = {std::ssize(padded_starts_)};
-  const InputCopy inputs[] = {{tokens_, batch.tokens.data()},
-                              {targets_, batch.targets.data()},
-                              {positions_, batch.positions.data()},
-                              {starts, padded_starts_.data()},
-                              {gradient_scale_, &gradient_scale}};
+  std::vector<InputCopy> inputs = {{tokens_, batch.tokens.data()},
+                                   {targets_, batch.targets.data()},
+                                   {positions_, batch.positions.data()},
+                                   {starts, padded_starts_.data()},
+                                   {gradient_scale_, &gradient_scale}};
+  choose_head_rows(batch.targets);
+  if (head_count_ < shape_.tokens()) {
+    inputs.push_back({part_of(target_rows_, 0, head_count_), head_rows_host_.data()});
+    inputs.push_back({part_of(gathered_targets_, 0, head_count_), head_targets_host_.data()});
+  }
+  if (dropout_seed_) inputs.push_back({dropout_seed_, &dropout_seed});
   device_.feed(inputs);
 }
 
@@ -55,6 +115,8 @@ LayerPass Transformer::pass(bool fp8) const {
           .config = config_,
           .keep = keep_,
           .fp8 = fp8,
+          .stops_at_bottom = !wte_->storage.trainable && !(wpe_ && wpe_->storage.trainable) &&
+                             !blocks_.front().attention.norm.gain->storage.trainable,
           .positions = positions_,
           .rope_table = rope_table_,
           .documents = documents_};
@@ -85,37 +147,33 @@ void Transformer::forward_body(const LayerPass& pass) {
 // Logits, loss and their gradients, one chunk of rows at a time, so that all logits never exist at once.
 void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
-  const int64_t n = shape_.tokens();
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};
+  const bool gathers = backward && head_count_ < shape_.tokens();
+  const int64_t n = gathers ? head_count_ : shape_.tokens();
+  const Tensor input = gathers ? head_input_ : final_normed_,
+               targets = gathers ? gathered_targets_ : targets_;
+  const Tensor gradient = gathers ? head_gradient_ : dfinal_normed_;
+  if (gathers) ops().gather_rows(input.row_range(0, n), final_normed_, part_of(target_rows_, 0, n));
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
-    const auto part = [&](Tensor t) {
-      return Tensor{
-          static_cast<std::byte*>(t.data) + begin * static_cast<int64_t>(size_of(t.dtype)), t.dtype, {rows}};
-    };
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
-    const auto chunk_operand = [&](Operand operand, Quantized& view) {
-      if (operand.fp8) {
-        view = with_rows(*operand.fp8, rows);
-        operand.fp8 = &view;
-      }
-      return operand;
-    };
-    const Operand x = chunk_operand(head_.input(final_normed_.row_range(begin, rows), fp8), input8);
+    const Operand x = chunk_operand(head_.input(input.row_range(begin, rows), fp8), rows, input8);
     if (x.fp8) ops().quantize(x);
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(ops(), logits, x);
+    const auto part = [&](const Tensor& t) { return part_of(t, begin, rows); };
     if (backward) {
-      const Operand dlogits = chunk_operand(head_.gradient(logits, false), gradient8);
-      ops().cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets_), options);
-      head_.backward(ops(), dfinal_normed_.row_range(begin, rows), x, dlogits, first && begin == 0);
+      const Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
+      ops().cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets), options);
+      head_.backward(ops(), gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
     } else {
-      ops().cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets_), options);
+      ops().cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets), options);
     }
   }
+  if (gathers) ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), part_of(target_rows_, 0, n));
   const auto add_to_sum = [&](int64_t index, Tensor values) {
     const Tensor sum{static_cast<float*>(sums_.data) + index, DType::F32, {1}};
-    ops().add_column_sum(sum, values.reshaped({n, 1}));
+    ops().add_column_sum(sum, part_of(values, 0, n).reshaped({n, 1}));
   };
   add_to_sum(0, loss_);
   add_to_sum(1, penalty_);
@@ -149,12 +207,14 @@ void Transformer::backward_body(bool first) {
 
 void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
   for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
+  shared_.adapter.dropout.active = true;
   if (first) {
-    // Linears overwrite the gradients of their weights; all other gradients are added to.
+    // Linears overwrite the gradients of their weights and adapters; all other gradients are added to.
     std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
-      const bool written = std::any_of(linears_.begin(), linears_.end(),
-                                       [&](const Linear* linear) { return &linear->weight() == &p; });
+      const bool written =
+          p.spec.is_adapter() || std::any_of(linears_.begin(), linears_.end(),
+                                             [&](const Linear* linear) { return &linear->weight() == &p; });
       if (p.gradient && !written) added.push_back(p.gradient);
     }
     device_.zero(added);
@@ -174,14 +234,15 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
 
 // The Transformer's number determines the buffers; load() and the arguments determine the rest.
 std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const {
-  return fmt::format("{} {} {} {} {} {} {} {} {}", number_, hooks_version_, documents_.count,
-                     documents_.max_length, static_cast<int>(penalty.kind),
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", number_, hooks_version_, documents_.count,
+                     documents_.max_length, head_count_, static_cast<int>(penalty.kind),
                      std::bit_cast<uint32_t>(penalty.weight), first, fp8_stats, scales_.calibrating());
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  shared_.adapter.dropout.active = false;
   forward_body(pass(fp8));
   head_loss(false, penalty, false, fp8);
   device_.begin_phase(Phase::Outside);
@@ -203,11 +264,15 @@ LossSums Transformer::sums() const {
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
   scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  shared_.adapter.dropout.active = false;
   forward_body(pass(false));
   std::vector<std::vector<float>> result;
   for (const int64_t token : tokens) {
     const Tensor logits = logits_.row_range(0, 1);
-    head_.forward(ops(), logits, head_.input(final_normed_.row_range(token, 1), false));
+    Quantized input8;
+    const Operand x = chunk_operand(head_.input(final_normed_.row_range(token, 1), false), 1, input8);
+    if (x.fp8) ops().quantize(x);
+    head_.forward(ops(), logits, x);
     std::vector<float> values(static_cast<size_t>(config_.padded_vocab()));
     if (logits.dtype == DType::F32) {
       device_.copy_to_host(values.data(), logits);
@@ -225,21 +290,23 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
   return result;
 }
 
-std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay) {
+std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, float loraplus_ratio) {
   require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
   for (Parameter& p : parameters_.all()) {
     if (!p.storage.trainable) continue;
-    AdamWParameter entry{.weight = p.weight,
-                         .remainder = p.remainder,
-                         .gradient = p.gradient,
-                         .m = p.m,
-                         .v = p.v,
-                         .m_scales = p.m_scales,
-                         .v_scales = p.v_scales,
-                         .weight_decay = p.spec.decay ? weight_decay : 0.0f,
-                         .stream = p.stream(),
-                         .first_row = p.storage.first_row};
+    AdamWParameter entry{
+        .weight = p.weight,
+        .remainder = p.remainder,
+        .gradient = p.gradient,
+        .m = p.m,
+        .v = p.v,
+        .m_scales = p.m_scales,
+        .v_scales = p.v_scales,
+        .weight_decay = p.spec.decay ? weight_decay : 0.0f,
+        .learning_rate_scale = p.spec.adapter == ParameterSpec::Adapter::B ? loraplus_ratio : 1.0f,
+        .stream = p.stream(),
+        .first_row = p.storage.first_row};
     for (Linear* linear : linears_) {
       if (&linear->weight() == &p) entry.fp8 = linear->weight_fp8();
     }

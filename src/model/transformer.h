@@ -28,6 +28,15 @@ struct Numerics {
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 
+// What is trained, and how the parameters are stored.
+struct Finetuning {
+  AdapterPlan adapters = {};  // if there are any, only they are trained, and the base is frozen
+  FrozenCopies frozen_copies = FrozenCopies::Two;
+  // Absent: all parameters are trained or, with adapters, the base is frozen and its matrices are kept only in FP8 where
+  // their products run in FP8.
+  StoragePolicy storage = {};
+};
+
 // One micro-batch on the host, as views; see data/loading/batch.h for their meaning.
 struct HostBatch {
   std::span<const int32_t> tokens, targets, positions, document_starts;
@@ -48,9 +57,8 @@ struct LossSums {
 // allocate() takes the memory. So a Transformer can also tell what a run would need.
 class Transformer {
  public:
-  // With `storage`, parameters may be frozen, kept only in FP8, or kept elsewhere; otherwise all are trained.
   Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics, Device& device,
-              const StoragePolicy& storage = {});
+              const Finetuning& finetuning = {});
   Transformer(const Transformer&) = delete;  // the planner and the optimizer point into it
 
   const ModelConfig& config() const { return config_; }
@@ -65,8 +73,16 @@ class Transformer {
   // The residual stream after the last block; valid from a forward pass until backward begins.
   Tensor final_residual() const { return final_residual_; }
 
+  // The adapters' parameters, if there are any: then the base is frozen.
+  const AdapterPlan& adapters() const { return finetuning_.adapters; }
+
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
+  // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies.
+  void initialise(uint64_t seed);
+  // Writes the weight of a Linear that has only FP8 copies, some rows at a time; see Linear::fill_weight. Overwrites
+  // activations.
+  void fill_weight(Linear& linear, const Linear::StageRows& stage);
   int64_t allocated_bytes() const { return allocated_bytes_; }
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
@@ -80,8 +96,8 @@ class Transformer {
   }
 
   // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the whole
-  // step), for forward_backward.
-  void load(const HostBatch& batch, float gradient_scale = 0);
+  // step), for forward_backward. `dropout_seed` must differ between micro-batches.
+  void load(const HostBatch& batch, float gradient_scale = 0, uint64_t dropout_seed = 0);
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
   // ones add to them.
@@ -97,16 +113,17 @@ class Transformer {
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
   std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);
 
-  // The parameters as the optimizer takes them, decay already resolved.
-  std::vector<AdamWParameter> optimizer_view(float weight_decay);
+  // The parameters as the optimizer takes them, decay already resolved. `loraplus_ratio`: learning rate of the adapters'
+  // B over that of their A.
+  std::vector<AdamWParameter> optimizer_view(float weight_decay, float loraplus_ratio = 1);
 
  private:
   Ops& ops() const { return device_.ops(); }
 
-  // A Linear before its precision is chosen.
-  struct LinearPlace;
   void plan_parameters();
-  LinearPlace head_place();
+  void add_adapter(Linear& linear);
+  void plan_adapter_scratch();
+  void plan_staging();
   // Lifetimes of buffers that all layers need: in forward and backward, and only in backward.
   Lifetime up_and_down() const { return {time_.forward(0), time_.end()}; }
   Lifetime down() const { return {time_.head(), time_.end()}; }
@@ -115,7 +132,7 @@ class Transformer {
   void plan_layers();
   template <class Part>
   void plan_part(Part Block::*part, typename Part::Activations Block::*activations,
-                 typename Part::Activations& shared, std::span<ColwiseBuffers> shared_inputs);
+                 typename Part::Activations& shared, std::span<InputBuffers> shared_inputs);
   void plan_head();
   void plan_gradients();
   void plan_workspace();
@@ -124,6 +141,7 @@ class Transformer {
   void forward_body(const LayerPass& pass);
   void block_forward(size_t index, const LayerPass& pass);
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
+  void choose_head_rows(std::span<const int32_t> targets);
   void backward_body(bool first);
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
@@ -135,8 +153,12 @@ class Transformer {
   RunShape shape_;
   Numerics numerics_;
   Device& device_;
+  Finetuning finetuning_;
   KeepPolicy keep_;
   Timeline time_;
+  int64_t head_rows_ = 0;          // rows of a chunk of the head
+  std::vector<LinearSite> sites_;  // of all Linears in the order of the forward pass, and their precision
+  std::vector<LinearChoice> choices_;
   BufferPlanner planner_;
   ParameterSet parameters_;
   ScaleTable scales_;
@@ -154,9 +176,15 @@ class Transformer {
   LayerHooks hooks_;
   int64_t hooks_version_ = 0;
 
-  int64_t head_rows_ = 0;                                  // rows of a chunk of the head
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32
+  Tensor dropout_seed_;                                    // (2) int32
+  // A frozen head computes only rows with a target: their indices, rounded up with -1, and their number. The number is
+  // shape_.tokens() if all rows are computed in place.
+  Tensor target_rows_, gathered_targets_;  // (N) int32
+  Tensor head_input_, head_gradient_;      // (N, C) the gathered rows
+  int64_t head_count_ = 0;
+  std::vector<int32_t> head_rows_host_, head_targets_host_;
   std::vector<int32_t> padded_starts_;
   Documents documents_;
   Tensor rope_table_;              // (length, D) fp32
@@ -168,6 +196,7 @@ class Transformer {
   Tensor loss_, penalty_;          // (N) fp32
   Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
   Tensor sums_;                    // (2) fp32: loss, penalty
+  Tensor staging_;                 // bytes, before the first step
   Tensor workspace_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <set>
 
 #include "model/transformer.h"
 
@@ -15,9 +17,9 @@ ParameterTypes parameter_types(const Numerics& numerics) {
           .stochastic = numerics.stochastic_weights};
 }
 
-std::vector<std::string> hf_names(const Parameter& weight) {
+std::vector<std::string> hf_names(const ParameterSpec& weight) {
   std::vector<std::string> names;
-  for (const HfPart& part : weight.spec.hf) names.push_back(part.name.substr(0, part.name.rfind(".weight")));
+  for (const HfPart& part : weight.hf) names.push_back(part.name.substr(0, part.name.rfind(".weight")));
   return names;
 }
 
@@ -31,6 +33,57 @@ int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
   return std::min(tiled ? tiled_rows : round_up(even_rows, 16), tokens);
 }
 
+int64_t head_rows(const ModelConfig& config, const RunShape& shape, DType dense) {
+  const int64_t row_bytes = config.padded_vocab() * static_cast<int64_t>(size_of(dense));
+  const int64_t most_rows = std::max<int64_t>(shape.head_chunk_bytes / row_bytes / 16 * 16, 16);
+  return head_chunk_rows(shape.tokens(), most_rows);
+}
+
+// All Linears in the order of the forward pass; the head is the last.
+std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& shape, int64_t head_rows) {
+  std::map<std::string, ParameterSpec, std::less<>> table;
+  for (ParameterSpec& spec : parameter_table(config)) table.emplace(spec.name, std::move(spec));
+  std::vector<LinearSite> sites;
+  const auto add = [&]<class Part>(int64_t layer, const Part*) {
+    for (const auto& entry : Part::linears(config, KeepPolicy(Checkpointing::None))) {
+      const std::string name = fmt::format("layers.{}.{}", layer, entry.name);
+      sites.push_back({name, hf_names(table.at(name + ".weight")), layer, config.layers, entry.out, entry.in,
+                       shape.tokens(), WorkKind::BaseMatrix});
+    }
+  };
+  for (int64_t l = 0; l < config.layers; ++l) {
+    add(l, static_cast<const AttentionPart*>(nullptr));
+    add(l, static_cast<const MlpPart*>(nullptr));
+  }
+  // A last chunk that is not a multiple of 16 must count in the choice: then the site is the whole micro-batch.
+  const int64_t head_tokens = shape.tokens() % 16 == 0 ? head_rows : shape.tokens();
+  sites.push_back({"head",
+                   {"lm_head"},
+                   -1,
+                   config.layers,
+                   config.padded_vocab(),
+                   config.width,
+                   head_tokens,
+                   WorkKind::Head});
+  return sites;
+}
+
+// With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8; a head that
+// is tied to the embedding is also read by the embedding.
+StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& config,
+                             const std::vector<LinearSite>& sites, const std::vector<LinearChoice>& choices) {
+  if (finetuning.storage || finetuning.adapters.empty()) return finetuning.storage;
+  std::set<std::string, std::less<>> fp8_alone;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].kind == WorkKind::Head && config.tied_head) continue;
+    if (choices[i][Product::Forward].fp8 && choices[i][Product::Dgrad].fp8)
+      fp8_alone.insert(sites[i].name + ".weight");
+  }
+  return [fp8_alone = std::move(fp8_alone)](const ParameterSpec& spec) {
+    return ParameterStorage{.trainable = spec.is_adapter(), .dense = !fp8_alone.contains(spec.name)};
+  };
+}
+
 int64_t scale_bytes(Granularity granularity, int64_t rows, int64_t depth) {
   const Shape shape = scales_shape(granularity, rows, depth);
   return shape.rank() == 0 ? 0 : shape.numel() * static_cast<int64_t>(size_of(scales_dtype(granularity)));
@@ -39,14 +92,19 @@ int64_t scale_bytes(Granularity granularity, int64_t rows, int64_t depth) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics,
-                         Device& device, const StoragePolicy& storage)
+                         Device& device, const Finetuning& finetuning)
     : config_(config),
       shape_(shape),
       numerics_(numerics),
       device_(device),
+      finetuning_(finetuning),
       keep_(shape.checkpointing),
       time_{config.layers},
-      parameters_(config, parameter_types(numerics), shape.training, planner_, storage),
+      head_rows_(head_rows(config, shape, numerics.dense())),
+      sites_(linear_sites(config, shape, head_rows_)),
+      choices_(choose_precision(sites_, numerics.precision, numerics.fp8)),
+      parameters_(config, parameter_types(numerics), shape.training, planner_,
+                  storage_policy(finetuning, config, sites_, choices_), finetuning.adapters),
       scales_(numerics.fp8) {
   static std::atomic<int64_t> made{0};
   number_ = made++;
@@ -58,6 +116,7 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
           shape.length, config.max_positions);
   plan_parameters();
   plan_fp8_scratch();
+  plan_adapter_scratch();
   plan_layers();
   plan_head();
   if (shape.training) plan_gradients();
@@ -65,14 +124,6 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
   plan_workspace();
   planner_.finish();
 }
-
-// The Linears of a layer's part, before their precision is chosen.
-struct Transformer::LinearPlace {
-  Linear* linear;
-  LinearSite site;
-  Parameter* weight;
-  Parameter* bias;
-};
 
 void Transformer::plan_parameters() {
   wte_ = &parameters_["embedding.tokens"];
@@ -85,56 +136,60 @@ void Transformer::plan_parameters() {
     require(p.storage.dense || of_linear, "[model] {} needs a dense weight: ops other than products read it",
             p.spec.name);
   }
-  std::vector<LinearPlace> places;
   blocks_.resize(static_cast<size_t>(config_.layers));
-  const auto place = [&](auto& part, int64_t layer) {
+  const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias) {
+    const size_t index = linears_.size();
+    linear = Linear(sites_[index], choices_[index], weight, bias);
+    add_adapter(linear);
+    linear.plan(planner_, scales_, shape_.training, finetuning_.frozen_copies);
+    linears_.push_back(&linear);
+  };
+  const auto place_part = [&](auto& part, int64_t layer) {
     for (const auto& entry : std::decay_t<decltype(part)>::linears(config_, keep_)) {
       const std::string name = fmt::format("layers.{}.{}", layer, entry.name);
-      Parameter* weight = &parameters_[name + ".weight"];
-      places.push_back({&(part.*entry.linear),
-                        {name, hf_names(*weight), layer, config_.layers, entry.out, entry.in, shape_.tokens(),
-                         WorkKind::BaseMatrix},
-                        weight,
-                        entry.bias ? &parameters_[name + ".bias"] : nullptr});
+      place(part.*entry.linear, parameters_[name + ".weight"],
+            entry.bias ? &parameters_[name + ".bias"] : nullptr);
     }
   };
   for (int64_t l = 0; l < config_.layers; ++l) {
     Block& block = blocks_[static_cast<size_t>(l)];
     block.attention.find_norms(parameters_, fmt::format("layers.{}.", l), config_);
     block.mlp.norm = Norm::find(parameters_, fmt::format("layers.{}.mlp.norm", l), config_);
-    place(block.attention, l);
-    place(block.mlp, l);
+    place_part(block.attention, l);
+    place_part(block.mlp, l);
   }
-  places.push_back(head_place());
-
-  std::vector<LinearSite> sites;
-  for (const LinearPlace& p : places) sites.push_back(p.site);
-  std::vector<LinearChoice> choices = choose_precision(sites, numerics_.precision, numerics_.fp8);
-  for (size_t i = 0; i < places.size(); ++i) {
-    LinearPlace& p = places[i];
-    *p.linear = Linear(std::move(p.site), std::move(choices[i]), *p.weight, p.bias);
-    p.linear->plan(planner_, scales_, shape_.training);
-    linears_.push_back(p.linear);
-  }
+  place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
 }
 
-Transformer::LinearPlace Transformer::head_place() {
-  const int64_t row_bytes = config_.padded_vocab() * static_cast<int64_t>(size_of(numerics_.dense()));
-  const int64_t most_rows = std::max<int64_t>(shape_.head_chunk_bytes / row_bytes / 16 * 16, 16);
-  head_rows_ = head_chunk_rows(shape_.tokens(), most_rows);
-  // A last chunk that is not a multiple of 16 must count in the choice: then the site is the whole micro-batch.
-  const int64_t head_tokens = shape_.tokens() % 16 == 0 ? head_rows_ : shape_.tokens();
-  return {&head_,
-          {"head",
-           {"lm_head"},
-           -1,
-           config_.layers,
-           config_.padded_vocab(),
-           config_.width,
-           head_tokens,
-           WorkKind::Head},
-          config_.tied_head ? wte_ : &parameters_["head.weight"],
-          nullptr};
+void Transformer::add_adapter(Linear& linear) {
+  if (LowRank adapter = find_low_rank(parameters_, finetuning_.adapters, linear.weight().spec))
+    linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0);
+}
+
+// Memory that all adapters share, and the transposed weight where Linears keep one copy.
+void Transformer::plan_adapter_scratch() {
+  int64_t ranks = 0, widest = 0, weight = 0;
+  for (const Linear* linear : linears_) {
+    if (linear->adapter()) ranks = std::max(ranks, linear->adapter().ranks());
+    if (linear->adapter()) widest = std::max(widest, linear->site().in);
+    if (linear->transposes()) weight = std::max(weight, linear->site().out * linear->site().in);
+  }
+  AdapterScratch& adapter = shared_.adapter;
+  if (ranks > 0 && shape_.training) {
+    planner_.add(adapter.dhidden, "lora.dhidden", numerics_.dense(), {shape_.tokens(), ranks},
+                 MemoryCategory::Activations, down());
+  }
+  adapter.dropout.probability = static_cast<float>(finetuning_.adapters.dropout);
+  if (ranks > 0 && adapter.dropout.probability > 0 && shape_.training) {
+    planner_.add(adapter.dropout.scratch, "lora.dropout", numerics_.dense(), {shape_.tokens(), widest},
+                 MemoryCategory::Activations, up_and_down());
+  }
+  if (weight > 0) {
+    plan_bytes(shared_.transposed_weight.codes, "fp8.weight_transposed", weight, down());
+    // Of blocks of 128 x 128; other granularities need none here.
+    plan_bytes(shared_.transposed_weight.scales, "fp8.weight_transposed.scales", 4 * div_up(weight, 128),
+               down());
+  }
 }
 
 void Transformer::plan_bytes(Tensor& view, const std::string& name, int64_t bytes, Lifetime lifetime) {
@@ -150,8 +205,10 @@ void Transformer::plan_fp8_scratch() {
   for (const Linear* linear : linears_) {
     if (!linear->choice().any_fp8()) continue;
     const LinearSite& site = linear->site();
-    input_codes = std::max(input_codes, site.tokens * site.in);
-    input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));
+    if (!linear->adapter_reads_input_codes()) {
+      input_codes = std::max(input_codes, site.tokens * site.in);
+      input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));
+    }
     gradient_codes = std::max(gradient_codes, site.tokens * site.out);
     gradient_row_scales =
         std::max(gradient_row_scales, scale_bytes(gradient_rule.granularity, site.tokens, site.out));
@@ -192,10 +249,10 @@ void Transformer::plan_layers() {
 }
 
 // The activations of one part in all layers. Kept ones have a buffer per layer; the others share one buffer, one
-// layer at a time. The same holds for the FP8 input copies that weight gradients read.
+// layer at a time. The same holds for the FP8 input copies that backward reads.
 template <class Part>
 void Transformer::plan_part(Part Block::*part, typename Part::Activations Block::*activations,
-                            typename Part::Activations& shared, std::span<ColwiseBuffers> shared_inputs) {
+                            typename Part::Activations& shared, std::span<InputBuffers> shared_inputs) {
   const auto category = MemoryCategory::Activations;
   const auto lifetime = [&](size_t l) {
     return Lifetime{time_.forward(static_cast<int64_t>(l)), time_.backward(static_cast<int64_t>(l))};
@@ -226,12 +283,12 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
     const LinearEntry<Part>& entry = linears[i];
     const bool kept = entry.input_kept && shape_.training;
     const bool any = std::any_of(blocks_.begin(), blocks_.end(), [&](Block& block) {
-      return (block.*part.*entry.linear).input_needed_colwise();
+      return (block.*part.*entry.linear).input_needed_fp8_later();
     });
-    ColwiseBuffers& buffers = shared_inputs[i];
+    InputBuffers& buffers = shared_inputs[i];
     if (any && !kept) {
       const Granularity granularity = quantize_rule(numerics_.fp8, Role::Input).granularity;
-      const std::string name = fmt::format("shared.{}.input.fp8_transposed", entry.name);
+      const std::string name = fmt::format("shared.{}.input.fp8", entry.name);
       plan_bytes(buffers.codes, name, entry.in * shape_.tokens(), up_and_down());
       plan_bytes(buffers.scales, name + ".scales", scale_bytes(granularity, entry.in, shape_.tokens()),
                  up_and_down());
@@ -240,6 +297,8 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
       Linear& linear = blocks_[l].*part.*entry.linear;
       linear.attach_scratch(planner_, shared_.fp8, shape_.tokens());
       linear.attach_input(planner_, shape_.tokens(), lifetime(l), kept ? nullptr : &buffers);
+      linear.attach_adapter(planner_, shape_.tokens(), numerics_.dense(), lifetime(l), shared_.adapter);
+      linear.attach_transposed(planner_, shared_.transposed_weight);
     }
   }
 }
@@ -251,6 +310,7 @@ void Transformer::plan_head() {
   const Lifetime at_head = {time_.head(), time_.head()}, into_backward = {time_.head(), time_.head() + 1};
   head_.attach_scratch(planner_, shared_.fp8, head_rows_);
   head_.attach_input(planner_, head_rows_, at_head, nullptr);
+  head_.attach_transposed(planner_, shared_.transposed_weight);
   planner_.add(final_residual_, "final.residual", dense, {n, c}, category,
                {time_.head() - 1, time_.head() + 1});
   if (config_.norm == NormKind::LayerNorm)
@@ -258,7 +318,11 @@ void Transformer::plan_head() {
   planner_.add(final_inv_, "final.inv", DType::F32, {n}, category, into_backward);
   planner_.add(final_normed_, "final.normed", dense, {n, c}, category, into_backward);
   planner_.add(logits_, "logits", dense, {head_rows_, config_.padded_vocab()}, category, at_head);
-  if (shape_.training) planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
+  if (!shape_.training) return;
+  planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
+  if (head_.trains()) return;
+  planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
+  planner_.add(head_gradient_, "head.gradient", dense, {n, c}, category, at_head);
 }
 
 void Transformer::plan_gradients() {
@@ -286,6 +350,15 @@ void Transformer::plan_workspace() {
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
+  if (!head_.trains() && shape_.training) {
+    add(target_rows_, "batch.target_rows", DType::I32, {n});
+    add(gathered_targets_, "batch.gathered_targets", DType::I32, {n});
+  }
+  if (finetuning_.adapters.dropout > 0) {
+    add(dropout_seed_, "batch.dropout_seed", DType::I32, {2});
+    planner_.alias(shared_.adapter.dropout.seed, dropout_seed_, DType::I32, {2});
+  }
+  plan_staging();
   if (!config_.learned_positions)
     add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
   add(loss_, "loss", DType::F32, {n});
@@ -299,7 +372,11 @@ void Transformer::plan_workspace() {
     gemms.push_back({s.tokens, s.out, s.in});
     if (!shape_.training) continue;
     gemms.push_back({s.tokens, s.in, s.out});
-    gemms.push_back({s.out, s.in, s.tokens});
+    if (linear->trains()) gemms.push_back({s.out, s.in, s.tokens});
+    if (const LowRank& adapter = linear->adapter()) {
+      gemms.push_back({s.tokens, adapter.ranks(), s.in});
+      gemms.push_back({s.tokens, adapter.ranks(), s.out});
+    }
   }
   const WorkspaceNeeds needs{.gemms = gemms,
                              .dtype = numerics_.dense(),
@@ -313,6 +390,19 @@ void Transformer::plan_workspace() {
   add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)});
 }
 
+// Memory to fill Linears that have only FP8 copies. Activations use it later.
+void Transformer::plan_staging() {
+  constexpr int64_t kStagingBytes = int64_t{64} << 20;
+  int64_t bytes = 0;
+  for (const Linear* linear : linears_) {
+    if (linear->weight().storage.dense) continue;
+    const int64_t row = linear->site().in * static_cast<int64_t>(size_of(numerics_.dense()));
+    bytes = std::max(bytes, row * linear->fill_rows(kStagingBytes / row));
+  }
+  const Lifetime before = {time_.embedding() - 1, time_.embedding() - 1};
+  if (bytes > 0) plan_bytes(staging_, "staging", bytes, before);
+}
+
 void Transformer::allocate() {
   require(device_.capabilities().computes, "[device] {} can only be planned for", device_.description());
   memory_ = device_.allocate(plan().peak_bytes());
@@ -320,8 +410,9 @@ void Transformer::allocate() {
   allocated_bytes_ = plan().peak_bytes();
   planner_.bind(memory_.get(), host_memory_.get());
   int64_t inputs = 0;
-  for (const Tensor& input : {tokens_, targets_, positions_, document_starts_, gradient_scale_})
-    inputs += round_up(input.bytes(), 256);
+  for (const Tensor& input : {tokens_, targets_, positions_, document_starts_, gradient_scale_, target_rows_,
+                              gathered_targets_, dropout_seed_})
+    if (input) inputs += round_up(input.bytes(), 256);
   device_.reserve_inputs(inputs);
   scales_.initialise(device_);
   for (Linear* linear : linears_) linear->bind(scales_);
