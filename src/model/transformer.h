@@ -73,8 +73,8 @@ class Transformer {
   // The residual stream after the last block; valid from a forward pass until backward begins.
   Tensor final_residual() const { return final_residual_; }
 
-  // The adapters' parameters, if there are any: then the base is frozen.
-  const AdapterPlan& adapters() const { return finetuning_.adapters; }
+  const Finetuning& finetuning() const { return finetuning_; }
+  bool has_adapters() const { return !finetuning_.adapters.empty(); }
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();

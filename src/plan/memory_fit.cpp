@@ -54,11 +54,22 @@ std::string key_text(Checkpointing level) {
   return config_text(config, "gradient_checkpointing");
 }
 
+std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters) {
+  static constexpr FrozenCopies kCopies[] = {FrozenCopies::Two, FrozenCopies::One};
+  using Key = TrainConfig::FrozenCopies;
+  const bool matters = !adapters.empty() && config.mixed_precision == Precision::Fp8;
+  if (!matters || config.frozen_copies == Key::Two) return std::span(kCopies).first(1);
+  return config.frozen_copies == Key::One ? std::span(kCopies).last(1) : std::span(kCopies);
+}
+TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
+  return copies == FrozenCopies::Two ? TrainConfig::FrozenCopies::Two : TrainConfig::FrozenCopies::One;
+}
+
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
-                      int64_t memory) {
+                      int64_t memory, const Finetuning& finetuning) {
   const auto fits = [&](int64_t rows) {
     shape.rows = rows;
-    return Transformer(model, shape, numerics, device).plan().peak_bytes() <= memory;
+    return Transformer(model, shape, numerics, device, finetuning).plan().peak_bytes() <= memory;
   };
   constexpr int64_t kMost = 4096;
   if (!fits(1)) return 0;
@@ -130,6 +141,13 @@ class RemedySearch {
     using Master = TrainConfig::MasterWeights;
     const Precision precision = numerics_of(config).precision;
     std::vector<TrainConfig> ways;
+    if (!target_.adapters.empty()) {  // the state is small
+      ways.push_back(config);
+      if (precision != Precision::Fp8 || config.frozen_copies != TrainConfig::FrozenCopies::Two) return ways;
+      ways.push_back(config);
+      ways.back().frozen_copies = TrainConfig::FrozenCopies::One;
+      return ways;
+    }
     for (const Master master : {Master::Exact, Master::Stochastic}) {
       if (master < config.master_weights) continue;
       if (master != config.master_weights && precision == Precision::Fp32) continue;
@@ -166,8 +184,13 @@ class RemedySearch {
     return shape;
   }
 
+  // With as few copies as the key allows.
+  Finetuning finetuning_of(const TrainConfig& way) const {
+    return {.adapters = target_.adapters, .frozen_copies = copies_of(way, target_.adapters).back()};
+  }
   int64_t need(const TrainConfig& way, Checkpointing level) const {
-    Transformer transformer(target_.model, shape_of(way, level), numerics_of(way), target_.device);
+    Transformer transformer(target_.model, shape_of(way, level), numerics_of(way), target_.device,
+                            finetuning_of(way));
     return transformer.plan().peak_bytes() + sampling_bytes(way, target_, transformer);
   }
 
@@ -175,8 +198,9 @@ class RemedySearch {
     const bool automatic = way.gradient_checkpointing == TrainConfig::Checkpointing::Auto;
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
-    for (const char* key : {"mixed_precision", "gradient_checkpointing", "fp8_head", "optimizer_state",
-                            "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
+    for (const char* key :
+         {"mixed_precision", "frozen_copies", "gradient_checkpointing", "fp8_head", "optimizer_state",
+          "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
       const std::string value = config_text(way, key);
       if (value != config_text(run_.config, key)) advice.changes.push_back({key, value});
     }
@@ -200,8 +224,9 @@ class RemedySearch {
 
   // The largest number of rows that fits with the last of the levels; 0 if none fits.
   int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
-    const int64_t rows = largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way),
-                                       target_.device, target_.limit.bytes - run_.sampling_bytes);
+    const int64_t rows =
+        largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way), target_.device,
+                      target_.limit.bytes - run_.sampling_bytes, finetuning_of(way));
     return rows == 0 ? 0 : dividing_batch(way, rows);
   }
   std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {

@@ -28,7 +28,12 @@ struct PlanTarget {
   Device& device;
   MemoryLimit limit;
   bool makes_samples = true;  // where the configuration asks for them; a benchmark makes none
+  AdapterPlan adapters = {};  // of the run; empty: all weights are trained
 };
+
+// The numbers of FP8 copies of frozen matrices that frozen_copies leaves open, the faster one first.
+std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters);
+TrainConfig::FrozenCopies key_of(FrozenCopies copies);
 
 // Prompts that are continued together in this run; 0 when it makes no samples.
 int64_t sampling_rows(const TrainConfig& config);
@@ -42,7 +47,7 @@ std::string key_text(Checkpointing level);  // as users write it
 
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
-                      int64_t memory);
+                      int64_t memory, const Finetuning& finetuning = {});
 // The largest number of rows, at most `most`, that divides target_effective_batch_size. If possible, the tokens of a
 // micro-batch are a multiple of 16, because FP8 weight gradients need that.
 int64_t dividing_batch(const TrainConfig& config, int64_t most);

@@ -25,21 +25,26 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
   StepPlan plan;
   std::optional<int64_t> without;
   for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
-    shape.checkpointing = level;
-    plan.transformer = std::make_unique<Transformer>(target.model, shape, numerics, target.device);
-    plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
-    const int64_t need = plan.need();
-    if (need > target.limit.bytes) {
-      if (!without) without = need;
-      continue;
+    // To transpose frozen weights in each step costs less than to recompute more.
+    for (const FrozenCopies copies : copies_of(config, target.adapters)) {
+      shape.checkpointing = level;
+      const Finetuning finetuning{.adapters = target.adapters, .frozen_copies = copies};
+      plan.transformer =
+          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
+      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+      const int64_t need = plan.need();
+      if (need > target.limit.bytes) {
+        if (!without) without = need;
+        continue;
+      }
+      if (without) {
+        log_info("gradient_checkpointing is {}{}: the run needs {} with it, {} without it; {} are available",
+                 key_text(level), copies == FrozenCopies::One ? ", frozen_copies is one" : "",
+                 human_bytes(static_cast<double>(need)), human_bytes(static_cast<double>(*without)),
+                 human_bytes(static_cast<double>(target.limit.bytes)));
+      }
+      return plan;
     }
-    if (without) {
-      log_info("gradient_checkpointing is {}: the run needs {} with it, {} without it; {} are available",
-               key_text(level), human_bytes(static_cast<double>(need)),
-               human_bytes(static_cast<double>(*without)),
-               human_bytes(static_cast<double>(target.limit.bytes)));
-    }
-    break;
   }
   return plan;
 }
@@ -49,13 +54,17 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
                     const Numerics& numerics, std::optional<int64_t> sequences) {
   if (!keys.auto_batch_size) return keys.per_device_train_batch_size;
   shape.rows = 1;
-  Transformer smallest(target.model, shape, numerics, target.device);
+  Finetuning finetuning{.adapters = target.adapters};
+  Transformer smallest(target.model, shape, numerics, target.device, finetuning);
   const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
   int64_t rows = 0;
   for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
-    if (rows > 0) break;  // more is recomputed only where not even one row fits without
-    shape.checkpointing = level;
-    rows = largest_batch(target.model, shape, numerics, target.device, memory);
+    for (const FrozenCopies copies : copies_of(keys, target.adapters)) {
+      if (rows > 0) break;  // more is recomputed only where not even one row fits without
+      shape.checkpointing = level;
+      finetuning.frozen_copies = copies;
+      rows = largest_batch(target.model, shape, numerics, target.device, memory, finetuning);
+    }
   }
   rows = std::max<int64_t>(rows, 1);
   if (sequences) rows = std::clamp<int64_t>(*sequences, 1, rows);  // more would only repeat them
@@ -75,7 +84,7 @@ bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunSh
 
 RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
                  const PlanOptions& options) {
-  const PlanTarget target{model, device, memory_limit(keys, device), options.makes_samples};
+  const PlanTarget target{model, device, memory_limit(keys, device), options.makes_samples, options.adapters};
   RunPlan plan;
   plan.limit = target.limit;
   plan.numerics = numerics_from(keys, device);
@@ -102,6 +111,7 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
   }
   plan.precision_label = falls_back ? "BF16 (fallback)" : precision_label(*step.transformer, device);
   plan.shape = step.transformer->shape();
+  plan.finetuning = step.transformer->finetuning();
   plan.memory = step.transformer->plan();
   plan.sampling_bytes = step.sampling_bytes;
   plan.fp8_share = fp8_share(work_shares(*step.transformer));

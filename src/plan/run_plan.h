@@ -17,6 +17,7 @@ struct RunPlan {
   RunShape shape;
   int64_t accumulation = 1;     // micro-batches of an optimizer step
   Numerics numerics;            // after any fallback
+  Finetuning finetuning;        // the adapters, and how many copies of the frozen base fit
   std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
   std::string fallback_reason;  // empty when there was none
   MemoryLimit limit;
@@ -35,6 +36,7 @@ struct PlanOptions {
   std::optional<int64_t> sequences = std::nullopt;
   bool makes_samples = true;        // where the configuration asks for them; a benchmark makes none
   bool precision_is_given = false;  // advice on memory must not change mixed_precision
+  AdapterPlan adapters = {};        // of the run; empty: all weights are trained
 };
 
 // Throws ConfigError or Error that names what is wrong. A run that does not fit is none of these: see
