@@ -154,8 +154,8 @@ void CpuOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
           "[gemm] c {} = a {}{} b {}{}: the shapes do not fit together", c.to_string(), a.to_string(),
           options.transpose_a ? " transposed" : "", b.to_string(), options.transpose_b ? " transposed" : "");
   Scratch space = scratch();
-  Product product{as_floats(a, space), as_floats(b, space), m, n, k,
-                  options.transpose_a, options.transpose_b};
+  Product product{as_floats(a, space), as_floats(b, space), m, n, k, options.transpose_a,
+                  options.transpose_b, options.alpha};
   multiply(c, product, options, space);
 }
 
@@ -176,7 +176,8 @@ void CpuOps::gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix&
   Scratch space = scratch();
   const float* a_values = dequantized(a, space);
   const float* b_values = dequantized(b, space);
-  Product product{{a_values, k}, {b_values, k}, m, n, k, false, true, factor(a) * factor(b)};
+  Product product{
+      {a_values, k}, {b_values, k}, m, n, k, false, true, options.alpha * (factor(a) * factor(b))};
   multiply(c, product, options, space);
 }
 

@@ -345,7 +345,7 @@ void CpuOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, cons
       .one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2)),
       .root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2))),
       .root_one_minus_beta2 = static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2))),
-      .step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1),
+      .step_size = 0.0f,
       .inverse_root = static_cast<float>(1.0 / std::sqrt(correction2)),
       .epsilon = options.epsilon,
       .keep = 1.0f,
@@ -362,8 +362,10 @@ void CpuOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, cons
     const AdamWParameter& p = parameter(index);
     const int64_t first = begin, count = std::min(chunks.size(), p.weight.numel() - begin);
     Update update = shared;
-    update.keep = static_cast<float>(1.0 - static_cast<double>(options.learning_rate) *
-                                               static_cast<double>(p.weight_decay));
+    const double rate =
+        static_cast<double>(options.learning_rate) * static_cast<double>(p.learning_rate_scale);
+    update.step_size = static_cast<float>(rate / correction1);
+    update.keep = static_cast<float>(1.0 - rate * static_cast<double>(p.weight_decay));
     if (rounds_stochastically(p)) {
       for_each_block(p, first, first + count,
                      [&](const MatrixBlock& block) { update_block(block, options, update); });

@@ -55,11 +55,19 @@ class CudaOps final : public Ops {
   void gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) override;
   void gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                 const GemmOptions& options) override;
+  void narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool transpose_w, float alpha) override;
+  void narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g, float alpha,
+                                bool accumulate) override;
+  void transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) override;
   void quantize(const Operand& operand) override;
   void update_delayed_scales(const DelayedScaling& state) override;
 
   void embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) override;
   void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) override;
+
+  void gather_rows(Tensor to, Tensor from, Tensor rows) override;
+  void scatter_rows(Tensor to, Tensor from, Tensor rows) override;
+  void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
 
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                     Tensor delta, Tensor gain, Tensor bias, float epsilon) override;

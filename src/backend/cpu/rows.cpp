@@ -1,0 +1,57 @@
+#include <cstring>
+
+#include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/element.h"
+#include "backend/op_checks.h"
+
+namespace octet {
+namespace {
+
+void require_places(const char* op, const Tensor& rows, int64_t limit) {
+  for (const int32_t row : rows.span<int32_t>()) {
+    require(row >= -1 && row < limit, "[{}] a row is {}, expected -1 to {}", op, row, limit - 1);
+  }
+}
+
+std::byte* row_of(const Tensor& x, int64_t row) {
+  return static_cast<std::byte*>(x.data) + row * x.cols() * static_cast<int64_t>(size_of(x.dtype));
+}
+
+size_t row_bytes(const Tensor& x) {
+  return static_cast<size_t>(x.cols()) * size_of(x.dtype);
+}
+
+}  // namespace
+
+void CpuOps::gather_rows(Tensor to, Tensor from, Tensor rows) {
+  constexpr const char* op = "gather_rows";
+  check_rows(op, to, from, rows);
+  require_places(op, rows, from.rows());
+  const int32_t* row = rows.as<int32_t>();
+  parallel_.for_range(to.rows(), 32, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (row[i] >= 0) {
+        std::memcpy(row_of(to, i), row_of(from, row[i]), row_bytes(to));
+      } else {
+        std::memset(row_of(to, i), 0, row_bytes(to));
+      }
+    }
+  });
+}
+
+void CpuOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
+  constexpr const char* op = "scatter_rows";
+  check_rows(op, from, to, rows);
+  require_places(op, rows, to.rows());
+  const int32_t* row = rows.as<int32_t>();
+  parallel_.for_range(to.rows(), 32, [&](int64_t begin, int64_t end) {
+    if (begin < end) std::memset(row_of(to, begin), 0, static_cast<size_t>(end - begin) * row_bytes(to));
+  });
+  parallel_.for_range(from.rows(), 32, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (row[i] >= 0) std::memcpy(row_of(to, row[i]), row_of(from, i), row_bytes(to));
+    }
+  });
+}
+
+}  // namespace octet

@@ -1,0 +1,92 @@
+#include "backend/op_checks.h"
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+template <class View>
+void require_real(const char* op, const char* what, const View& x) {
+  require(x.dtype == DType::F32 || x.dtype == DType::BF16, "[{}] {} is {}, expected fp32 or bf16", op, what,
+          name_of(x.dtype));
+}
+
+void require_codes(const char* op, const QuantizedMatrix& x) {
+  require(is_fp8(x.codes.dtype), "[{}] x is {}, expected FP8", op, name_of(x.codes.dtype));
+  require(x.granularity == Granularity::Tensor && x.tensor_scale != nullptr,
+          "[{}] x has scales per block or none, expected one scale per tensor", op);
+}
+
+}  // namespace
+
+NarrowShape check_narrow_product(const Matrix& u, const QuantizedMatrix& x, const Matrix& w,
+                                 bool transpose_w) {
+  constexpr const char* op = "narrow_product";
+  require_codes(op, x);
+  require_real(op, "u", u);
+  require(w.dtype == u.dtype, "[{}] w is {}, expected {} as u", op, name_of(w.dtype), name_of(u.dtype));
+  const NarrowShape shape{x.codes.rows(), x.codes.cols(), transpose_w ? w.rows : w.cols};
+  require(u.rows == shape.rows && u.cols == shape.rank && (transpose_w ? w.cols : w.rows) == shape.depth,
+          "[{}] u {} = x {} w {}{}: the shapes do not fit together", op, u.to_string(),
+          x.codes.shape.to_string(), w.to_string(), transpose_w ? " transposed" : "");
+  return shape;
+}
+
+NarrowShape check_narrow_product_over_rows(const Matrix& g, const QuantizedMatrix& x, const Matrix& u,
+                                           bool transpose_g) {
+  constexpr const char* op = "narrow_product_over_rows";
+  require_codes(op, x);
+  require_real(op, "u", u);
+  require(g.dtype == DType::F32, "[{}] g is {}, expected fp32", op, name_of(g.dtype));
+  const NarrowShape shape{x.codes.rows(), x.codes.cols(), u.cols};
+  require(u.rows == shape.rows && (transpose_g ? g.cols : g.rows) == shape.depth &&
+              (transpose_g ? g.rows : g.cols) == shape.rank,
+          "[{}] g {}{} = x {} transposed times u {}: the shapes do not fit together", op, g.to_string(),
+          transpose_g ? " transposed" : "", x.codes.shape.to_string(), u.to_string());
+  return shape;
+}
+
+void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) {
+  constexpr const char* op = "transpose_fp8";
+  require(is_fp8(from.codes.dtype) && to.codes.dtype == from.codes.dtype,
+          "[{}] {} from {}, expected one FP8 format", op, name_of(to.codes.dtype), name_of(from.codes.dtype));
+  const int64_t rows = from.codes.rows(), cols = from.codes.cols();
+  require(to.codes.rows() == cols && to.codes.cols() == rows, "[{}] {} from {}, expected ({}, {})", op,
+          to.codes.shape.to_string(), from.codes.shape.to_string(), cols, rows);
+  require(to.granularity == from.granularity, "[{}] the two matrices differ in granularity", op);
+  require(from.granularity == Granularity::Tensor || from.granularity == Granularity::Block128,
+          "[{}] the scales are per row, expected one per tensor or per 128 x 128 block", op);
+  if (from.granularity == Granularity::Tensor) return;
+  const int64_t blocks = div_up(rows, 128) * div_up(cols, 128);
+  for (const QuantizedMatrix* x : {&to, &from}) {
+    require(x->scales && x->scales.dtype == DType::F32 && x->scales.numel() == blocks,
+            "[{}] the scales are {} {}, expected {} in fp32", op, name_of(x->scales.dtype),
+            x->scales.shape.to_string(), blocks);
+  }
+}
+
+void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows) {
+  require(rows.dtype == DType::I32 && rows.numel() == few.rows(),
+          "[{}] {} {} for {} rows, expected one int32 each", op, rows.numel(), name_of(rows.dtype),
+          few.rows());
+  require(few.dtype == many.dtype && few.cols() == many.cols(),
+          "[{}] rows of {} {} and of {} {}, expected the same", op, few.cols(), name_of(few.dtype),
+          many.cols(), name_of(many.dtype));
+  const size_t bytes = size_of(few.dtype);
+  require(bytes == 2 || bytes == 4, "[{}] the dtype is {}, expected one of 2 or 4 bytes", op,
+          name_of(few.dtype));
+}
+
+void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate) {
+  constexpr const char* op = "dropout";
+  require_real(op, "x", x);
+  require(y.dtype == x.dtype && y.numel() == x.numel(), "[{}] y is {} {}, expected {} {} as x", op,
+          name_of(y.dtype), y.shape.to_string(), name_of(x.dtype), x.shape.to_string());
+  require(probability >= 0.0f && probability < 1.0f,
+          "[{}] the probability is {}, expected at least 0 and less than 1", op, probability);
+  require(seed.dtype == DType::I32 && seed.numel() == 2, "[{}] the seed is {} {}, expected two int32", op,
+          seed.numel(), name_of(seed.dtype));
+  require(!accumulate || y.data != x.data, "[{}] y is x, expected another tensor to add to", op);
+}
+
+}  // namespace octet

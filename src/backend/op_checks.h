@@ -1,0 +1,25 @@
+#pragma once
+
+#include "ops/ops.h"
+
+// What the ops for adapters refuse. Every device checks by these, so the messages are the same.
+
+namespace octet {
+
+// The sizes of both narrow products.
+struct NarrowShape {
+  int64_t rows = 0;   // N
+  int64_t depth = 0;  // D
+  int64_t rank = 0;   // R
+};
+
+NarrowShape check_narrow_product(const Matrix& u, const QuantizedMatrix& x, const Matrix& w,
+                                 bool transpose_w);
+NarrowShape check_narrow_product_over_rows(const Matrix& g, const QuantizedMatrix& x, const Matrix& u,
+                                           bool transpose_g);
+void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from);
+// `few` are the rows in the order of `rows`, `many` the rows that `rows` counts.
+void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);
+void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate);
+
+}  // namespace octet
