@@ -33,8 +33,9 @@ struct LoraConfig {
   double alpha = 16;
   double dropout = 0;
   bool rslora = false;
-  // "all", or names: a module whose name is an entry or ends with "." + entry ("q_proj", "attn.c_proj"). An entry with
-  // one of the characters *+?^$()[]{}|\ is a regular expression that must match the whole name of a module.
+  // "all" (PEFT says "all-linear"), or names: a module whose name is an entry or ends with "." + entry ("q_proj",
+  // "attn.c_proj"). An entry with one of the characters *+?^$()[]{}|\ is a regular expression that must match the
+  // whole name of a module.
   std::vector<std::string> targets = {"all"};
   // Name or regular expression -> rank or alpha, for modules that match `(.*\.)?(entry)`. The first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
@@ -45,9 +46,12 @@ struct LoraConfig {
 // The modules of a model that can have an adapter: all matrices of its layers.
 std::vector<std::string> adaptable_modules(const ModelConfig& config);
 
+// The targets that PEFT takes for the model's family if none are given.
+std::vector<std::string> peft_default_targets(const ModelConfig& config);
+
 // ConfigError if an entry of targets matches no module (the message lists the last parts of their names), if it names
-// the embedding or the head, or if a rank is not positive.
-AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora);
+// the embedding or the head, or if a rank is not positive. `place` names the source of the settings in errors.
+AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std::string_view place = "lora");
 
 // The tensors of an adapter in a PEFT folder: "base_model.model.<module>.lora_A.weight".
 std::string peft_tensor_name(std::string_view module, char matrix);
