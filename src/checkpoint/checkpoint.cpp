@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "hf/hf_folder.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -104,8 +105,10 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
 }
 
 int64_t state_bytes(const ParameterSet& parameters) {
+  const bool adapters = has_adapters(parameters);
   int64_t total = 0;
   for (const Parameter& parameter : parameters.all()) {
+    if (adapters && !parameter.spec.is_adapter()) continue;
     for (const NamedTensor& named : parameter.state()) total += named.tensor.bytes();
   }
   return total;
@@ -128,25 +131,49 @@ void Snapshot::add(std::vector<StateTensor>& tensors, size_t index, const std::s
 void Snapshot::take(Device& device, Transformer& model, TrainerState state, std::string train_config,
                     bool in_place) {
   device_ = &device;
-  parameters_ = &model.parameters();
-  const std::vector<Parameter>& all = parameters_->all();
+  adapters_ = model.has_adapters();
+  const std::vector<Parameter>& all = model.parameters().all();
   size_t states = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    add(weights_, i, all[i].spec.name, all[i].weight, in_place);
-    for (const auto& [name, tensor] : all[i].state()) {
-      if (tensor.data != all[i].weight.data) add(optimizer_, states++, name, tensor, in_place);
+  table_.clear();
+  for (const Parameter& p : all) {
+    if (adapters_ && !p.spec.is_adapter()) continue;
+    add(weights_, table_.size(), p.spec.name, p.weight, in_place);
+    if (adapters_ && p.remainder) add(remainders_, table_.size(), p.spec.name, p.remainder, in_place);
+    for (const auto& [name, tensor] : p.state()) {
+      const bool in_weights = tensor.data == p.weight.data || (adapters_ && tensor.data == p.remainder.data);
+      if (!in_weights) add(optimizer_, states++, name, tensor, in_place);
     }
+    table_.push_back(p.spec);
   }
   fp8_.clear();
   if (model.numerics().precision == Precision::Fp8 && model.scales().count() > 0)
     fp8_ = model.scales().save(device);
   state_ = std::move(state);
-  model_config_ = to_hf_config(model.config(), all.front().weight.dtype);
+  model_config_ = to_hf_config(model.config(), model.numerics().dense());
   train_config_ = std::move(train_config);
 }
 
 int64_t Snapshot::bytes() const {
-  return state_bytes(*parameters_) + static_cast<int64_t>(fp8_.size());
+  size_t total = fp8_.size();
+  for (const auto* tensors : {&weights_, &remainders_, &optimizer_}) {
+    for (const StateTensor& tensor : *tensors) total += tensor.size();
+  }
+  return static_cast<int64_t>(total);
+}
+
+std::vector<std::byte> Snapshot::weight_rows(size_t index, int64_t begin, int64_t rows) const {
+  std::vector<std::byte> bytes = rows_of(weights_[index], begin, rows);
+  if (remainders_.empty()) return bytes;
+  const std::vector<std::byte> low = rows_of(remainders_[index], begin, rows);
+  std::vector<std::byte> exact(2 * bytes.size());
+  for (size_t i = 0; i < bytes.size() / 2; ++i) {
+    uint16_t parts[2];
+    std::memcpy(&parts[0], bytes.data() + 2 * i, 2);
+    std::memcpy(&parts[1], low.data() + 2 * i, 2);
+    const float value = join_fp32(parts[0], parts[1]);
+    std::memcpy(exact.data() + 4 * i, &value, 4);
+  }
+  return exact;
 }
 
 std::vector<std::byte> Snapshot::rows_of(const StateTensor& tensor, int64_t begin, int64_t rows) const {
@@ -193,10 +220,10 @@ void Snapshot::check() const {
 void Snapshot::write(CheckpointWriter& writer) const {
   using namespace checkpoint_file;
   writer.file(kModelConfig, [&](Sink& sink) { sink.append(model_config_); });
-  writer.file(kWeights, [&](Sink& sink) {
-    save_hf_weights(
-        sink, *parameters_, safe_dtype(weights_.front().device.dtype),
-        [&](size_t index, int64_t begin, int64_t rows) { return rows_of(weights_[index], begin, rows); });
+  writer.file(adapters_ ? kAdapterWeights : kWeights, [&](Sink& sink) {
+    write_hf_tensors(
+        sink, hf_tensors(table_), adapters_ ? SafeDType::F32 : safe_dtype(weights_.front().device.dtype),
+        [&](size_t index, int64_t begin, int64_t rows) { return weight_rows(index, begin, rows); });
   });
   writer.file(kOptimizer, [&](Sink& sink) {
     std::map<std::string_view, const StateTensor*> by_name;

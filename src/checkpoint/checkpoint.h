@@ -35,14 +35,17 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
 // The files of a checkpoint; docs/formats.md describes each.
 namespace checkpoint_file {
 constexpr const char* kModelConfig = "config.json";
-constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kWeights = "model.safetensors";            // or with adapters:
+constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kBase = "base.json";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kFp8 = "fp8_state.bin";
 constexpr const char* kState = "state.json";
 constexpr const char* kTrainConfig = "train_config.yaml";
 }  // namespace checkpoint_file
 
-// Bytes of the tensors that a checkpoint of this model holds.
+// Bytes of the tensors that a checkpoint of this model holds: of a model with adapters, only theirs.
 int64_t state_bytes(const ParameterSet& parameters);
 
 // The whole state of a run between two steps, copied to the host so that training continues while it is written. The
@@ -61,6 +64,8 @@ class Snapshot {
   void write(CheckpointWriter& writer) const;
 
  private:
+  // Rows of a weight as the file has them: as stored, or exact fp32 values of adapters.
+  std::vector<std::byte> weight_rows(size_t index, int64_t begin, int64_t rows) const;
   struct StateTensor {
     std::string name;
     Tensor device;
@@ -76,8 +81,10 @@ class Snapshot {
   void for_pieces(const StateTensor& tensor, Use&& use) const;
 
   Device* device_ = nullptr;
-  const ParameterSet* parameters_ = nullptr;
-  std::vector<StateTensor> weights_;    // in the order of the parameters
+  bool adapters_ = false;               // only adapters are saved
+  std::vector<ParameterSpec> table_;    // of what is saved
+  std::vector<StateTensor> weights_;    // in the order of the table
+  std::vector<StateTensor> remainders_; // of adapters in bf16, likewise
   std::vector<StateTensor> optimizer_;  // by name
   std::vector<std::byte> fp8_;
   TrainerState state_;

@@ -107,15 +107,19 @@ void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
 // Restores the parameters one by one and notes what had to be converted.
 class ParameterRestorer {
  public:
-  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Device& device)
+  // With `adapters` only they are restored: the base was loaded before.
+  ParameterRestorer(Env& env, const Checkpoint& checkpoint, Device& device, bool adapters)
       : device_(device),
-        weights_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kWeights))),
+        adapters_(adapters),
+        weights_(SafetensorsFile::open(env, checkpoint.file_path(adapters ? checkpoint_file::kAdapterWeights
+                                                                          : checkpoint_file::kWeights))),
         optimizer_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer))) {}
 
   void restore(ParameterSet& parameters) {
     check_fit(parameters);
     const HfWeights weights([this](std::string_view name) { return weights_.find(name); }, weights_.place());
     for (Parameter& parameter : parameters.all()) {
+      if (adapters_ && !parameter.spec.is_adapter()) continue;
       restore_weight(parameter, weights.values(parameter.spec));
       if (parameter.remainder) restore_remainder(parameter);
       if (!parameter.storage.trainable) continue;
@@ -131,6 +135,7 @@ class ParameterRestorer {
   void check_fit(const ParameterSet& parameters) const {
     std::vector<std::string> faults;
     for (const Parameter& parameter : parameters.all()) {
+      if (adapters_ && !parameter.spec.is_adapter()) continue;
       require(parameter.weight && parameter.shape() == parameter.spec.shape,
               "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
               parameter.spec.name);
@@ -168,7 +173,7 @@ class ParameterRestorer {
         note("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped");
       }
     }
-    if (!remainder && parameter.remainder) note("weights: split into bf16 and an exact remainder");
+    if (!remainder && parameter.remainder && !adapters_) note("weights: split into bf16 and an exact remainder");
     // The remainder, where kept, is restored with the state.
     ParameterSet::set_weight(device_, parameter, values);
   }
@@ -203,6 +208,7 @@ class ParameterRestorer {
   }
 
   Device& device_;
+  bool adapters_;
   SafetensorsFile weights_, optimizer_;
   std::vector<std::string> remarks_;
 };
@@ -250,7 +256,11 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
   restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
   require(restored.state.step == checkpoint.step, "[{}] is of step {}, but the manifest says {}", state_path,
           restored.state.step, checkpoint.step);
-  ParameterRestorer parameters(env, checkpoint, device);
+  const bool adapters = model.has_adapters();
+  require(checkpoint.has_file(checkpoint_file::kAdapterWeights) == adapters,
+          "[{}] holds {}, but this run trains {}", checkpoint.path,
+          adapters ? "all weights of a model" : "adapters", adapters ? "adapters" : "all weights");
+  ParameterRestorer parameters(env, checkpoint, device, adapters);
   parameters.restore(model.parameters());
   restored.remarks = parameters.remarks();
   restore_scales(env, checkpoint, device, model, restored.remarks);

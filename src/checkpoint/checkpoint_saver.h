@@ -22,7 +22,7 @@ struct SaveOptions {
   bool in_background = true;
   bool in_place = false;  // written from the device without a copy on the host; never in the background
   std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
-  std::vector<TokenizerText> tokenizer = {};  // written into every checkpoint
+  std::vector<TokenizerText> texts = {};      // files written into every checkpoint, such as the tokenizer's
 };
 
 // Saves checkpoints while training continues: a step only waits for the copy to the host, and a thread writes the files.

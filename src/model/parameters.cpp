@@ -318,6 +318,10 @@ std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& 
   return values;
 }
 
+bool has_adapters(const ParameterSet& parameters) {
+  return std::ranges::any_of(parameters.all(), [](const Parameter& p) { return p.spec.is_adapter(); });
+}
+
 void fill_rows(Device& device, Tensor rows, const Parameter& p, uint64_t seed, int64_t begin) {
   require(p.spec.init == Init::Normal, "[parameters] {} is not drawn from a normal distribution",
           p.spec.name);

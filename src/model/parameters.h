@@ -113,6 +113,9 @@ class ParameterSet {
   std::vector<Parameter> parameters_;
 };
 
+// Whether a model has adapters: then only they are trained.
+bool has_adapters(const ParameterSet& parameters);
+
 // Writes rows [begin, ...) of the random weight of a parameter with Init::Normal to `rows` (count, columns), as
 // ParameterSet::initialise has them without a remainder.
 void fill_rows(Device& device, Tensor rows, const Parameter& parameter, uint64_t seed, int64_t begin);

@@ -280,7 +280,7 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
       std::vector<Bf16> narrow_values(values.size());
       device_.copy_to_host(narrow_values.data(), logits);
       std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
-                     [](Bf16 x) { return to_float(x); });
+                     [](Bf16 value) { return to_float(value); });
     }
     values.resize(static_cast<size_t>(config_.vocab));
     result.push_back(std::move(values));

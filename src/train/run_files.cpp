@@ -154,7 +154,8 @@ void RunFiles::open_saver(const About& about) {
   const std::string directory = checkpoint_directory(config_, fp8_);
   SaveOptions options{.total_limit = config_.save_total_limit,
                       .in_background = config_.save_async,
-                      .tokenizer = read_tokenizer_texts(env_, about.tokenizer)};
+                      .texts = read_tokenizer_texts(env_, about.tokenizer)};
+  options.texts.insert(options.texts.end(), about.texts.begin(), about.texts.end());
   CheckpointStore store(env_, directory);
   for (const CheckpointListing& listing : store.list()) {
     const double loss = listing.checkpoint.summary.loss;

@@ -31,6 +31,7 @@ class RunFiles {
     int64_t state_bytes = 0;  // of a checkpoint's tensors
     bool on_device = false;   // they are not in host memory
     std::string tokenizer;    // whose files go into every checkpoint; as for make_tokenizer
+    std::vector<TokenizerText> texts = {};  // other files that go into every checkpoint
   };
   // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);

@@ -19,7 +19,8 @@ struct StoredRun {
                      Checkpointing level = Checkpointing::None)
       : device(1),
         model(two_layers("llama-tiny"), {.rows = 2, .length = 32, .checkpointing = level},
-              {.precision = precision, .fp8 = {.recipe = Fp8Recipe::Current}}, device, policy) {
+              {.precision = precision, .fp8 = {.recipe = Fp8Recipe::Current}}, device,
+              {.storage = policy}) {
     model.allocate();
     model.parameters().initialise(device, 7);
     model.weights_changed();
@@ -110,9 +111,9 @@ TEST(Storage, FalsePoliciesAreRefused) {
   CpuDevice device(1);
   const auto make = [&](Precision precision, ParameterStorage storage) {
     Transformer(two_layers("llama-tiny"), {.rows = 1, .length = 16}, {.precision = precision}, device,
-                [storage](const ParameterSpec& spec) {
+                {.storage = [storage](const ParameterSpec& spec) {
                   return is_matrix_of_a_layer(spec) ? storage : ParameterStorage{};
-                });
+                }});
   };
   EXPECT_THROW(make(Precision::Fp8, {.trainable = true, .dense = false}), Error);
   EXPECT_THROW(make(Precision::Bf16, {.trainable = false, .dense = false}), Error);

@@ -57,6 +57,8 @@ struct TinyRunOptions {
   // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/numerics.cpp.
   std::optional<DType> gradients;
   StoragePolicy storage = {};
+  AdapterPlan adapters = {};
+  FrozenCopies frozen_copies = FrozenCopies::Two;
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
 };
