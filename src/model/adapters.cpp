@@ -17,10 +17,6 @@ namespace {
 constexpr int64_t kMaxRank = 65536;
 constexpr size_t kMaxPattern = 4096;  // the library's parser recurses once per parenthesis
 
-bool is_pattern(std::string_view entry) {
-  return entry.find_first_of("*+?^$()[]{}|\\") != std::string_view::npos;
-}
-
 std::regex compile(const std::string& text, std::string_view place, const std::string& shown) {
   // A pattern comes from a file that somebody else may have written. Without back references the time is linear in the
   // name, so no pattern hangs the program.
@@ -48,10 +44,10 @@ bool is_or_ends_with(std::string_view name, std::string_view entry) {
 class Target {
  public:
   Target(std::string entry, std::string_view place) : entry_(std::move(entry)) {
-    if (is_pattern(entry_)) pattern_ = compile(entry_, place, entry_);
+    if (is_module_pattern(entry_)) pattern_ = compile(entry_, place, entry_);
   }
   const std::string& entry() const { return entry_; }
-  bool is_all() const { return entry_ == "all" || entry_ == "all-linear"; }
+  bool is_all() const { return is_all_modules(entry_); }
   bool matches(const std::string& name) const {
     return pattern_ ? std::regex_match(name, *pattern_) : is_or_ends_with(name, entry_);
   }
@@ -131,6 +127,14 @@ void refuse_outer_modules(const ModelConfig& config, const Target& target, std::
 
 }  // namespace
 
+bool is_module_pattern(std::string_view entry) {
+  return entry.find_first_of("*+?^$()[]{}|\\") != std::string_view::npos;
+}
+
+bool is_all_modules(std::string_view entry) {
+  return entry == "all" || entry == "all-linear";
+}
+
 float Adapter::scale() const {
   const double r = static_cast<double>(rank);
   return static_cast<float>(rslora ? alpha / std::sqrt(r) : alpha / r);
@@ -169,7 +173,7 @@ AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std
           std::ranges::find(lora.layers, modules[i].layer) != lora.layers.end())
         chosen[i] = true;
     }
-    if (!matches_any)
+    if (!matches_any && lora.every_target_matches)
       fail_config("[{}] target '{}' matches no module of {}; its modules are {}, or all", place,
                   printable(entry), config.name, fmt::join(last_parts(modules), ", "));
   }
@@ -190,9 +194,11 @@ AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std
       fail_config("[{}] alpha {} for {}, expected a finite number", place, adapter.alpha, name);
     plan.adapters.push_back(std::move(adapter));
   }
-  if (plan.empty())
-    fail_config("[{}] no module of {} gets an adapter; its modules are {}, or all", place, config.name,
-                fmt::join(last_parts(modules), ", "));
+  if (plan.empty()) {
+    fail_config("[{}] no module of {} gets an adapter; its modules are {}, or all; targets: {}", place,
+                config.name, fmt::join(last_parts(modules), ", "),
+                printable(fmt::format("{}", fmt::join(lora.targets, ", "))));
+  }
   return plan;
 }
 

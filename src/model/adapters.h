@@ -37,6 +37,8 @@ struct LoraConfig {
   // "attn.c_proj"). An entry with one of the characters *+?^$()[]{}|\ is a regular expression that must match the
   // whole name of a module.
   std::vector<std::string> targets = {"all"};
+  bool every_target_matches =
+      true;  // false: a target without a module is skipped, as PEFT does, instead of refused
   // Name or regular expression -> rank or alpha, for modules that match `(.*\.)?(entry)`. The first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -52,6 +54,10 @@ std::vector<std::string> peft_default_targets(const ModelConfig& config);
 // ConfigError if an entry of targets matches no module (the message lists the last parts of their names), if it names
 // the embedding or the head, or if a rank is not positive. `place` names the source of the settings in errors.
 AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std::string_view place = "lora");
+
+// What an entry of targets is, if not a name.
+bool is_module_pattern(std::string_view entry);
+bool is_all_modules(std::string_view entry);
 
 // The tensors of an adapter in a PEFT folder: "base_model.model.<module>.lora_A.weight".
 std::string peft_tensor_name(std::string_view module, char matrix);
