@@ -45,8 +45,8 @@ int run(const Options& options) {
   }
   for (const std::string& what : missing) log_warning("this run would not start: {}", what);
   const std::unique_ptr<Device> device = planned ? std::move(planned) : make_device(config);
-  const RunPlan plan = plan_run(config, model, *device);
-  const Transformer transformer(model, plan.shape, plan.numerics, *device);
+  const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters});
+  const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
              human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,

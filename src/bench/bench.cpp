@@ -85,7 +85,8 @@ BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
   ModelChoice model = choose_model(config);
   config = keys_with_model(std::move(config), model.config);
   RunPlan plan =
-      plan_run(config, model.config, *device, {.makes_samples = false, .precision_is_given = true});
+      plan_run(config, model.config, *device,
+               {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters});
   if (plan.shortage) fail_config("{}", plan.shortage->text);
   return {std::move(config), std::move(model), std::move(plan)};
 }
@@ -142,7 +143,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   const RunPlan& plan = run.plan;
   // A new device, so that no other variant leaves anything on it.
   const std::unique_ptr<Device> device = make_device(run.config);
-  Transformer model(run.model.config, plan.shape, plan.numerics, *device);
+  Transformer model(run.model.config, plan.shape, plan.numerics, *device, plan.finetuning);
   const Capabilities can = device->capabilities();
   const auto tell = [&](const std::string& what) {
     if (options.progress) options.progress(what);
@@ -151,7 +152,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   tell(fmt::format("{}: {} on {}", plan.precision_label,
                    human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
-  model.parameters().initialise(*device, 3);
+  model.initialise(3);
   model.weights_changed();
   device->synchronize();
   tell(fmt::format("weights ready after {:.1f} s; running the first step{}", seconds_since(begin),

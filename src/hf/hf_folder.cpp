@@ -153,8 +153,9 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, i
 
 void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::string> faults) const {
   // All faults are found before anything is written.
-  check(specs_of(parameters), std::move(faults));
+  check(base_of(specs_of(parameters)), std::move(faults));
   for (Parameter& parameter : parameters.all()) {
+    if (parameter.spec.is_adapter() || !parameter.storage.dense) continue;
     if (load_as_it_is(device, parameter)) continue;
     const std::vector<float> read = values(parameter.spec);
     require(all_finite(std::as_bytes(std::span(read)), DType::F32),
@@ -183,6 +184,47 @@ bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
     device.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
   }
   return true;
+}
+
+void HfWeights::load_rows(Device& device, const ParameterSpec& spec, int64_t begin, Tensor rows) const {
+  const int64_t last = begin + rows.rows();
+  std::vector<std::string> faults;
+  // bf16 into bf16: straight from the file.
+  bool as_it_is = rows.dtype == DType::BF16;
+  int64_t covered = 0;
+  for (const HfPart& part : spec.hf) {
+    const int64_t count = std::min(last, part.row_begin + part.rows) - std::max(begin, part.row_begin);
+    if (count <= 0) continue;
+    covered += count;
+    const SafeTensor* tensor = find(spec, part, faults);
+    as_it_is = as_it_is && tensor && !part.transposed && tensor->dtype == SafeDType::BF16;
+  }
+  if (as_it_is) {
+    if (covered < rows.rows()) device.zero(rows);
+    const size_t row_bytes = 2 * static_cast<size_t>(rows.cols());
+    for (const HfPart& part : spec.hf) {
+      const int64_t from = std::max(begin, part.row_begin), to = std::min(last, part.row_begin + part.rows);
+      if (from >= to) continue;
+      const auto bytes =
+          find(spec, part, faults)
+              ->bytes.subspan(static_cast<size_t>(from - part.row_begin) * row_bytes,
+                              static_cast<size_t>(to - from) * row_bytes);
+      require(all_finite(bytes, DType::BF16), "[{}] {} holds values that are not finite", place_, part.name);
+      device.copy_to_device(rows.row_range(from - begin, to - from), bytes.data());
+    }
+    return;
+  }
+  const std::vector<float> read = values(spec, begin, rows.rows());
+  require(all_finite(std::as_bytes(std::span(read)), DType::F32), "[{}] {} holds values that are not finite",
+          place_, spec.hf.front().name);
+  if (rows.dtype == DType::F32) {
+    device.copy_to_device(rows, read.data());
+    return;
+  }
+  std::vector<Bf16> rounded(read.size());
+#pragma omp parallel for
+  for (size_t i = 0; i < read.size(); ++i) rounded[i] = to_bf16(read[i]);
+  device.copy_to_device(rows, rounded.data());
 }
 
 HfFiles::HfFiles(const std::string& folder)
@@ -238,6 +280,19 @@ void check_hf_folder(std::span<const ParameterSpec> table, const std::string& fo
 void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder) {
   const HfFiles files(folder);
   files.weights().load(device, parameters, surplus_faults(files, specs_of(parameters)));
+}
+
+void load_hf_folder(Device& device, Transformer& model, const std::string& folder) {
+  const HfFiles files(folder);
+  const HfWeights weights = files.weights();
+  weights.load(device, model.parameters(), surplus_faults(files, specs_of(model.parameters())));
+  for (Linear* linear : model.linears()) {
+    const Parameter& p = linear->weight();
+    if (p.storage.dense) continue;
+    model.fill_weight(*linear, [&](Tensor rows, int64_t begin) {
+      weights.load_rows(device, p.spec, begin, rows);
+    });
+  }
 }
 
 ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype) {

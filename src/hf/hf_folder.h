@@ -4,7 +4,7 @@
 #include <string>
 
 #include "io/safetensors.h"
-#include "model/parameters.h"
+#include "model/transformer.h"
 
 namespace octet {
 
@@ -25,8 +25,10 @@ class HfWeights {
   std::vector<float> values(const ParameterSpec& spec) const { return values(spec, 0, spec.shape[0]); }
   // The same, only rows [begin, begin + rows).
   std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
-  // `faults` are listed with what is found here.
+  // All dense parameters of the model itself, not its adapters. `faults` are listed with what is found here.
   void load(Device& device, ParameterSet& parameters, std::vector<std::string> faults = {}) const;
+  // Rows [begin, ...) of a parameter to `rows` (count, columns), real.
+  void load_rows(Device& device, const ParameterSpec& spec, int64_t begin, Tensor rows) const;
 
  private:
   bool load_as_it_is(Device& device, Parameter& parameter) const;
@@ -59,6 +61,9 @@ class HfFiles {
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.
 void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder);
+// The same for a model whose Linears may have only FP8 copies: these are filled some rows at a time, so that no dense
+// copy of them exists.
+void load_hf_folder(Device& device, Transformer& model, const std::string& folder);
 // The same checks of names, shapes and types without reading any weight.
 void check_hf_folder(std::span<const ParameterSpec> table, const std::string& folder);
 

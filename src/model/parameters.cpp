@@ -244,13 +244,17 @@ Parameter& ParameterSet::operator[](std::string_view name) {
   fail("[parameters] there is no '{}'", name);
 }
 
-void ParameterSet::initialise(Device& device, uint64_t seed) {
+void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
   for (Parameter& p : parameters_) {
     if (!p.weight) continue;  // a Linear with only FP8 copies is filled by its owner
     const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
     const int64_t begin = p.storage.first_row * width;
     const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());
     const auto first = [&](const Tensor& x) { return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{}; };
+    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient}) {
+      if (x) device.zero(x);
+    }
+    if (!base && !p.spec.is_adapter()) continue;
     switch (p.spec.init) {
       case Init::One:
         set_weight(device, p, std::vector<float>(static_cast<size_t>(p.spec.shape.numel()), 1.0f));
@@ -274,9 +278,6 @@ void ParameterSet::initialise(Device& device, uint64_t seed) {
         device.zero(p.weight);
         if (p.remainder) device.zero(p.remainder);
         break;
-    }
-    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient}) {
-      if (x) device.zero(x);
     }
   }
 }

@@ -102,8 +102,9 @@ class ParameterSet {
   const std::vector<Parameter>& all() const { return parameters_; }
 
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
-  // the seed, the parameter's name and the place in the parameter.
-  void initialise(Device& device, uint64_t seed);
+  // the seed, the parameter's name and the place in the parameter. Without `base`, only weights of adapters are written,
+  // and moments.
+  void initialise(Device& device, uint64_t seed, bool base = true);
   // Writes the rows of this rank from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
   // The exact fp32 values of the rows of this rank.

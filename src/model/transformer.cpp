@@ -32,9 +32,10 @@ void Transformer::weights_changed() {
   }
 }
 
-void Transformer::initialise(uint64_t seed) {
+void Transformer::initialise(uint64_t seed, bool base) {
   ops().set_workspace(workspace_);
-  parameters_.initialise(device_, seed);
+  parameters_.initialise(device_, seed, base);
+  if (!base) return;
   for (Linear* linear : linears_) {
     const Parameter& p = linear->weight();
     if (p.storage.dense) continue;

@@ -78,8 +78,9 @@ class Transformer {
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
-  // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies.
-  void initialise(uint64_t seed);
+  // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies. Without `base`, the
+  // weights of the base are left out, because they are loaded; adapters and moments are always initialised.
+  void initialise(uint64_t seed, bool base = true);
   // Writes the weight of a Linear that has only FP8 copies, some rows at a time; see Linear::fill_weight. Overwrites
   // activations.
   void fill_weight(Linear& linear, const Linear::StageRows& stage);

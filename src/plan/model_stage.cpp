@@ -1,10 +1,13 @@
 #include "plan/model_stage.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint.h"
 #include "hf/hf_folder.h"
+#include "hf/peft_folder.h"
 #include "model/parameters.h"
 
 namespace octet {
@@ -99,10 +102,67 @@ ModelChoice model_of_keys(const TrainConfig& keys) {
   return choice;
 }
 
+void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed) {
+  const bool adapters = resumed.has_file(checkpoint_file::kAdapterWeights);
+  if (adapters == keys.is_lora()) return;
+  fail_config(
+      "finetuning_type is {}, but the checkpoint {} holds {}; to start a new run from it, set {} to it instead "
+      "of resume",
+      config_text(keys, "finetuning_type"), resumed.path, adapters ? "adapters" : "all weights of a model",
+      adapters ? "adapter_name_or_path" : "model_name_or_path");
+}
+
+// Settings of new adapters, which must not contradict those of an adapter that the run starts from.
+void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const std::string& folder) {
+  const auto refuse = [&](const char* key, const std::string& value) {
+    fail_config("{} is {}, but the adapter {} has {}; leave the key out", key, config_text(keys, key), folder,
+                value);
+  };
+  if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank) refuse("lora_rank", fmt::format("{}", lora.rank));
+  if (keys.is_set("lora_alpha") && keys.lora_alpha != lora.alpha)
+    refuse("lora_alpha", fmt::format("{}", lora.alpha));
+  if (keys.is_set("use_rslora") && keys.use_rslora != lora.rslora)
+    refuse("use_rslora", lora.rslora ? "true" : "false");
+}
+
+void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
+  choice.resumed = std::move(resumed);
+  if (!choice.has_weights()) {
+    log_warning("finetuning_type is lora, but the base has random weights: set model_name_or_path to train "
+                "adapters of a real model");
+  } else if (const bool is_folder = posix_env().exists(keys.model_name_or_path); true) {
+    choice.base_name = is_folder ? std::filesystem::absolute(choice.start->folder).lexically_normal().string()
+                                 : keys.model_name_or_path;
+  }
+  // The adapters of a run that continues are in its checkpoint.
+  if (choice.resumed) {
+    choice.adapter_folder = choice.resumed->path;
+  } else if (!keys.adapter_name_or_path.empty()) {
+    choice.adapter_folder = keys.adapter_name_or_path;  // TODO find_adapter
+  }
+  if (choice.adapter_folder.empty()) {
+    choice.adapters = plan_adapters(choice.config, {.rank = keys.lora_rank,
+                                                    .alpha = keys.lora_alpha,
+                                                    .dropout = keys.lora_dropout,
+                                                    .rslora = keys.use_rslora,
+                                                    .targets = keys.lora_target},
+                                    "lora_target");
+    return;
+  }
+  const PeftConfig adapter = read_peft_config(posix_env(), choice.adapter_folder);
+  choice.lora = adapter.lora;
+  refuse_other_adapter(keys, adapter.lora, choice.adapter_folder);
+  choice.adapters = plan_of(adapter, choice.config, choice.adapter_folder);
+  if (keys.is_set("lora_dropout")) choice.adapters.dropout = keys.lora_dropout;
+}
+
 }  // namespace
 
 ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed) {
-  ModelChoice choice = resumed ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
+  if (resumed) refuse_other_finetuning(keys, *resumed);
+  // Adapters are continued on their base.
+  ModelChoice choice = resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
+  if (keys.is_lora()) choose_adapters(keys, std::move(resumed), choice);
   const int64_t length = keys_with_model(keys, choice.config).max_seq_length;
   // A run that was begun with longer sequences is continued as it was.
   if (choice.resumed && !choice.config.learned_positions && length > choice.config.max_positions) {
@@ -112,6 +172,14 @@ ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resu
   }
   check_sequence_length(choice.config, "max_seq_length", length, !choice.resumed && !choice.has_weights());
   return choice;
+}
+
+TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model) {
+  if (!model.lora) return keys;
+  keys.lora_rank = model.lora->rank;
+  keys.lora_alpha = model.lora->alpha;
+  keys.use_rslora = model.lora->rslora;
+  return keys;
 }
 
 TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {

@@ -14,9 +14,15 @@ namespace octet {
 
 struct ModelChoice {
   ModelConfig config;
-  // Where the weights come from. At most one of the two is there; without one they are drawn from the seed.
+  // Where the weights come from; without either they are drawn from the seed. Both are there only if adapters are
+  // trained: then `start` is their frozen base.
   std::optional<ModelFolder> start;   // what model_name_or_path names
   std::optional<Checkpoint> resumed;  // what the run continues from
+  // With finetuning_type lora.
+  AdapterPlan adapters;
+  std::optional<LoraConfig> lora;  // of the adapter that the run starts or continues from
+  std::string adapter_folder;  // where adapter_name_or_path leads; empty: new adapters
+  std::string base_name;       // of the base for PEFT: a hub id or an absolute path; empty: random weights
   std::string tokenizer;              // that the model came with, as for make_tokenizer; "": none is known
 
   // Whether `start` has weights: a config.json may come without them.
@@ -31,6 +37,9 @@ ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resu
 // The keys with what follows from the model: all sizes where one is given, so that config.yaml holds the whole
 // architecture, and the default of max_seq_length.
 TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
+
+// The keys with the settings of the adapter that the run starts or continues from.
+TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model);
 
 // Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers
 // of the files alone.

@@ -8,9 +8,11 @@ namespace octet {
 RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed) {
   std::unique_ptr<Device> device = make_device(given);
   ModelChoice model = choose_model(given, std::move(resumed));
-  TrainConfig keys = keys_with_model(given, model.config);
+  TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
+  resolve_start(keys, model.has_weights());
   check_weights(model);
-  const auto fitting_plan = [&](const PlanOptions& options) {
+  const auto fitting_plan = [&](PlanOptions options) {
+    options.adapters = model.adapters;
     RunPlan plan = plan_run(keys, model.config, *device, options);
     if (plan.shortage) fail_config("{}", plan.shortage->text);
     return plan;
@@ -36,7 +38,10 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
                             const ScheduleConfig& schedule) {
   TrainConfig config = with_batch_size(keys, plan.shape.rows);
   config.tokenizer = data.tokenizer_name;
-  if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
+  if (!plan.shortage) {
+    config.gradient_checkpointing = key_of(plan.shape.checkpointing);
+    if (!plan.finetuning.adapters.empty()) config.frozen_copies = key_of(plan.finetuning.frozen_copies);
+  }
   config.max_steps = schedule.max_steps;
   return config;
 }

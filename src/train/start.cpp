@@ -1,8 +1,10 @@
 #include "train/start.h"
 
 #include "base/clock.h"
+#include "checkpoint/base_identity.h"
 #include "checkpoint/resume.h"
 #include "hf/hf_folder.h"
+#include "hf/peft_folder.h"
 #include "report/text.h"
 
 namespace octet {
@@ -22,23 +24,63 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
   return std::move(restored.state);
 }
 
+void load_base(const RunStages& stages, Transformer& model, Console& console) {
+  const auto start = Clock::now();
+  load_hf_folder(*stages.device, model, stages.model.start->folder);
+  console.print(fmt::format("weights: {}, read in {}", stages.model.start->source,
+                            human_duration(seconds_since(start))));
+}
+
+void load_adapters(Env& env, const RunStages& stages, Transformer& model, Console& console) {
+  const PeftAdapter adapter(env, stages.model.adapter_folder, stages.model.config);
+  const HfWeights weights = adapter.weights();
+  for (Parameter& p : model.parameters().all()) {
+    if (p.spec.is_adapter()) ParameterSet::set_weight(*stages.device, p, weights.values(p.spec));
+  }
+  console.print(fmt::format("adapters: {}", stages.model.adapter_folder));
+}
+
+// The identity of the frozen base. Error if the run continues from adapters of another one.
+BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
+  const ModelChoice& model = stages.model;
+  const BaseIdentity now =
+      model.has_weights()
+          ? identity_of_folder(model.start->folder, stages.keys.model_name_or_path,
+                               parameter_table(model.start->config))
+          : identity_of_random(model.config, static_cast<uint64_t>(stages.keys.seed));
+  if (!model.resumed) return now;
+  const std::string path = model.resumed->file_path(checkpoint_file::kBase);
+  const BaseIdentity saved = base_identity_from_json(env.read_text(path), path);
+  if (const std::string text = differences(saved, now); !text.empty()) fail("[{}] {}", path, text);
+  return now;
+}
+
 }  // namespace
 
-std::optional<TrainerState> start_weights(Env& env, const RunStages& stages, Transformer& model,
-                                          Console& console) {
-  model.allocate();
-  if (stages.model.resumed) return resume_from(env, *stages.model.resumed, stages, model, console);
-  if (!stages.keys.resume.empty())
-    console.print("resume: there is no checkpoint yet; the run starts from the beginning");
-  model.parameters().initialise(*stages.device, static_cast<uint64_t>(stages.keys.seed));
-  if (const std::optional<ModelFolder>& folder = stages.model.start; stages.model.has_weights()) {
-    const auto start = Clock::now();
-    load_hf_folder(*stages.device, model.parameters(), folder->folder);
-    console.print(
-        fmt::format("weights: {}, read in {}", folder->source, human_duration(seconds_since(start))));
+Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console) {
+  const ModelChoice& choice = stages.model;
+  const auto seed = static_cast<uint64_t>(stages.keys.seed);
+  Start start;
+  const bool adapters = model.has_adapters();
+  if (adapters) {
+    const BaseIdentity base = identity_of_base(env, stages);
+    start.adapter_files = {
+        {kAdapterConfigName, to_peft_config(choice.config, choice.adapters, choice.base_name)},
+        {checkpoint_file::kBase, to_json(base)}};
   }
+  model.allocate();
+  if (!adapters && choice.resumed) {
+    start.state = resume_from(env, *choice.resumed, stages, model, console);
+    return start;
+  }
+  if (!choice.resumed && !stages.keys.resume.empty())
+    console.print("resume: there is no checkpoint yet; the run starts from the beginning");
+  model.initialise(seed, !choice.has_weights());
+  if (choice.has_weights()) load_base(stages, model, console);
+  if (!choice.adapter_folder.empty() && !choice.resumed) load_adapters(env, stages, model, console);
   model.weights_changed();
-  return std::nullopt;
+  if (choice.resumed) start.state = resume_from(env, *choice.resumed, stages, model, console);
+  return start;
 }
 
 }  // namespace octet

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/philox.h"
+
 namespace octet {
 
 HostBatch host_view(const Batch& batch) {
@@ -16,7 +18,7 @@ StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, 
       optimizer_(optimizer),
       penalty_(penalty),
       micro_batches_(static_cast<size_t>(accumulation)),
-      parameters_(model.optimizer_view(optimizer.weight_decay)),
+      parameters_(model.optimizer_view(optimizer.weight_decay, optimizer.loraplus_ratio)),
       norm_memory_(device.allocate(256)),
       norm_{norm_memory_.get(), DType::F32, {2}} {
   for (const AdamWParameter& parameter : parameters_) gradients_.push_back(parameter.gradient);
@@ -37,7 +39,9 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
   model_.clear_sums();
   if (fp8_stats) model_.scales().clear_stats(device_);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    model_.load(host_view(micro_batches_[i]), gradient_scale);
+    // Another seed for every micro-batch, the same in a resumed run.
+    const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i);
+    model_.load(host_view(micro_batches_[i]), gradient_scale, dropout_seed);
     model_.forward_backward(penalty_, i == 0, fp8_stats);
   }
 

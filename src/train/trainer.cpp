@@ -31,7 +31,8 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
           .epsilon = static_cast<float>(keys.adam_epsilon),
           .weight_decay = static_cast<float>(keys.weight_decay),
           .max_grad_norm = static_cast<float>(keys.max_grad_norm),
-          .seed = static_cast<uint64_t>(keys.seed)};
+          .seed = static_cast<uint64_t>(keys.seed),
+          .loraplus_ratio = static_cast<float>(keys.loraplus_lr_ratio)};
 }
 
 bool is_due(int64_t every, int64_t step) {
@@ -46,7 +47,8 @@ class Run {
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
         env_(env),
-        model_(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device),
+        model_(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
+               stages.plan.finetuning),
         files_(std::move(files)),
         console_(keys_.progress),
         evaluator_(make_eval_loader_factory(keys_, stages.data), keys_.eval_batches),
@@ -62,7 +64,9 @@ class Run {
       return kExitDone;
     }
     loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows);
-    if (const auto state = start_weights(env_, stages_, model_, console_)) restore(*state);
+    Start start = start_weights(env_, stages_, model_, console_);
+    if (start.state) restore(*start.state);
+    adapter_files_ = std::move(start.adapter_files);
     StepRunner runner(model_, *stages_.device, *loader_, stages_.plan.accumulation,
                       optimizer_options(keys_, stages_.schedule),
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)});
@@ -127,7 +131,8 @@ class Run {
                  .steps_done = outcome_.steps,
                  .state_bytes = state_bytes(model_.parameters()),
                  .on_device = stages_.device->capabilities().separate_memory,
-                 .tokenizer = stages_.data.tokenizer_source});
+                 .tokenizer = stages_.data.tokenizer_source,
+                 .texts = std::move(adapter_files_)});
     outcome_.run_folder = files_.folder();
     saving_.emplace(stages_, model_, files_.saver(), to_yaml(files_.config()), outcome_.steps);
   }
@@ -242,6 +247,7 @@ class Run {
   StepLog log_;
   std::optional<Saving> saving_;
   Outcome outcome_;
+  std::vector<TokenizerText> adapter_files_;  // for the checkpoints
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
   std::optional<int> verdict_;  // the exit code of a run that must stop
@@ -257,7 +263,8 @@ std::string as_comments(const std::string& text) {
 
 // The plan is printed as comments, so that the output is a valid configuration file.
 std::string dry_run_text(const RunStages& stages) {
-  const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device);
+  const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
+                          stages.plan.finetuning);
   return fmt::format("{}\n{}", to_yaml(stages.config),
                      as_comments(fmt::format("{}\n{}\n{}", overview_text(stages), coverage_text(model),
                                              schedule_text(stages.schedule))));
