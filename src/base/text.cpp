@@ -78,11 +78,16 @@ std::vector<std::string> split_list(std::string_view text) {
   };
   std::vector<std::string> items;
   if (trimmed(text).empty()) return items;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
-    items.push_back(trimmed(text.substr(start, comma - start)));
-    start = comma + 1;
+  size_t start = 0;
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (std::string_view("([{").find(text[i]) != std::string_view::npos) ++depth;
+    if (std::string_view(")]}").find(text[i]) != std::string_view::npos) depth = std::max(depth - 1, 0);
+    if (text[i] != ',' || depth > 0) continue;
+    items.push_back(trimmed(text.substr(start, i - start)));
+    start = i + 1;
   }
+  items.push_back(trimmed(text.substr(start)));
   return items;
 }
 

@@ -46,6 +46,27 @@ TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting
   return config;
 }
 
+double default_learning_rate(const TrainConfig& config, bool starts_from_weights) {
+  if (config.is_lora()) return 2e-4;
+  if (starts_from_weights) return 1e-5;
+  return config.is_demo() ? 2e-3 : 6e-4;
+}
+
+void resolve_start(TrainConfig& config, bool starts_from_weights) {
+  if (!config.is_set("learning_rate"))
+    config.learning_rate = default_learning_rate(config, starts_from_weights);
+  if (config.is_set("warmup_steps") || config.is_set("warmup_ratio")) return;
+  config.warmup_steps = 0;
+  config.warmup_ratio = 0;
+  if (config.is_lora() || starts_from_weights) {
+    const bool wsd = config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd;
+    config.warmup_ratio =
+        wsd ? std::min(0.03, 1 - config.decay_ratio) : 0.03;  // the decay may take all steps
+  } else if (config.is_demo()) {
+    config.warmup_steps = config.max_steps > 0 ? std::min<int64_t>(50, config.max_steps / 4) : 50;
+  }
+}
+
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
   if (demo) config.dataset = "demo";
@@ -61,12 +82,17 @@ void resolve_defaults(TrainConfig& config) {
   if (demo) {  // what learns the stories in under two minutes on two cores
     if (!config.is_set("data_order")) config.data_order = TrainConfig::DataOrder::Random;
     if (!config.is_set("sample_steps")) config.sample_steps = 200;
-    if (!config.is_set("learning_rate")) config.learning_rate = 2e-3;
-    if (!config.is_set("warmup_steps") && !config.is_set("warmup_ratio"))
-      config.warmup_steps = config.max_steps > 0 ? std::min<int64_t>(50, config.max_steps / 4) : 50;
     if (!config.is_set("logging_steps")) config.logging_steps = 20;
     if (!config.is_set("sample_prompt")) config.sample_prompt = "Mia has";
   }
+  if (!config.adapter_name_or_path.empty()) config.finetuning_type = TrainConfig::FinetuningType::Lora;
+  if (config.is_lora()) {
+    if (config.lora_alpha == 0 && config.adapter_name_or_path.empty())
+      config.lora_alpha = 2 * static_cast<double>(config.lora_rank);
+    if (!config.is_set("weight_decay")) config.weight_decay = 0;
+  }
+  std::ranges::replace(config.lora_target, "all-linear", "all");  // PEFT's word for it
+  resolve_start(config, !config.model_name_or_path.empty());
   if (!config.auto_batch_size) apply_target_batch_size(config);
 }
 

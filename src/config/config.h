@@ -20,6 +20,7 @@ namespace octet {
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
   enum class TieWordEmbeddings { Auto, Yes, No };
+  enum class FinetuningType { Full, Lora };
   enum class DataOrder { Shuffled, Random, Sequential };
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
@@ -32,6 +33,7 @@ struct TrainConfig {
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
+  enum class FrozenCopies { Auto, Two, One };
   enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
   using Progress = ConsoleMode;
@@ -44,6 +46,17 @@ struct TrainConfig {
   int64_t hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0;
   int64_t head_dim = 0, intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   TieWordEmbeddings tie_word_embeddings = TieWordEmbeddings::Auto;
+
+  // LoRA. With adapter_name_or_path, the adapter decides rank, alpha, targets and rslora, see its help.
+  FinetuningType finetuning_type = FinetuningType::Full;  // Lora if adapter_name_or_path is set
+  int64_t lora_rank = 16;
+  double lora_alpha =
+      0;  // 0 is resolved to 2 x lora_rank; stays 0 if an adapter decides it, and without LoRA
+  double lora_dropout = 0;
+  std::vector<std::string> lora_target = {"all"};
+  bool use_rslora = false;
+  double loraplus_lr_ratio = 1;      // 1: off
+  std::string adapter_name_or_path;  // "": new adapters
 
   // Data
   std::string dataset;  // "" is resolved to "demo", the built-in stories
@@ -77,13 +90,13 @@ struct TrainConfig {
   double num_train_epochs = 0;
 
   // Optimizer
-  double learning_rate = 6e-4;
+  double learning_rate = 6e-4;  // resolved, see default_learning_rate
   LrScheduler lr_scheduler_type = LrScheduler::Cosine;
   int64_t warmup_steps = 0;
-  double warmup_ratio = 0;
+  double warmup_ratio = 0;  // 0.03 with LoRA and from given weights, unless the warm-up is set
   double min_lr_ratio = 0.1;
-  double decay_ratio = 0.2;  // wsd
-  double weight_decay = 0.1;
+  double decay_ratio = 0.2;   // wsd
+  double weight_decay = 0.1;  // 0 with LoRA
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_epsilon = 1e-8;
@@ -110,6 +123,7 @@ struct TrainConfig {
 
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
+  FrozenCopies frozen_copies = FrozenCopies::Auto;             // the same
 
   // Run
   std::string output_dir = "runs";
@@ -145,6 +159,7 @@ struct TrainConfig {
   bool assumes_data = false;
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
+  bool is_lora() const { return finetuning_type == FinetuningType::Lora; }
   bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
 };
 
@@ -164,6 +179,13 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
 // Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back.
 void let_flags_win(TrainConfig& config);
 void resolve_defaults(TrainConfig& config);
+
+// The learning rate of a run that does not set it: 2e-4 with LoRA, 1e-5 when all weights of a given model are trained,
+// 2e-3 in the demo, else 6e-4.
+double default_learning_rate(const TrainConfig& config, bool starts_from_weights);
+// Fills in learning rate and warm-up if they are not set. resolve_defaults calls it with a guess: weights are given if
+// model_name_or_path is set. That folder may hold no weights, so it is called again by whoever has looked.
+void resolve_start(TrainConfig& config, bool starts_from_weights);
 
 // Sets gradient_accumulation_steps so that an optimizer step sees target_effective_batch_size sequences on
 // `device_count` devices; does nothing where the target is 0. A target that does not divide is a ConfigError.

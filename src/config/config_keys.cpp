@@ -7,18 +7,17 @@ using C = TrainConfig;
 
 constexpr double kMaxCount = 1e12;  // of steps and the like: room to multiply in 64 bits
 
-void add_model_and_data(KeyTable<C>& keys) {
+void add_model(KeyTable<C>& keys) {
   keys.group("Model");
   keys.add("model_preset", &C::model_preset,
            "Built-in architecture, trained from random weights, such as llama-tiny. Or a family (llama, "
            "qwen2, qwen3, mistral): then hidden_size, num_hidden_layers, num_attention_heads and "
            "vocab_size must be set.")
       .note("llama-tiny, unless model_name_or_path is set");
-  keys.add(
-      "model_name_or_path", &C::model_name_or_path,
-      "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a "
-      "hub id such as org/name, a checkpoint or a run. A config.json without weights sets the "
-      "architecture; training then starts from random weights.");
+  keys.add("model_name_or_path", &C::model_name_or_path,
+           "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a "
+           "hub id such as org/name, a checkpoint or a run. A config.json without weights sets the "
+           "architecture; training then starts from random weights.");
   const auto size = [&](const char* name, int64_t C::*member, const char* help, const char* note) {
     keys.add(name, member, help).at_least(0).at_most(1 << 26).note(note);
   };
@@ -40,7 +39,44 @@ void add_model_and_data(KeyTable<C>& keys) {
   keys.add("tie_word_embeddings", &C::tie_word_embeddings, {"auto", "true", "false"},
            "Whether the head shares the weights of the embedding. auto: as in the model.")
       .bools("true", "false");
+}
 
+void add_lora(KeyTable<C>& keys) {
+  keys.group("LoRA");
+  keys.add("finetuning_type", &C::finetuning_type, {"full", "lora"},
+           "full: train all weights. lora: keep the weights as they are and train small adapters.")
+      .bool_alias("use_lora", "lora", "full")
+      .bool_alias("use_peft", "lora", "full")
+      .note("full; lora if adapter_name_or_path is set");
+  keys.add("lora_rank", &C::lora_rank, "Rank of the adapters.").at_least(1).at_most(4096).alias("lora_r");
+  keys.add("lora_alpha", &C::lora_alpha,
+           "The output of an adapter is multiplied by lora_alpha / lora_rank. 0: the default.")
+      .at_least(0)
+      .at_most(1e6)
+      .note("2 x lora_rank");
+  keys.add("lora_dropout", &C::lora_dropout,
+           "Share of the adapters' inputs that are set to 0 during training. 0 is the fastest.")
+      .at_least(0)
+      .below(1);
+  keys.add("lora_target", &C::lora_target,
+           "Modules that get an adapter: all (every matrix of the layers), Hugging Face names such as "
+           "q_proj,v_proj or GPT-2's c_attn, or regular expressions for whole module names.")
+      .alias("lora_target_modules")
+      .alias("target_modules");
+  keys.add(
+      "use_rslora", &C::use_rslora,
+      "rsLoRA: multiply the output of an adapter by lora_alpha / sqrt(lora_rank) instead of lora_alpha / lora_rank.");
+  keys.add("loraplus_lr_ratio", &C::loraplus_lr_ratio,
+           "LoRA+: learning rate of the B matrices as a multiple of that of the A matrices. 1: off.")
+      .above(0)
+      .at_most(1e6);
+  keys.add("adapter_name_or_path", &C::adapter_name_or_path,
+           "Start from this adapter: a PEFT folder, or a LoRA run or checkpoint of octet. Implies "
+           "finetuning_type lora. lora_rank, lora_alpha, lora_target and use_rslora come from the adapter. "
+           "They may be set too, but only to the same values.");
+}
+
+void add_data(KeyTable<C>& keys) {
   keys.group("Data");
   keys.add("dataset", &C::dataset,
            "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
@@ -180,7 +216,9 @@ void add_optimizer(KeyTable<C>& keys) {
       .at_most(1e3)
       .alias("lr")
       .alias("max_lr")
-      .note("0.002 in the demo, else 0.0006");
+      .note(
+          "2e-4 with LoRA; 1e-5 if all weights of a given model are trained; 6e-4 from random weights, "
+          "0.002 in the demo");
   keys.add("lr_scheduler_type", &C::lr_scheduler_type, {"cosine", "linear", "constant", "wsd"},
            "Shape of the learning rate after the warm-up. wsd: constant, then a decay over the last "
            "decay_ratio of the steps.")
@@ -189,10 +227,11 @@ void add_optimizer(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("warmup_iters")
-      .note("50 in the demo, else 0");
+      .note("50 in the demo from random weights, else 0");
   keys.add("warmup_ratio", &C::warmup_ratio, "Length of the warm-up as a share of all steps.")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .note("0.03 with LoRA or from given weights, else 0; 0 if warmup_steps is set");
   keys.add("min_lr_ratio", &C::min_lr_ratio,
            "Final learning rate as a share of the peak. Not used by constant.")
       .at_least(0)
@@ -202,7 +241,8 @@ void add_optimizer(KeyTable<C>& keys) {
       .at_most(1);
   keys.add("weight_decay", &C::weight_decay, "Decoupled weight decay. Applies to matrices only.")
       .at_least(0)
-      .at_most(1e3);
+      .at_most(1e3)
+      .note("0 with LoRA, else 0.1");
   keys.add("adam_beta1", &C::adam_beta1, "Decay rate of AdamW's mean of the gradients.")
       .at_least(0)
       .below(1)
@@ -278,6 +318,9 @@ void add_precision(KeyTable<C>& keys) {
            "the first product of the MLP. block: everything except the input of the block. auto: the first "
            "of none, act, mlp, block that fits the device. The results are bit-equal.")
       .bools("block", "none");
+  keys.add("frozen_copies", &C::frozen_copies, {"auto", "two", "one"},
+           "With LoRA: FP8 copies of a frozen matrix. two: the matrix and its transpose. one: the matrix "
+           "only; backward transposes one layer at a time. auto: two if they fit the device.");
 }
 
 void add_run(KeyTable<C>& keys) {
@@ -358,7 +401,9 @@ void add_checkpoints(KeyTable<C>& keys) {
 const KeyTable<TrainConfig>& train_keys() {
   static const KeyTable<TrainConfig> table = [] {
     KeyTable<TrainConfig> keys;
-    add_model_and_data(keys);
+    add_model(keys);
+    add_lora(keys);
+    add_data(keys);
     add_batch_and_length(keys);
     add_optimizer(keys);
     add_precision(keys);

@@ -46,14 +46,29 @@ constexpr const char* kFp8Only[] = {
     "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
     "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
     "fp8_skip_layers",      "fp8_eval",         "fp8_stats_steps"};
+constexpr const char* kLoraOnly[] = {"lora_rank",   "lora_alpha", "lora_dropout",
+                                     "lora_target", "use_rslora", "loraplus_lr_ratio"};
 constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len", "fp8_amax_compute"};
+
+constexpr Exclusive kFullWithAdapter{"finetuning_type", "adapter_name_or_path",
+                                     "an adapter needs finetuning_type lora"};
+
+// The pairs of which both are set, to values that exclude each other.
+std::vector<Exclusive> conflicts(const TrainConfig& config) {
+  std::vector<Exclusive> found;
+  for (const Exclusive& pair : kExclusive) {
+    if (is_named(config, pair.first) && is_named(config, pair.second)) found.push_back(pair);
+  }
+  if (config.is_set("finetuning_type") && !config.is_lora() && is_named(config, "adapter_name_or_path"))
+    found.push_back(kFullWithAdapter);
+  return found;
+}
 
 }  // namespace
 
 void let_flags_win(TrainConfig& config) {
   const KeyTable<TrainConfig>& table = train_keys();
-  for (const Exclusive& pair : kExclusive) {
-    if (!is_named(config, pair.first) || !is_named(config, pair.second)) continue;
+  for (const Exclusive& pair : conflicts(config)) {
     const auto is_flag = [&](const char* key) { return config.origins.find(key)->second.starts_with("--"); };
     if (is_flag(pair.first) == is_flag(pair.second)) continue;
     const size_t dropped = table.index_of(is_flag(pair.first) ? pair.second : pair.first);
@@ -64,12 +79,12 @@ void let_flags_win(TrainConfig& config) {
 
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors) {
   const auto origin = [&](const char* key) { return config.origins.find(key)->second; };
-  for (const Exclusive& pair : kExclusive) {
-    if (is_named(config, pair.first) && is_named(config, pair.second)) {
-      errors.push_back(fmt::format("{} and {} contradict each other: {}; give one of them",
-                                   origin(pair.first), origin(pair.second), pair.why));
-    }
+  for (const Exclusive& pair : conflicts(config)) {
+    errors.push_back(fmt::format("{} and {} contradict each other: {}; give one of them", origin(pair.first),
+                                 origin(pair.second), pair.why));
   }
+  if (config.lora_target.empty())
+    errors.push_back("lora_target is empty; expected all, names of modules or regular expressions");
   if (config.require_fp8 && config.mixed_precision != TrainConfig::Precision::Fp8) {
     errors.push_back(fmt::format("require_fp8 contradicts mixed_precision {}; expected fp8",
                                  config_text(config, "mixed_precision")));
@@ -133,6 +148,12 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
+  }
+  if (!config.is_lora()) {
+    for (const char* key : kLoraOnly) note(key, "finetuning_type is full");
+    note("frozen_copies", "finetuning_type is full");
+  } else if (!fp8) {
+    note("frozen_copies", fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
   }
   if (config.mixed_precision == TrainConfig::Precision::Fp32) {
     note("master_weights", "mixed_precision is fp32");

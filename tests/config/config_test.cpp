@@ -123,6 +123,11 @@ TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
   EXPECT_EQ(text(&C::fp8_amax_compute, C::Fp8AmaxCompute::MostRecent, "fp8_amax_compute"), "most_recent");
   EXPECT_EQ(text(&C::fp8_block_scales, C::Fp8BlockScales::Exact, "fp8_block_scales"), "exact");
   EXPECT_EQ(text(&C::gradient_checkpointing, C::Checkpointing::Act, "gradient_checkpointing"), "act");
+  EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Full, "finetuning_type"), "full");
+  EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Lora, "finetuning_type"), "lora");
+  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Auto, "frozen_copies"), "auto");
+  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Two, "frozen_copies"), "two");
+  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::One, "frozen_copies"), "one");
   EXPECT_EQ(text(&C::device, C::Device::Cuda, "device"), "cuda");
   EXPECT_EQ(text(&C::progress, C::Progress::Quiet, "progress"), "quiet");
 }
