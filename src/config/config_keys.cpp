@@ -63,8 +63,9 @@ void add_lora(KeyTable<C>& keys) {
            "q_proj,v_proj or GPT-2's c_attn, or regular expressions for whole module names.")
       .alias("lora_target_modules")
       .alias("target_modules");
-  keys.add("use_rslora", &C::use_rslora,
-           "Multiply the output of an adapter by lora_alpha / sqrt(lora_rank) instead.");
+  keys.add(
+      "use_rslora", &C::use_rslora,
+      "rsLoRA: multiply the output of an adapter by lora_alpha / sqrt(lora_rank) instead of lora_alpha / lora_rank.");
   keys.add("loraplus_lr_ratio", &C::loraplus_lr_ratio,
            "LoRA+: learning rate of the B matrices as a multiple of that of the A matrices. 1: off.")
       .above(0)

@@ -254,9 +254,9 @@ TEST(ConfigCli, HelpIsCompleteAndGoesToStdout) {
   EXPECT_NE(help.out.find("train"), std::string::npos);
   EXPECT_EQ(train.exit_code, 0);
   EXPECT_EQ(train.err, "");
-  for (const char* part :
-       {"\nModel\n", "\nRun\n", "--learning_rate X", "also --lr,", "default: 0.002 in the demo, else 0.0006",
-        "fp8 | bf16 | fp32", "[auto | on | off; true = on; false = off; default: auto]"}) {
+  for (const char* part : {"\nModel\n", "\nRun\n", "--learning_rate X", "also --lr,", "\nLoRA\n",
+                           "default: 20 in the demo, else 1", "default: 0 with LoRA, else 0.1",
+                           "fp8 | bf16 | fp32", "[auto | on | off; true = on; false = off; default: auto]"}) {
     EXPECT_NE(train.out.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(octet({"keys", "--help"}).exit_code, 0);
