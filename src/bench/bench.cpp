@@ -84,9 +84,8 @@ BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
       device->capabilities().separate_memory ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
   ModelChoice model = choose_model(config);
   config = keys_with_model(std::move(config), model.config);
-  RunPlan plan =
-      plan_run(config, model.config, *device,
-               {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters});
+  RunPlan plan = plan_run(config, model.config, *device,
+                          {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters});
   if (plan.shortage) fail_config("{}", plan.shortage->text);
   return {std::move(config), std::move(model), std::move(plan)};
 }

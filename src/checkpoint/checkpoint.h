@@ -35,7 +35,7 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
 // The files of a checkpoint; docs/formats.md describes each.
 namespace checkpoint_file {
 constexpr const char* kModelConfig = "config.json";
-constexpr const char* kWeights = "model.safetensors";            // or with adapters:
+constexpr const char* kWeights = "model.safetensors";  // or with adapters:
 constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 constexpr const char* kAdapterConfig = "adapter_config.json";
 constexpr const char* kBase = "base.json";
@@ -81,11 +81,11 @@ class Snapshot {
   void for_pieces(const StateTensor& tensor, Use&& use) const;
 
   Device* device_ = nullptr;
-  bool adapters_ = false;               // only adapters are saved
-  std::vector<ParameterSpec> table_;    // of what is saved
-  std::vector<StateTensor> weights_;    // in the order of the table
-  std::vector<StateTensor> remainders_; // of adapters in bf16, likewise
-  std::vector<StateTensor> optimizer_;  // by name
+  bool adapters_ = false;                // only adapters are saved
+  std::vector<ParameterSpec> table_;     // of what is saved
+  std::vector<StateTensor> weights_;     // in the order of the table
+  std::vector<StateTensor> remainders_;  // of adapters in bf16, likewise
+  std::vector<StateTensor> optimizer_;   // by name
   std::vector<std::byte> fp8_;
   TrainerState state_;
   std::string model_config_, train_config_;

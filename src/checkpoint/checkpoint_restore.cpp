@@ -173,7 +173,8 @@ class ParameterRestorer {
         note("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped");
       }
     }
-    if (!remainder && parameter.remainder && !adapters_) note("weights: split into bf16 and an exact remainder");
+    if (!remainder && parameter.remainder && !adapters_)
+      note("weights: split into bf16 and an exact remainder");
     // The remainder, where kept, is restored with the state.
     ParameterSet::set_weight(device_, parameter, values);
   }

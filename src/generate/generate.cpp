@@ -56,8 +56,7 @@ Candidates cut(const std::vector<float>& logits, const SampleOptions& options) {
 }  // namespace
 
 int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length) {
-  const Decoder decoder(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), device,
-                        &trained.parameters());
+  const Decoder decoder(trained, sampling_shape(rows, length), device);
   return decoder.plan().peak_bytes();
 }
 
@@ -128,9 +127,7 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
 
 Generator::Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows,
                      int64_t length)
-    : decoder_(trained.config(), sampling_shape(rows, length), trained.numerics().dense(), device,
-               &trained.parameters()),
-      tokenizer_(tokenizer) {
+    : decoder_(trained, sampling_shape(rows, length), device), tokenizer_(tokenizer) {
   decoder_.allocate();
 }
 

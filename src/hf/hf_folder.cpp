@@ -205,10 +205,9 @@ void HfWeights::load_rows(Device& device, const ParameterSpec& spec, int64_t beg
     for (const HfPart& part : spec.hf) {
       const int64_t from = std::max(begin, part.row_begin), to = std::min(last, part.row_begin + part.rows);
       if (from >= to) continue;
-      const auto bytes =
-          find(spec, part, faults)
-              ->bytes.subspan(static_cast<size_t>(from - part.row_begin) * row_bytes,
-                              static_cast<size_t>(to - from) * row_bytes);
+      const auto bytes = find(spec, part, faults)
+                             ->bytes.subspan(static_cast<size_t>(from - part.row_begin) * row_bytes,
+                                             static_cast<size_t>(to - from) * row_bytes);
       require(all_finite(bytes, DType::BF16), "[{}] {} holds values that are not finite", place_, part.name);
       device.copy_to_device(rows.row_range(from - begin, to - from), bytes.data());
     }
@@ -289,9 +288,8 @@ void load_hf_folder(Device& device, Transformer& model, const std::string& folde
   for (Linear* linear : model.linears()) {
     const Parameter& p = linear->weight();
     if (p.storage.dense) continue;
-    model.fill_weight(*linear, [&](Tensor rows, int64_t begin) {
-      weights.load_rows(device, p.spec, begin, rows);
-    });
+    model.fill_weight(*linear,
+                      [&](Tensor rows, int64_t begin) { weights.load_rows(device, p.spec, begin, rows); });
   }
 }
 

@@ -6,11 +6,6 @@
 namespace octet {
 namespace {
 
-// Passes are padded to a few sizes, because a GPU's products are tuned per size.
-int64_t padded_tokens(int64_t tokens, int64_t chunk) {
-  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))), chunk);
-}
-
 Tensor first_rows(const Tensor& tensor, int64_t rows) {
   Tensor view = tensor;
   view.shape = tensor.shape.rank() == 1 ? Shape{rows} : Shape{rows, tensor.cols()};
@@ -19,16 +14,23 @@ Tensor first_rows(const Tensor& tensor, int64_t rows) {
 
 }  // namespace
 
+Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device)
+    : Decoder(config, shape, dtype, device, nullptr) {}
+
+Decoder::Decoder(Transformer& trained, const DecoderShape& shape, Device& device)
+    : Decoder(trained.config(), shape, trained.numerics().dense(), device, &trained) {}
+
 Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
-                 ParameterSet* weights)
+                 Transformer* trained)
     : config_(config),
       shape_(shape),
-      dtype_(weights ? weights->all().front().weight.dtype : dtype),
+      dtype_(dtype),
       device_(device),
+      trained_(trained),
       own_parameters_(
-          weights ? nullptr
+          trained ? nullptr
                   : std::make_unique<ParameterSet>(config, ParameterTypes{.weight = dtype}, false, planner_)),
-      parameters_(weights ? *weights : *own_parameters_),
+      parameters_(trained ? trained->parameters() : *own_parameters_),
       lengths_(static_cast<size_t>(shape.sequences), 0) {
   config.validate();
   require(shape.sequences > 0 && shape.capacity > 0 && shape.chunk > 0,
@@ -37,44 +39,98 @@ Decoder::Decoder(const ModelConfig& config, const DecoderShape& shape, DType dty
   require(!config.learned_positions || shape.capacity <= config.max_positions,
           "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
           shape.capacity, config.max_positions);
-  shape_.chunk = std::min(shape.chunk, padded_tokens(shape.sequences * shape.capacity, shape.chunk));
+  make_linears();
+  shape_.chunk = padded_tokens(shape.sequences * shape.capacity, round_up(shape.chunk, runs_fp8_ ? 16 : 1));
   plan_buffers();
+  planner_.finish();
 }
 
-void Decoder::plan_buffers() {
-  const AttentionShape a = config_.attention();
+// Passes are padded to a few sizes, because a GPU's products are tuned per size. FP8 products need 16 rows.
+int64_t Decoder::padded_tokens(int64_t tokens, int64_t most) const {
+  const int64_t rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
+  return std::min(std::max<int64_t>(rows, runs_fp8_ ? 16 : 1), most);
+}
+
+template <class Use>
+void Decoder::for_linears(Use&& use) {
+  for (Layer& layer : layers_) {
+    for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
+      use(*linear);
+  }
+  use(head_);
+}
+
+void Decoder::make_linears() {
+  for (const Parameter& p : parameters_.all())
+    require(p.shape() == p.spec.shape, "[decoder] {} is not stored here as one tensor", p.spec.name);
+  layers_.resize(static_cast<size_t>(config_.layers));
   const auto dense_linears = [&](auto& part, const std::string& layer) {
     for (const auto& entry :
          std::decay_t<decltype(part)>::linears(config_, KeepPolicy(Checkpointing::None))) {
       const std::string name = layer + entry.name;
-      part.*entry.linear = Linear({.name = name}, {}, parameters_[name + ".weight"],
-                                  entry.bias ? &parameters_[name + ".bias"] : nullptr);
+      part.*entry.linear =
+          Linear({.name = name, .out = entry.out, .in = entry.in}, {}, parameters_[name + ".weight"],
+                 entry.bias ? &parameters_[name + ".bias"] : nullptr);
     }
   };
-  const auto add = [&](Tensor& view, const std::string& name, DType dtype, Shape shape) {
-    planner_.add(view, name, dtype, shape, MemoryCategory::Activations, Lifetime::always());
-  };
-
-  for (const Parameter& p : parameters_.all()) {
-    require(p.storage.dense && p.shape() == p.spec.shape,
-            "[decoder] {} is not stored here as one dense tensor", p.spec.name);
-  }
   wte_ = &parameters_["embedding.tokens"];
   if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];
   final_norm_ = Norm::find(parameters_, "final_norm", config_);
-  head_ = Linear({.name = "head"}, {}, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
-  layers_.resize(static_cast<size_t>(config_.layers));
   for (int64_t l = 0; l < config_.layers; ++l) {
     const std::string name = fmt::format("layers.{}.", l);
     Layer& layer = layers_[static_cast<size_t>(l)];
     layer.attention.find_norms(parameters_, name, config_);
     layer.mlp.norm = Norm::find(parameters_, name + "mlp.norm", config_);
-    dense_linears(layer.attention, name);
-    dense_linears(layer.mlp, name);
+    if (trained_) {
+      const Block& block = trained_->blocks()[static_cast<size_t>(l)];
+      layer.attention.qkv = block.attention.qkv, layer.attention.out = block.attention.out;
+      layer.mlp.up = block.mlp.up, layer.mlp.down = block.mlp.down;
+    } else {
+      dense_linears(layer.attention, name);
+      dense_linears(layer.mlp, name);
+    }
+  }
+  if (trained_) {
+    head_ = *trained_->linears().back();
+  } else {
+    head_ = Linear({.name = "head", .out = config_.padded_vocab(), .in = config_.width}, {},
+                   config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
+  }
+  for_linears([&](const Linear& linear) { runs_fp8_ |= !linear.weight().storage.dense; });
+}
+
+// The memory between an op and the product that reads it.
+void Decoder::plan_linears() {
+  const int64_t n = shape_.chunk;
+  int64_t codes = 0, scales = 0;
+  for_linears([&](const Linear& linear) {
+    codes = std::max(codes, n * linear.site().in);
+    scales = std::max(scales, 4 * n * div_up(linear.site().in, 32));
+  });
+  const auto add_bytes = [&](Tensor& view, const char* name, int64_t bytes) {
+    planner_.add(view, name, DType::U8, {bytes}, MemoryCategory::Activations, Lifetime::always());
+  };
+  if (runs_fp8_) {
+    add_bytes(fp8_.input_rowwise, "fp8.input", codes);
+    add_bytes(fp8_.input_rowwise_scales, "fp8.input.scales", scales);
+  }
+  for_linears([&](Linear& linear) { linear.attach_decoding(planner_, fp8_, n, dtype_, adapters_); });
+}
+
+void Decoder::plan_buffers() {
+  const AttentionShape a = config_.attention();
+  const auto add = [&](Tensor& view, const std::string& name, DType dtype, Shape shape) {
+    planner_.add(view, name, dtype, shape, MemoryCategory::Activations, Lifetime::always());
+  };
+
+  for (int64_t l = 0; l < config_.layers; ++l) {
+    const std::string name = fmt::format("layers.{}.", l);
+    Layer& layer = layers_[static_cast<size_t>(l)];
     const Shape cache = {shape_.sequences, shape_.capacity, a.kv_heads * a.head_dim};
     add(layer.cache.keys, name + "keys", dtype_, cache);
     add(layer.cache.values, name + "values", dtype_, cache);
   }
+  plan_linears();
 
   const int64_t n = shape_.chunk, c = config_.width;
   add(tokens_, "tokens", DType::I32, {n});
@@ -108,11 +164,10 @@ void Decoder::plan_buffers() {
       .attention = a,
       .max_length = shape_.capacity,
       .parameters = std::ssize(parameters_.all()),
-      .fp8 = false,
+      .fp8 = runs_fp8_,
       .decode = true};
   planner_.add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)},
                MemoryCategory::Workspace, Lifetime::always());
-  planner_.finish();
 }
 
 void Decoder::allocate() {
@@ -140,11 +195,13 @@ std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continu
     }
   }
   ops().set_workspace(workspace_);  // others may use the same device in between
+  if (trained_) trained_->scales().push_slots(device_);
   std::vector<Logits> logits;
   for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
     const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
     pass(std::span(tokens).subspan(begin, count), logits);
   }
+  if (trained_) trained_->scales().pop_slots(device_);
   return logits;
 }
 
@@ -188,6 +245,10 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
                                  .normed = normed,
                                  .up = rows(up_),
                                  .act = rows(act_)};
+  for (Layer& layer : layers_) {
+    for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
+      linear->set_decoding_rows(n);
+  }
   ops().embedding_forward(residual, token, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
   Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
@@ -208,7 +269,10 @@ void Decoder::head(std::span<const int64_t> wanted, Tensor normed, std::vector<L
     const int64_t rows = padded_tokens(static_cast<int64_t>(count), head_rows_);
     for (int64_t i = static_cast<int64_t>(count); i < rows; ++i) device_.zero(head_in_.row_range(i, 1));
     const Tensor out = logits_.row_range(0, rows);
-    head_.forward(ops(), out, {.dense = head_in_.row_range(0, rows)});
+    head_.set_decoding_rows(rows);
+    const Operand x = head_.input(head_in_.row_range(0, rows), false);
+    if (x.fp8) ops().quantize(x);
+    head_.forward(ops(), out, x);
     std::vector<float> values(static_cast<size_t>(rows) * padded);
     device_.copy_to_host(values.data(), out);
     for (size_t i = 0; i < count; ++i) {

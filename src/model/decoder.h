@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "model/block.h"
+#include "model/transformer.h"
 
 namespace octet {
 
@@ -15,12 +15,14 @@ struct DecoderShape {
 };
 
 // Only the forward pass, for generating text. Keys and values of earlier tokens stay in a cache, so a new token costs
-// one pass over itself. Dense: fp32 or bf16. The constructor plans; allocate() takes the memory.
+// one pass over itself. The constructor plans; allocate() takes the memory.
 class Decoder {
  public:
-  // With `weights`, uses those of a model in training, in their dtype; otherwise its own, in `dtype`.
-  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
-          ParameterSet* weights = nullptr);
+  // With weights of its own, dense in fp32 or bf16.
+  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device);
+  // With the weights and adapters of a model in training. Linears that have only FP8 copies run in FP8; the others are
+  // dense. The scales of the model in training are the same afterwards.
+  Decoder(Transformer& trained, const DecoderShape& shape, Device& device);
   Decoder(const Decoder&) = delete;  // the planner points into it
 
   const ModelConfig& config() const { return config_; }
@@ -54,8 +56,15 @@ class Decoder {
     bool wanted;  // its logits are requested
   };
 
+  Decoder(const ModelConfig& config, const DecoderShape& shape, DType dtype, Device& device,
+          Transformer* trained);
   Ops& ops() const { return device_.ops(); }
+  int64_t padded_tokens(int64_t tokens, int64_t most) const;
+  void make_linears();
+  void plan_linears();
   void plan_buffers();
+  template <class Use>
+  void for_linears(Use&& use);
   void pass(std::span<const Token> tokens, std::vector<Logits>& logits);
   void head(std::span<const int64_t> rows, Tensor normed, std::vector<Logits>& logits);
 
@@ -63,6 +72,7 @@ class Decoder {
   DecoderShape shape_;
   DType dtype_;
   Device& device_;
+  Transformer* trained_;  // null: the weights are its own
   BufferPlanner planner_;
   std::unique_ptr<ParameterSet> own_parameters_;
   ParameterSet& parameters_;
@@ -74,6 +84,9 @@ class Decoder {
   std::vector<Layer> layers_;
   Norm final_norm_;
   Linear head_;
+  QuantizedScratch fp8_;     // of Linears that have only FP8 copies
+  bool runs_fp8_ = false;    // there are such Linears
+  AdapterScratch adapters_;  // no dropout
 
   // For up to `chunk` tokens; a pass uses the first rows.
   Tensor tokens_, sequences_, positions_;  // (chunk) int32

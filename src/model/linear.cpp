@@ -158,6 +158,21 @@ void Linear::attach_transposed(BufferPlanner& planner, const InputBuffers& share
                weight8_.rule.granularity, site_.in, site_.out);
 }
 
+void Linear::attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens, DType dtype,
+                             const AdapterScratch& adapters) {
+  attach_adapter(planner, tokens, dtype, Lifetime::always(), adapters);
+  if (has_dense()) return;
+  alias_matrix(planner, input8_.rowwise, scratch.input_rowwise, scratch.input_rowwise_scales,
+               input8_.rule.format_rowwise, input8_.rule.granularity, tokens, site_.in);
+  input8_.colwise = {};
+  input8_.rule.delayed = false;
+  input8_.stats = nullptr;
+}
+
+void Linear::set_decoding_rows(int64_t rows) {
+  if (!has_dense()) input8_.rowwise = first_rows(input8_.rowwise, rows, false);
+}
+
 void Linear::bind(const ScaleTable& scales) {
   if (!choice_.any_fp8()) return;
   const auto set = [&](Quantized& quantized, int index) {

@@ -53,6 +53,11 @@ class Linear {
                       const AdapterScratch& scratch);
   // Places the transposed weight of a Linear that keeps one copy.
   void attach_transposed(BufferPlanner& planner, const InputBuffers& shared);
+  // For a copy of a trained Linear that is only run forward, on at most `tokens` rows, in memory of its own. FP8 is used
+  // only where there is no dense weight, with scales from the values themselves.
+  void attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens, DType dtype,
+                       const AdapterScratch& adapters);
+  void set_decoding_rows(int64_t rows);
   // After the planner is bound.
   void bind(const ScaleTable& scales);
 

@@ -56,10 +56,10 @@ std::string key_text(Checkpointing level) {
 
 std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters) {
   static constexpr FrozenCopies kCopies[] = {FrozenCopies::Two, FrozenCopies::One};
-  using Key = TrainConfig::FrozenCopies;
+  using Wanted = TrainConfig::FrozenCopies;
   const bool matters = !adapters.empty() && config.mixed_precision == Precision::Fp8;
-  if (!matters || config.frozen_copies == Key::Two) return std::span(kCopies).first(1);
-  return config.frozen_copies == Key::One ? std::span(kCopies).last(1) : std::span(kCopies);
+  if (!matters || config.frozen_copies == Wanted::Two) return std::span(kCopies).first(1);
+  return config.frozen_copies == Wanted::One ? std::span(kCopies).last(1) : std::span(kCopies);
 }
 TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
   return copies == FrozenCopies::Two ? TrainConfig::FrozenCopies::Two : TrainConfig::FrozenCopies::One;

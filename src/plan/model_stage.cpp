@@ -118,7 +118,8 @@ void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const
     fail_config("{} is {}, but the adapter {} has {}; leave the key out", key, config_text(keys, key), folder,
                 value);
   };
-  if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank) refuse("lora_rank", fmt::format("{}", lora.rank));
+  if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank)
+    refuse("lora_rank", fmt::format("{}", lora.rank));
   if (keys.is_set("lora_alpha") && keys.lora_alpha != lora.alpha)
     refuse("lora_alpha", fmt::format("{}", lora.alpha));
   if (keys.is_set("use_rslora") && keys.use_rslora != lora.rslora)
@@ -128,8 +129,9 @@ void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const
 void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
   choice.resumed = std::move(resumed);
   if (!choice.has_weights()) {
-    log_warning("finetuning_type is lora, but the base has random weights: set model_name_or_path to train "
-                "adapters of a real model");
+    log_warning(
+        "finetuning_type is lora, but the base has random weights: set model_name_or_path to train "
+        "adapters of a real model");
   } else if (const bool is_folder = posix_env().exists(keys.model_name_or_path); true) {
     choice.base_name = is_folder ? std::filesystem::absolute(choice.start->folder).lexically_normal().string()
                                  : keys.model_name_or_path;
@@ -141,11 +143,12 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
     choice.adapter_folder = keys.adapter_name_or_path;  // TODO find_adapter
   }
   if (choice.adapter_folder.empty()) {
-    choice.adapters = plan_adapters(choice.config, {.rank = keys.lora_rank,
-                                                    .alpha = keys.lora_alpha,
-                                                    .dropout = keys.lora_dropout,
-                                                    .rslora = keys.use_rslora,
-                                                    .targets = keys.lora_target},
+    choice.adapters = plan_adapters(choice.config,
+                                    {.rank = keys.lora_rank,
+                                     .alpha = keys.lora_alpha,
+                                     .dropout = keys.lora_dropout,
+                                     .rslora = keys.use_rslora,
+                                     .targets = keys.lora_target},
                                     "lora_target");
     return;
   }
@@ -161,7 +164,8 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
 ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed) {
   if (resumed) refuse_other_finetuning(keys, *resumed);
   // Adapters are continued on their base.
-  ModelChoice choice = resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
+  ModelChoice choice =
+      resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
   if (keys.is_lora()) choose_adapters(keys, std::move(resumed), choice);
   const int64_t length = keys_with_model(keys, choice.config).max_seq_length;
   // A run that was begun with longer sequences is continued as it was.

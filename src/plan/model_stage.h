@@ -21,9 +21,9 @@ struct ModelChoice {
   // With finetuning_type lora.
   AdapterPlan adapters;
   std::optional<LoraConfig> lora;  // of the adapter that the run starts or continues from
-  std::string adapter_folder;  // where adapter_name_or_path leads; empty: new adapters
-  std::string base_name;       // of the base for PEFT: a hub id or an absolute path; empty: random weights
-  std::string tokenizer;              // that the model came with, as for make_tokenizer; "": none is known
+  std::string adapter_folder;      // where adapter_name_or_path leads; empty: new adapters
+  std::string base_name;  // of the base for PEFT: a hub id or an absolute path; empty: random weights
+  std::string tokenizer;  // that the model came with, as for make_tokenizer; "": none is known
 
   // Whether `start` has weights: a config.json may come without them.
   bool has_weights() const { return start && start->has_weights; }

@@ -28,9 +28,9 @@ class RunFiles {
   struct About {
     std::string model;
     int64_t steps_done = 0;
-    int64_t state_bytes = 0;  // of a checkpoint's tensors
-    bool on_device = false;   // they are not in host memory
-    std::string tokenizer;    // whose files go into every checkpoint; as for make_tokenizer
+    int64_t state_bytes = 0;                // of a checkpoint's tensors
+    bool on_device = false;                 // they are not in host memory
+    std::string tokenizer;                  // whose files go into every checkpoint; as for make_tokenizer
     std::vector<TokenizerText> texts = {};  // other files that go into every checkpoint
   };
   // A run without a name gets one. Checks again what check() does, under the lock.

@@ -43,11 +43,10 @@ void load_adapters(Env& env, const RunStages& stages, Transformer& model, Consol
 // The identity of the frozen base. Error if the run continues from adapters of another one.
 BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
   const ModelChoice& model = stages.model;
-  const BaseIdentity now =
-      model.has_weights()
-          ? identity_of_folder(model.start->folder, stages.keys.model_name_or_path,
-                               parameter_table(model.start->config))
-          : identity_of_random(model.config, static_cast<uint64_t>(stages.keys.seed));
+  const BaseIdentity now = model.has_weights()
+                               ? identity_of_folder(model.start->folder, stages.keys.model_name_or_path,
+                                                    parameter_table(model.start->config))
+                               : identity_of_random(model.config, static_cast<uint64_t>(stages.keys.seed));
   if (!model.resumed) return now;
   const std::string path = model.resumed->file_path(checkpoint_file::kBase);
   const BaseIdentity saved = base_identity_from_json(env.read_text(path), path);

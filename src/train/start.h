@@ -10,8 +10,9 @@
 namespace octet {
 
 struct Start {
-  std::optional<TrainerState> state;         // of a run that continues
-  std::vector<TokenizerText> adapter_files;  // of a run with adapters: files that describe them and their base
+  std::optional<TrainerState> state;  // of a run that continues
+  std::vector<TokenizerText>
+      adapter_files;  // of a run with adapters: files that describe them and their base
 };
 
 // Allocates `model` and fills in its weights: those of the checkpoint that the run continues from, those that

@@ -64,9 +64,9 @@ class Run {
       return kExitDone;
     }
     loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows);
-    Start start = start_weights(env_, stages_, model_, console_);
-    if (start.state) restore(*start.state);
-    adapter_files_ = std::move(start.adapter_files);
+    Start begun = start_weights(env_, stages_, model_, console_);
+    if (begun.state) restore(*begun.state);
+    adapter_files_ = std::move(begun.adapter_files);
     StepRunner runner(model_, *stages_.device, *loader_, stages_.plan.accumulation,
                       optimizer_options(keys_, stages_.schedule),
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)});

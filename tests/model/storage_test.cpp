@@ -19,8 +19,7 @@ struct StoredRun {
                      Checkpointing level = Checkpointing::None)
       : device(1),
         model(two_layers("llama-tiny"), {.rows = 2, .length = 32, .checkpointing = level},
-              {.precision = precision, .fp8 = {.recipe = Fp8Recipe::Current}}, device,
-              {.storage = policy}) {
+              {.precision = precision, .fp8 = {.recipe = Fp8Recipe::Current}}, device, {.storage = policy}) {
     model.allocate();
     model.parameters().initialise(device, 7);
     model.weights_changed();

@@ -94,8 +94,9 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
                        .head_chunk_bytes = 32 * 1024,  // several chunks
                        .graphs = o.graphs};
   const Numerics numerics = numerics_of(o, *device);
-  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device,
-                                        Finetuning{.adapters = o.adapters, .frozen_copies = o.frozen_copies, .storage = o.storage});
+  model = std::make_unique<Transformer>(
+      two_layers(o.preset), shape, numerics, *device,
+      Finetuning{.adapters = o.adapters, .frozen_copies = o.frozen_copies, .storage = o.storage});
   model->allocate();
   model->parameters().initialise(*device, 7);
   model->weights_changed();
