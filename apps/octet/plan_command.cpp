@@ -51,8 +51,15 @@ int run(const Options& options) {
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
              human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,
              plan.shape.rows, plan.shape.length, plan.precision_label, device->description());
+  if (transformer.has_adapters()) fmt::print("{}\n\n", adapters_text(model, plan.finetuning));
   fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
   fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
+  if (transformer.has_adapters() && plan.is_fp8()) {
+    fmt::print("FP8 copies of the frozen matrices: {}\n",
+               plan.finetuning.frozen_copies == FrozenCopies::Two
+                   ? "two, of each matrix and its transpose"
+                   : "one; a matrix is transposed before it is used in backward");
+  }
   if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
   if (gpu.empty()) gpu = device->description();
   // The rates were measured with one scale per tensor.

@@ -57,14 +57,18 @@ class RandomTokens final : public BatchSource {
   int64_t count_ = 0;
 };
 
-// Forward and backward count three times the forward FLOPs of the matrices and of causal attention's two products.
+// Forward and backward count three times the forward FLOPs of the matrices, or twice those of frozen ones, and three times
+// those of causal attention's two products and of the adapters.
 double model_flops(const Transformer& model) {
   const ModelConfig& c = model.config();
   const auto n = static_cast<double>(model.shape().tokens());
   double matrices = 0;
   for (const Linear* linear : model.linears()) {
-    matrices += static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
+    const auto size = static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
+    matrices += linear->trains() ? size : size * 2 / 3;
   }
+  for (const ParameterSpec& spec : adapters_of(parameter_table(c, model.finetuning().adapters)))
+    matrices += static_cast<double>(spec.shape.numel());
   return 6 * matrices * n + 6 * static_cast<double>(c.layers * c.attention().out_width()) *
                                 c.attention().span(model.shape().length) * n;
 }

@@ -24,6 +24,7 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates, boo
                          static_cast<double>(linear->site().in) *
                          static_cast<double>(transformer.shape().tokens());
     for (const Product product : kProducts) {
+      if (product == Product::Wgrad && !linear->trains()) continue;
       const auto i = static_cast<size_t>(product);
       const bool fp8 = linear->choice()[product].fp8 && !all_bf16;
       seconds += flops / (1e12 * (fp8 ? rates.fp8[i] : rates.bf16[i]));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "report/table.h"
 
@@ -13,10 +14,17 @@ double product_flops(const LinearSite& site, int64_t tokens) {
   return 2.0 * static_cast<double>(site.out) * static_cast<double>(site.in) * static_cast<double>(tokens);
 }
 
-std::string precision_text(const LinearChoice& choice, DType dense) {
+// Forward and dgrad; wgrad unless the weight is frozen.
+std::span<const Product> products_of(const Linear& linear) {
+  return std::span(kProducts).first(linear.trains() ? 3 : 2);
+}
+
+std::string precision_text(const Linear& linear, DType dense) {
   const std::string other = dense == DType::F32 ? "FP32" : "BF16";
   std::vector<std::string> parts;
-  for (const Product product : kProducts) parts.push_back(choice[product].fp8 ? "FP8" : other);
+  for (const Product product : products_of(linear))
+    parts.push_back(linear.choice()[product].fp8 ? "FP8" : other);
+  if (parts.size() == 2) parts.emplace_back("-");
   if (parts[0] == parts[1] && parts[1] == parts[2]) return parts[0];
   return fmt::format("{}", fmt::join(parts, "/"));
 }
@@ -33,12 +41,14 @@ std::string part_name(const LinearSite& site) {
   return site.name.substr(site.name.find('.', site.name.find('.') + 1) + 1);
 }
 
-std::string reason_text(const LinearChoice& choice) {
+std::string reason_text(const Linear& linear) {
+  const LinearChoice& choice = linear.choice();
   std::vector<std::string> reasons;
-  for (const Product product : kProducts) {
+  for (const Product product : products_of(linear)) {
     const std::string& reason = choice[product].reason;
     if (reason.empty()) continue;
-    const bool all = choice[Product::Forward].reason == reason && choice[Product::Wgrad].reason == reason;
+    const bool all = std::ranges::all_of(products_of(linear),
+                                         [&](Product other) { return choice[other].reason == reason; });
     const std::string text = all ? reason : fmt::format("{}: {}", name_of(product), reason);
     if (std::find(reasons.begin(), reasons.end(), text) == reasons.end()) reasons.push_back(text);
   }
@@ -57,14 +67,20 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   const ModelConfig& c = transformer.config();
   const int64_t tokens = transformer.shape().tokens();
   const auto n = static_cast<double>(tokens);
-  WorkShare base{"base matrices"}, head{"head"}, attention{"attention"}, other{"other"};
+  WorkShare base{"base matrices"}, adapters{"adapters"}, head{"head"}, attention{"attention"}, other{"other"};
   for (const Linear* linear : transformer.linears()) {
     const double flops = product_flops(linear->site(), tokens);
     WorkShare& share = linear->site().kind == WorkKind::Head ? head : base;
-    for (const Product product : kProducts) {
+    for (const Product product : products_of(*linear)) {
       share.flops += flops;
       if (linear->choice()[product].fp8) share.fp8_flops += flops;
     }
+    if (!linear->adapter()) continue;
+    // Three products for each element of A and B; none is in FP8.
+    double elements = static_cast<double>(linear->adapter().a().spec.shape.numel());
+    for (const LowRank::Part& part : linear->adapter().parts())
+      elements += static_cast<double>(part.b->spec.shape.numel());
+    adapters.flops += 6 * elements * n;
   }
   // Causal: half of the score matrix; two products forward, five backward.
   attention.flops = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
@@ -73,6 +89,7 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   other.flops =
       30.0 * n *
       static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()) + c.vocab);
+  if (transformer.has_adapters()) return {base, adapters, head, attention, other};
   return {base, head, attention, other};
 }
 
@@ -90,15 +107,16 @@ std::string coverage_text(const Transformer& transformer) {
   std::vector<CoverageRow> rows;
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& site = linear->site();
-    CoverageRow row{part_name(site),
-                    precision_text(linear->choice(), transformer.numerics().dense()),
-                    reason_text(linear->choice()),
-                    site.out,
-                    site.in,
-                    site.layer,
-                    site.layer,
-                    1,
-                    3 * product_flops(site, transformer.shape().tokens())};
+    CoverageRow row{
+        part_name(site),
+        precision_text(*linear, transformer.numerics().dense()),
+        reason_text(*linear),
+        site.out,
+        site.in,
+        site.layer,
+        site.layer,
+        1,
+        static_cast<double>(products_of(*linear).size()) * product_flops(site, transformer.shape().tokens())};
     const auto like = std::find_if(rows.begin(), rows.end(), [&](const CoverageRow& other) {
       return other.part == row.part && other.precision == row.precision && other.reason == row.reason &&
              other.last == row.first - 1 && row.first >= 0;

@@ -9,7 +9,7 @@ namespace octet {
 
 // FLOPs of a training step by kind of work, and how much of each runs in FP8.
 struct WorkShare {
-  std::string kind;  // "base matrices", "head", "attention", "other"
+  std::string kind;  // "base matrices", "adapters", "head", "attention", "other"
   double flops = 0;
   double fp8_flops = 0;
 };

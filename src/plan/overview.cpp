@@ -35,6 +35,22 @@ std::string recompute_text(Checkpointing level) {
   return "?";
 }
 
+std::string adapters_text(const ModelConfig& model, const Finetuning& finetuning) {
+  const AdapterPlan& plan = finetuning.adapters;
+  int64_t trained = 0, lowest = plan.adapters.front().rank, highest = lowest;
+  for (const ParameterSpec& spec : adapters_of(parameter_table(model, plan))) trained += spec.shape.numel();
+  for (const Adapter& adapter : plan.adapters) {
+    lowest = std::min(lowest, adapter.rank);
+    highest = std::max(highest, adapter.rank);
+  }
+  const double share = static_cast<double>(trained) / static_cast<double>(model.parameter_count());
+  return fmt::format("LoRA, rank {} on {}; {} of {} parameters are trained ({:.2f} %)",
+                     lowest == highest ? fmt::format("{}", lowest) : fmt::format("{} to {}", lowest, highest),
+                     counted(std::ssize(plan.adapters), "matrix", "matrices"),
+                     human_count(static_cast<double>(trained)),
+                     human_count(static_cast<double>(model.parameter_count())), 100 * share);
+}
+
 std::string schedule_text(const ScheduleConfig& schedule) {
   const int64_t last = schedule.max_steps - 1;
   std::set<int64_t> steps = {0, last / 4, last / 2, last * 3 / 4, last};
@@ -70,6 +86,7 @@ std::string overview_text(const RunStages& stages) {
   };
   line("model", fmt::format("{}: {} parameters, {} layers, width {}", model.name,
                             count(model.parameter_count()), model.layers, model.width));
+  if (!plan.finetuning.adapters.empty()) line("training", adapters_text(model, plan.finetuning));
   line("device", fmt::format("{}: {}", stages.device->name(), stages.device->description()));
   line("precision", precision);
   line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),

@@ -15,6 +15,9 @@ std::string memory_text(const RunPlan& plan);
 // What backward recomputes instead of keeping it.
 std::string recompute_text(Checkpointing level);
 
+// The adapters of a run: their ranks and number, and the share of parameters that is trained.
+std::string adapters_text(const ModelConfig& model, const Finetuning& finetuning);
+
 // The learning rate at some telling steps.
 std::string schedule_text(const ScheduleConfig& schedule);
 
