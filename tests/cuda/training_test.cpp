@@ -41,13 +41,28 @@ std::vector<Variant> variants() {
   mistral.preset = "mistral-tiny";
   small.moments = DType::E4M3;
   small.stochastic_weights = true;
+  // Adapters on a frozen base. With block scales and with dropout they read dense inputs.
+  const auto lora = [](TinyRunOptions options, const LoraConfig& config) {
+    options.adapters = plan_adapters(two_layers(options.preset), config);
+    return options;
+  };
+  TinyRunOptions block = current;
+  block.fp8.recipe = Fp8Recipe::Block;
+  TinyRunOptions lora_current = lora(current, {.rank = 24, .targets = {"q_proj", "v_proj", "down_proj"}});
+  lora_current.frozen_copies = FrozenCopies::One;
   return {{"Bf16", bf16},
           {"Fp8Delayed", delayed},
           {"Fp8Current", current},
           {"Fp8DelayedGpt2", gpt2},
           {"Fp8DelayedQwen3", qwen3},
           {"Fp8CurrentMistral", mistral},
-          {"Fp8DelayedSmallStates", small}};
+          {"Fp8DelayedSmallStates", small},
+          {"LoraBf16", lora(bf16, {.rank = 16})},
+          {"LoraFp8Delayed", lora(delayed, {.rank = 16})},
+          {"LoraFp8CurrentOneCopy", lora_current},
+          {"LoraFp8Block", lora(block, {.rank = 8})},
+          {"LoraFp8DelayedGpt2", lora(gpt2, {.rank = 8})},
+          {"LoraDropout", lora(delayed, {.rank = 16, .dropout = 0.25})}};
 }
 
 struct Trace {

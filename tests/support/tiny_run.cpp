@@ -98,7 +98,7 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
       two_layers(o.preset), shape, numerics, *device,
       Finetuning{.adapters = o.adapters, .frozen_copies = o.frozen_copies, .storage = o.storage});
   model->allocate();
-  model->parameters().initialise(*device, 7);
+  model->initialise(7);
   model->weights_changed();
   const int64_t vocab = model->config().vocab;
   if (o.packed) {
@@ -120,6 +120,7 @@ std::vector<StepResult> TinyRun::steps(int count) {
 std::vector<float> TinyRun::weights() {
   std::vector<float> all;
   for (const Parameter& parameter : model->parameters().all()) {
+    if (!parameter.storage.dense) continue;  // frozen
     const std::vector<float> values = ParameterSet::weight_values(*device, parameter);
     all.insert(all.end(), values.begin(), values.end());
   }
