@@ -66,6 +66,10 @@ int run(const Options& options) {
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
+    if (transformer.has_adapters()) {
+      fmt::print("\n{}\n", expected_gain_text(transformer, *rates));
+      return kExitDone;
+    }
     fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
                expected_matrix_ratio(transformer, *rates));
   }

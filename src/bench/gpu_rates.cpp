@@ -7,7 +7,7 @@ namespace octet {
 namespace {
 
 constexpr GpuRates kMeasured[] = {
-    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, int64_t{139} << 30, 132},
+    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 240, 4.2, int64_t{139} << 30, 132},
 };
 
 std::string lower(std::string_view text) {
@@ -17,19 +17,23 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+double product_seconds(const Linear& linear, double tokens, const GpuRates& rates, bool all_bf16) {
+  const double flops =
+      2 * static_cast<double>(linear.site().out) * static_cast<double>(linear.site().in) * tokens;
+  double seconds = 0;
+  for (const Product product : kProducts) {
+    if (product == Product::Wgrad && !linear.trains()) continue;
+    const auto i = static_cast<size_t>(product);
+    const bool fp8 = linear.choice()[product].fp8 && !all_bf16;
+    seconds += flops / (1e12 * (fp8 ? rates.fp8[i] : rates.bf16[i]));
+  }
+  return seconds;
+}
+
 double matrix_seconds(const Transformer& transformer, const GpuRates& rates, bool all_bf16) {
   double seconds = 0;
-  for (const Linear* linear : transformer.linears()) {
-    const double flops = 2 * static_cast<double>(linear->site().out) *
-                         static_cast<double>(linear->site().in) *
-                         static_cast<double>(transformer.shape().tokens());
-    for (const Product product : kProducts) {
-      if (product == Product::Wgrad && !linear->trains()) continue;
-      const auto i = static_cast<size_t>(product);
-      const bool fp8 = linear->choice()[product].fp8 && !all_bf16;
-      seconds += flops / (1e12 * (fp8 ? rates.fp8[i] : rates.bf16[i]));
-    }
-  }
+  for (const Linear* linear : transformer.linears())
+    seconds += product_seconds(*linear, static_cast<double>(transformer.shape().tokens()), rates, all_bf16);
   return seconds;
 }
 
@@ -57,6 +61,43 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates) {
 
 double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates) {
   return matrix_seconds(transformer, rates, true) / matrix_seconds(transformer, rates, false);
+}
+
+StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates, bool all_bf16) {
+  const ModelConfig& c = transformer.config();
+  const auto n = static_cast<double>(transformer.shape().tokens());
+  StepEstimate estimate;
+  double adapter_bytes = 0;
+  for (const Linear* linear : transformer.linears()) {
+    const LinearSite& site = linear->site();
+    const auto out = static_cast<double>(site.out), in = static_cast<double>(site.in);
+    double& seconds = site.kind == WorkKind::Head ? estimate.head : estimate.base;
+    seconds += product_seconds(*linear, n, rates, all_bf16);
+    if (!linear->adapter()) continue;
+    // Inputs and gradients are read twice each; outputs and input gradients are written, and read by the base's product.
+    const double read = linear->adapter_reads_input_codes() && !all_bf16 ? 1 : 2;
+    adapter_bytes += n * (in + out) * (2 * read + 3);
+  }
+  estimate.adapters = adapter_bytes / (1e12 * rates.bandwidth);
+  estimate.attention = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
+                       c.attention().span(transformer.shape().length) / (1e12 * rates.attention);
+  // Norms, activations, rotations and casts: about ten bytes per element.
+  const auto elements =
+      static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()));
+  estimate.other = 10 * n * elements / (1e12 * rates.bandwidth);
+  return estimate;
+}
+
+std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates) {
+  const StepEstimate fp8 = estimate_step(transformer, rates, false);
+  const StepEstimate bf16 = estimate_step(transformer, rates, true);
+  const auto tokens = static_cast<double>(transformer.shape().tokens());
+  return fmt::format(
+      "expected on {}: FP8 is {:.2f}x as fast as BF16, about {:.0f} against {:.0f} tokens/s. The products of the "
+      "frozen base take {:.0f} % of a step in BF16 and run {:.2f}x as fast in FP8. Head, attention, adapters and the "
+      "rest ({:.0f} %) gain little or nothing.",
+      rates.gpu, bf16.total() / fp8.total(), tokens / fp8.total(), tokens / bf16.total(),
+      100 * bf16.base / bf16.total(), bf16.base / fp8.base, 100 * (1 - bf16.base / bf16.total()));
 }
 
 }  // namespace octet

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "model/transformer.h"
@@ -13,7 +14,9 @@ struct GpuRates {
   std::string_view gpu;
   double bf16[3];  // indexed by Product
   double fp8[3];
-  int64_t memory;  // bytes that a program finds free
+  double attention;  // TFLOP/s over forward and backward together
+  double bandwidth;  // TB/s, read and written
+  int64_t memory;    // bytes that a program finds free
   int multiprocessors;
 };
 
@@ -26,5 +29,17 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates);
 
 // The same time with every product in BF16, over the time as chosen.
 double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates);
+
+// Where the time of a training step of a model with adapters goes, in seconds. Products at the measured rates; adapters,
+// norms, activations and rotations by the bytes that they move.
+struct StepEstimate {
+  double base = 0, head = 0, adapters = 0, attention = 0, other = 0;
+  double total() const { return base + head + adapters + attention + other; }
+};
+// As planned, or with every product in BF16.
+StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates, bool all_bf16);
+
+// In plain words: how much faster FP8 is expected to be than BF16, and why not more.
+std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates);
 
 }  // namespace octet
