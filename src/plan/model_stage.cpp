@@ -112,6 +112,18 @@ void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed)
       adapters ? "adapter_name_or_path" : "model_name_or_path");
 }
 
+// An adapter names its base, so no other key needs to.
+TrainConfig keys_with_base(TrainConfig keys) {
+  if (keys.adapter_name_or_path.empty() || !keys.model_preset.empty() || !keys.model_name_or_path.empty())
+    return keys;
+  const std::string folder = keys.adapter_name_or_path;  // TODO find_adapter
+  keys.model_name_or_path = read_peft_config(posix_env(), folder).base;
+  if (keys.model_name_or_path.empty()) {
+    fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset", folder);
+  }
+  return keys;
+}
+
 // Settings of new adapters, which must not contradict those of an adapter that the run starts from.
 void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const std::string& folder) {
   const auto refuse = [&](const char* key, const std::string& value) {
@@ -161,8 +173,9 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
 
 }  // namespace
 
-ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed) {
-  if (resumed) refuse_other_finetuning(keys, *resumed);
+ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed) {
+  if (resumed) refuse_other_finetuning(given, *resumed);
+  const TrainConfig keys = keys_with_base(given);
   // Adapters are continued on their base.
   ModelChoice choice =
       resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
@@ -180,6 +193,7 @@ ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resu
 
 TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model) {
   if (!model.lora) return keys;
+  keys = keys_with_base(std::move(keys));
   keys.lora_rank = model.lora->rank;
   keys.lora_alpha = model.lora->alpha;
   keys.use_rslora = model.lora->rslora;

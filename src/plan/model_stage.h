@@ -32,7 +32,7 @@ struct ModelChoice {
 // The model of `resumed` where there is one: what model_name_or_path names is not needed any more, and model_preset and
 // sizes must not be those of another model. Otherwise what the keys name: a preset or family with sizes, or a model on
 // disk. ConfigError or Error that says what is wrong, for example a sequence longer than the model's positions.
-ModelChoice choose_model(const TrainConfig& keys, std::optional<Checkpoint> resumed = std::nullopt);
+ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed = std::nullopt);
 
 // The keys with what follows from the model: all sizes where one is given, so that config.yaml holds the whole
 // architecture, and the default of max_seq_length.
