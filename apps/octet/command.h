@@ -33,8 +33,17 @@ Command help_command();
 
 // What all commands that read a model take.
 inline constexpr const char* kModelHelp =
-    "Hugging Face folder or hub id, checkpoint folder (step_N), or run folder.";
+    "Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), or run folder.";
 inline constexpr const char* kBestHelp =
     "For a run: use the checkpoint with the best evaluation loss instead of the latest one.";
+
+// The options of such a command have a member adapter_name_or_path.
+template <class Options>
+void add_adapter_key(KeyTable<Options>& keys) {
+  keys.add("adapter_name_or_path", &Options::adapter_name_or_path,
+           "Adapter to add to the base model MODEL: a PEFT folder, or a LoRA checkpoint or run.")
+      .value("ADAPTER")
+      .note("none, or the adapter that MODEL is");
+}
 
 }  // namespace octet

@@ -5,11 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "checkpoint/model_folder.h"
+#include "checkpoint/model_weights.h"
 #include "command.h"
 #include "data/datasets/dataset.h"
 #include "device_options.h"
-#include "hf/hf_folder.h"
 #include "plan/data_loaders.h"
 #include "plan/device_choice.h"
 #include "report/text.h"
@@ -19,7 +18,7 @@ namespace octet {
 namespace {
 
 struct Options : DeviceOptions {
-  std::string model, dataset, split, tokenizer;
+  std::string model, dataset, split, tokenizer, adapter_name_or_path;
   bool best = false, json = false;
   int64_t max_seq_length = 0, batch_size = 8, batches = 0;
 };
@@ -86,7 +85,7 @@ std::string report(const Options& options, const ModelFolder& model, const RunSh
 }
 
 int run(const Options& options) {
-  ModelFolder model = find_model(options.model, options.best);
+  ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   const RunShape shape = shape_for(options, model);
   EvalLoaderFactory data = open_data(options, model, shape);
@@ -103,7 +102,7 @@ int run(const Options& options) {
          human_bytes(static_cast<double>(device->memory_bytes())));
   }
   transformer.allocate();
-  load_hf_folder(*device, transformer.parameters(), model.folder);
+  load_weights(*device, transformer.parameters(), model);
   transformer.weights_changed();
   const Evaluator evaluator(std::move(data), options.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
@@ -129,6 +128,7 @@ Command eval_command() {
   keys.add("dataset_split", &Options::split, "Read only the files of this split, found by their names.")
       .value("NAME")
       .note("all files except validation and test");
+  add_adapter_key(keys);
   keys.add("best", &Options::best, kBestHelp);
   keys.add("tokenizer", &Options::tokenizer, "bytes, or a tokenizer file or folder.")
       .value("FILE_OR_FOLDER")

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "base/error.h"
 #include "checkpoint/export.h"
 #include "command.h"
 #include "report/text.h"
@@ -8,10 +11,31 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, output, dtype, tokenizer;
-  bool best = false;
+  std::string model, output, dtype, tokenizer, adapter_name_or_path;
+  bool best = false, adapter = false, merge = false;
   double max_shard_size_gb = 5;
 };
+
+std::string tokenizer_text(const Exported& exported) {
+  return exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer;
+}
+
+int write_adapter(const Options& options, const ModelFolder& model, ExportOptions to) {
+  // A base that is named here counts more than what the adapter says of it.
+  if (!options.adapter_name_or_path.empty()) {
+    const bool is_path = posix_env().exists(options.model);
+    to.base = is_path ? std::filesystem::absolute(options.model).lexically_normal().string() : options.model;
+  }
+  const ExportedAdapter exported = export_adapter(posix_env(), model, options.output, to);
+  fmt::print("{}\n{}: {} tensors, {}, fp32; tokenizer: {}\n", model.adapter->source, options.output,
+             exported.tensors, human_bytes(static_cast<double>(exported.bytes)), tokenizer_text(exported));
+  fmt::print("base: {}\n",
+             exported.base.empty()
+                 ? "none, it has random weights; other programs need a merged model: use --merge"
+                 : exported.base);
+  for (const std::string& line : adapter_loaders(model.config, exported.plan)) fmt::print("{}\n", line);
+  return kExitDone;
+}
 
 int run(const Options& options) {
   ExportOptions to;
@@ -19,26 +43,50 @@ int run(const Options& options) {
   if (!options.dtype.empty()) to.dtype = options.dtype == "bf16" ? SafeDType::BF16 : SafeDType::F32;
   to.shard_bytes = static_cast<int64_t>(options.max_shard_size_gb * 1e9);
 
-  const ModelFolder model = find_model(options.model, options.best);
+  const ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
+  if (model.adapter && !options.adapter && !options.merge) {
+    fail_config(
+        "[{}] is an adapter; choose --adapter to write it as a PEFT folder, or --merge to write the whole model with "
+        "the adapter merged into its weights",
+        model.adapter->folder);
+  }
+  if (!model.adapter && (options.adapter || options.merge)) {
+    fail_config("[{}] has no adapter, so --{} cannot be used; pass an adapter with --adapter_name_or_path",
+                model.folder, options.adapter ? "adapter" : "merge");
+  }
+  if (options.adapter) return write_adapter(options, model, to);
   const Exported exported = export_model(posix_env(), model, options.output, to);
   fmt::print("{}\n{}: {} tensors, {} in {} file{}, {}; tokenizer: {}\n", model.source, options.output,
              exported.tensors, human_bytes(static_cast<double>(exported.bytes)), exported.files,
              exported.files == 1 ? "" : "s", exported.dtype == SafeDType::F32 ? "fp32" : "bf16",
-             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer);
+             tokenizer_text(exported));
   return kExitDone;
+}
+
+void check(const Options& options, std::vector<std::string>& errors) {
+  if (options.adapter && options.merge)
+    errors.emplace_back("--adapter and --merge exclude each other: an adapter alone, or a merged model");
+  if (options.adapter && !options.dtype.empty())
+    errors.emplace_back("--dtype is for whole models; an adapter is always written in fp32");
 }
 
 }  // namespace
 
 Command export_command() {
-  CommandBuilder<Options> builder("export", "Write a model as a Hugging Face folder");
-  builder.line.about = "Writes a model as a Hugging Face folder that Transformers can load.";
+  CommandBuilder<Options> builder("export", "Write a model as a Hugging Face folder, or an adapter for PEFT");
+  builder.line.about =
+      "Writes a model as a Hugging Face folder that Transformers can load, or an adapter as a PEFT folder.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
   builder.keys.add("output", &Options::output, "Folder to create. An existing folder must be empty.")
       .value("DIR")
       .short_flag('o')
       .must_be_given();
   builder.keys.add("best", &Options::best, kBestHelp);
+  add_adapter_key(builder.keys);
+  builder.keys.add("adapter", &Options::adapter,
+                   "Write only the adapter, as a PEFT folder. Says which programs can load it.");
+  builder.keys.add("merge", &Options::merge,
+                   "Write the whole model with its adapter merged in fp32 and rounded once.");
   builder.keys.add("dtype", &Options::dtype, {"bf16", "fp32"}, "Data type of the written weights.")
       .note("the type they are stored in");
   builder.keys.add("tokenizer", &Options::tokenizer, "Tokenizer file or folder to copy into the output.")
@@ -48,6 +96,7 @@ Command export_command() {
       .add("max_shard_size_gb", &Options::max_shard_size_gb,
            "Maximum size of a weight file in GB. Larger models are split into several files.")
       .above(0);
+  builder.check(check);
   return builder.command(run);
 }
 

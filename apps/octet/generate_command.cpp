@@ -9,12 +9,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/model_folder.h"
+#include "checkpoint/model_weights.h"
 #include "command.h"
 #include "data/tokenizer/stream_decoder.h"
 #include "device_options.h"
 #include "generate/generate.h"
-#include "hf/hf_folder.h"
 #include "plan/device_choice.h"
 
 namespace octet {
@@ -23,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options : DeviceOptions {
-  std::string model, tokenizer;
+  std::string model, tokenizer, adapter_name_or_path;
   bool best = false;
   std::vector<std::string> prompts, prompt_ids;
   int64_t max_new_tokens = 64;
@@ -72,7 +71,7 @@ std::vector<int32_t> parse_ids(std::string_view text, int64_t vocab) {
 class GenerateRun {
  public:
   explicit GenerateRun(const Options& options)
-      : options_(options), model_(find_model(options.model, options.best)) {
+      : options_(options), model_(find_model(options.model, options.best, options.adapter_name_or_path)) {
     if (!options.tokenizer.empty()) model_.tokenizer = options.tokenizer;
     if (needs_text()) load_tokenizer_of_model();
     end_ids_ = model_.config.eos_ids;
@@ -148,7 +147,7 @@ class GenerateRun {
           static_cast<double>(device.memory_bytes()) / 0x1p30);
     }
     decoder_->allocate();
-    load_hf_folder(device, decoder_->parameters(), model_.folder);
+    load_weights(device, decoder_->parameters(), model_);
   }
 
   // One JSON object per prompt: its ids and, for each, the logits of what follows.
@@ -256,6 +255,7 @@ Command generate_command() {
       "given.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
   KeyTable<Options>& keys = builder.keys;
+  add_adapter_key(keys);
   keys.add("best", &Options::best, kBestHelp);
   keys.add("prompt", &Options::prompts, "Text to continue.").repeatable();
   keys.add("prompt_ids", &Options::prompt_ids, "Prompt as token ids, separated by spaces.")

@@ -3,16 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
 #include "hf/hf_folder.h"
-#include "tensor/split_fp32.h"
+#include "hf/peft_folder.h"
+#include "model/family.h"
 
 namespace octet {
 namespace {
@@ -58,78 +58,19 @@ class TemporaryOutput {
   bool published_ = false;
 };
 
-// Weights as the folder has them, and with the remainders of a checkpoint once those are opened.
-class WeightSource {
- public:
-  WeightSource(const ModelFolder& model, std::span<const ParameterSpec> table)
-      : files_(model.folder), weights_(files_.weights()), table_(table) {
-    if (const std::vector<std::string> surplus = files_.surplus(table); !surplus.empty()) {
-      fail("[{}] holds tensors that the model does not have:\n  {}", model.folder,
-           fmt::join(surplus, "\n  "));
-    }
-    weights_.check(table);
+std::vector<std::byte> as_bytes_of(std::span<const float> values, SafeDType dtype) {
+  std::vector<std::byte> bytes(values.size() * (dtype == SafeDType::F32 ? 4 : 2));
+  if (dtype == SafeDType::F32) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
   }
-
-  // Error if the checksum of their file is wrong: find_model has checked only the weights.
-  void open_remainders(Env& env, const Checkpoint& checkpoint) {
-    if (!checkpoint.has_file(checkpoint_file::kOptimizer)) return;
-    optimizer_ = SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer));
-    if (std::ranges::any_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); }))
-      verify_files(env, checkpoint, std::array<std::string_view, 1>{checkpoint_file::kOptimizer});
+#pragma omp parallel for
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Bf16 value = to_bf16(values[i]);
+    std::memcpy(bytes.data() + 2 * i, &value, 2);
   }
-
-  // The type that all weights are stored in, or F32 where they differ.
-  SafeDType stored_dtype(std::span<const HfTensor> tensors) const {
-    for (const HfTensor& tensor : tensors) {
-      if (files_.find(tensor.part->name)->dtype != SafeDType::BF16) return SafeDType::F32;
-    }
-    return SafeDType::BF16;
-  }
-
-  ReadWeightRows reader(SafeDType dtype) const {
-    return [this, dtype](size_t parameter, int64_t begin, int64_t rows) {
-      const ParameterSpec& spec = table_[parameter];
-      std::vector<float> values = weights_.values(spec, begin, rows);
-      add_remainder(spec, begin, values);
-      std::vector<std::byte> bytes(values.size() * (dtype == SafeDType::F32 ? 4 : 2));
-      if (dtype == SafeDType::F32) {
-        std::memcpy(bytes.data(), values.data(), bytes.size());
-      } else {
-        for (size_t i = 0; i < values.size(); ++i) {
-          const Bf16 value = to_bf16(values[i]);
-          std::memcpy(bytes.data() + 2 * i, &value, 2);
-        }
-      }
-      return bytes;
-    };
-  }
-
- private:
-  const SafeTensor* remainder_of(const ParameterSpec& spec) const {
-    return optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
-  }
-
-  // A checkpoint keeps the exact weights of a bf16 run: see tensor/split_fp32.h.
-  void add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const {
-    const SafeTensor* remainder = remainder_of(spec);
-    if (!remainder) return;
-    require(remainder->dtype == SafeDType::U16 && remainder->count() == spec.shape.numel(),
-            "[{}] {} is not the remainder of a weight of {} elements", optimizer_->place(), remainder->name,
-            spec.shape.numel());
-    const int64_t width = spec.shape.rank() == 1 ? 1 : spec.shape[1];
-    const std::byte* from = remainder->bytes.data() + 2 * begin * width;
-    for (size_t i = 0; i < values.size(); ++i) {
-      uint16_t low = 0;
-      std::memcpy(&low, from + 2 * i, 2);
-      values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
-    }
-  }
-
-  HfFiles files_;
-  HfWeights weights_;
-  std::span<const ParameterSpec> table_;
-  std::optional<SafetensorsFile> optimizer_;
-};
+  return bytes;
+}
 
 void write_weights(Env& env, const std::string& folder, const std::vector<HfTensor>& tensors, SafeDType dtype,
                    const ReadWeightRows& read, int64_t shard_bytes, Exported& exported) {
@@ -175,42 +116,121 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
   return json.dump(2) + "\n";
 }
 
+// The tokenizer to write, and from it the ids that begin and end a text, where the config does not have them.
+std::string tokenizer_for(const ModelFolder& model, const ExportOptions& options, ModelConfig& config) {
+  const std::string name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
+  if (name.empty()) return name;
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
+  if (tokenizer->vocab_size() > config.vocab) {
+    fail_config(
+        "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
+        name, tokenizer->vocab_size(), config.vocab);
+  }
+  if (!config.bos_id) config.bos_id = tokenizer->bos();
+  if (config.eos_ids.empty() && tokenizer->eos()) config.eos_ids = {*tokenizer->eos()};
+  return name;
+}
+
+// A suffix is added for the temporary name.
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 }  // namespace
 
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options) {
-  const std::string tokenizer_name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
   ModelConfig config = model.config;
-  if (!tokenizer_name.empty()) {
-    const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
-    if (tokenizer->vocab_size() > config.vocab) {
-      fail_config(
-          "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
-          tokenizer_name, tokenizer->vocab_size(), config.vocab);
-    }
-    if (!config.bos_id) config.bos_id = tokenizer->bos();
-    if (config.eos_ids.empty() && tokenizer->eos()) config.eos_ids = {*tokenizer->eos()};
-  }
+  const std::string tokenizer = tokenizer_for(model, options, config);
   const std::vector<ParameterSpec> table = parameter_table(config);
-  const std::vector<HfTensor> tensors = hf_tensors(table);
-  WeightSource source(model, table);
+  const std::unique_ptr<Device> cpu = make_cpu_device(0);
+  ModelWeights weights(model, table, *cpu);
   Exported exported;
-  exported.dtype = options.dtype ? *options.dtype : source.stored_dtype(tensors);
-  if (exported.dtype == SafeDType::F32 && model.checkpoint) source.open_remainders(env, *model.checkpoint);
+  exported.dtype = options.dtype ? *options.dtype : weights.stored_dtype();
+  // An adapter was trained on the weights of its base without remainders.
+  if (exported.dtype == SafeDType::F32 && model.checkpoint && !model.adapter)
+    weights.open_remainders(env, *model.checkpoint);
 
-  // No slash at the end, because a suffix is added for the temporary name.
-  std::string target = output;
-  while (target.size() > 1 && target.back() == '/') target.pop_back();
-  TemporaryOutput folder(env, target);
+  TemporaryOutput folder(env, without_slash(output));
   env.write_synced(join_path(folder.path(), "config.json"),
                    to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
   env.write_synced(join_path(folder.path(), kGenerationName), generation_config(env, model, config));
-  if (!tokenizer_name.empty())
-    exported.tokenizer = export_tokenizer(env, tokenizer_name, folder.path(), config.max_positions);
-  write_weights(env, folder.path(), tensors, exported.dtype, source.reader(exported.dtype),
-                options.shard_bytes, exported);
+  if (!tokenizer.empty())
+    exported.tokenizer = export_tokenizer(env, tokenizer, folder.path(), config.max_positions);
+  const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
+    return as_bytes_of(weights.rows(table[parameter], begin, rows), exported.dtype);
+  };
+  write_weights(env, folder.path(), hf_tensors(table), exported.dtype, read, options.shard_bytes, exported);
   folder.publish();
   return exported;
+}
+
+ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::string& output,
+                               const ExportOptions& options) {
+  require(model.adapter.has_value(), "[{}] has no adapter to export", model.source);
+  ModelConfig config = model.config;
+  const std::string tokenizer = tokenizer_for(model, options, config);
+  const PeftAdapter adapter(env, model.adapter->folder, config);
+  const std::vector<ParameterSpec> table = adapters_of(parameter_table(config, adapter.plan()));
+  ExportedAdapter exported;
+  exported.plan = adapter.plan();
+  exported.base = options.base.empty() ? adapter.config().base : options.base;
+
+  TemporaryOutput folder(env, without_slash(output));
+  env.write_synced(join_path(folder.path(), kAdapterConfigName),
+                   to_peft_config(config, exported.plan, exported.base));
+  if (!tokenizer.empty())
+    exported.tokenizer = export_tokenizer(env, tokenizer, folder.path(), config.max_positions);
+  const HfWeights weights = adapter.weights();
+  const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
+    return as_bytes_of(weights.values(table[parameter], begin, rows), SafeDType::F32);
+  };
+  const std::vector<HfTensor> tensors = hf_tensors(table);
+  WritableFile file = env.create(join_path(folder.path(), kAdapterWeightsName));
+  write_hf_tensors(file, tensors, SafeDType::F32, read);
+  file.sync();
+  file.close();
+  for (const HfTensor& tensor : tensors) exported.bytes += tensor.as(SafeDType::F32).byte_size();
+  exported.tensors = std::ssize(tensors);
+  exported.files = 1;
+  folder.publish();
+  return exported;
+}
+
+std::vector<std::string> adapter_loaders(const ModelConfig& config, const AdapterPlan& plan) {
+  const Adapter& first = plan.adapters.front();
+  int64_t rank = 0;
+  bool one_rank = true, one_alpha = true;
+  for (const Adapter& adapter : plan.adapters) {
+    rank = std::max(rank, adapter.rank);
+    one_rank = one_rank && adapter.rank == first.rank;
+    one_alpha = one_alpha && adapter.alpha == first.alpha;
+  }
+  const bool conv1d = config.family->tensors.transposed;
+
+  constexpr int64_t kVllmRanks[] = {16,  32,  64, 128,
+                                    256, 320, 512};  // values of --max-lora-rank from its default on
+  const auto vllm_rank = std::ranges::find_if(kVllmRanks, [&](int64_t allowed) { return allowed >= rank; });
+  std::string vllm = "yes";
+  if (conv1d) {
+    vllm = fmt::format("no, it has no LoRA for {}", config.family->architecture);
+  } else if (!one_rank || !one_alpha) {
+    vllm = "no, it ignores rank_pattern and alpha_pattern and would use a wrong scale";
+  } else if (vllm_rank == std::end(kVllmRanks)) {
+    vllm = fmt::format("no, rank {} is above its limit of 512", rank);
+  } else if (*vllm_rank > 16) {
+    vllm = fmt::format("yes, with --max-lora-rank {} (its default is 16)", *vllm_rank);
+  }
+  std::string llama_cpp = "yes, after convert_lora_to_gguf.py";
+  if (conv1d) {
+    llama_cpp = "no, its converter does not take the Conv1D layers of this family";
+  } else if (!one_alpha) {
+    llama_cpp = "no, it ignores alpha_pattern and would use a wrong scale";
+  } else if (first.rslora) {
+    llama_cpp = "no, it ignores use_rslora and would use a wrong scale";
+  }
+  return {"PEFT: yes", "vLLM: " + vllm, "llama.cpp: " + llama_cpp};
 }
 
 }  // namespace octet

@@ -6,10 +6,12 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
+#include "hf/peft_folder.h"
 #include "io/checkpoint_manifest.h"
 #include "io/hub.h"
 #include "report/text.h"
@@ -175,16 +177,22 @@ std::string local_model_folder(const std::string& name) {
   }
 }
 
-ModelFolder find_model(const std::string& name, bool best) {
+namespace {
+
+bool is_adapter(const ModelFolder& model) {
+  return model.checkpoint ? model.checkpoint->has_file(checkpoint_file::kAdapterConfig)
+                          : posix_env().exists(join_path(model.folder, kAdapterConfigName));
+}
+
+// What the name leads to, model or adapter, before its config is read.
+ModelFolder locate(const std::string& name, bool best, std::string_view expected) {
   Env& env = posix_env();
   const std::string path = local_model_folder(name);
   if (!env.is_directory(path)) {
     const std::vector<std::string> presets = model_preset_names();
     const bool is_preset = std::find(presets.begin(), presets.end(), name) != presets.end();
-    fail_config(
-        "[{}] is not a folder, expected a model: a Hugging Face folder, a hub id such as org/name, a "
-        "checkpoint or a run{}",
-        path, is_preset ? fmt::format("; {0} is a preset: use --model_preset {0}", name) : "");
+    fail_config("[{}] is not a folder, expected {}{}", path, expected,
+                is_preset ? fmt::format("; {0} is a preset: use --model_preset {0}", name) : "");
   }
   ModelFolder model;
   if (env.exists(join_path(path, kManifestName))) {
@@ -192,6 +200,10 @@ ModelFolder find_model(const std::string& name, bool best) {
     Checkpoint checkpoint = open_checkpoint(env, path, false);
     verify_model_files(env, checkpoint);
     model = model_of_checkpoint(std::move(checkpoint));
+  } else if (env.exists(join_path(path, kAdapterConfigName))) {
+    require(!best, "[{}] is the folder of an adapter; --best needs the folder of a run", path);
+    model.folder = path;
+    model.source = fmt::format("adapter {}", path);
   } else if (env.exists(join_path(path, "config.json"))) {
     require(!best, "[{}] is a Hugging Face folder; --best needs the folder of a run", path);
     model.folder = path;
@@ -200,13 +212,98 @@ ModelFolder find_model(const std::string& name, bool best) {
     const std::vector<std::string> folders = checkpoint_folders(env, path);
     if (folders.empty()) {
       fail_config(
-          "[{}] is not a model: it holds neither config.json (a Hugging Face folder), {} (a checkpoint) nor "
-          "checkpoints/step_N (a run)",
-          path, kManifestName);
+          "[{}] is not a model: it holds neither config.json (a Hugging Face folder), {} (an adapter), {} (a "
+          "checkpoint) nor checkpoints/step_N (a run)",
+          path, kAdapterConfigName, kManifestName);
     }
     model = model_of_checkpoint(choose(env, folders, path, best));
   }
   if (model.tokenizer.empty() && holds_tokenizer(env, model.folder)) model.tokenizer = model.folder;
+  return model;
+}
+
+AdapterFolder as_adapter(ModelFolder found) {
+  return {.folder = found.folder,
+          .source = found.source,
+          .checkpoint = std::move(found.checkpoint),
+          .run = std::move(found.run),
+          .tokenizer = std::move(found.tokenizer)};
+}
+
+ModelFolder with_adapter(ModelFolder base, AdapterFolder adapter) {
+  if (!base.random_seed) base.source = fmt::format("{}; base: {}", adapter.source, base.source);
+  base.checkpoint = adapter.checkpoint;
+  base.run = adapter.run;
+  if (!adapter.tokenizer.empty()) base.tokenizer = adapter.tokenizer;
+  base.adapter = std::move(adapter);
+  return base;
+}
+
+// The base that the adapter itself names.
+ModelFolder named_base(const AdapterFolder& adapter) {
+  const std::string place = join_path(adapter.folder, kAdapterConfigName);
+  const PeftConfig config = read_peft_config(posix_env(), adapter.folder);
+  const std::string advice =
+      fmt::format("pass the base as MODEL and the adapter as --adapter_name_or_path {}", adapter.folder);
+  if (config.base.empty()) {
+    if (!adapter.run)
+      fail_config("[{}] base_model_name_or_path is null, so the base is unknown; {}", place, advice);
+    ModelFolder base;
+    base.folder = adapter.folder;
+    base.source = fmt::format("{}; base: random weights of seed {}", adapter.source, adapter.run->seed);
+    base.random_seed = static_cast<uint64_t>(adapter.run->seed);
+    base.config = read_hf_config(adapter.folder);
+    return base;
+  }
+  if (!posix_env().exists(config.base) && !is_hub_id(config.base)) {
+    fail_config("[{}] base_model_name_or_path is {}, which does not exist; {}", place, printable(config.base),
+                advice);
+  }
+  if (!config.revision.empty() && config.revision != "main")
+    log_warning("{} names revision {} of its base; octet takes the base as it is found", place,
+                printable(config.revision));
+  ModelFolder base;
+  try {
+    base = locate(config.base, false, "a model");
+    base.config = read_hf_config(base.folder);
+  } catch (const Error& error) {
+    fail("[{}] base_model_name_or_path is {}: {}; {}", place, printable(config.base), error.what(), advice);
+  }
+  if (is_adapter(base))
+    fail_config(
+        "[{}] base_model_name_or_path is {}, which is an adapter itself; merge it first: octet export "
+        "{} --merge --output DIR",
+        place, printable(config.base), printable(config.base));
+  return base;
+}
+
+constexpr const char* kModelExpected =
+    "a model: a Hugging Face folder, a hub id such as org/name, an adapter, a checkpoint or a run";
+constexpr const char* kAdapterExpected =
+    "an adapter: a PEFT folder, a hub id of one, or a checkpoint or run of LoRA training";
+
+}  // namespace
+
+AdapterFolder find_adapter(const std::string& name, bool best) {
+  ModelFolder found = locate(name, best, kAdapterExpected);
+  if (!is_adapter(found)) fail_config("[{}] is a whole model, expected {}", found.folder, kAdapterExpected);
+  return as_adapter(std::move(found));
+}
+
+ModelFolder find_model(const std::string& name, bool best, const std::string& adapter) {
+  ModelFolder model = locate(name, best && adapter.empty(), kModelExpected);
+  if (!adapter.empty()) {
+    if (is_adapter(model))
+      fail_config("[{}] is an adapter itself; with --adapter_name_or_path, MODEL must be the base model",
+                  model.folder);
+    model.config = read_hf_config(model.folder);
+    return with_adapter(std::move(model), find_adapter(adapter, best));
+  }
+  if (is_adapter(model)) {
+    AdapterFolder found = as_adapter(std::move(model));
+    ModelFolder base = named_base(found);
+    return with_adapter(std::move(base), std::move(found));
+  }
   model.config = read_hf_config(model.folder);
   return model;
 }
@@ -224,7 +321,14 @@ ModelFolder find_start(const std::string& name) {
   }
   const bool is_here =
       env.is_directory(name);  // what is downloaded has the weights that octet reads, or none
-  ModelFolder model = find_model(name);
+  ModelFolder model = locate(name, false, kModelExpected);
+  if (is_adapter(model)) {
+    fail_config(
+        "[model_name_or_path] {} is an adapter; set model_name_or_path to its base model and adapter_name_or_path to "
+        "the adapter",
+        model.folder);
+  }
+  model.config = read_hf_config(model.folder);
   if (is_here && !model.checkpoint && !holds_any_weights(env, model.folder)) model.has_weights = false;
   return model;
 }

@@ -155,13 +155,16 @@ void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::
   // All faults are found before anything is written.
   check(base_of(specs_of(parameters)), std::move(faults));
   for (Parameter& parameter : parameters.all()) {
-    if (parameter.spec.is_adapter() || !parameter.storage.dense) continue;
-    if (load_as_it_is(device, parameter)) continue;
-    const std::vector<float> read = values(parameter.spec);
-    require(all_finite(std::as_bytes(std::span(read)), DType::F32),
-            "[{}] {} holds values that are not finite", place_, parameter.spec.hf.front().name);
-    ParameterSet::set_weight(device, parameter, read);
+    if (!parameter.spec.is_adapter() && parameter.storage.dense) load(device, parameter);
   }
+}
+
+void HfWeights::load(Device& device, Parameter& parameter) const {
+  if (load_as_it_is(device, parameter)) return;
+  const std::vector<float> read = values(parameter.spec);
+  require(all_finite(std::as_bytes(std::span(read)), DType::F32), "[{}] {} holds values that are not finite",
+          place_, parameter.spec.hf.front().name);
+  ParameterSet::set_weight(device, parameter, read);
 }
 
 // bf16 into bf16, rows in the same order: straight from the file to where it belongs.
@@ -259,8 +262,6 @@ std::vector<std::string> HfFiles::surplus(std::span<const ParameterSpec> table) 
   return names;
 }
 
-namespace {
-
 std::vector<std::string> surplus_faults(const HfFiles& files, std::span<const ParameterSpec> table) {
   std::vector<std::string> faults;
   for (const std::string& name : files.surplus(table)) {
@@ -268,8 +269,6 @@ std::vector<std::string> surplus_faults(const HfFiles& files, std::span<const Pa
   }
   return faults;
 }
-
-}  // namespace
 
 void check_hf_folder(std::span<const ParameterSpec> table, const std::string& folder) {
   const HfFiles files(folder);

@@ -27,6 +27,8 @@ class HfWeights {
   std::vector<float> values(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
   // All dense parameters of the model itself, not its adapters. `faults` are listed with what is found here.
   void load(Device& device, ParameterSet& parameters, std::vector<std::string> faults = {}) const;
+  // One parameter, of a table that was checked.
+  void load(Device& device, Parameter& parameter) const;
   // Rows [begin, ...) of a parameter to `rows` (count, columns), real.
   void load_rows(Device& device, const ParameterSpec& spec, int64_t begin, Tensor rows) const;
 
@@ -57,6 +59,9 @@ class HfFiles {
   SafetensorsFolder files_;
   std::string_view dropped_prefix_;
 };
+
+// Tensors that do not belong to the table, as faults to list.
+std::vector<std::string> surplus_faults(const HfFiles& files, std::span<const ParameterSpec> table);
 
 // Loads every parameter from model.safetensors or its shards; surplus tensors are an Error too, unless they are
 // known to be buffers or a copy of the tied head.

@@ -1,0 +1,112 @@
+#include "checkpoint/model_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "checkpoint/checkpoint.h"
+#include "tensor/split_fp32.h"
+
+namespace octet {
+namespace {
+
+int64_t row_width(const ParameterSpec& spec) {
+  return spec.shape.rank() == 1 ? 1 : spec.shape[1];
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const ModelFolder& model, std::span<const ParameterSpec> table, Device& device)
+    : table_(table), device_(device), source_(model.source) {
+  if (model.random_seed) {
+    seed_ = *model.random_seed;
+    // The run drew the base in the type in which it computes.
+    if (model.run && model.run->mixed_precision != Precision::Fp32) drawn_ = DType::BF16;
+  } else {
+    files_.emplace(model.folder);
+    weights_.emplace(files_->weights());
+    weights_->check(table, surplus_faults(*files_, table));
+  }
+  if (model.adapter) {
+    adapter_.emplace(posix_env(), model.adapter->folder, model.config);
+    merge_.emplace(*adapter_, table);
+  }
+}
+
+void ModelWeights::open_remainders(Env& env, const Checkpoint& checkpoint) {
+  if (!checkpoint.has_file(checkpoint_file::kOptimizer)) return;
+  optimizer_ = SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer));
+  if (std::ranges::any_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); }))
+    verify_files(env, checkpoint, std::array<std::string_view, 1>{checkpoint_file::kOptimizer});
+}
+
+SafeDType ModelWeights::stored_dtype() const {
+  if (!files_) return drawn_ == DType::F32 ? SafeDType::F32 : SafeDType::BF16;
+  for (const ParameterSpec& spec : table_) {
+    for (const HfPart& part : spec.hf) {
+      if (files_->find(part.name)->dtype != SafeDType::BF16) return SafeDType::F32;
+    }
+  }
+  return SafeDType::BF16;
+}
+
+std::vector<float> ModelWeights::rows(const ParameterSpec& spec, int64_t begin, int64_t rows) const {
+  std::vector<float> values = files_ ? weights_->values(spec, begin, rows) : drawn_rows(spec, begin, rows);
+  add_remainder(spec, begin, values);
+  if (merge_ && merge_->changes(spec)) {
+    merge_->add_to(spec, begin, values);
+    require(all_finite(std::as_bytes(std::span(values)), DType::F32),
+            "[{}] {} with the adapter merged holds values that are not finite", source_,
+            spec.hf.front().name);
+  }
+  return values;
+}
+
+void ModelWeights::load(Parameter& parameter) const {
+  const ParameterSpec& spec = parameter.spec;
+  if (files_ && !(merge_ && merge_->changes(spec))) {
+    weights_->load(device_, parameter);
+  } else {
+    ParameterSet::set_weight(device_, parameter, rows(spec, 0, spec.shape[0]));
+  }
+}
+
+const SafeTensor* ModelWeights::remainder_of(const ParameterSpec& spec) const {
+  return optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
+}
+
+// A checkpoint keeps the exact weights of a bf16 run: see tensor/split_fp32.h.
+void ModelWeights::add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const {
+  const SafeTensor* remainder = remainder_of(spec);
+  if (!remainder) return;
+  require(remainder->dtype == SafeDType::U16 && remainder->count() == spec.shape.numel(),
+          "[{}] {} is not the remainder of a weight of {} elements", optimizer_->place(), remainder->name,
+          spec.shape.numel());
+  const std::byte* from = remainder->bytes.data() + 2 * begin * row_width(spec);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t low = 0;
+    std::memcpy(&low, from + 2 * i, 2);
+    values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
+  }
+}
+
+std::vector<float> ModelWeights::drawn_rows(const ParameterSpec& spec, int64_t begin, int64_t rows) const {
+  Parameter part{.spec = spec};
+  const Shape shape{rows, row_width(spec)};
+  if (spec.init != Init::Normal)
+    return std::vector<float>(static_cast<size_t>(shape.numel()), spec.init == Init::One ? 1.0f : 0.0f);
+  const std::shared_ptr<void> memory =
+      device_.allocate(shape.numel() * static_cast<int64_t>(size_of(drawn_)));
+  part.weight = {memory.get(), drawn_, shape};
+  fill_rows(device_, part.weight, part, seed_, begin);
+  return ParameterSet::weight_values(device_, part);
+}
+
+void load_weights(Device& device, ParameterSet& parameters, const ModelFolder& model) {
+  std::vector<ParameterSpec> table;
+  for (const Parameter& parameter : parameters.all()) table.push_back(parameter.spec);
+  const ModelWeights weights(model, table, device);
+  for (Parameter& parameter : parameters.all()) weights.load(parameter);
+}
+
+}  // namespace octet
