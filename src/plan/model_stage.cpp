@@ -116,7 +116,7 @@ void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed)
 TrainConfig keys_with_base(TrainConfig keys) {
   if (keys.adapter_name_or_path.empty() || !keys.model_preset.empty() || !keys.model_name_or_path.empty())
     return keys;
-  const std::string folder = keys.adapter_name_or_path;  // TODO find_adapter
+  const std::string folder = find_adapter(keys.adapter_name_or_path).folder;
   keys.model_name_or_path = read_peft_config(posix_env(), folder).base;
   if (keys.model_name_or_path.empty()) {
     fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset", folder);
@@ -152,7 +152,7 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
   if (choice.resumed) {
     choice.adapter_folder = choice.resumed->path;
   } else if (!keys.adapter_name_or_path.empty()) {
-    choice.adapter_folder = keys.adapter_name_or_path;  // TODO find_adapter
+    choice.adapter_folder = find_adapter(keys.adapter_name_or_path).folder;
   }
   if (choice.adapter_folder.empty()) {
     choice.adapters = plan_adapters(choice.config,
