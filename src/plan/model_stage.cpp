@@ -114,9 +114,10 @@ void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed)
 
 // An adapter names its base, so no other key needs to.
 TrainConfig keys_with_base(TrainConfig keys) {
-  if (keys.adapter_name_or_path.empty() || !keys.model_preset.empty() || !keys.model_name_or_path.empty())
+  if (keys.adapter_name_or_path.empty() || keys.is_set("model_preset") || !keys.model_name_or_path.empty())
     return keys;
   const std::string folder = find_adapter(keys.adapter_name_or_path).folder;
+  keys.model_preset.clear();  // the default of runs without a model
   keys.model_name_or_path = read_peft_config(posix_env(), folder).base;
   if (keys.model_name_or_path.empty()) {
     fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset", folder);
