@@ -33,8 +33,9 @@ __global__ void dequantize_kernel(T* out, const uint8_t* codes, const void* scal
 }
 
 // {alpha, beta} of a product whose operands were not multiplied by their tensor scales.
-__global__ void alpha_beta_kernel(float* out, const float* scale_a, const float* scale_b, float beta) {
-  out[0] = (scale_a ? *scale_a : 1.0f) * (scale_b ? *scale_b : 1.0f);
+__global__ void alpha_beta_kernel(float* out, const float* scale_a, const float* scale_b, float alpha,
+                                  float beta) {
+  out[0] = alpha * ((scale_a ? *scale_a : 1.0f) * (scale_b ? *scale_b : 1.0f));
   out[1] = beta;
 }
 
@@ -181,7 +182,7 @@ void CudaOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
   key.align_a = alignment_of(b.data);
   key.align_b = alignment_of(a.data);
   key.align_c = alignment_of(c.data);
-  run_gemm(key, {.a = b.data, .b = a.data, .c = c.data}, options.bias);
+  run_gemm(key, {.a = b.data, .b = a.data, .c = c.data, .alpha = options.alpha}, options.bias);
 }
 
 GemmKey CudaOps::fp8_key(const Matrix& c, const QuantizedMatrix& a, const QuantizedMatrix& b,
@@ -271,7 +272,12 @@ void CudaOps::gemm_fp8_native(const GemmKey& key, Matrix c, const QuantizedMatri
     return arranged;
   };
   run_gemm(key,
-           {.a = b.codes.data, .b = a.codes.data, .c = c.data, .scale_a = scales(b), .scale_b = scales(a)},
+           {.a = b.codes.data,
+            .b = a.codes.data,
+            .c = c.data,
+            .scale_a = scales(b),
+            .scale_b = scales(a),
+            .alpha = options.alpha},
            options.bias);
 }
 
@@ -307,7 +313,7 @@ void CudaOps::gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const Quanti
   };
   const bool accumulate = options.accumulate && !through_fp32;
   device::alpha_beta_kernel<<<1, 1, 0, stream()>>>(alpha_beta, tensor_scale(a), tensor_scale(b),
-                                                   accumulate ? 1 : 0);
+                                                   options.alpha, accumulate ? 1 : 0);
   check_launch(op);
   const auto dequantize = [&](std::byte* out, const QuantizedMatrix& x, int64_t row0, int64_t rows) {
     const bool e5m2 = x.codes.dtype == DType::E5M2;

@@ -202,7 +202,7 @@ cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasL
   if (key.scale_a) point(plan.scale_a, call.scale_a, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
   if (key.scale_b) point(plan.scale_b, call.scale_b, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
   const float one = 1.0f, zero = 0.0f;
-  const float* alpha = key.device_alpha ? call.alpha_beta : &one;
+  const float* alpha = key.device_alpha ? call.alpha_beta : &call.alpha;
   const float* beta = key.device_alpha ? call.alpha_beta + 1 : key.accumulate ? &one : &zero;
   return lt().Matmul(handle_.get(), plan.desc.get(), alpha, call.a, plan.a.get(), call.b, plan.b.get(), beta,
                      c, plan.c.get(), c, plan.c.get(), &algo, workspace, static_cast<size_t>(workspace_bytes),

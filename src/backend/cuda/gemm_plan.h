@@ -36,6 +36,7 @@ struct GemmCall {
   const void* bias = nullptr;
   const void* scale_a = nullptr;  // device
   const void* scale_b = nullptr;
+  float alpha = 1;                    // without device_alpha; plans do not depend on it
   const float* alpha_beta = nullptr;  // device: {alpha, beta}, for device_alpha
 };
 

@@ -62,7 +62,17 @@ device::AdamKind kind_of(const AdamWParameter& p) {
           .split = static_cast<bool>(p.remainder)};
 }
 
-device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
+// The learning rate of a parameter.
+double rate_of(const AdamWOptions& options, float scale) {
+  return static_cast<double>(options.learning_rate) * static_cast<double>(scale);
+}
+
+// Whether every element is updated for itself: no random bits by row, no blocks, no copy with rows and columns.
+bool is_elementwise(const AdamWParameter& p) {
+  return (p.weight.dtype == DType::F32 || p.remainder) && !has_small_moments(p) && !casts_itself(p);
+}
+
+device::AdamEntry make_entry(const AdamWParameter& p, const AdamWOptions& options) {
   constexpr const char* op = "adamw";
   device::AdamEntry entry{};
   entry.weight = p.weight.data;
@@ -74,10 +84,16 @@ device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
   entry.v_scales = static_cast<float*>(p.v_scales.data);
   entry.rows = p.weight.rows();
   entry.cols = p.weight.cols();
+  // A matrix of few rows or columns, such as an adapter, would leave most of every tile empty.
+  if (std::min(entry.rows, entry.cols) < device::kAdamTile && is_elementwise(p) &&
+      p.weight.numel() % device::kAdamTile == 0) {
+    entry.rows = p.weight.numel() / device::kAdamTile;
+    entry.cols = device::kAdamTile;
+  }
   entry.stream = p.stream;
   entry.first_row = p.first_row;
   entry.keep =
-      static_cast<float>(1.0 - static_cast<double>(learning_rate) * static_cast<double>(p.weight_decay));
+      static_cast<float>(1.0 - rate_of(options, p.learning_rate_scale) * static_cast<double>(p.weight_decay));
   entry.gradient_bf16 = p.gradient.dtype == DType::BF16;
   entry.moments_bf16 = p.m.dtype == DType::BF16;
   if (casts_itself(p)) {
@@ -93,10 +109,15 @@ device::AdamEntry make_entry(const AdamWParameter& p, float learning_rate) {
   return entry;
 }
 
-// Everything but the parameters.
+float step_size(const AdamWOptions& options, float scale) {
+  const double correction =
+      1.0 - std::pow(static_cast<double>(options.beta1), static_cast<double>(options.step));
+  return static_cast<float>(rate_of(options, scale) / correction);
+}
+
+// Everything but the parameters and the step size.
 std::unique_ptr<device::AdamTable> make_table(const AdamWOptions& options) {
   const auto steps = static_cast<double>(options.step);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), steps);
   const double correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), steps);
   auto table = std::make_unique<device::AdamTable>();
   table->beta1 = options.beta1;
@@ -105,7 +126,6 @@ std::unique_ptr<device::AdamTable> make_table(const AdamWOptions& options) {
   table->one_minus_beta2 = static_cast<float>(1.0 - static_cast<double>(options.beta2));
   table->root_beta2 = static_cast<float>(std::sqrt(static_cast<double>(options.beta2)));
   table->root_one_minus_beta2 = static_cast<float>(std::sqrt(1.0 - static_cast<double>(options.beta2)));
-  table->step_size = static_cast<float>(static_cast<double>(options.learning_rate) / correction1);
   table->inverse_root = static_cast<float>(1.0 / std::sqrt(correction2));
   table->epsilon = options.epsilon;
   table->seed = options.seed;
@@ -118,6 +138,7 @@ std::unique_ptr<device::AdamTable> make_table(const AdamWOptions& options) {
 struct Prepared {
   device::AdamEntry entry;
   device::AdamKind kind;
+  float rate_scale;
   bool bf16;   // the weight
   bool tiles;  // bf16 in whole vectors: for the kernels of optimizer_tile.cu
 };
@@ -127,10 +148,10 @@ std::vector<Prepared> prepare(std::span<const AdamWParameter> parameters, const 
   std::vector<Prepared> prepared;
   for (const AdamWParameter& p : parameters) {
     if (p.weight.numel() == 0) continue;
-    const device::AdamEntry entry = make_entry(p, options.learning_rate);
+    const device::AdamEntry entry = make_entry(p, options);
     const bool bf16 = p.weight.dtype == DType::BF16;
     const bool tiles = epsilon_in_range && entry.vector && bf16 && entry.cols < (int64_t{1} << 28);
-    prepared.push_back({entry, kind_of(p), bf16, tiles});
+    prepared.push_back({entry, kind_of(p), p.learning_rate_scale, bf16, tiles});
   }
   return prepared;
 }
@@ -158,6 +179,35 @@ void launch_all(device::AdamTable& table, const std::vector<Prepared>& prepared,
   flush();
 }
 
+// Parameters of one kind and one learning rate share launches.
+void launch_with_rate(CudaOps& ops, device::AdamTable& table, const std::vector<Prepared>& prepared,
+                      float rate_scale, const float* clip) {
+  using device::AdamKind, device::AdamMoments;
+  for (const bool gradient_bf16 : {false, true}) {
+    for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::E4M3}) {
+      for (const bool split : {false, true}) {
+        const AdamKind kind{gradient_bf16, moments, split};
+        launch_all(
+            table, prepared,
+            [&](const Prepared& p) { return p.rate_scale == rate_scale && p.tiles && p.kind == kind; },
+            device::kAdamTile, [&](int64_t tiles) { launch_adamw_tiles(ops, table, kind, tiles, clip); });
+      }
+    }
+  }
+  for (const bool bf16 : {true, false}) {
+    for (const bool small : {false, true}) {
+      launch_all(
+          table, prepared,
+          [&](const Prepared& p) {
+            return p.rate_scale == rate_scale && !p.tiles && p.bf16 == bf16 &&
+                   (p.kind.moments == AdamMoments::E4M3) == small;
+          },
+          device::general_tile_cols(small),
+          [&](int64_t tiles) { launch_adamw_general(ops, table, bf16, small, tiles, clip); });
+    }
+  }
+}
+
 // Read and written in all.
 double bytes_moved(std::span<const AdamWParameter> parameters) {
   double bytes = 0;
@@ -171,35 +221,19 @@ double bytes_moved(std::span<const AdamWParameter> parameters) {
 }  // namespace
 
 void CudaOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
-  using device::AdamKind, device::AdamMoments;
   require(options.step >= 1, "[cuda] adamw: the step is {}, expected 1 or more", options.step);
   for (const AdamWParameter& p : parameters) check_parameter(p);
   const OpScope scope(profiler_, OpKind::Optimizer, "adamw", bytes_moved(parameters));
   const auto table = make_table(options);
   const std::vector<Prepared> prepared = prepare(parameters, options);
-  const auto* clip_data = static_cast<const float*>(clip.data);
-
-  // Parameters of one kind share launches.
-  for (const bool gradient_bf16 : {false, true}) {
-    for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::E4M3}) {
-      for (const bool split : {false, true}) {
-        const AdamKind kind{gradient_bf16, moments, split};
-        launch_all(
-            *table, prepared, [&](const Prepared& p) { return p.tiles && p.kind == kind; }, device::kAdamTile,
-            [&](int64_t tiles) { launch_adamw_tiles(*this, *table, kind, tiles, clip_data); });
-      }
-    }
+  std::vector<float> rate_scales;  // all that occur: one or two
+  for (const Prepared& p : prepared) {
+    if (std::ranges::find(rate_scales, p.rate_scale) == rate_scales.end())
+      rate_scales.push_back(p.rate_scale);
   }
-  for (const bool bf16 : {true, false}) {
-    for (const bool small : {false, true}) {
-      launch_all(
-          *table, prepared,
-          [&](const Prepared& p) {
-            return !p.tiles && p.bf16 == bf16 && (p.kind.moments == AdamMoments::E4M3) == small;
-          },
-          device::general_tile_cols(small),
-          [&](int64_t tiles) { launch_adamw_general(*this, *table, bf16, small, tiles, clip_data); });
-    }
+  for (const float rate_scale : rate_scales) {
+    table->step_size = step_size(options, rate_scale);
+    launch_with_rate(*this, *table, prepared, rate_scale, static_cast<const float*>(clip.data));
   }
   for (const AdamWParameter& p : parameters) {
     if (!p.fp8) continue;

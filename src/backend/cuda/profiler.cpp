@@ -33,6 +33,7 @@ std::string name_of(OpKind kind, Phase phase) {
       "GEMM forward",
       "GEMM dgrad",
       "GEMM wgrad",
+      "adapters",
       "attention forward",
       "attention backward",
       "norm",

@@ -13,6 +13,7 @@ enum class OpKind : uint8_t {
   GemmForward,
   GemmDgrad,
   GemmWgrad,
+  Adapters,
   AttentionForward,
   AttentionBackward,
   Norm,

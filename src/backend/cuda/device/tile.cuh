@@ -75,6 +75,13 @@ struct CodeTile {
   __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise,
                                                           int64_t rows, int64_t tile_row,
                                                           const ColumnOf& column_of) {
+    write_transposed(words, colwise, rows, rows, rows % 16 == 0, tile_row, column_of);
+  }
+  // The same, where the columns lie `stride` apart. `vectors`: they are whole, aligned vectors of 16 codes.
+  template <class ColumnOf>
+  __device__ __forceinline__ static void write_transposed(const uint32_t* words, uint8_t* colwise,
+                                                          int64_t rows, int64_t stride, bool vectors,
+                                                          int64_t tile_row, const ColumnOf& column_of) {
     const int band = static_cast<int>(threadIdx.x % 8u), word = static_cast<int>(threadIdx.x / 8u);
     const int64_t row = tile_row + 16 * band;
     if (row >= rows) return;
@@ -92,9 +99,9 @@ struct CodeTile {
     for (int c = 0; c < 4; ++c) {
       const int64_t column = column_of(4 * word + c);
       if (column < 0) continue;
-      uint8_t* to = colwise + column * rows + row;
+      uint8_t* to = colwise + column * stride + row;
       const uint4 codes = make_uint4(turned[c][0], turned[c][1], turned[c][2], turned[c][3]);
-      if (rows % 16 == 0) {
+      if (vectors) {
         *reinterpret_cast<uint4*>(to) = codes;
       } else {
         store_some_codes(to, codes, rows - row);

@@ -1,0 +1,235 @@
+#include "backend/cuda/narrow_product.cuh"
+
+#include "backend/cuda/device/tile_kernel.cuh"
+
+// Both narrow products on the host's side, and a plain kernel for what the fast ones do not take: fp32, and codes whose
+// rows are not whole vectors.
+
+namespace octet {
+namespace device {
+namespace {
+
+// c(i, j) [+]= alpha * scale * sum over k of a(i, k) b(k, j), where a(i, k) is the code at a[i * a_i + k * a_k] and so
+// on.
+struct PlainProduct {
+  const uint8_t* a;
+  int64_t a_i, a_k;
+  const void* b;
+  int64_t b_k, b_j;
+  void* c;
+  int64_t c_i, c_j;
+  int64_t m, n, k;
+  float alpha;
+  const float* scale;
+  bool e5m2, accumulate;
+};
+
+constexpr int kPlainTile = 32, kPlainRows = 8;
+
+template <class B, class C>
+__global__ void __launch_bounds__(kPlainTile* kPlainRows) plain_product_kernel(const PlainProduct p) {
+  __shared__ float a[kPlainTile][kPlainTile + 1], b[kPlainTile][kPlainTile + 1];
+  const int x = static_cast<int>(threadIdx.x) % kPlainTile, y = static_cast<int>(threadIdx.x) / kPlainTile;
+  const int64_t i0 = static_cast<int64_t>(blockIdx.x) * kPlainTile;
+  const int64_t j0 = static_cast<int64_t>(blockIdx.y) * kPlainTile;
+  float sums[kPlainTile / kPlainRows] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += kPlainTile) {
+#pragma unroll
+    for (int step = 0; step < kPlainTile; step += kPlainRows) {
+      // Neighbouring threads read neighbouring elements.
+      const int other = y + step;
+      const int i = p.a_k == 1 ? other : x, a_depth = p.a_k == 1 ? x : other;
+      const int j = p.b_j == 1 ? x : other, b_depth = p.b_j == 1 ? other : x;
+      const bool in_a = i0 + i < p.m && k0 + a_depth < p.k, in_b = j0 + j < p.n && k0 + b_depth < p.k;
+      a[a_depth][i] = in_a ? decode1(p.a[(i0 + i) * p.a_i + (k0 + a_depth) * p.a_k], p.e5m2) : 0.0f;
+      b[b_depth][j] =
+          in_b ? to_float(static_cast<const B*>(p.b)[(k0 + b_depth) * p.b_k + (j0 + j) * p.b_j]) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int depth = 0; depth < kPlainTile; ++depth) {
+#pragma unroll
+      for (int s = 0; s < kPlainTile / kPlainRows; ++s) sums[s] += a[depth][y + s * kPlainRows] * b[depth][x];
+    }
+    __syncthreads();
+  }
+  const float factor = __fmul_rn(p.alpha, *p.scale);
+#pragma unroll
+  for (int s = 0; s < kPlainTile / kPlainRows; ++s) {
+    const int64_t i = i0 + y + s * kPlainRows, j = j0 + x;
+    if (i >= p.m || j >= p.n) continue;
+    C* to = static_cast<C*>(p.c) + i * p.c_i + j * p.c_j;
+    const float value = __fmul_rn(sums[s], factor);
+    *to = from_float<C>(p.accumulate ? to_float(*to) + value : value);
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+namespace {
+
+using device::NarrowArgs;
+using device::NarrowSplit;
+
+constexpr int64_t kMostColumns = 192;  // of the result of one launch
+
+template <class B, class C>
+void launch_plain(CudaOps& ops, const char* op, const device::PlainProduct& product) {
+  const dim3 grid(narrow<unsigned>(div_up(product.m, device::kPlainTile)),
+                  narrow<unsigned>(div_up(product.n, device::kPlainTile)));
+  device::plain_product_kernel<B, C>
+      <<<grid, device::kPlainTile * device::kPlainRows, 0, ops.stream()>>>(product);
+  check_launch(op);
+}
+
+// Whether rows of codes are whole vectors of 16.
+bool whole_vectors(const QuantizedMatrix& x) {
+  return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
+}
+
+// The split that should take the least time, for a result of `rows` rows reduced over `depth`. Memory, conversion of
+// the codes and tensor cores work at the same time. A wave of blocks also takes a while to start and to end.
+NarrowSplit plan_split(int64_t rows, int64_t depth, int64_t rank, int most_depth_groups,
+                       int multiprocessors) {
+  // Of an H200, in bytes of codes per nanosecond; the last one for one column of the result.
+  constexpr double kMemory = 4200, kConvert = 50, kMultiply = 2100, kWave = 1500;
+  NarrowSplit base;
+  for (const int all : {1, 2, 4, 6, 8, 12, 16, 24}) {
+    base.column_groups = all > 12 ? 2 : 1;
+    base.tiles = all / base.column_groups;
+    if (8 * all >= rank) break;
+  }
+  // Clusters do not always fill the multiprocessors that are left over when they are divided by eight.
+  const int64_t blocks_at_once = std::max(8, multiprocessors / 8 * 8);
+  const double rate = std::min(kConvert / base.column_groups, kMultiply / base.columns());
+  NarrowSplit best = base;
+  double best_time = 0;
+  for (int depth_groups = 1; depth_groups <= most_depth_groups; depth_groups *= 2) {
+    for (int cluster = 1; cluster <= 8; cluster *= 2) {
+      if (cluster > 1 && depth < int64_t{device::kNarrowStep} * cluster) break;
+      NarrowSplit split = base;
+      split.depth_groups = depth_groups;
+      split.cluster = cluster;
+      const int64_t blocks = div_up(rows, split.rows()) * cluster;
+      const auto block_bytes = static_cast<double>(split.rows() * depth) / cluster;
+      const double time =
+          std::max(static_cast<double>(rows * depth) / kMemory,
+                   static_cast<double>(div_up(blocks, blocks_at_once)) * (block_bytes / rate + kWave));
+      if (best_time == 0 || time < best_time) best = split, best_time = time;
+    }
+  }
+  return best;
+}
+
+NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const Matrix& result,
+                     const NarrowShape& shape, float alpha) {
+  return {.codes = static_cast<const uint8_t*>(x.codes.data),
+          .codes_stride = x.row_stride(),
+          .dense = static_cast<const device::Bf16*>(dense.data),
+          .dense_stride = dense.stride,
+          .dense_vectors = aligned16(dense.data) && dense.stride % 8 == 0,
+          .result = result.data,
+          .result_stride = result.stride,
+          .result_vectors = reinterpret_cast<uintptr_t>(result.data) % 8 == 0 && result.stride % 4 == 0,
+          .rows = shape.rows,
+          .depth = narrow<int>(shape.depth),
+          .rank = narrow<int>(shape.rank),
+          .alpha = alpha,
+          .scale = x.tensor_scale,
+          .format = device::CodeFormat::of(x.codes.dtype == DType::E5M2),
+          .split = {}};
+}
+
+// Rows or columns [begin, begin + count) of a matrix.
+Matrix part_of(const Matrix& x, bool rows, int64_t begin, int64_t count) {
+  if (!rows) return x.columns(begin, count);
+  Matrix part = x;
+  part.data = static_cast<std::byte*>(x.data) + begin * x.stride * static_cast<int64_t>(size_of(x.dtype));
+  part.rows = count;
+  return part;
+}
+
+OpLabel label(const char* op, const NarrowShape& shape, double bytes) {
+  return {
+      .kind = OpKind::Adapters, .op = op, .bytes = bytes, .m = shape.rows, .n = shape.rank, .k = shape.depth};
+}
+
+double bytes_of(const Matrix& x) {
+  return static_cast<double>(x.rows * x.cols) * static_cast<double>(size_of(x.dtype));
+}
+
+}  // namespace
+
+void CudaOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool transpose_w, float alpha) {
+  constexpr const char* op = "narrow_product";
+  const NarrowShape shape = check_narrow_product(u, x, w, transpose_w);
+  const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(w)));
+  if (shape.rows == 0 || shape.rank == 0) return;
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0) {
+    for (int64_t begin = 0; begin < shape.rank; begin += kMostColumns) {
+      const int64_t count = std::min(kMostColumns, shape.rank - begin);
+      NarrowArgs args = make_args(x, part_of(w, transpose_w, begin, count), u.columns(begin, count),
+                                  {shape.rows, shape.depth, count}, alpha);
+      args.dense_vectors = args.dense_vectors && (transpose_w || count % 8 == 0);
+      args.split = plan_split(shape.rows, shape.depth, count, 2, sm_count());
+      device::launch_narrow_product(*this, args, transpose_w);
+    }
+    return;
+  }
+  const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),
+                                     .a_i = x.row_stride(),
+                                     .a_k = 1,
+                                     .b = w.data,
+                                     .b_k = transpose_w ? 1 : w.stride,
+                                     .b_j = transpose_w ? w.stride : 1,
+                                     .c = u.data,
+                                     .c_i = u.stride,
+                                     .c_j = 1,
+                                     .m = shape.rows,
+                                     .n = shape.rank,
+                                     .k = shape.depth,
+                                     .alpha = alpha,
+                                     .scale = x.tensor_scale,
+                                     .e5m2 = x.codes.dtype == DType::E5M2,
+                                     .accumulate = false};
+  dispatch_real(op, u.dtype, [&]<class T>(T) { launch_plain<T, T>(*this, op, product); });
+}
+
+void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g,
+                                       float alpha, bool accumulate) {
+  constexpr const char* op = "narrow_product_over_rows";
+  const NarrowShape shape = check_narrow_product_over_rows(g, x, u, transpose_g);
+  const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(g)));
+  if (shape.depth == 0 || shape.rank == 0) return;
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0) {
+    for (int64_t begin = 0; begin < shape.rank; begin += kMostColumns) {
+      const int64_t count = std::min(kMostColumns, shape.rank - begin);
+      NarrowArgs args = make_args(x, u.columns(begin, count), part_of(g, transpose_g, begin, count),
+                                  {shape.rows, shape.depth, count}, alpha);
+      args.dense_vectors = args.dense_vectors && count % 8 == 0;
+      args.split = plan_split(shape.depth, shape.rows, count, 4, sm_count());
+      device::launch_narrow_product_over_rows(*this, args, transpose_g, accumulate);
+    }
+    return;
+  }
+  const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),
+                                     .a_i = 1,
+                                     .a_k = x.row_stride(),
+                                     .b = u.data,
+                                     .b_k = u.stride,
+                                     .b_j = 1,
+                                     .c = g.data,
+                                     .c_i = transpose_g ? 1 : g.stride,
+                                     .c_j = transpose_g ? g.stride : 1,
+                                     .m = shape.depth,
+                                     .n = shape.rank,
+                                     .k = shape.rows,
+                                     .alpha = alpha,
+                                     .scale = x.tensor_scale,
+                                     .e5m2 = x.codes.dtype == DType::E5M2,
+                                     .accumulate = accumulate};
+  dispatch_real(op, u.dtype, [&]<class T>(T) { launch_plain<T, float>(*this, op, product); });
+}
+
+}  // namespace octet
