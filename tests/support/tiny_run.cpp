@@ -107,7 +107,9 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
     batches = std::make_unique<RandomBatches>(o.rows, o.length, vocab, 11, o.masked_every);
   }
   const OptimizerOptions optimizer{
-      .schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-3, .max_steps = 1000, .min_lr_ratio = 1}};
+      .schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-3, .max_steps = 1000, .min_lr_ratio = 1},
+      .weight_decay = o.weight_decay,
+      .loraplus_ratio = o.loraplus_ratio};
   runner = std::make_unique<StepRunner>(*model, *device, *batches, o.accumulation, optimizer, o.penalty);
 }
 

@@ -59,6 +59,8 @@ struct TinyRunOptions {
   StoragePolicy storage = {};
   AdapterPlan adapters = {};
   FrozenCopies frozen_copies = FrozenCopies::Two;
+  float loraplus_ratio = 1;
+  float weight_decay = 0.1f;
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
 };
