@@ -14,6 +14,8 @@ So the stored values are exact to float32 rounding, and a test's tolerance measu
 Needs: torch, transformers, safetensors, numpy (versions that made the stored files: tests/golden/README.md).
 """
 import argparse
+import contextlib
+import functools
 import json
 import math
 import pathlib
@@ -136,6 +138,16 @@ class DoublePrecision(TorchFunctionMode):
         return func(*[lift(a) for a in args], **{k: lift(v) for k, v in (kwargs or {}).items()})
 
 
+@contextlib.contextmanager
+def computing_in(dtype: torch.dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        with DoublePrecision() if dtype == torch.float64 else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def build_model(config: dict, dtype: torch.dtype):
     # A copy: Transformers rewrites nested dictionaries in place.
     hf_config = AutoConfig.for_model(**json.loads(json.dumps(config)))
@@ -175,14 +187,18 @@ def make_batch(vocab: int, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     return tokens, targets
 
 
-def run_reference(config: dict, weights: dict, tokens: np.ndarray, targets: np.ndarray, dtype: torch.dtype) -> dict:
+def loaded_model(config: dict, weights: dict, dtype: torch.dtype):
     model, _ = build_model(config, dtype)
-    parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name, parameter in parameters.items():
+        for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(weights[name]))
+    return model
 
+
+def train(model, parameters: dict, tokens: np.ndarray, targets: np.ndarray) -> dict:
+    """Five AdamW steps on one batch. `parameters` are those that are trained, by the names of their gradients."""
     ids, labels = torch.from_numpy(tokens).long(), torch.from_numpy(targets).long()
+    dtype = next(iter(parameters.values())).dtype
 
     def forward():
         logits = model(input_ids=ids).logits
@@ -208,20 +224,21 @@ def run_reference(config: dict, weights: dict, tokens: np.ndarray, targets: np.n
             for name, parameter in parameters.items():
                 result["grads." + name] = parameter.grad.numpy().copy()
         losses.append(loss.item())
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIMIZER["max_grad_norm"]).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER["max_grad_norm"]).item())
         optimizer.step()
     losses.append(forward()[1].item())
     result["losses"], result["grad_norms"] = np.array(losses), np.array(norms)
     return result
 
 
+def run_reference(config: dict, weights: dict, tokens: np.ndarray, targets: np.ndarray, dtype: torch.dtype) -> dict:
+    with computing_in(dtype):
+        model = loaded_model(config, weights, dtype)
+        return train(model, dict(model.named_parameters()), tokens, targets)
+
+
 def reference64(config, weights, tokens, targets) -> dict:
-    torch.set_default_dtype(torch.float64)
-    try:
-        with DoublePrecision():
-            return run_reference(config, weights, tokens, targets, torch.float64)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return run_reference(config, weights, tokens, targets, torch.float64)
 
 
 def relative_error(a: np.ndarray, b: np.ndarray) -> float:
@@ -268,6 +285,11 @@ def check_window(config: dict, exact: dict, weights: dict, tokens: np.ndarray, t
     print(f"  window {window}: without it the logits of position {window} move by {moved:.2f}, earlier ones not at all")
 
 
+def describe(config: dict) -> dict[str, str]:
+    metadata = {"family": config["model_type"], "config": json.dumps(config, indent=2)}
+    return metadata | {key: repr(value) for key, value in OPTIMIZER.items()}
+
+
 def make_golden(name: str, config: dict) -> tuple[dict, dict]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     model, hf_config = build_model(config, torch.float32)
@@ -287,14 +309,11 @@ def make_golden(name: str, config: dict) -> tuple[dict, dict]:
     tensors = {"tokens": tokens, "targets": targets}
     tensors |= {"weights." + n: w for n, w in weights.items()}
     tensors |= {n: np.asarray(v, np.float32) for n, v in exact.items()}
-    metadata = {
-        "family": config["model_type"],
-        "config": json.dumps(config, indent=2),
+    metadata = describe(config) | {
         # The same model as Transformers 5 itself writes it, with rope_parameters: a reader must accept both spellings.
         "config_transformers5": hf_config.to_json_string(use_diff=True),
         "no_decay": json.dumps([n for n, p in model.named_parameters() if not is_decayed(n, p)]),
     }
-    metadata |= {key: repr(value) for key, value in OPTIMIZER.items()}
     return tensors, metadata
 
 
@@ -325,20 +344,20 @@ def check_file(path: pathlib.Path, tensors: dict, metadata: dict) -> list[str]:
     return faults
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default_out = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/models"
+def run_script(description: str, folder: str, makers: dict) -> int:
+    """The command line. `makers` give the tensors and the metadata of each file of tests/golden/<folder>."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default_out = pathlib.Path(__file__).resolve().parent.parent / "tests/golden" / folder
     parser.add_argument("--out", type=pathlib.Path, default=default_out)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--models", nargs="+", choices=CONFIGS, default=list(CONFIGS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=makers, default=list(makers), metavar="NAME")
     args = parser.parse_args()
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     faults = []
     for name in args.models:
-        config = CONFIGS[name]
-        tensors, metadata = make_golden(name, config)
+        tensors, metadata = makers[name]()
         path = args.out / f"{name}.safetensors"
         if args.check:
             faults += check_file(path, tensors, metadata)
@@ -352,4 +371,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    files = {name: functools.partial(make_golden, name, config) for name, config in CONFIGS.items()}
+    sys.exit(run_script(__doc__, "models", files))

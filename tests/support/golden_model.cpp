@@ -5,9 +5,9 @@
 
 namespace octet {
 
-GoldenModel::GoldenModel(const std::string& name)
+GoldenModel::GoldenModel(const std::string& name, const std::string& folder)
     : file(SafetensorsFile::open(posix_env(),
-                                 OCTET_SOURCE_DIR "/tests/golden/models/" + name + ".safetensors")),
+                                 OCTET_SOURCE_DIR "/tests/golden/" + folder + "/" + name + ".safetensors")),
       config(model_config_from_hf(file.metadata().at("config"), name)),
       tokens(ints("tokens")),
       targets(ints("targets")) {

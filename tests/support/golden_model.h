@@ -10,9 +10,9 @@
 
 namespace octet {
 
-// A golden file of tests/golden/models: a small model with what Transformers computed for it.
+// A golden file of tests/golden/models or tests/golden/lora: a small model with what Transformers computed for it.
 struct GoldenModel {
-  explicit GoldenModel(const std::string& name);
+  explicit GoldenModel(const std::string& name, const std::string& folder = "models");
 
   std::vector<float> floats(const std::string& tensor) const;
   std::vector<int32_t> ints(const std::string& tensor) const;
