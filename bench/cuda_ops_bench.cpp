@@ -27,18 +27,28 @@ struct Options {
   std::string only;
 };
 
-double seconds(Device& device, const std::function<void()>& run) {
-  for (int i = 0; i < 3; ++i) run();
+double elapsed(Device& device, const std::function<void()>& work) {
   device.synchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  device.synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Short ops are timed many at once and as a recording, so that the host's time to queue them does not count.
+double seconds(Device& device, const std::string& name, const std::function<void()>& run) {
+  constexpr double kSample = 2e-3;
+  run();
+  const double first = elapsed(device, run);
+  const int repetitions = std::clamp(static_cast<int>(kSample / first), 10, 200);
+  const auto sample = [&] {
+    device.repeat(name, [&] {
+      for (int i = 0; i < repetitions; ++i) run();
+    });
+  };
+  for (int i = 0; i < 3; ++i) sample();
   double best = 1e30;
-  for (int sample = 0; sample < 5; ++sample) {
-    constexpr int kRepetitions = 10;
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kRepetitions; ++i) run();
-    device.synchronize();
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, time.count() / kRepetitions);
-  }
+  for (int i = 0; i < 5; ++i) best = std::min(best, elapsed(device, sample) / repetitions);
   return best;
 }
 
@@ -51,7 +61,7 @@ void measure(Device& device, test::OpRun& run, const std::string& name, const te
     device.synchronize();
     return;
   }
-  const double time = seconds(device, [&] { run.call(pass); });
+  const double time = seconds(device, name, [&] { run.call(pass); });
   const std::string rate = flops > 0   ? fmt::format("{:7.0f} TFLOP/s", flops / time / 1e12)
                            : bytes > 0 ? fmt::format("{:7.2f} TB/s", bytes / time / 1e12)
                                        : "";

@@ -135,7 +135,7 @@ std::vector<OneOfMany> many_parameters() {
       {DType::BF16, false, DType::BF16, DType::E4M3}, {DType::BF16, true, DType::BF16, DType::E4M3},
       {DType::BF16, false, DType::F32, DType::BF16},  {DType::F32, false, DType::F32, DType::F32},
       {DType::F32, false, DType::F32, DType::E4M3}};
-  const Shape shapes[] = {{130, 136}, {64}, {5, 8}, {128, 128}, {1, 64}, {24, 264}, {8}};
+  const Shape shapes[] = {{130, 136}, {64}, {5, 8}, {128, 128}, {1, 64}, {24, 264}, {8}, {16, 264}, {96, 16}};
   const Shape odd_shapes[] = {{5, 7}, {33, 77}, {3}};  // not whole vectors
   std::vector<OneOfMany> many;
   for (size_t i = 0; i < 280; ++i) {
@@ -150,7 +150,8 @@ std::vector<OneOfMany> many_parameters() {
   return many;
 }
 
-// Tiles find their parameter among all of a launch, and launches go on where one is full.
+// Tiles find their parameter among all of a launch, and launches go on where one is full. Some parameters have a learning
+// rate of their own.
 TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
   const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
   const std::vector<OneOfMany> many = many_parameters();
@@ -162,6 +163,7 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
       AdamWParameter p = make_parameter(side, one.kind, one.shape, 2 * i);
       p.gradient = side.upload(one.kind.gradient, one.shape, normal_values(one.shape.numel(), 2 * i + 1));
       p.stream = i;
+      p.learning_rate_scale = i % 6 == 5 ? 16.0f : 1.0f;
       if (one.fp8) {
         p.fp8 = &copies.emplace_back(make_quantized(side, p.weight.rows(), p.weight.cols(), rule,
                                                     one.equal_scales ? kEqualSlot : kUsedSlot));

@@ -18,6 +18,8 @@ void add_dense(std::vector<OpCase>& table, DType dtype) {
   table.push_back(gemm_case(dtype, 1, 259, 24, {false, true, false, true, dtype}));
   table.push_back(gemm_case(dtype, 3, 100, 17, {true, false, true, false, DType::F32}));
   table.push_back(gemm_case(dtype, 130, 70, 33, {false, true, true, true, dtype}));
+  table.push_back(gemm_case(dtype, 24, 40, 17, {true, true, false, false, dtype, -0.75f}));
+  table.push_back(gemm_case(dtype, 130, 72, 32, {false, true, true, true, dtype, 2.5f}));
   table.push_back(large(gemm_case(dtype, 300, 200, 130, {false, true, true, true, dtype})));
   table.push_back(embedding_case(dtype, 17, 24, 5, true));
   table.push_back(embedding_case(dtype, 3, 100, 40, false));
@@ -123,6 +125,11 @@ void add_fp8(std::vector<OpCase>& table) {
         64, 48, 1040, {.a = a, .b = a, .format_a = DType::E5M2, .accumulate = true, .c_dtype = DType::F32}));
     table.push_back(gemm_fp8_case(64, 48, 1040, {.a = a, .b = a, .format_b = DType::E5M2}));
   }
+  for (const Granularity a : {Granularity::Tensor, Granularity::Row128}) {
+    table.push_back(gemm_fp8_case(128, 256, 384, {.a = a, .b = a, .bias = true, .alpha = -0.75f}));
+    table.push_back(gemm_fp8_case(
+        17, 23, 50, {.a = a, .b = a, .accumulate = true, .c_dtype = DType::F32, .alpha = 2.5f}));
+  }
   for (const int64_t length : {1, 4, 33, 70}) {
     table.push_back(delayed_scales_case(7, length, false, true));
     table.push_back(delayed_scales_case(7, length, true, true));
@@ -181,6 +188,13 @@ void add_adamw(std::vector<OpCase>& table) {
     table.push_back(
         adamw_case(130, 136, {.remainder = true, .moments = moments, .fp8 = true, .finite = false}));
   }
+  // Adapters have few rows or columns, and matrices may have learning rates of their own.
+  for (const auto& [rows, cols] : {std::pair{16, 264}, {264, 16}, {5, 128}, {3, 40}}) {
+    table.push_back(adamw_case(rows, cols, {.weight = fp32, .rate_scale = 16}));
+    table.push_back(adamw_case(rows, cols, {.remainder = true, .moments = bf16, .rate_scale = 0.3f}));
+    table.push_back(adamw_case(rows, cols, {.gradient = bf16, .moments = e4m3, .rate_scale = 16}));
+  }
+  table.push_back(adapters_adamw_case(1));
 }
 
 // ---- the sizes of real models ----
@@ -238,6 +252,7 @@ std::vector<OpCase> op_table() {
   add_fp8(table);
   add_fused(table);
   add_adamw(table);
+  add_adapters(table, large);
   return table;
 }
 
@@ -270,6 +285,7 @@ std::vector<OpCase> model_op_table() {
   table.push_back(adamw_case(13824, 5120, {.gradient = bf16, .moments = DType::E4M3, .fp8 = true}));
   add_model_gemms(table, 65536, 3072, 768);
   add_model_gemms(table, 8192, 28672, 4096);
+  add_model_adapters(table);
   return table;
 }
 

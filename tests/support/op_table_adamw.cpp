@@ -40,9 +40,9 @@ Fill gradients(int64_t count, DType dtype) {
 OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
   const bool small = variant.moments == DType::E4M3, bf16 = variant.weight == DType::BF16;
   const std::string kind = !bf16 ? "" : variant.remainder ? "_exact" : "_stochastic";
-  OpCase op = start(fmt::format("adamw{}_g{}_m{}{}{}", kind, octet::name_of(variant.gradient),
+  OpCase op = start(fmt::format("adamw{}_g{}_m{}{}{}{}", kind, octet::name_of(variant.gradient),
                                 octet::name_of(variant.moments), variant.fp8 ? "_fp8" : "",
-                                variant.finite ? "" : "_skipped"),
+                                variant.finite ? "" : "_skipped", variant.rate_scale != 1.0f ? "_rate" : ""),
                     variant.weight, {rows, cols});
   const int64_t count = rows * cols;
   const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
@@ -93,10 +93,61 @@ OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
                                    .m_scales = state(m_scales),
                                    .v_scales = state(v_scales),
                                    .weight_decay = 0.1f,
+                                   .learning_rate_scale = variant.rate_scale,
                                    .stream = 77,
                                    .first_row = 6,
                                    .fp8 = w8.slot >= 0 ? &copies : nullptr};
     device.ops().adamw(std::span(&parameter, 1), args.in[1], {.learning_rate = 3e-3f, .step = 3, .seed = 5});
+  };
+  return op;
+}
+
+OpCase adapters_adamw_case(int64_t layers) {
+  // The sizes of a layer: q, k, v, output, gate, up, down.
+  constexpr std::pair<int64_t, int64_t> kInOut[] = {{4096, 4096},  {4096, 1024},  {4096, 1024}, {4096, 4096},
+                                                    {4096, 14336}, {4096, 14336}, {14336, 4096}};
+  constexpr int64_t kRank = 16;
+  struct Part {
+    int64_t begin;
+    Shape shape;
+    float rate_scale;
+  };
+  std::vector<Part> parts;
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const auto& [in, out] : kInOut) {
+      parts.push_back({count, {kRank, in}, 1.0f});
+      count += kRank * in;
+      parts.push_back({count, {out, kRank}, 16.0f});
+      count += out * kRank;
+    }
+  }
+  OpCase op = start("adamw_adapters", DType::F32, {layers});
+  op.needs.parameters = std::ssize(parts);
+  op.bytes = bytes_for(DType::F32, 7 * count);
+  op.add_input("gradient", DType::F32, {count}, gradients(count, DType::F32));
+  op.add_input("clip", DType::F32, {2}, fixed({3.0, 0.7}));
+  op.add_input("weight", DType::F32, {count}, normal(count, DType::F32, 1));
+  op.add_input("m", DType::F32, {count}, normal(count, DType::F32, 3, 0.1));
+  op.add_input("v", DType::F32, {count}, magnitudes(count, DType::F32, 4, 0.01));
+  for (const char* name : {"weight", "m", "v"}) op.add_output(name, DType::F32, {count}, Compare::Exact);
+  op.prepare = [](Device& device, Args& args) {
+    for (size_t i = 0; i < 3; ++i) device.copy(args.out[i], args.in[i + 2]);
+  };
+  op.forward = [=](Device& device, Args& args) {
+    std::vector<AdamWParameter> parameters;
+    for (const Part& part : parts) {
+      const auto view = [&](const Tensor& whole) {
+        return Tensor{static_cast<float*>(whole.data) + part.begin, DType::F32, part.shape};
+      };
+      parameters.push_back({.weight = view(args.out[0]),
+                            .gradient = view(args.in[0]),
+                            .m = view(args.out[1]),
+                            .v = view(args.out[2]),
+                            .weight_decay = 0.1f,
+                            .learning_rate_scale = part.rate_scale});
+    }
+    device.ops().adamw(parameters, args.in[1], {.learning_rate = 3e-3f, .step = 3, .seed = 5});
   };
   return op;
 }

@@ -5,9 +5,10 @@
 namespace octet::test {
 
 OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant variant) {
-  const auto [ta, tb, accumulate, bias, c_dtype] = variant;
-  const std::string name = fmt::format("gemm_{}{}{}{}_c{}", ta ? "t" : "n", tb ? "t" : "n",
-                                       accumulate ? "_add" : "", bias ? "_bias" : "", name_of(c_dtype));
+  const auto [ta, tb, accumulate, bias, c_dtype, alpha] = variant;
+  const std::string name =
+      fmt::format("gemm_{}{}{}{}{}_c{}", ta ? "t" : "n", tb ? "t" : "n", accumulate ? "_add" : "",
+                  bias ? "_bias" : "", alpha != 1.0f ? "_alpha" : "", name_of(c_dtype));
   OpCase op = start(name, dtype, {m, n, k});
   op.gemms = {{m, n, k}};
   op.flops = 2.0 * static_cast<double>(m * n * k);
@@ -18,7 +19,8 @@ OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant varia
   op.add_output("c", c_dtype, {m, n});
   if (accumulate) op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[2]); };
   op.forward = [=](Device& device, Args& args) {
-    GemmOptions options{.transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .bias = {}};
+    GemmOptions options{
+        .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .alpha = alpha, .bias = {}};
     if (bias) options.bias = args.in[3];
     device.ops().gemm(args.out[0], args.in[0], args.in[1], options);
   };
@@ -29,7 +31,8 @@ OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant varia
         double sum = accumulate ? in[2][at(i * n + j)] : 0.0;
         if (bias) sum += in[3][at(j)];
         for (int64_t p = 0; p < k; ++p) {
-          sum += in[0][at(ta ? p * m + i : i * k + p)] * in[1][at(tb ? j * k + p : p * n + j)];
+          sum += static_cast<double>(alpha) * in[0][at(ta ? p * m + i : i * k + p)] *
+                 in[1][at(tb ? j * k + p : p * n + j)];
         }
         c[at(i * n + j)] = sum;
       }

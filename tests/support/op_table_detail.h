@@ -71,6 +71,7 @@ inline double bytes_for(DType dtype, int64_t elements) {
 struct GemmVariant {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   DType c_dtype = DType::F32;
+  float alpha = 1;
 };
 OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant variant);
 OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, bool has_positions);
@@ -95,6 +96,7 @@ struct Fp8GemmVariant {
   DType format_a = DType::E4M3, format_b = DType::E4M3;
   bool accumulate = false, bias = false;
   DType c_dtype = DType::BF16;
+  float alpha = 1;
 };
 OpCase gemm_fp8_case(int64_t m, int64_t n, int64_t k, const Fp8GemmVariant& variant);
 OpCase delayed_scales_case(int64_t count, int64_t length, bool most_recent, bool due);
@@ -123,8 +125,27 @@ struct AdamWVariant {
   DType gradient = DType::F32, moments = DType::F32;
   bool fp8 = false;    // copies with delayed scales
   bool finite = true;  // otherwise the step is skipped
+  float rate_scale = 1;
 };
 OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant);
+// The adapters of all matrices of an 8B model with so many layers: few rows or columns each, two learning rates.
+OpCase adapters_adamw_case(int64_t layers);
+
+struct NarrowVariant {
+  bool transpose_w = false, accumulate = false;
+  bool strided = false;  // x, u and its gradient are columns of wider matrices
+  DType format = DType::E4M3;
+  int64_t wide = 0;    // columns of the matrix that x is a part of, if not strided
+  bool timed = false;  // at a size for timing
+};
+OpCase narrow_product_case(DType dtype, int64_t rows, int64_t depth, int64_t rank,
+                           const NarrowVariant& variant);
+OpCase transpose_fp8_case(DType format, int64_t rows, int64_t cols, Granularity granularity);
+OpCase gather_rows_case(DType dtype, int64_t count, int64_t rows, int64_t width);
+OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability, bool accumulate);
+// All of these ops. `large` marks a case that is too large for finite differences.
+void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
+void add_model_adapters(std::vector<OpCase>& table);
 
 // "Tensor", "Row128", ...
 const char* name_of(Granularity granularity);

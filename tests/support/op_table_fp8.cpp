@@ -87,10 +87,11 @@ OpCase quantize_case(DType dtype, const QuantizeRule& rule, int64_t rows, int64_
 }
 
 OpCase gemm_fp8_case(int64_t m, int64_t n, int64_t k, const Fp8GemmVariant& variant) {
-  const auto [granularity_a, granularity_b, format_a, format_b, accumulate, bias, c_dtype] = variant;
-  const std::string name = fmt::format(
-      "gemm_fp8_{}_{}_{}_{}{}{}_c", name_of(granularity_a), octet::name_of(format_a), name_of(granularity_b),
-      octet::name_of(format_b), accumulate ? "_add" : "", bias ? "_bias" : "");
+  const auto [granularity_a, granularity_b, format_a, format_b, accumulate, bias, c_dtype, alpha] = variant;
+  const std::string name =
+      fmt::format("gemm_fp8_{}_{}_{}_{}{}{}{}_c", name_of(granularity_a), octet::name_of(format_a),
+                  name_of(granularity_b), octet::name_of(format_b), accumulate ? "_add" : "",
+                  bias ? "_bias" : "", alpha != 1.0f ? "_alpha" : "");
   OpCase op = start(name, c_dtype, {m, n, k});
   op.gemms = {{m, n, k}};
   op.needs.tokens = m;
@@ -117,7 +118,7 @@ OpCase gemm_fp8_case(int64_t m, int64_t n, int64_t k, const Fp8GemmVariant& vari
     if (accumulate) device.copy(args.out[0], args.in[2]);
   };
   op.forward = [=](Device& device, Args& args) {
-    GemmOptions options{.accumulate = accumulate};
+    GemmOptions options{.accumulate = accumulate, .alpha = alpha};
     if (bias) options.bias = args.in[3];
     device.ops().gemm_fp8(args.out[0], a8.of(args).rowwise, b8.of(args).rowwise, options);
   };
