@@ -58,7 +58,7 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   for (int64_t i = 0; i < n; ++i) {
     if (targets[static_cast<size_t>(i)] >= 0) head_rows_host_.push_back(static_cast<int32_t>(i));
   }
-  const int64_t unit = round_up(div_up(n, 16), 16);
+  const int64_t unit = round_up(div_up(n, shape_.graphs ? 4 : 16), 16);
   const int64_t rounded = round_up(std::max<int64_t>(std::ssize(head_rows_host_), 1), unit);
   if (rounded >= n) return;
   head_count_ = rounded;

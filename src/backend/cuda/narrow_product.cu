@@ -70,9 +70,6 @@ __global__ void __launch_bounds__(kPlainTile* kPlainRows) plain_product_kernel(c
 namespace {
 
 using device::NarrowArgs;
-using device::NarrowSplit;
-
-constexpr int64_t kMostColumns = 192;  // of the result of one launch
 
 template <class B, class C>
 void launch_plain(CudaOps& ops, const char* op, const device::PlainProduct& product) {
@@ -88,47 +85,12 @@ bool whole_vectors(const QuantizedMatrix& x) {
   return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
 }
 
-// The split that should take the least time, for a result of `rows` rows reduced over `depth`. Memory, conversion of
-// the codes and tensor cores work at the same time. A wave of blocks also takes a while to start and to end.
-NarrowSplit plan_split(int64_t rows, int64_t depth, int64_t rank, int most_depth_groups,
-                       int multiprocessors) {
-  // Of an H200, in bytes of codes per nanosecond; the last one for one column of the result.
-  constexpr double kMemory = 4200, kConvert = 50, kMultiply = 2100, kWave = 1500;
-  NarrowSplit base;
-  for (const int all : {1, 2, 4, 6, 8, 12, 16, 24}) {
-    base.column_groups = all > 12 ? 2 : 1;
-    base.tiles = all / base.column_groups;
-    if (8 * all >= rank) break;
-  }
-  // Clusters do not always fill the multiprocessors that are left over when they are divided by eight.
-  const int64_t blocks_at_once = std::max(8, multiprocessors / 8 * 8);
-  const double rate = std::min(kConvert / base.column_groups, kMultiply / base.columns());
-  NarrowSplit best = base;
-  double best_time = 0;
-  for (int depth_groups = 1; depth_groups <= most_depth_groups; depth_groups *= 2) {
-    for (int cluster = 1; cluster <= 8; cluster *= 2) {
-      if (cluster > 1 && depth < int64_t{device::kNarrowStep} * cluster) break;
-      NarrowSplit split = base;
-      split.depth_groups = depth_groups;
-      split.cluster = cluster;
-      const int64_t blocks = div_up(rows, split.rows()) * cluster;
-      const auto block_bytes = static_cast<double>(split.rows() * depth) / cluster;
-      const double time =
-          std::max(static_cast<double>(rows * depth) / kMemory,
-                   static_cast<double>(div_up(blocks, blocks_at_once)) * (block_bytes / rate + kWave));
-      if (best_time == 0 || time < best_time) best = split, best_time = time;
-    }
-  }
-  return best;
-}
-
 NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const Matrix& result,
                      const NarrowShape& shape, float alpha) {
   return {.codes = static_cast<const uint8_t*>(x.codes.data),
           .codes_stride = x.row_stride(),
           .dense = static_cast<const device::Bf16*>(dense.data),
           .dense_stride = dense.stride,
-          .dense_vectors = aligned16(dense.data) && dense.stride % 8 == 0,
           .result = result.data,
           .result_stride = result.stride,
           .result_vectors = reinterpret_cast<uintptr_t>(result.data) % 8 == 0 && result.stride % 4 == 0,
@@ -138,16 +100,20 @@ NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const Matrix
           .alpha = alpha,
           .scale = x.tensor_scale,
           .format = device::CodeFormat::of(x.codes.dtype == DType::E5M2),
-          .split = {}};
+          .cluster = 1};
 }
 
-// Rows or columns [begin, begin + count) of a matrix.
-Matrix part_of(const Matrix& x, bool rows, int64_t begin, int64_t count) {
-  if (!rows) return x.columns(begin, count);
-  Matrix part = x;
-  part.data = static_cast<std::byte*>(x.data) + begin * x.stride * static_cast<int64_t>(size_of(x.dtype));
-  part.rows = count;
-  return part;
+// Whether vectors of `bytes` can be read from every row of a bf16 matrix, beginning at its first column.
+bool reads_vectors(const Matrix& x, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(bytes) == 0 &&
+         2 * x.stride % bytes == 0;
+}
+
+// Whether the fast kernel takes w as it is stored.
+bool takes_dense(const Matrix& w, bool transposed, int64_t rank) {
+  if (transposed) return reads_vectors(w, 16);
+  const int64_t tiles = device::narrow_tiles(rank);
+  return rank % tiles == 0 && reads_vectors(w, tiles == 8 ? 16 : tiles == 4 ? 8 : tiles == 1 ? 2 : 4);
 }
 
 OpLabel label(const char* op, const NarrowShape& shape, double bytes) {
@@ -166,15 +132,9 @@ void CudaOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool 
   const NarrowShape shape = check_narrow_product(u, x, w, transpose_w);
   const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(w)));
   if (shape.rows == 0 || shape.rank == 0) return;
-  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0) {
-    for (int64_t begin = 0; begin < shape.rank; begin += kMostColumns) {
-      const int64_t count = std::min(kMostColumns, shape.rank - begin);
-      NarrowArgs args = make_args(x, part_of(w, transpose_w, begin, count), u.columns(begin, count),
-                                  {shape.rows, shape.depth, count}, alpha);
-      args.dense_vectors = args.dense_vectors && (transpose_w || count % 8 == 0);
-      args.split = plan_split(shape.rows, shape.depth, count, 2, sm_count());
-      device::launch_narrow_product(*this, args, transpose_w);
-    }
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0 &&
+      takes_dense(w, transpose_w, shape.rank)) {
+    device::launch_narrow_product(*this, make_args(x, w, u, shape, alpha), transpose_w);
     return;
   }
   const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),
@@ -202,15 +162,9 @@ void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matri
   const NarrowShape shape = check_narrow_product_over_rows(g, x, u, transpose_g);
   const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(g)));
   if (shape.depth == 0 || shape.rank == 0) return;
-  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0) {
-    for (int64_t begin = 0; begin < shape.rank; begin += kMostColumns) {
-      const int64_t count = std::min(kMostColumns, shape.rank - begin);
-      NarrowArgs args = make_args(x, u.columns(begin, count), part_of(g, transpose_g, begin, count),
-                                  {shape.rows, shape.depth, count}, alpha);
-      args.dense_vectors = args.dense_vectors && count % 8 == 0;
-      args.split = plan_split(shape.depth, shape.rows, count, 4, sm_count());
-      device::launch_narrow_product_over_rows(*this, args, transpose_g, accumulate);
-    }
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0 && shape.rank % 2 == 0 &&
+      reads_vectors(u, 4)) {
+    device::launch_narrow_product_over_rows(*this, make_args(x, u, g, shape, alpha), transpose_g, accumulate);
     return;
   }
   const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),

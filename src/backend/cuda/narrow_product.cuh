@@ -10,46 +10,28 @@
 // into bf16 in registers and multiply them on the tensor cores.
 //
 // A block computes a tile of the result. The reduction is split between the blocks of a cluster, so that there are
-// enough blocks, and each of them reads only a part of the small operand. At the end the blocks add their sums through
-// distributed shared memory, in fixed order. No sums go through global memory.
+// enough blocks. At the end the blocks add their sums through distributed shared memory, in fixed order. No sums go
+// through global memory.
 
 namespace octet::device {
 
 constexpr int kNarrowThreads = 256, kNarrowWarps = kNarrowThreads / 32;
-constexpr int kNarrowWarpRows = 32;                   // of the result, per warp: two fragments of 16
-constexpr int kNarrowStep = 128;                      // of the reduction, per stage of the pipeline
-constexpr int kNarrowColumnBytes = kNarrowStep * 16;  // eight columns of the small operand in a stage
 
-// How the warps of a block and the blocks of a cluster share the work.
-struct NarrowSplit {
-  int tiles = 1;          // of eight columns of the result, per warp
-  int column_groups = 1;  // of warps, side by side along the columns of the result
-  int depth_groups = 1;   // of warps that take turns along the reduction
-  int cluster = 1;        // blocks along the reduction
-
-  __host__ __device__ int row_groups() const { return kNarrowWarps / (column_groups * depth_groups); }
-  __host__ __device__ int rows() const { return kNarrowWarpRows * row_groups(); }  // of the result, per block
-  __host__ __device__ int all_tiles() const { return tiles * column_groups; }
-  __host__ __device__ int columns() const { return 8 * all_tiles(); }
-};
-
-// Stages of the pipeline. They fill the shared memory of a multiprocessor.
-constexpr int narrow_stages(int tiles) {
-  return tiles <= 2 ? 5 : tiles <= 8 ? 4 : 3;
+// Codes are read once: they must not push the small operand out of the L1 cache.
+__device__ __forceinline__ uint4 load_once(const uint8_t* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
 }
-
-// The place of this warp among the groups.
-struct NarrowWarp {
-  int row_group, column_group, depth_group;
-  int g, t;  // lane = 4 * g + t, as in the fragments of the tensor cores
-
-  __device__ explicit NarrowWarp(const NarrowSplit& split)
-      : row_group(warp_id() / (split.column_groups * split.depth_groups)),
-        column_group(warp_id() % split.column_groups),
-        depth_group(warp_id() / split.column_groups % split.depth_groups),
-        g(lane_id() / 4),
-        t(lane_id() % 4) {}
-};
+__device__ __forceinline__ uint2 load_once8(const uint8_t* from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
+  return v;
+}
 
 // ---- codes to bf16 ----
 
@@ -104,85 +86,53 @@ __device__ __forceinline__ CodePairs neighbour_pairs(uint32_t codes, const CodeF
   return pairs;
 }
 
-// The products above see NaN and Inf as finite numbers. Whether one occurred is told by the largest magnitude, which
-// the four lanes of a row of fragments share here. Their sums are then NaN.
-__device__ __forceinline__ bool saw_not_finite(uint32_t largest, const CodeFormat& format) {
-  uint32_t single = max(largest & 0xFFFFu, largest >> 16);
-  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 1));
-  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 2));
-  return single >= format.not_finite;
+// The products above see NaN and Inf as finite numbers. Whether one occurred in a warp is told by the largest magnitude.
+// All sums of the warp are then NaN.
+__device__ __forceinline__ bool warp_saw_not_finite(uint32_t largest, const CodeFormat& format) {
+  return __any_sync(0xFFFFFFFFu, max(largest & 0xFFFFu, largest >> 16) >= format.not_finite);
 }
 
-template <int tiles>
-using NarrowSums = float[2][tiles][4];
-
-template <int tiles>
-__device__ __forceinline__ void spoil_rows(NarrowSums<tiles>& sums, const uint32_t (&largest)[2][2],
-                                           const CodeFormat& format) {
+template <int rows, int columns>
+__device__ __forceinline__ void fill(float (&sums)[rows][columns][4], float value) {
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < rows; ++m) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (!saw_not_finite(largest[m][half], format)) continue;
+    for (int n = 0; n < columns; ++n) {
 #pragma unroll
-      for (int n = 0; n < tiles; ++n) {
-        sums[m][n][2 * half] = sums[m][n][2 * half + 1] = __uint_as_float(0x7FC00000u);
-      }
+      for (int i = 0; i < 4; ++i) sums[m][n][i] = value;
     }
   }
 }
 
-// ---- the small operand ----
+// ---- results ----
 
-// Queues the copy of eight neighbouring bf16, of which the first `count` exist (none if it is not positive).
-__device__ __forceinline__ void copy_eight(uint8_t* to, const Bf16* from, int count, bool vectors,
-                                           const Bf16* anywhere) {
-  if (vectors) {
-    copy_async16(to, count > 0 ? from : anywhere, count > 0);
-  } else {
-    const Pack8<Bf16> values = count > 0 ? load_some(from, count) : Pack8<Bf16>::zero();
-    *reinterpret_cast<uint4*>(to) = values.raw;
-  }
-}
-
-// ---- the pipeline ----
-
-// Runs load(stage, step) ahead of compute(stage), for all steps of the reduction.
-template <int stages, class Load, class Compute>
-__device__ __forceinline__ void narrow_pipeline(int steps, const Load& load, const Compute& compute) {
-#pragma unroll
-  for (int i = 0; i < stages - 1; ++i) {
-    if (i < steps) load(i, i);
-    copy_async_commit();
-  }
-  int stage = 0, free_stage = stages - 1;
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    copy_async_wait<stages - 2>();
-    __syncthreads();  // the stage is there, and all warps have left the one that is filled next
-    if (step + stages - 1 < steps) load(free_stage, step + stages - 1);
-    copy_async_commit();
-    compute(stage);
-    stage = stage + 1 < stages ? stage + 1 : 0;
-    free_stage = free_stage + 1 < stages ? free_stage + 1 : 0;
-  }
-  copy_async_wait_all();
-  __syncthreads();
-}
-
-// The sum of four neighbouring sums over the groups of warps and the blocks of the cluster, in this order.
-__device__ __forceinline__ float4 sum_of_parts(cooperative_groups::cluster_group& cluster, float* sums,
-                                               int place, int group_size, const NarrowSplit& split) {
+// The sum of four neighbouring sums over the blocks of the cluster, in their order.
+__device__ __forceinline__ float4 sum_over_cluster(cooperative_groups::cluster_group& cluster, float* sums,
+                                                   int place, int parts) {
   float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
-  for (int block = 0; block < split.cluster; ++block) {
-    const float* part = cluster.map_shared_rank(sums, static_cast<unsigned>(block)) + place;
-    for (int group = 0; group < split.depth_groups; ++group) {
-      const float4 values = *reinterpret_cast<const float4*>(part + group * group_size);
-      total.x += values.x, total.y += values.y, total.z += values.z, total.w += values.w;
-    }
+  for (int block = 0; block < parts; ++block) {
+    const float4 values =
+        *reinterpret_cast<const float4*>(cluster.map_shared_rank(sums, static_cast<unsigned>(block)) + place);
+    total.x += values.x, total.y += values.y, total.z += values.z, total.w += values.w;
   }
   return total;
+}
+
+// The first `count` of four values.
+__device__ __forceinline__ void store_quad(Bf16* to, float4 values, float factor, int count, bool vectors) {
+  const uint2 rounded =
+      make_uint2(pack(values.x * factor, values.y * factor), pack(values.z * factor, values.w * factor));
+  if (vectors && count >= 4) {
+    *reinterpret_cast<uint2*>(to) = rounded;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t word = j < 2 ? rounded.x : rounded.y;
+    if (j < count)
+      to[j] = __ushort_as_bfloat16(static_cast<unsigned short>(j % 2 ? word >> 16 : word & 0xFFFFu));
+  }
 }
 
 // ---- arguments ----
@@ -192,8 +142,7 @@ struct NarrowArgs {
   int64_t codes_stride;
   const Bf16* dense;  // w or u
   int64_t dense_stride;
-  bool dense_vectors;  // eight neighbours can be copied at once
-  void* result;        // u in bf16 or g in fp32
+  void* result;  // u in bf16 or g in fp32
   int64_t result_stride;
   bool result_vectors;  // four neighbours can be stored at once
   int64_t rows;         // N
@@ -201,8 +150,13 @@ struct NarrowArgs {
   float alpha;
   const float* scale;
   CodeFormat format;
-  NarrowSplit split;
+  int cluster;  // blocks along the reduction
 };
+
+// Columns of the result that a launch handles together: whole fragments of eight, as few as `rank` needs.
+constexpr int narrow_tiles(int64_t rank) {
+  return rank <= 8 ? 1 : rank <= 16 ? 2 : rank <= 32 ? 4 : rank <= 48 ? 6 : 8;
+}
 
 // u = x w. Defined in narrow_product_depth.cu.
 void launch_narrow_product(CudaOps& ops, const NarrowArgs& args, bool transpose_w);
@@ -211,8 +165,8 @@ void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args, bool 
 
 // Calls fn.operator()<tiles>().
 template <class Function>
-void with_tiles(int tiles, const Function& fn) {
-  switch (tiles) {
+void with_tiles(int64_t rank, const Function& fn) {
+  switch (narrow_tiles(rank)) {
     case 1:
       return fn.template operator()<1>();
     case 2:
@@ -221,24 +175,29 @@ void with_tiles(int tiles, const Function& fn) {
       return fn.template operator()<4>();
     case 6:
       return fn.template operator()<6>();
-    case 8:
-      return fn.template operator()<8>();
     default:
-      return fn.template operator()<12>();
+      return fn.template operator()<8>();
   }
 }
 
-// Launches blocks for all `tiles_of_rows` tiles, a cluster for each.
+// Blocks along a reduction of `steps` steps, for `tiles` tiles of the result: several per multiprocessor, so that loads
+// and products of different blocks overlap.
+inline int cluster_size(int64_t tiles, int64_t steps, int multiprocessors) {
+  int cluster = 1;
+  while (cluster < 8 && tiles * cluster < 3 * multiprocessors && steps >= 4 * cluster) cluster *= 2;
+  return cluster;
+}
+
 template <class... Parameters, class... Arguments>
-void launch_clusters(CudaOps& ops, const char* op, void (*kernel)(Parameters...), int64_t tiles_of_rows,
-                     int cluster, int64_t shared_bytes, const Arguments&... arguments) {
+void launch_clusters(CudaOps& ops, const char* op, void (*kernel)(Parameters...), dim3 grid, int cluster,
+                     int64_t shared_bytes, const Arguments&... arguments) {
   const auto bytes = narrow<int>(shared_bytes);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(narrow<unsigned>(tiles_of_rows * cluster));
+  config.gridDim = grid;
   config.blockDim = dim3(kNarrowThreads);
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = ops.stream();

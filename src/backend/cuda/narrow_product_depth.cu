@@ -2,6 +2,10 @@
 
 // u (N, R) = alpha * x (N, D) w, reduced over the columns of x.
 //
+// A warp takes 16 or 32 rows of x and streams their codes straight into registers: nothing of x is read twice, so shared
+// memory would not help. w comes through the L1 cache, which all warps of a block share. Blocks of a cluster share the
+// columns of x.
+//
 // A lane loads 16 neighbouring codes of a row at once, for four fragments. So the fragments have the columns in another
 // order than x, and w is read in the same order: in a group of 64 columns, lane t of a row has the columns
 // 16t + 4s + j (j < 4) of fragment s.
@@ -10,191 +14,236 @@ namespace octet::device {
 namespace {
 
 constexpr int kGroup = 64;  // columns of x in four fragments
-constexpr int kGroups = kNarrowStep / kGroup;
 
-struct DepthLayout {
-  int rows, pitch;       // of the block's tile of u, in fp32
-  int64_t codes, stage;  // bytes in a stage: of x, and in all
+// Four codes of each of the 16 rows of a fragment as its two halves: rows g and g + 8.
+template <bool neighbours>
+__device__ __forceinline__ void to_fragment(uint32_t (&a)[4], uint32_t upper, uint32_t lower,
+                                            const CodeFormat& format, uint32_t& largest) {
+  const uint32_t words[2] = {upper, lower};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const CodePairs pairs =
+        neighbours ? neighbour_pairs(words[half], format) : alternate_pairs(words[half], format);
+    a[half] = pairs.values[0];
+    a[half + 2] = pairs.values[1];
+    largest = __vimax3_u16x2(pairs.magnitudes[0], pairs.magnitudes[1], largest);
+  }
+}
 
-  __host__ __device__ explicit DepthLayout(const NarrowSplit& split)
-      : rows(split.rows()),
-        // Neighbouring rows are then in different banks.
-        pitch(split.columns() + (split.all_tiles() % 2 == 0 ? 8 : 0)),
-        codes(int64_t{rows} * kNarrowStep),
-        stage(codes + int64_t{split.all_tiles()} * kNarrowColumnBytes) {}
-  __host__ __device__ int group_size() const { return rows * pitch; }
-  __host__ int64_t shared_bytes(const NarrowSplit& split) const {
-    const int64_t sums = int64_t{4} * split.depth_groups * group_size();
-    return std::max(sums, narrow_stages(split.tiles) * stage);
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// w stored (R, D): lane t of column g has 16 neighbours of row 8 * tile + g. Fragment s has words 2s and 2s + 1 of them.
+template <int tiles>
+struct TransposedDense {
+  const Bf16* rows[tiles];
+  bool exists[tiles];
+
+  __device__ TransposedDense(const NarrowArgs& args, int rank0, int g, int t) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      const int row = rank0 + 8 * n + g;
+      exists[n] = row < args.rank;
+      rows[n] = args.dense + (exists[n] ? row : 0) * args.dense_stride + 16 * t;
+    }
+  }
+  static constexpr bool kNeighbours = true;
+  __device__ int rank_of(int n, int column) const {
+    return 8 * n + column;
+  }
+
+  template <class Use>
+  __device__ __forceinline__ void fragments(const NarrowArgs&, int column, bool inside,
+                                            const Use& use) const {
+    uint4 raw[tiles][2];
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const auto* from = reinterpret_cast<const uint4*>(rows[n] + column + 8 * i);
+        raw[n][i] = exists[n] && inside ? __ldg(from) : make_uint4(0, 0, 0, 0);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      uint32_t b[tiles][2];
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        b[n][0] = word_of(raw[n][s / 2], 2 * (s % 2));
+        b[n][1] = word_of(raw[n][s / 2], 2 * (s % 2) + 1);
+      }
+      use(s, b);
+    }
   }
 };
 
-// 16-byte chunks of a row of codes are permuted so that two rows with the same columns are in different banks.
-__device__ __forceinline__ int codes_place(int row, int chunk) {
-  return row * kNarrowStep + 16 * (chunk ^ (4 * (row & 1)));
-}
-// w stored (R, D): likewise.
-__device__ __forceinline__ int transposed_place(int row, int chunk) {
-  return row * (2 * kNarrowStep) + 16 * (chunk ^ (row & 1));
-}
-// w stored (D, R): the rows of an ldmatrix are neighbours. Row 16t + 4s + 2i + b of a group belongs to pair t of half b
-// of fragment s.
-__device__ __forceinline__ int plain_place(int row, int tile) {
-  const int t = row >> 4 & 3, s = row >> 2 & 3, i = row >> 1 & 1, b = row & 1;
-  return tile * kNarrowColumnBytes + 16 * ((row & ~(kGroup - 1)) + 8 * (2 * s + b) + 2 * t + i);
-}
+// w stored (D, R): column g of all tiles is `tiles` neighbouring ranks, loaded at once. Fragment s has the rows
+// (4s, 4s + 2) and (4s + 1, 4s + 3).
+template <int tiles>
+struct PlainDense {
+  const Bf16* from;
+  bool exists;  // the ranks of this lane; R is a multiple of `tiles`
 
-template <int tiles, bool transposed>
-__global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_kernel(const NarrowArgs args) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kStages = narrow_stages(tiles);
-  const NarrowSplit split = args.split;
-  const DepthLayout layout(split);
-  const NarrowWarp warp(split);
-  const int thread = static_cast<int>(threadIdx.x);
+  __device__ PlainDense(const NarrowArgs& args, int rank0, int g, int t)
+      : from(args.dense + 16 * t * args.dense_stride + rank0 + tiles * g),
+        exists(rank0 + tiles * g < args.rank) {}
+  static constexpr bool kNeighbours = false;
+  __device__ int rank_of(int n, int column) const { return tiles * column + n; }
+
+  // Two ranks per word.
+  static constexpr int kWords = (tiles + 1) / 2;
+  __device__ __forceinline__ void load(const Bf16* row, bool inside, uint32_t (&words)[kWords]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+    if (!inside || !exists) return;
+    if constexpr (tiles == 1) {
+      words[0] = __ldg(reinterpret_cast<const unsigned short*>(row));
+    } else if constexpr (tiles == 4) {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(row));
+      words[0] = v.x, words[1] = v.y;
+    } else if constexpr (tiles == 8) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(row));
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(row) + i);
+    }
+  }
+
+  template <class Use>
+  __device__ __forceinline__ void fragments(const NarrowArgs& args, int column, bool inside,
+                                            const Use& use) const {
+    const Bf16* rows = from + column * args.dense_stride;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      uint32_t words[4][kWords];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) load(rows + (4 * s + j) * args.dense_stride, inside, words[j]);
+      uint32_t b[tiles][2];
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        const uint32_t select = n % 2 == 0 ? 0x5410 : 0x7632;
+        b[n][0] = __byte_perm(words[0][n / 2], words[2][n / 2], select);
+        b[n][1] = __byte_perm(words[1][n / 2], words[3][n / 2], select);
+      }
+      use(s, b);
+    }
+  }
+};
+
+template <int fragments, int tiles, class Dense>
+__global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_kernel(const NarrowArgs args) {
+  extern __shared__ __align__(128) float sums_of_block[];
+  constexpr int kWarpRows = 16 * fragments, kRows = kWarpRows * kNarrowWarps;
+  constexpr int kColumns = 8 * tiles, kPitch = kColumns + 4;
   cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  const int part = static_cast<int>(cluster.block_rank());
-  const int64_t row0 = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(split.cluster)) * layout.rows;
+  const int part = static_cast<int>(cluster.block_rank()), parts = args.cluster;
+  const int g = lane_id() / 4, t = lane_id() % 4;
+  const int64_t block_row = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(parts)) * kRows;
+  const int rank0 = static_cast<int>(blockIdx.y) * kColumns;
+  const Dense dense(args, rank0, g, t);
 
-  // This block's columns of x.
   const int groups = (args.depth + kGroup - 1) / kGroup;
-  const int begin = kGroup * (groups * part / split.cluster);
-  const int end = min(args.depth, kGroup * (groups * (part + 1) / split.cluster));
-
-  const auto load = [&](int stage, int step) {
-    uint8_t* codes = shared + stage * layout.stage;
-    uint8_t* dense = codes + layout.codes;
-    const int k0 = begin + step * kNarrowStep;
-    {
-      constexpr int kChunks = kNarrowStep / 16, kRows = kNarrowThreads / kChunks;
-      const int row = thread / kChunks, chunk = thread % kChunks, k = k0 + 16 * chunk;
+  const int begin = groups * part / parts, end = groups * (part + 1) / parts;
+  // Rows beyond the last one repeat it; they are not stored.
+  const uint8_t* rows[fragments][2];
 #pragma unroll
-      for (int i = 0; i < kNarrowWarps * kNarrowWarpRows / kRows; ++i) {
-        if (i * kRows >= layout.rows) break;
-        // Rows beyond the last one repeat it; they are not stored.
-        const int64_t from = min(row0 + row + i * kRows, args.rows - 1);
-        copy_async16(codes + codes_place(row + i * kRows, chunk),
-                     args.codes + from * args.codes_stride + (k < end ? k : 0), k < end);
-      }
+  for (int m = 0; m < fragments; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = block_row + kWarpRows * warp_id() + 16 * m + 8 * half + g;
+      rows[m][half] = args.codes + min(row, args.rows - 1) * args.codes_stride + 16 * t;
     }
-    for (int i = thread; i < split.all_tiles() * kNarrowStep; i += kNarrowThreads) {
-      if constexpr (transposed) {
-        constexpr int kChunks = kNarrowStep / 8;
-        const int row = i / kChunks, chunk = i % kChunks, k = k0 + 8 * chunk;
-        copy_eight(dense + transposed_place(row, chunk), args.dense + row * args.dense_stride + k,
-                   row < args.rank ? end - k : 0, args.dense_vectors, args.dense);
-      } else {
-        const int row = i / split.all_tiles(), tile = i % split.all_tiles();
-        copy_eight(dense + plain_place(row, tile), args.dense + (k0 + row) * args.dense_stride + 8 * tile,
-                   k0 + row < end ? args.rank - 8 * tile : 0, args.dense_vectors, args.dense);
-      }
+  }
+  uint4 next[fragments][2];
+  const auto load = [&](int group) {
+    const bool inside = kGroup * group + 16 * t < args.depth;
+#pragma unroll
+    for (int m = 0; m < fragments; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        next[m][half] = inside ? load_once(rows[m][half] + kGroup * group) : make_uint4(0, 0, 0, 0);
     }
   };
 
-  NarrowSums<tiles> sums;
+  float sums[fragments][tiles][4];
   clear(sums);
-  uint32_t largest[2][2] = {};  // magnitudes of the rows of the fragments
+  uint32_t largest = 0;
+  if (begin < end) load(begin);
+#pragma unroll 1
+  for (int group = begin; group < end; ++group) {
+    uint4 codes[fragments][2];
+#pragma unroll
+    for (int m = 0; m < fragments; ++m) codes[m][0] = next[m][0], codes[m][1] = next[m][1];
+    if (group + 1 < end) load(group + 1);
+    const bool inside = kGroup * group + 16 * t < args.depth;
+    dense.fragments(args, kGroup * group, inside, [&](int s, const uint32_t(&b)[tiles][2]) {
+#pragma unroll
+      for (int m = 0; m < fragments; ++m) {
+        uint32_t a[4];
+        to_fragment<Dense::kNeighbours>(a, word_of(codes[m][0], s), word_of(codes[m][1], s), args.format,
+                                        largest);
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) mma(sums[m][n], a, b[n][0], b[n][1]);
+      }
+    });
+  }
+  if (warp_saw_not_finite(largest, args.format)) fill(sums, __uint_as_float(0x7FC00000u));
 
-  const auto compute_group = [&](const uint8_t* codes, const uint8_t* dense, int group) {
-    uint32_t a[2][4][4];  // [fragment of rows][fragment of columns]
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = kNarrowWarpRows * warp.row_group + 16 * m + 8 * half + warp.g;
-        const uint4 raw = *reinterpret_cast<const uint4*>(codes + codes_place(row, 4 * group + warp.t));
-        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          const CodePairs pairs =
-              transposed ? neighbour_pairs(words[s], args.format) : alternate_pairs(words[s], args.format);
-          a[m][s][half] = pairs.values[0];
-          a[m][s][half + 2] = pairs.values[1];
-          largest[m][half] = __vimax3_u16x2(pairs.magnitudes[0], pairs.magnitudes[1], largest[m][half]);
-        }
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const int tile = warp.column_group * tiles + n;
-      uint32_t b[2][4];  // two fragments of columns each
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if constexpr (transposed) {
-          const int place = transposed_place(8 * tile + warp.g, 8 * group + 2 * warp.t + i);
-          const uint4 raw = *reinterpret_cast<const uint4*>(dense + place);
-          b[i][0] = raw.x, b[i][1] = raw.y, b[i][2] = raw.z, b[i][3] = raw.w;
-        } else {
-          const int place = tile * kNarrowColumnBytes + 16 * (kGroup * group + 32 * i + lane_id());
-          ldmatrix_transposed(b[i], reinterpret_cast<const Bf16*>(dense + place));
-        }
-      }
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m)
-          mma(sums[m][n], a[m][s], b[s / 2][2 * (s % 2)], b[s / 2][2 * (s % 2) + 1]);
-      }
-    }
-  };
-  const auto compute = [&](int stage) {
-    const uint8_t* codes = shared + stage * layout.stage;
-    for (int group = warp.depth_group; group < kGroups; group += split.depth_groups)
-      compute_group(codes, codes + layout.codes, group);
-  };
-  narrow_pipeline<kStages>((end - begin + kNarrowStep - 1) / kNarrowStep, load, compute);
-
-  spoil_rows<tiles>(sums, largest, args.format);
-  auto* all = reinterpret_cast<float*>(shared);  // [depth group][row][column]
-  float* own = all + warp.depth_group * layout.group_size();
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < fragments; ++m) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = kNarrowWarpRows * warp.row_group + 16 * m + 8 * half + warp.g;
-        const int column = 8 * (warp.column_group * tiles + n) + 2 * warp.t;
-        *reinterpret_cast<float2*>(own + row * layout.pitch + column) =
-            make_float2(sums[m][n][2 * half], sums[m][n][2 * half + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const int row = kWarpRows * warp_id() + 16 * m + 8 * (i / 2) + g;
+        sums_of_block[row * kPitch + dense.rank_of(n, 2 * t + i % 2)] = sums[m][n][i];
       }
     }
   }
   cluster.sync();
 
+  // The blocks of the cluster share the rows.
   const float factor = __fmul_rn(args.alpha, *args.scale);
-  const int quads = split.columns() / 4, count = layout.rows * quads;
-  for (int i = count * part / split.cluster + thread; i < count * (part + 1) / split.cluster;
+  constexpr int kQuads = kColumns / 4, kCount = kRows * kQuads;
+  for (int i = kCount * part / parts + static_cast<int>(threadIdx.x); i < kCount * (part + 1) / parts;
        i += kNarrowThreads) {
-    const int row = i / quads, column = 4 * (i % quads);
-    if (row0 + row >= args.rows || column >= args.rank) continue;
-    const float4 total = sum_of_parts(cluster, all, row * layout.pitch + column, layout.group_size(), split);
-    Bf16* to = static_cast<Bf16*>(args.result) + (row0 + row) * args.result_stride + column;
-    const uint2 rounded =
-        make_uint2(pack(total.x * factor, total.y * factor), pack(total.z * factor, total.w * factor));
-    if (args.result_vectors && column + 4 <= args.rank) {
-      *reinterpret_cast<uint2*>(to) = rounded;
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t word = j < 2 ? rounded.x : rounded.y;
-        if (column + j < args.rank)
-          to[j] = __ushort_as_bfloat16(static_cast<unsigned short>(j % 2 ? word >> 16 : word & 0xFFFFu));
-      }
-    }
+    const int row = i / kQuads, column = 4 * (i % kQuads);
+    const int64_t to_row = block_row + row;
+    if (to_row >= args.rows || rank0 + column >= args.rank) continue;
+    const float4 total = sum_over_cluster(cluster, sums_of_block, row * kPitch + column, parts);
+    Bf16* to = static_cast<Bf16*>(args.result) + to_row * args.result_stride + rank0 + column;
+    store_quad(to, total, factor, args.rank - rank0 - column, args.result_vectors);
   }
   cluster.sync();  // other blocks may still read this one's sums
+}
+
+template <int tiles, class Dense>
+void launch(CudaOps& ops, const NarrowArgs& args) {
+  constexpr const char* op = "narrow_product";
+  const auto with = [&]<int fragments>() {
+    constexpr int kRows = 16 * fragments * kNarrowWarps;
+    NarrowArgs split = args;
+    const int64_t blocks = div_up(args.rows, kRows);
+    split.cluster = cluster_size(blocks, div_up(args.depth, kGroup), ops.sm_count());
+    const dim3 grid(narrow<unsigned>(blocks * split.cluster), narrow<unsigned>(div_up(args.rank, 8 * tiles)));
+    launch_clusters(ops, op, narrow_product_kernel<fragments, tiles, Dense>, grid, split.cluster,
+                    int64_t{4} * kRows * (8 * tiles + 4), split);
+  };
+  // Twice the rows read w half as often, if there are blocks and registers enough.
+  if constexpr (tiles <= 4) {
+    if (args.rows >= 8192) return with.template operator()<2>();
+  }
+  with.template operator()<1>();
 }
 
 }  // namespace
 
 void launch_narrow_product(CudaOps& ops, const NarrowArgs& args, bool transpose_w) {
-  const DepthLayout layout(args.split);
-  with_tiles(args.split.tiles, [&]<int tiles>() {
-    const auto kernel =
-        transpose_w ? narrow_product_kernel<tiles, true> : narrow_product_kernel<tiles, false>;
-    launch_clusters(ops, "narrow_product", kernel, div_up(args.rows, layout.rows), args.split.cluster,
-                    layout.shared_bytes(args.split), args);
+  with_tiles(args.rank, [&]<int tiles>() {
+    if (transpose_w) return launch<tiles, TransposedDense<tiles>>(ops, args);
+    launch<tiles, PlainDense<tiles>>(ops, args);
   });
 }
 

@@ -1,175 +1,185 @@
 #include "backend/cuda/narrow_product.cuh"
 
-// g (D, R) [+]= alpha * x (N, D)^T u (N, R), reduced over the rows of x.
+// g (D, R) or (R, D) [+]= alpha * x (N, D)^T u (N, R), reduced over the rows of x.
 //
-// A lane loads words of four neighbouring columns from four neighbouring rows, and turns them into two fragments of 16
-// columns and 16 rows: column 4g + 2m + h of a warp's 32 is row g + 8h of fragment m, and row 4t + 2b + i is pair t of
-// half b.
+// The tensor cores compute u^T x: A is u^T, and B is x. A warp takes eight times `lane_bytes` columns of x and every
+// eighth step of 16 rows of the block's part. Codes go straight into registers. A lane loads `lane_bytes` neighbouring codes of the four rows
+// 4t ... 4t + 3 of a step, so fragment n of B has the n-th column of each lane. The order of the rows inside a step does
+// not matter, because u is read in the same order.
 
 namespace octet::device {
 namespace {
 
-constexpr int kRowsPerFragment = 16;
+constexpr int kStep = 16;  // rows of x in a fragment
 
-struct RowsLayout {
-  int columns, pitch;    // of x in a block; of the block's tile of g^T, in fp32
-  int64_t codes, stage;  // bytes in a stage: of x, and in all
+template <int lane_bytes>
+struct LaneCodes {
+  uint32_t words[lane_bytes / 4];
 
-  __host__ __device__ explicit RowsLayout(const NarrowSplit& split)
-      : columns(split.rows()),
-        pitch(columns + 4),  // lanes then store to different banks
-        codes(int64_t{columns} * kNarrowStep + 32 * kNarrowStep / 4),
-        stage(codes + int64_t{split.all_tiles()} * kNarrowColumnBytes) {}
-  // Every fourth row is moved by 32 bytes, so that the four rows of a warp's load are in different banks.
-  __device__ __forceinline__ int codes_place(int row) const { return row * columns + 32 * (row / 4); }
-  __host__ __device__ int group_size(const NarrowSplit& split) const { return split.columns() * pitch; }
-  __host__ int64_t shared_bytes(const NarrowSplit& split) const {
-    const int64_t sums = int64_t{4} * split.depth_groups * group_size(split);
-    return std::max(sums, narrow_stages(split.tiles) * stage);
+  __device__ __forceinline__ static LaneCodes load(const uint8_t* from, bool exists) {
+    LaneCodes codes;
+    if constexpr (lane_bytes == 16) {
+      const uint4 v = exists ? load_once(from) : make_uint4(0, 0, 0, 0);
+      codes.words[0] = v.x, codes.words[1] = v.y, codes.words[2] = v.z, codes.words[3] = v.w;
+    } else {
+      const uint2 v = exists ? load_once8(from) : make_uint2(0, 0);
+      codes.words[0] = v.x, codes.words[1] = v.y;
+    }
+    return codes;
   }
 };
 
-// The rows of an ldmatrix are neighbours.
-__device__ __forceinline__ int dense_place(int row, int tile) {
-  const int t = row >> 2 & 3, b = row >> 1 & 1, i = row & 1;
-  return tile * kNarrowColumnBytes + 16 * ((row & ~(kRowsPerFragment - 1)) + 8 * b + 2 * t + i);
-}
+// A[m] from four rows of u: lane g has the ranks 2g and 2g + 1 of every 16 as the rows g and g + 8 of the fragment.
+template <int rank_tiles>
+struct LaneRanks {
+  uint32_t words[4][rank_tiles];
 
-template <int tiles>
-__global__ void __launch_bounds__(kNarrowThreads, 1)
+  __device__ __forceinline__ void fragment(uint32_t (&a)[4], int m) const {
+    a[0] = __byte_perm(words[0][m], words[1][m], 0x5410);
+    a[1] = __byte_perm(words[0][m], words[1][m], 0x7632);
+    a[2] = __byte_perm(words[2][m], words[3][m], 0x5410);
+    a[3] = __byte_perm(words[2][m], words[3][m], 0x7632);
+  }
+};
+
+template <int rank_tiles, int lane_bytes>
+__global__ void __launch_bounds__(kNarrowThreads, 2)
     narrow_product_over_rows_kernel(const NarrowArgs args, bool transpose_g, bool accumulate) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kStages = narrow_stages(tiles), kFragments = kNarrowStep / kRowsPerFragment;
-  const NarrowSplit split = args.split;
-  const RowsLayout layout(split);
-  const NarrowWarp warp(split);
-  const int thread = static_cast<int>(threadIdx.x);
+  extern __shared__ __align__(128) float sums_of_block[];  // [warp][rank][column]
+  constexpr int kRanks = 16 * rank_tiles, kColumns = 8 * lane_bytes, kPitch = kColumns + 4;
+  constexpr int kWarpSums = kRanks * kPitch;
   cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  const int part = static_cast<int>(cluster.block_rank());
-  const int column0 = static_cast<int>(blockIdx.x / static_cast<unsigned>(split.cluster)) * layout.columns;
+  const int part = static_cast<int>(cluster.block_rank()), parts = args.cluster;
+  const int g = lane_id() / 4, t = lane_id() % 4;
+  const int column0 = static_cast<int>(blockIdx.x / static_cast<unsigned>(parts)) * kColumns;
+  const int rank0 = static_cast<int>(blockIdx.y) * kRanks;
+  const bool has_columns = column0 + lane_bytes * g < args.depth;
 
-  // This block's rows of x.
-  const int64_t fragments = (args.rows + kRowsPerFragment - 1) / kRowsPerFragment;
-  const int64_t share = kRowsPerFragment * ((fragments + split.cluster - 1) / split.cluster);
-  const int64_t begin = min(args.rows, part * share), end = min(args.rows, begin + share);
+  const int64_t steps = (args.rows + kStep - 1) / kStep;
+  const int64_t begin = steps * part / parts, end = steps * (part + 1) / parts;
+  const uint8_t* codes_from = args.codes + column0 + lane_bytes * g;
+  const Bf16* ranks_from = args.dense + rank0 + 2 * g;
 
-  const auto load = [&](int stage, int step) {
-    uint8_t* codes = shared + stage * layout.stage;
-    uint8_t* dense = codes + layout.codes;
-    const int64_t n0 = begin + static_cast<int64_t>(step) * kNarrowStep;
-    const int chunks = layout.columns / 16, chunk = thread % chunks;
-    // Columns beyond the last ones repeat them; they are not stored.
-    const int column = min(column0 + 16 * chunk, args.depth - 16);
-#pragma unroll 4
-    for (int row = thread / chunks; row < kNarrowStep; row += kNarrowThreads / chunks) {
-      const bool valid = n0 + row < end;
-      copy_async16(codes + layout.codes_place(row) + 16 * chunk,
-                   args.codes + (valid ? n0 + row : 0) * args.codes_stride + column, valid);
-    }
-    for (int i = thread; i < split.all_tiles() * kNarrowStep; i += kNarrowThreads) {
-      const int row = i / split.all_tiles(), tile = i % split.all_tiles();
-      copy_eight(dense + dense_place(row, tile), args.dense + (n0 + row) * args.dense_stride + 8 * tile,
-                 n0 + row < end ? args.rank - 8 * tile : 0, args.dense_vectors, args.dense);
+  LaneCodes<lane_bytes> next_codes[4];
+  LaneRanks<rank_tiles> next_ranks;
+  const auto load = [&](int64_t step) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t row = kStep * step + 4 * t + j;
+      const bool exists = row < args.rows;
+      next_codes[j] =
+          LaneCodes<lane_bytes>::load(codes_from + row * args.codes_stride, exists && has_columns);
+#pragma unroll
+      for (int m = 0; m < rank_tiles; ++m) {
+        const auto* from = reinterpret_cast<const uint32_t*>(ranks_from + row * args.dense_stride + 16 * m);
+        next_ranks.words[j][m] = exists && rank0 + 16 * m + 2 * g < args.rank ? __ldg(from) : 0;
+      }
     }
   };
 
-  NarrowSums<tiles> sums;
+  float sums[rank_tiles][lane_bytes][4];
   clear(sums);
-  uint32_t largest[2][2] = {};  // magnitudes of the rows of the fragments
-
-  // Two neighbouring fragments of rows.
-  const auto compute_pair = [&](const uint8_t* codes, const uint8_t* dense, int fragment) {
-    uint32_t a[2][2][4];  // [fragment of rows][fragment of columns]
+  uint32_t largest = 0;
+  int64_t step = begin + warp_id();
+  if (step < end) load(step);
+#pragma unroll 1
+  for (; step < end; step += kNarrowWarps) {
+    LaneCodes<lane_bytes> codes[4];
 #pragma unroll
-    for (int f = 0; f < 2; ++f) {
-      uint32_t words[4];
-      const int row = kRowsPerFragment * (fragment + f) + 4 * warp.t;
-      const uint8_t* from = codes + layout.codes_place(row) + kNarrowWarpRows * warp.row_group + 4 * warp.g;
+    for (int j = 0; j < 4; ++j) codes[j] = next_codes[j];
+    const LaneRanks<rank_tiles> ranks = next_ranks;
+    if (step + kNarrowWarps < end) load(step + kNarrowWarps);
+    uint32_t a[rank_tiles][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = *reinterpret_cast<const uint32_t*>(from + i * layout.columns);
+    for (int m = 0; m < rank_tiles; ++m) ranks.fragment(a[m], m);
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const int bytes = m == 0 ? 0x5410 : 0x7632;
-        const CodePairs low = alternate_pairs(__byte_perm(words[0], words[1], bytes), args.format);
-        const CodePairs high = alternate_pairs(__byte_perm(words[2], words[3], bytes), args.format);
+    for (int word = 0; word < lane_bytes / 4; ++word) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          a[f][m][half] = low.values[half];
-          a[f][m][half + 2] = high.values[half];
-          largest[m][half] = __vimax3_u16x2(low.magnitudes[half], high.magnitudes[half], largest[m][half]);
+      for (int two = 0; two < 2; ++two) {
+        // The same two columns of two rows each, so that the pairs below are along the rows.
+        const uint32_t select = two == 0 ? 0x5410 : 0x7632;
+        const CodePairs upper =
+            alternate_pairs(__byte_perm(codes[0].words[word], codes[1].words[word], select), args.format);
+        const CodePairs lower =
+            alternate_pairs(__byte_perm(codes[2].words[word], codes[3].words[word], select), args.format);
+        largest = __vimax3_u16x2(upper.magnitudes[0], upper.magnitudes[1], largest);
+        largest = __vimax3_u16x2(lower.magnitudes[0], lower.magnitudes[1], largest);
+#pragma unroll
+        for (int m = 0; m < rank_tiles; ++m) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            mma(sums[m][4 * word + 2 * two + i], a[m], upper.values[i], lower.values[i]);
         }
       }
     }
+  }
+  if (warp_saw_not_finite(largest, args.format)) fill(sums, __uint_as_float(0x7FC00000u));
+
+  float* own = sums_of_block + warp_id() * kWarpSums;
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const int tile = warp.column_group * tiles + n;
-      uint32_t b[4];
-      ldmatrix_transposed(b, reinterpret_cast<const Bf16*>(dense + tile * kNarrowColumnBytes +
-                                                           16 * (kRowsPerFragment * fragment + lane_id())));
+  for (int m = 0; m < rank_tiles; ++m) {
 #pragma unroll
-      for (int f = 0; f < 2; ++f) {
+    for (int n = 0; n < lane_bytes; ++n) {
 #pragma unroll
-        for (int m = 0; m < 2; ++m) mma(sums[m][n], a[f][m], b[2 * f], b[2 * f + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const int rank = 16 * m + 2 * g + i / 2, column = lane_bytes * (2 * t + i % 2) + n;
+        own[rank * kPitch + column] = sums[m][n][i];
       }
     }
-  };
-  const auto compute = [&](int stage) {
-    const uint8_t* codes = shared + stage * layout.stage;
-#pragma unroll 2
-    for (int fragment = 2 * warp.depth_group; fragment < kFragments; fragment += 2 * split.depth_groups)
-      compute_pair(codes, codes + layout.codes, fragment);
-  };
-  narrow_pipeline<kStages>(static_cast<int>((end - begin + kNarrowStep - 1) / kNarrowStep), load, compute);
-
-  spoil_rows<tiles>(sums, largest, args.format);
-  auto* all = reinterpret_cast<float*>(shared);  // [depth group][column of g][row of g]
-  float* own =
-      all + warp.depth_group * layout.group_size(split) + kNarrowWarpRows * warp.row_group + 4 * warp.g;
+  }
+  __syncthreads();
+  // The sum over the warps takes the place of the first.
+  constexpr int kQuads = kColumns / 4, kCount = kRanks * kQuads;
+  const auto place_of = [](int i) { return i / kQuads * kPitch + 4 * (i % kQuads); };
+  for (int i = static_cast<int>(threadIdx.x); i < kCount; i += kNarrowThreads) {
+    const int place = place_of(i);
+    float4 total = *reinterpret_cast<const float4*>(sums_of_block + place);
 #pragma unroll
-  for (int n = 0; n < tiles; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int column = 8 * (warp.column_group * tiles + n) + 2 * warp.t + e;
-      *reinterpret_cast<float4*>(own + column * layout.pitch) =
-          make_float4(sums[0][n][e], sums[0][n][2 + e], sums[1][n][e], sums[1][n][2 + e]);
+    for (int w = 1; w < kNarrowWarps; ++w) {
+      const float4 values = *reinterpret_cast<const float4*>(sums_of_block + w * kWarpSums + place);
+      total.x += values.x, total.y += values.y, total.z += values.z, total.w += values.w;
     }
+    *reinterpret_cast<float4*>(sums_of_block + place) = total;
   }
   cluster.sync();
 
-  // Neighbouring threads store to neighbouring places of g.
   const float factor = __fmul_rn(args.alpha, *args.scale);
-  const int quads = layout.columns / 4, count = quads * split.columns();
-  for (int i = count * part / split.cluster + thread; i < count * (part + 1) / split.cluster;
+  for (int i = kCount * part / parts + static_cast<int>(threadIdx.x); i < kCount * (part + 1) / parts;
        i += kNarrowThreads) {
-    const int quad = transpose_g ? i % quads : i / split.columns();
-    const int column = transpose_g ? i / quads : i % split.columns();
-    const int64_t row = column0 + 4 * quad;
-    if (row >= args.depth || column >= args.rank) continue;
-    const float4 total =
-        sum_of_parts(cluster, all, column * layout.pitch + 4 * quad, layout.group_size(split), split);
+    const int rank = rank0 + i / kQuads, column = column0 + 4 * (i % kQuads);
+    if (rank >= args.rank || column >= args.depth) continue;
+    const float4 total = sum_over_cluster(cluster, sums_of_block, place_of(i), parts);
     const float values[4] = {total.x, total.y, total.z, total.w};
-    float* to = static_cast<float*>(args.result) +
-                (transpose_g ? column * args.result_stride + row : row * args.result_stride + column);
-    const int64_t stride = transpose_g ? 1 : args.result_stride;
+    auto* result = static_cast<float*>(args.result);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      float* to = transpose_g ? result + rank * args.result_stride + column + j
+                              : result + (column + j) * args.result_stride + rank;
       const float value = __fmul_rn(values[j], factor);
-      to[j * stride] = accumulate ? to[j * stride] + value : value;
+      *to = accumulate ? *to + value : value;
     }
   }
   cluster.sync();  // other blocks may still read this one's sums
 }
 
+template <int rank_tiles, int lane_bytes>
+void launch(CudaOps& ops, NarrowArgs args, bool transpose_g, bool accumulate) {
+  const int64_t tiles = div_up(args.depth, 8 * lane_bytes);
+  args.cluster = cluster_size(tiles, div_up(args.rows, kStep * kNarrowWarps), ops.sm_count());
+  const dim3 grid(narrow<unsigned>(tiles * args.cluster),
+                  narrow<unsigned>(div_up(args.rank, 16 * rank_tiles)));
+  constexpr int64_t kBytes = int64_t{4} * kNarrowWarps * 16 * rank_tiles * (8 * lane_bytes + 4);
+  launch_clusters(ops, "narrow_product_over_rows", narrow_product_over_rows_kernel<rank_tiles, lane_bytes>,
+                  grid, args.cluster, kBytes, args, transpose_g, accumulate);
+}
+
 }  // namespace
 
+// The sums of a warp must fit into registers: more ranks, fewer columns.
 void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args, bool transpose_g,
                                      bool accumulate) {
-  const RowsLayout layout(args.split);
-  with_tiles(args.split.tiles, [&]<int tiles>() {
-    launch_clusters(ops, "narrow_product_over_rows", narrow_product_over_rows_kernel<tiles>,
-                    div_up(args.depth, layout.columns), args.split.cluster, layout.shared_bytes(args.split),
-                    args, transpose_g, accumulate);
-  });
+  if (args.rank <= 16) return launch<1, 16>(ops, args, transpose_g, accumulate);
+  launch<2, 8>(ops, args, transpose_g, accumulate);
 }
 
 }  // namespace octet::device
