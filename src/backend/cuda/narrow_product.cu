@@ -64,12 +64,31 @@ __global__ void __launch_bounds__(kPlainTile* kPlainRows) plain_product_kernel(c
   }
 }
 
+// result [+]= factor * the sums of all parts, in their order. Element (i, j) of the result is that of row i and column j
+// of the sums. Neighbouring threads read neighbouring sums.
+template <class T>
+__global__ void add_parts_kernel(T* result, int64_t result_i, int64_t result_j, const float* sums, int parts,
+                                 int64_t rows, int64_t columns, int64_t pitch, int64_t part_size, float alpha,
+                                 const float* scale, bool accumulate) {
+  const float factor = __fmul_rn(alpha, *scale);
+  for (int64_t at = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; at < rows * columns;
+       at += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t i = at / columns, j = at % columns;
+    float total = 0;
+    for (int part = 0; part < parts; ++part) total += sums[part * part_size + i * pitch + j];
+    const float value = __fmul_rn(total, factor);
+    T* to = result + i * result_i + j * result_j;
+    *to = from_float<T>(accumulate ? to_float(*to) + value : value);
+  }
+}
+
 }  // namespace
 }  // namespace device
 
 namespace {
 
 using device::NarrowArgs;
+using device::NarrowSplit;
 
 template <class B, class C>
 void launch_plain(CudaOps& ops, const char* op, const device::PlainProduct& product) {
@@ -85,22 +104,35 @@ bool whole_vectors(const QuantizedMatrix& x) {
   return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
 }
 
-NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const Matrix& result,
-                     const NarrowShape& shape, float alpha) {
+NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const NarrowShape& shape,
+                     const NarrowSplit& split, float* sums) {
   return {.codes = static_cast<const uint8_t*>(x.codes.data),
           .codes_stride = x.row_stride(),
           .dense = static_cast<const device::Bf16*>(dense.data),
           .dense_stride = dense.stride,
-          .result = result.data,
-          .result_stride = result.stride,
-          .result_vectors = reinterpret_cast<uintptr_t>(result.data) % 8 == 0 && result.stride % 4 == 0,
+          .sums = sums,
           .rows = shape.rows,
           .depth = narrow<int>(shape.depth),
           .rank = narrow<int>(shape.rank),
-          .alpha = alpha,
-          .scale = x.tensor_scale,
-          .format = device::CodeFormat::of(x.codes.dtype == DType::E5M2),
-          .cluster = 1};
+          .parts = split.parts,
+          .format = device::CodeFormat::of(x.codes.dtype == DType::E5M2)};
+}
+
+// Where an element of a result is.
+struct Strides {
+  int64_t i, j;
+};
+
+template <class T>
+void add_parts(CudaOps& ops, void* result, Strides strides, const float* sums, const NarrowSplit& split,
+               int64_t rows, int64_t columns, float alpha, const float* scale, bool accumulate) {
+  constexpr int kThreads = 256;
+  const auto blocks =
+      narrow<unsigned>(std::clamp<int64_t>(div_up(rows * columns, kThreads), 1, 8 * ops.sm_count()));
+  device::add_parts_kernel<T><<<blocks, kThreads, 0, ops.stream()>>>(
+      static_cast<T*>(result), strides.i, strides.j, sums, split.parts, rows, columns, split.pitch,
+      split.rows * split.pitch, alpha, scale, accumulate);
+  check_launch("narrow product");
 }
 
 // Whether vectors of `bytes` can be read from every row of a bf16 matrix, beginning at its first column.
@@ -134,7 +166,13 @@ void CudaOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool 
   if (shape.rows == 0 || shape.rank == 0) return;
   if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0 &&
       takes_dense(w, transpose_w, shape.rank)) {
-    device::launch_narrow_product(*this, make_args(x, w, u, shape, alpha), transpose_w);
+    Scratch space = scratch(op);
+    const NarrowSplit split =
+        device::split_narrow_product(shape.rows, shape.depth, shape.rank, space.left() / 4 - 256);
+    auto* sums = space.take<float>(split.elements());
+    device::launch_narrow_product(*this, make_args(x, w, shape, split, sums), transpose_w);
+    add_parts<device::Bf16>(*this, u.data, {u.stride, 1}, sums, split, shape.rows, shape.rank, alpha,
+                            x.tensor_scale, false);
     return;
   }
   const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),
@@ -164,7 +202,14 @@ void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matri
   if (shape.depth == 0 || shape.rank == 0) return;
   if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0 && shape.rank % 2 == 0 &&
       reads_vectors(u, 4)) {
-    device::launch_narrow_product_over_rows(*this, make_args(x, u, g, shape, alpha), transpose_g, accumulate);
+    Scratch space = scratch(op);
+    const NarrowSplit split =
+        device::split_narrow_product_over_rows(shape.rows, shape.depth, shape.rank, space.left() / 4 - 256);
+    auto* sums = space.take<float>(split.elements());
+    device::launch_narrow_product_over_rows(*this, make_args(x, u, shape, split, sums));
+    const Strides strides = transpose_g ? Strides{g.stride, 1} : Strides{1, g.stride};
+    add_parts<float>(*this, g.data, strides, sums, split, shape.rank, shape.depth, alpha, x.tensor_scale,
+                     accumulate);
     return;
   }
   const device::PlainProduct product{.a = static_cast<const uint8_t*>(x.codes.data),

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/op_checks.h"
@@ -9,9 +7,9 @@
 // What the fast kernels of both narrow products share. They stream FP8 codes once, at the speed of the memory, turn them
 // into bf16 in registers and multiply them on the tensor cores.
 //
-// A block computes a tile of the result. The reduction is split between the blocks of a cluster, so that there are
-// enough blocks. At the end the blocks add their sums through distributed shared memory, in fixed order. No sums go
-// through global memory.
+// A block computes a tile of the result. The reduction is split into parts for different blocks, so that all
+// multiprocessors work. Their sums go to the workspace, and a second kernel adds them in fixed order. (Blocks of a
+// cluster that add through distributed shared memory took 1.6 times as long.)
 
 namespace octet::device {
 
@@ -86,53 +84,16 @@ __device__ __forceinline__ CodePairs neighbour_pairs(uint32_t codes, const CodeF
   return pairs;
 }
 
-// The products above see NaN and Inf as finite numbers. Whether one occurred in a warp is told by the largest magnitude.
-// All sums of the warp are then NaN.
-__device__ __forceinline__ bool warp_saw_not_finite(uint32_t largest, const CodeFormat& format) {
-  return __any_sync(0xFFFFFFFFu, max(largest & 0xFFFFu, largest >> 16) >= format.not_finite);
+// The products above see NaN and Inf as finite numbers. Whether one occurred is told by the largest magnitude, over the
+// four lanes that share a row or column of codes.
+__device__ __forceinline__ bool saw_not_finite(uint32_t largest, const CodeFormat& format) {
+  uint32_t single = max(largest & 0xFFFFu, largest >> 16);
+  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 1));
+  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 2));
+  return single >= format.not_finite;
 }
-
-template <int rows, int columns>
-__device__ __forceinline__ void fill(float (&sums)[rows][columns][4], float value) {
-#pragma unroll
-  for (int m = 0; m < rows; ++m) {
-#pragma unroll
-    for (int n = 0; n < columns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = value;
-    }
-  }
-}
-
-// ---- results ----
-
-// The sum of four neighbouring sums over the blocks of the cluster, in their order.
-__device__ __forceinline__ float4 sum_over_cluster(cooperative_groups::cluster_group& cluster, float* sums,
-                                                   int place, int parts) {
-  float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-  for (int block = 0; block < parts; ++block) {
-    const float4 values =
-        *reinterpret_cast<const float4*>(cluster.map_shared_rank(sums, static_cast<unsigned>(block)) + place);
-    total.x += values.x, total.y += values.y, total.z += values.z, total.w += values.w;
-  }
-  return total;
-}
-
-// The first `count` of four values.
-__device__ __forceinline__ void store_quad(Bf16* to, float4 values, float factor, int count, bool vectors) {
-  const uint2 rounded =
-      make_uint2(pack(values.x * factor, values.y * factor), pack(values.z * factor, values.w * factor));
-  if (vectors && count >= 4) {
-    *reinterpret_cast<uint2*>(to) = rounded;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const uint32_t word = j < 2 ? rounded.x : rounded.y;
-    if (j < count)
-      to[j] = __ushort_as_bfloat16(static_cast<unsigned short>(j % 2 ? word >> 16 : word & 0xFFFFu));
-  }
+__device__ __forceinline__ float quiet_nan() {
+  return __uint_as_float(0x7FC00000u);
 }
 
 // ---- arguments ----
@@ -142,68 +103,30 @@ struct NarrowArgs {
   int64_t codes_stride;
   const Bf16* dense;  // w or u
   int64_t dense_stride;
-  void* result;  // u in bf16 or g in fp32
-  int64_t result_stride;
-  bool result_vectors;  // four neighbours can be stored at once
-  int64_t rows;         // N
-  int depth, rank;      // D, R
-  float alpha;
-  const float* scale;
+  float* sums;      // [part][row][column] of the result
+  int64_t rows;     // N
+  int depth, rank;  // D, R
+  int parts;        // of the reduction
   CodeFormat format;
-  int cluster;  // blocks along the reduction
 };
 
-// Columns of the result that a launch handles together: whole fragments of eight, as few as `rank` needs.
+// How a product is cut up: the sums of `parts` parts have `rows` rows of `pitch` columns each.
+struct NarrowSplit {
+  int parts = 1;
+  int64_t rows = 0, pitch = 0;
+  int64_t elements() const { return parts * rows * pitch; }
+};
+
+// Fragments of eight columns that a warp of narrow_product has, as few as `rank` needs.
 constexpr int narrow_tiles(int64_t rank) {
   return rank <= 8 ? 1 : rank <= 16 ? 2 : rank <= 32 ? 4 : rank <= 48 ? 6 : 8;
 }
 
-// u = x w. Defined in narrow_product_depth.cu.
+// u = x w, sums (N, ranks): narrow_product_depth.cu.
+NarrowSplit split_narrow_product(int64_t rows, int64_t depth, int64_t rank, int64_t most_sums);
 void launch_narrow_product(CudaOps& ops, const NarrowArgs& args, bool transpose_w);
-// g [+]= x^T u. Defined in narrow_product_rows.cu.
-void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args, bool transpose_g, bool accumulate);
-
-// Calls fn.operator()<tiles>().
-template <class Function>
-void with_tiles(int64_t rank, const Function& fn) {
-  switch (narrow_tiles(rank)) {
-    case 1:
-      return fn.template operator()<1>();
-    case 2:
-      return fn.template operator()<2>();
-    case 4:
-      return fn.template operator()<4>();
-    case 6:
-      return fn.template operator()<6>();
-    default:
-      return fn.template operator()<8>();
-  }
-}
-
-// Blocks along a reduction of `steps` steps, for `tiles` tiles of the result: several per multiprocessor, so that loads
-// and products of different blocks overlap.
-inline int cluster_size(int64_t tiles, int64_t steps, int multiprocessors) {
-  int cluster = 1;
-  while (cluster < 8 && tiles * cluster < 3 * multiprocessors && steps >= 4 * cluster) cluster *= 2;
-  return cluster;
-}
-
-template <class... Parameters, class... Arguments>
-void launch_clusters(CudaOps& ops, const char* op, void (*kernel)(Parameters...), dim3 grid, int cluster,
-                     int64_t shared_bytes, const Arguments&... arguments) {
-  const auto bytes = narrow<int>(shared_bytes);
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(kNarrowThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = ops.stream();
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), op);
-}
+// g = x^T u, sums (ranks, D): narrow_product_rows.cu.
+NarrowSplit split_narrow_product_over_rows(int64_t rows, int64_t depth, int64_t rank, int64_t most_sums);
+void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args);
 
 }  // namespace octet::device

@@ -3,8 +3,7 @@
 // u (N, R) = alpha * x (N, D) w, reduced over the columns of x.
 //
 // A warp takes 16 or 32 rows of x and streams their codes straight into registers: nothing of x is read twice, so shared
-// memory would not help. w comes through the L1 cache, which all warps of a block share. Blocks of a cluster share the
-// columns of x.
+// memory would not help. w comes through the L1 cache, which all warps of a block share. Parts are ranges of columns of x.
 //
 // A lane loads 16 neighbouring codes of a row at once, for four fragments. So the fragments have the columns in another
 // order than x, and w is read in the same order: in a group of 64 columns, lane t of a row has the columns
@@ -15,10 +14,10 @@ namespace {
 
 constexpr int kGroup = 64;  // columns of x in four fragments
 
-// Four codes of each of the 16 rows of a fragment as its two halves: rows g and g + 8.
+// Four codes of the rows g and g + 8 of a fragment, and the largest magnitude of each row.
 template <bool neighbours>
 __device__ __forceinline__ void to_fragment(uint32_t (&a)[4], uint32_t upper, uint32_t lower,
-                                            const CodeFormat& format, uint32_t& largest) {
+                                            const CodeFormat& format, uint32_t (&largest)[2]) {
   const uint32_t words[2] = {upper, lower};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -26,7 +25,7 @@ __device__ __forceinline__ void to_fragment(uint32_t (&a)[4], uint32_t upper, ui
         neighbours ? neighbour_pairs(words[half], format) : alternate_pairs(words[half], format);
     a[half] = pairs.values[0];
     a[half + 2] = pairs.values[1];
-    largest = __vimax3_u16x2(pairs.magnitudes[0], pairs.magnitudes[1], largest);
+    largest[half] = __vimax3_u16x2(pairs.magnitudes[0], pairs.magnitudes[1], largest[half]);
   }
 }
 
@@ -134,25 +133,23 @@ struct PlainDense {
 
 template <int fragments, int tiles, class Dense>
 __global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_kernel(const NarrowArgs args) {
-  extern __shared__ __align__(128) float sums_of_block[];
-  constexpr int kWarpRows = 16 * fragments, kRows = kWarpRows * kNarrowWarps;
-  constexpr int kColumns = 8 * tiles, kPitch = kColumns + 4;
-  cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  const int part = static_cast<int>(cluster.block_rank()), parts = args.cluster;
+  constexpr int kWarpRows = 16 * fragments, kRows = kWarpRows * kNarrowWarps, kColumns = 8 * tiles;
   const int g = lane_id() / 4, t = lane_id() % 4;
-  const int64_t block_row = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(parts)) * kRows;
+  const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(args.parts));
+  const int64_t warp_row =
+      static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(args.parts)) * kRows + kWarpRows * warp_id();
   const int rank0 = static_cast<int>(blockIdx.y) * kColumns;
   const Dense dense(args, rank0, g, t);
 
   const int groups = (args.depth + kGroup - 1) / kGroup;
-  const int begin = groups * part / parts, end = groups * (part + 1) / parts;
+  const int begin = groups * part / args.parts, end = groups * (part + 1) / args.parts;
   // Rows beyond the last one repeat it; they are not stored.
   const uint8_t* rows[fragments][2];
 #pragma unroll
   for (int m = 0; m < fragments; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = block_row + kWarpRows * warp_id() + 16 * m + 8 * half + g;
+      const int64_t row = warp_row + 16 * m + 8 * half + g;
       rows[m][half] = args.codes + min(row, args.rows - 1) * args.codes_stride + 16 * t;
     }
   }
@@ -169,7 +166,7 @@ __global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_kernel(const
 
   float sums[fragments][tiles][4];
   clear(sums);
-  uint32_t largest = 0;
+  uint32_t largest[fragments][2] = {};
   if (begin < end) load(begin);
 #pragma unroll 1
   for (int group = begin; group < end; ++group) {
@@ -183,68 +180,83 @@ __global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_kernel(const
       for (int m = 0; m < fragments; ++m) {
         uint32_t a[4];
         to_fragment<Dense::kNeighbours>(a, word_of(codes[m][0], s), word_of(codes[m][1], s), args.format,
-                                        largest);
+                                        largest[m]);
 #pragma unroll
         for (int n = 0; n < tiles; ++n) mma(sums[m][n], a, b[n][0], b[n][1]);
       }
     });
   }
-  if (warp_saw_not_finite(largest, args.format)) fill(sums, __uint_as_float(0x7FC00000u));
 
+  const int64_t pitch = static_cast<int64_t>(gridDim.y) * kColumns;
+  float* to = args.sums + part * args.rows * pitch + rank0;
 #pragma unroll
   for (int m = 0; m < fragments; ++m) {
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      const bool spoilt = saw_not_finite(largest[m][half], args.format);
+      const int64_t row = warp_row + 16 * m + 8 * half + g;
+      if (row >= args.rows) continue;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = kWarpRows * warp_id() + 16 * m + 8 * (i / 2) + g;
-        sums_of_block[row * kPitch + dense.rank_of(n, 2 * t + i % 2)] = sums[m][n][i];
+      for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          to[row * pitch + dense.rank_of(n, 2 * t + i)] = spoilt ? quiet_nan() : sums[m][n][2 * half + i];
       }
     }
   }
-  cluster.sync();
+}
 
-  // The blocks of the cluster share the rows.
-  const float factor = __fmul_rn(args.alpha, *args.scale);
-  constexpr int kQuads = kColumns / 4, kCount = kRows * kQuads;
-  for (int i = kCount * part / parts + static_cast<int>(threadIdx.x); i < kCount * (part + 1) / parts;
-       i += kNarrowThreads) {
-    const int row = i / kQuads, column = 4 * (i % kQuads);
-    const int64_t to_row = block_row + row;
-    if (to_row >= args.rows || rank0 + column >= args.rank) continue;
-    const float4 total = sum_over_cluster(cluster, sums_of_block, row * kPitch + column, parts);
-    Bf16* to = static_cast<Bf16*>(args.result) + to_row * args.result_stride + rank0 + column;
-    store_quad(to, total, factor, args.rank - rank0 - column, args.result_vectors);
-  }
-  cluster.sync();  // other blocks may still read this one's sums
+// Twice the rows read w half as often, if there are blocks and registers enough.
+constexpr int64_t kManyRows = 8192;
+
+template <int fragments, int tiles, class Dense>
+void launch(CudaOps& ops, const NarrowArgs& args) {
+  const int64_t blocks = div_up(args.rows, 16 * fragments * kNarrowWarps) * args.parts;
+  const dim3 grid(narrow<unsigned>(blocks), narrow<unsigned>(div_up(args.rank, 8 * tiles)));
+  narrow_product_kernel<fragments, tiles, Dense><<<grid, kNarrowThreads, 0, ops.stream()>>>(args);
+  check_launch("narrow_product");
 }
 
 template <int tiles, class Dense>
 void launch(CudaOps& ops, const NarrowArgs& args) {
-  constexpr const char* op = "narrow_product";
-  const auto with = [&]<int fragments>() {
-    constexpr int kRows = 16 * fragments * kNarrowWarps;
-    NarrowArgs split = args;
-    const int64_t blocks = div_up(args.rows, kRows);
-    split.cluster = cluster_size(blocks, div_up(args.depth, kGroup), ops.sm_count());
-    const dim3 grid(narrow<unsigned>(blocks * split.cluster), narrow<unsigned>(div_up(args.rank, 8 * tiles)));
-    launch_clusters(ops, op, narrow_product_kernel<fragments, tiles, Dense>, grid, split.cluster,
-                    int64_t{4} * kRows * (8 * tiles + 4), split);
-  };
-  // Twice the rows read w half as often, if there are blocks and registers enough.
   if constexpr (tiles <= 4) {
-    if (args.rows >= 8192) return with.template operator()<2>();
+    if (args.rows >= kManyRows) return launch<2, tiles, Dense>(ops, args);
   }
-  with.template operator()<1>();
+  launch<1, tiles, Dense>(ops, args);
+}
+
+template <int tiles>
+void launch(CudaOps& ops, const NarrowArgs& args, bool transpose_w) {
+  if (transpose_w) return launch<tiles, TransposedDense<tiles>>(ops, args);
+  launch<tiles, PlainDense<tiles>>(ops, args);
 }
 
 }  // namespace
 
+NarrowSplit split_narrow_product(int64_t rows, int64_t depth, int64_t rank, int64_t most_sums) {
+  const int tiles = narrow_tiles(rank);
+  const int64_t block_rows = (tiles <= 4 && rows >= kManyRows ? 32 : 16) * kNarrowWarps;
+  NarrowSplit split{1, rows, round_up(rank, 8 * tiles)};
+  // Two blocks per multiprocessor of a large GPU, each with at least two groups.
+  const int64_t most =
+      std::min({int64_t{8}, depth / (2 * kGroup), most_sums / std::max<int64_t>(split.elements(), 1)});
+  while (2 * split.parts <= most && div_up(rows, block_rows) * split.parts < 256) split.parts *= 2;
+  return split;
+}
+
 void launch_narrow_product(CudaOps& ops, const NarrowArgs& args, bool transpose_w) {
-  with_tiles(args.rank, [&]<int tiles>() {
-    if (transpose_w) return launch<tiles, TransposedDense<tiles>>(ops, args);
-    launch<tiles, PlainDense<tiles>>(ops, args);
-  });
+  switch (narrow_tiles(args.rank)) {
+    case 1:
+      return launch<1>(ops, args, transpose_w);
+    case 2:
+      return launch<2>(ops, args, transpose_w);
+    case 4:
+      return launch<4>(ops, args, transpose_w);
+    case 6:
+      return launch<6>(ops, args, transpose_w);
+    default:
+      return launch<8>(ops, args, transpose_w);
+  }
 }
 
 }  // namespace octet::device

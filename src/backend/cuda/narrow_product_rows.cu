@@ -2,10 +2,10 @@
 
 // g (D, R) or (R, D) [+]= alpha * x (N, D)^T u (N, R), reduced over the rows of x.
 //
-// The tensor cores compute u^T x: A is u^T, and B is x. A warp takes eight times `lane_bytes` columns of x and every
-// eighth step of 16 rows of the block's part. Codes go straight into registers. A lane loads `lane_bytes` neighbouring codes of the four rows
-// 4t ... 4t + 3 of a step, so fragment n of B has the n-th column of each lane. The order of the rows inside a step does
-// not matter, because u is read in the same order.
+// The tensor cores compute u^T x: A is u^T, and B is x. A block takes eight times `lane_bytes` columns of x, and a part of
+// its rows. Each warp takes every eighth step of 16 rows. Codes go straight into registers: a lane loads `lane_bytes`
+// neighbouring codes of the rows 4t ... 4t + 3 of a step, so fragment n of B has the n-th column of each lane. The order
+// of the rows inside a step does not matter, because u is read in the same order.
 
 namespace octet::device {
 namespace {
@@ -43,20 +43,18 @@ struct LaneRanks {
 };
 
 template <int rank_tiles, int lane_bytes>
-__global__ void __launch_bounds__(kNarrowThreads, 2)
-    narrow_product_over_rows_kernel(const NarrowArgs args, bool transpose_g, bool accumulate) {
-  extern __shared__ __align__(128) float sums_of_block[];  // [warp][rank][column]
+__global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_kernel(const NarrowArgs args) {
+  extern __shared__ __align__(128) float sums_of_warps[];  // [warp][rank][column]
   constexpr int kRanks = 16 * rank_tiles, kColumns = 8 * lane_bytes, kPitch = kColumns + 4;
   constexpr int kWarpSums = kRanks * kPitch;
-  cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  const int part = static_cast<int>(cluster.block_rank()), parts = args.cluster;
   const int g = lane_id() / 4, t = lane_id() % 4;
-  const int column0 = static_cast<int>(blockIdx.x / static_cast<unsigned>(parts)) * kColumns;
+  const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(args.parts));
+  const int column0 = static_cast<int>(blockIdx.x / static_cast<unsigned>(args.parts)) * kColumns;
   const int rank0 = static_cast<int>(blockIdx.y) * kRanks;
   const bool has_columns = column0 + lane_bytes * g < args.depth;
 
   const int64_t steps = (args.rows + kStep - 1) / kStep;
-  const int64_t begin = steps * part / parts, end = steps * (part + 1) / parts;
+  const int64_t begin = steps * part / args.parts, end = steps * (part + 1) / args.parts;
   const uint8_t* codes_from = args.codes + column0 + lane_bytes * g;
   const Bf16* ranks_from = args.dense + rank0 + 2 * g;
 
@@ -79,7 +77,7 @@ __global__ void __launch_bounds__(kNarrowThreads, 2)
 
   float sums[rank_tiles][lane_bytes][4];
   clear(sums);
-  uint32_t largest = 0;
+  uint32_t largest[lane_bytes] = {};  // of the columns of this lane
   int64_t step = begin + warp_id();
   if (step < end) load(step);
 #pragma unroll 1
@@ -87,99 +85,103 @@ __global__ void __launch_bounds__(kNarrowThreads, 2)
     LaneCodes<lane_bytes> codes[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) codes[j] = next_codes[j];
-    const LaneRanks<rank_tiles> ranks = next_ranks;
-    if (step + kNarrowWarps < end) load(step + kNarrowWarps);
     uint32_t a[rank_tiles][4];
 #pragma unroll
-    for (int m = 0; m < rank_tiles; ++m) ranks.fragment(a[m], m);
+    for (int m = 0; m < rank_tiles; ++m) next_ranks.fragment(a[m], m);
+    if (step + kNarrowWarps < end) load(step + kNarrowWarps);
 #pragma unroll
     for (int word = 0; word < lane_bytes / 4; ++word) {
 #pragma unroll
       for (int two = 0; two < 2; ++two) {
-        // The same two columns of two rows each, so that the pairs below are along the rows.
+        // The same two columns of two rows each, so that the pairs are along the rows.
         const uint32_t select = two == 0 ? 0x5410 : 0x7632;
         const CodePairs upper =
             alternate_pairs(__byte_perm(codes[0].words[word], codes[1].words[word], select), args.format);
         const CodePairs lower =
             alternate_pairs(__byte_perm(codes[2].words[word], codes[3].words[word], select), args.format);
-        largest = __vimax3_u16x2(upper.magnitudes[0], upper.magnitudes[1], largest);
-        largest = __vimax3_u16x2(lower.magnitudes[0], lower.magnitudes[1], largest);
 #pragma unroll
-        for (int m = 0; m < rank_tiles; ++m) {
+        for (int i = 0; i < 2; ++i) {
+          const int n = 4 * word + 2 * two + i;
+          largest[n] = __vimax3_u16x2(upper.magnitudes[i], lower.magnitudes[i], largest[n]);
 #pragma unroll
-          for (int i = 0; i < 2; ++i)
-            mma(sums[m][4 * word + 2 * two + i], a[m], upper.values[i], lower.values[i]);
+          for (int m = 0; m < rank_tiles; ++m) mma(sums[m][n], a[m], upper.values[i], lower.values[i]);
         }
       }
     }
   }
-  if (warp_saw_not_finite(largest, args.format)) fill(sums, __uint_as_float(0x7FC00000u));
 
-  float* own = sums_of_block + warp_id() * kWarpSums;
+  uint32_t spoilt = 0;  // a bit for each column of this lane
 #pragma unroll
-  for (int m = 0; m < rank_tiles; ++m) {
+  for (int n = 0; n < lane_bytes; ++n)
+    spoilt |= static_cast<uint32_t>(saw_not_finite(largest[n], args.format)) << n;
+  float* own = sums_of_warps + warp_id() * kWarpSums;
 #pragma unroll
-    for (int n = 0; n < lane_bytes; ++n) {
+  for (int i = 0; i < 2; ++i) {
+    // This lane has sums of the columns of lanes 2t and 2t + 1.
+    const uint32_t spoilt_columns = __shfl_sync(0xFFFFFFFFu, spoilt, 4 * (2 * t + i));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int rank = 16 * m + 2 * g + i / 2, column = lane_bytes * (2 * t + i % 2) + n;
-        own[rank * kPitch + column] = sums[m][n][i];
+    for (int m = 0; m < rank_tiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < lane_bytes; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int rank = 16 * m + 2 * g + half, column = lane_bytes * (2 * t + i) + n;
+          own[rank * kPitch + column] = spoilt_columns >> n & 1 ? quiet_nan() : sums[m][n][2 * half + i];
+        }
       }
     }
   }
   __syncthreads();
-  // The sum over the warps takes the place of the first.
-  constexpr int kQuads = kColumns / 4, kCount = kRanks * kQuads;
-  const auto place_of = [](int i) { return i / kQuads * kPitch + 4 * (i % kQuads); };
-  for (int i = static_cast<int>(threadIdx.x); i < kCount; i += kNarrowThreads) {
-    const int place = place_of(i);
-    float4 total = *reinterpret_cast<const float4*>(sums_of_block + place);
+  const int64_t all_ranks = static_cast<int64_t>(gridDim.y) * kRanks;
+  constexpr int kQuads = kColumns / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kRanks * kQuads; i += kNarrowThreads) {
+    const int rank = i / kQuads, column = 4 * (i % kQuads);
+    if (column0 + column >= args.depth) continue;
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int w = 1; w < kNarrowWarps; ++w) {
-      const float4 values = *reinterpret_cast<const float4*>(sums_of_block + w * kWarpSums + place);
-      total.x += values.x, total.y += values.y, total.z += values.z, total.w += values.w;
+    for (int w = 0; w < kNarrowWarps; ++w) {
+      const float4 v =
+          *reinterpret_cast<const float4*>(sums_of_warps + w * kWarpSums + rank * kPitch + column);
+      total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
     }
-    *reinterpret_cast<float4*>(sums_of_block + place) = total;
+    float* to = args.sums + (part * all_ranks + rank0 + rank) * args.depth + column0 + column;
+    *reinterpret_cast<float4*>(to) = total;
   }
-  cluster.sync();
-
-  const float factor = __fmul_rn(args.alpha, *args.scale);
-  for (int i = kCount * part / parts + static_cast<int>(threadIdx.x); i < kCount * (part + 1) / parts;
-       i += kNarrowThreads) {
-    const int rank = rank0 + i / kQuads, column = column0 + 4 * (i % kQuads);
-    if (rank >= args.rank || column >= args.depth) continue;
-    const float4 total = sum_over_cluster(cluster, sums_of_block, place_of(i), parts);
-    const float values[4] = {total.x, total.y, total.z, total.w};
-    auto* result = static_cast<float*>(args.result);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float* to = transpose_g ? result + rank * args.result_stride + column + j
-                              : result + (column + j) * args.result_stride + rank;
-      const float value = __fmul_rn(values[j], factor);
-      *to = accumulate ? *to + value : value;
-    }
-  }
-  cluster.sync();  // other blocks may still read this one's sums
 }
 
 template <int rank_tiles, int lane_bytes>
-void launch(CudaOps& ops, NarrowArgs args, bool transpose_g, bool accumulate) {
-  const int64_t tiles = div_up(args.depth, 8 * lane_bytes);
-  args.cluster = cluster_size(tiles, div_up(args.rows, kStep * kNarrowWarps), ops.sm_count());
-  const dim3 grid(narrow<unsigned>(tiles * args.cluster),
-                  narrow<unsigned>(div_up(args.rank, 16 * rank_tiles)));
-  constexpr int64_t kBytes = int64_t{4} * kNarrowWarps * 16 * rank_tiles * (8 * lane_bytes + 4);
-  launch_clusters(ops, "narrow_product_over_rows", narrow_product_over_rows_kernel<rank_tiles, lane_bytes>,
-                  grid, args.cluster, kBytes, args, transpose_g, accumulate);
+void launch(CudaOps& ops, const NarrowArgs& args) {
+  constexpr const char* op = "narrow_product_over_rows";
+  constexpr int kBytes = 4 * kNarrowWarps * 16 * rank_tiles * (8 * lane_bytes + 4);
+  const auto kernel = narrow_product_over_rows_kernel<rank_tiles, lane_bytes>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), op);
+  const int64_t blocks = div_up(args.depth, 8 * lane_bytes) * args.parts;
+  const dim3 grid(narrow<unsigned>(blocks), narrow<unsigned>(div_up(args.rank, 16 * rank_tiles)));
+  kernel<<<grid, kNarrowThreads, kBytes, ops.stream()>>>(args);
+  check_launch(op);
+}
+
+// The sums of a warp must fit into registers: more ranks, fewer columns.
+bool has_few_ranks(int64_t rank) {
+  return rank <= 16;
 }
 
 }  // namespace
 
-// The sums of a warp must fit into registers: more ranks, fewer columns.
-void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args, bool transpose_g,
-                                     bool accumulate) {
-  if (args.rank <= 16) return launch<1, 16>(ops, args, transpose_g, accumulate);
-  launch<2, 8>(ops, args, transpose_g, accumulate);
+NarrowSplit split_narrow_product_over_rows(int64_t rows, int64_t depth, int64_t rank, int64_t most_sums) {
+  const bool few = has_few_ranks(rank);
+  NarrowSplit split{1, round_up(rank, few ? 16 : 32), depth};
+  const int64_t tiles = div_up(depth, few ? 128 : 64);
+  // A block has at least two steps per warp.
+  const int64_t most = std::min(
+      {int64_t{16}, rows / (2 * kStep * kNarrowWarps), most_sums / std::max<int64_t>(split.elements(), 1)});
+  while (2 * split.parts <= most && tiles * split.parts < 256) split.parts *= 2;
+  return split;
+}
+
+void launch_narrow_product_over_rows(CudaOps& ops, const NarrowArgs& args) {
+  if (has_few_ranks(args.rank)) return launch<1, 16>(ops, args);
+  launch<2, 8>(ops, args);
 }
 
 }  // namespace octet::device
