@@ -297,6 +297,7 @@ ModelFolder find_model(const std::string& name, bool best, const std::string& ad
       fail_config("[{}] is an adapter itself; with --adapter_name_or_path, MODEL must be the base model",
                   model.folder);
     model.config = read_hf_config(model.folder);
+    model.base_given = true;
     return with_adapter(std::move(model), find_adapter(adapter, best));
   }
   if (is_adapter(model)) {
