@@ -12,8 +12,12 @@ target, and with BF16 tensors. For each pair:
   adapter       written again by octet export --adapter and loaded by PEFT: every tensor equal, logits equal
   merged        written by octet export --merge and loaded by Transformers: logits, also rounded to BF16 against PEFT's
                 merge_and_unload() of the BF16 base: at most one unit in the last place
-Differences of logits are relative to the largest logit; the limit is 1e-5. The exit code is 1 when a limit is missed.
-Needs torch, transformers, peft and safetensors; runs without a network.
+  trained       five AdamW steps in octet train and in PyTorch, both from the adapter: losses, and every A and B; the
+                checkpoint of octet in PEFT: logits (only for some cases)
+Differences of losses are relative, those of A and B are norms relative to the norm of the tensor. Relative to the change
+that training made, their limit is 1e-3: AdamW divides every gradient by its own size, so the rounding errors of tiny
+gradients count as much as large ones. Differences of logits are relative to the largest logit; the limit is 1e-5. The exit code is 1 when a limit is missed.
+Needs torch, transformers, peft, safetensors and numpy; runs without a network.
 """
 import argparse
 import json
@@ -25,7 +29,9 @@ import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 try:
+    import numpy
     import torch
+    import torch.nn.functional as F
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors.torch import load_file
     from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
@@ -34,7 +40,7 @@ try:
 except ImportError as error:
     if {"-h", "--help"} & set(sys.argv):
         sys.exit(print(__doc__))
-    sys.exit(f"the Python package `{error.name}` is missing: pip install torch transformers peft safetensors")
+    sys.exit(f"the Python package `{error.name}` is missing: pip install torch transformers peft safetensors numpy")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 1e-5
@@ -156,6 +162,66 @@ def compare_merged_bf16(octet, report, name, work, base, adapter):
     report.row(name, "merged into BF16: different weights", f"{different / total:.1e}", different <= 1e-3 * total)
 
 
+ROWS, LENGTH, STEPS = 4, 32, 5
+OPTIMIZER = {"learning_rate": 1e-3, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_epsilon": 1e-8,
+             "max_grad_norm": 1.0}
+
+
+def train_torch(model, tokens):
+    """octet's data_order sequential: adjacent windows, each with the token that follows it."""
+    parameters = [p for name, p in model.named_parameters() if "lora_" in name]
+    for p in model.parameters():
+        p.requires_grad_(False)
+    for p in parameters:
+        p.requires_grad_(True)
+    optimizer = torch.optim.AdamW(parameters, lr=OPTIMIZER["learning_rate"], weight_decay=OPTIMIZER["weight_decay"],
+                                  betas=(OPTIMIZER["adam_beta1"], OPTIMIZER["adam_beta2"]), eps=OPTIMIZER["adam_epsilon"])
+    losses = []
+    for step in range(STEPS):
+        starts = [(step * ROWS + row) * LENGTH for row in range(ROWS)]
+        both = torch.from_numpy(numpy.stack([tokens[start:start + LENGTH + 1] for start in starts]).astype(numpy.int64))
+        loss = F.cross_entropy(model.train()(both[:, :-1]).logits.flatten(0, 1), both[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        # Without the 1e-6 that clip_grad_norm_ adds to the norm.
+        gradients = [p.grad for p in parameters]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        torch._foreach_mul_(gradients, torch.clamp(OPTIMIZER["max_grad_norm"] / norm, max=1.0))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def compare_training(octet, report, name, work, base, adapter):
+    tokens = numpy.random.default_rng(3).integers(0, VOCAB, ROWS * LENGTH * STEPS + 1).astype(numpy.uint16)
+    tokens.tofile(work / "tokens.bin")
+    flags = [part for key, value in OPTIMIZER.items() for part in (f"--{key}", value)]
+    octet.run("train", "--model_name_or_path", base, "--adapter_name_or_path", adapter, "--finetuning_type", "lora",
+              "--dataset", work / "tokens.bin", "--tokenizer", "bytes", "--data_order", "sequential", "--eval_split", "0",
+              "--eval_steps", "0", "--max_steps", STEPS, "--max_seq_length", LENGTH, "--per_device_train_batch_size", ROWS,
+              "--lr_scheduler_type", "constant", "--warmup_steps", "0", "--logging_steps", "1", "--use_tensorboard",
+              "false", "--sample_steps", "0", "--progress", "quiet", "--device", "cpu", "--mixed_precision", "fp32",
+              "--output_dir", work / "runs", "--run_name", "run", *flags)
+    with open(work / "runs/run/metrics.jsonl") as file:
+        ours = [record["loss"] for record in map(json.loads, file) if "loss" in record]
+    peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter)
+    theirs = train_torch(peft, tokens)
+    difference = max(abs(a - b) / b for a, b in zip(ours, theirs)) if len(ours) == STEPS else float("inf")
+    report.row(name, f"losses of {STEPS} steps", f"{difference:.1e}", difference <= LIMIT)
+
+    checkpoint = work / f"runs/run/checkpoints/step_{STEPS}"
+    peft.save_pretrained(work / "trained")
+    before, after, reference = (load_file(folder / "adapter_model.safetensors")
+                                for folder in (adapter, checkpoint, work / "trained"))
+    norm = torch.linalg.vector_norm
+    worst = max((norm(after[key] - reference[key]) / norm(reference[key])).item() for key in reference)
+    report.row(name, f"A and B after {STEPS} steps", f"{worst:.1e}", worst <= LIMIT and after.keys() == reference.keys())
+    worst = max((norm(after[key] - reference[key]) / norm(reference[key] - before[key])).item() for key in reference)
+    report.row(name, f"changes of A and B in {STEPS} steps", f"{worst:.1e}", worst <= 1e-3)
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), checkpoint)
+    report.logits(name, "checkpoint of octet in PEFT", octet.logits(work / "runs/run"), logits_of(loaded))
+
+
 def compare(octet, report, family, case, base, work):
     name = f"{family}, {case}"
     adapter = work / "adapter"
@@ -184,6 +250,8 @@ def compare(octet, report, family, case, base, work):
     report.logits(name, "merged model in Transformers", logits_of(merged), expected)
     if case in ("all", "rslora"):
         compare_merged_bf16(octet, report, name, work, base, adapter)
+    if case in ("all", "patterns", "attention"):
+        compare_training(octet, report, name, work, base, adapter)
 
 
 def main():
