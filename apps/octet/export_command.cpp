@@ -29,10 +29,11 @@ int write_adapter(const Options& options, const ModelFolder& model, ExportOption
   const ExportedAdapter exported = export_adapter(posix_env(), model, options.output, to);
   fmt::print("{}\n{}: {} tensors, {}, fp32; tokenizer: {}\n", model.adapter->source, options.output,
              exported.tensors, human_bytes(static_cast<double>(exported.bytes)), tokenizer_text(exported));
-  fmt::print("base: {}\n",
-             exported.base.empty()
-                 ? "none, it has random weights; other programs need a merged model: use --merge"
-                 : exported.base);
+  if (exported.base.empty()) {
+    fmt::print("base: none, it has random weights; other programs need a merged model: use --merge\n");
+    return kExitDone;
+  }
+  fmt::print("base: {}\n", exported.base);
   for (const std::string& line : adapter_loaders(model.config, exported.plan)) fmt::print("{}\n", line);
   return kExitDone;
 }

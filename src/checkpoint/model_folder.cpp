@@ -263,17 +263,20 @@ ModelFolder named_base(const AdapterFolder& adapter) {
     log_warning("{} names revision {} of its base; octet takes the base as it is found", place,
                 printable(config.revision));
   ModelFolder base;
+  bool is_base = false;
   try {
     base = locate(config.base, false, "a model");
-    base.config = read_hf_config(base.folder);
+    is_base = !is_adapter(base);
+    if (is_base) base.config = read_hf_config(base.folder);
   } catch (const Error& error) {
     fail("[{}] base_model_name_or_path is {}: {}; {}", place, printable(config.base), error.what(), advice);
   }
-  if (is_adapter(base))
+  if (!is_base) {
     fail_config(
-        "[{}] base_model_name_or_path is {}, which is an adapter itself; merge it first: octet export "
-        "{} --merge --output DIR",
-        place, printable(config.base), printable(config.base));
+        "[{0}] base_model_name_or_path is {1}, which is an adapter itself; merge it first: octet export {1} --merge "
+        "--output DIR",
+        place, printable(config.base));
+  }
   return base;
 }
 
@@ -297,6 +300,7 @@ ModelFolder find_model(const std::string& name, bool best, const std::string& ad
       fail_config("[{}] is an adapter itself; with --adapter_name_or_path, MODEL must be the base model",
                   model.folder);
     model.config = read_hf_config(model.folder);
+    model.base_given = true;
     return with_adapter(std::move(model), find_adapter(adapter, best));
   }
   if (is_adapter(model)) {

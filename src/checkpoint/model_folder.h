@@ -28,6 +28,7 @@ struct ModelFolder {
   std::string tokenizer;  // for make_tokenizer, a checkpoint's own copy first; empty: not known
   bool has_weights = true;
   std::optional<AdapterFolder> adapter;  // to be added to the weights
+  bool base_given = false;               // the user named the base of the adapter, not the adapter itself
   std::optional<uint64_t> random_seed;   // of a base without files: its weights are drawn again
   ModelConfig config;                    // with the ids that end a text, where folder or tokenizer know them
 };

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/log.h"
+#include "checkpoint/base_identity.h"
 #include "checkpoint/checkpoint.h"
 #include "tensor/split_fp32.h"
 
@@ -12,6 +14,20 @@ namespace {
 
 int64_t row_width(const ParameterSpec& spec) {
   return spec.shape.rank() == 1 ? 1 : spec.shape[1];
+}
+
+// A checkpoint of adapters says which base they were trained on.
+void check_base(const ModelFolder& model, std::span<const ParameterSpec> table) {
+  const std::optional<Checkpoint>& checkpoint = model.adapter->checkpoint;
+  if (!checkpoint || !checkpoint->has_file(checkpoint_file::kBase)) return;
+  const std::string path = checkpoint->file_path(checkpoint_file::kBase);
+  const BaseIdentity saved = base_identity_from_json(posix_env().read_text(path), path);
+  const std::string text =
+      differences(saved, model.random_seed ? identity_of_random(model.config, *model.random_seed)
+                                           : identity_of_folder(model.folder, model.folder, table));
+  if (text.empty()) return;
+  if (!model.base_given) fail("[{}] {}", path, text);
+  log_warning("[{}] {}", path, text);
 }
 
 }  // namespace
@@ -30,6 +46,7 @@ ModelWeights::ModelWeights(const ModelFolder& model, std::span<const ParameterSp
   if (model.adapter) {
     adapter_.emplace(posix_env(), model.adapter->folder, model.config);
     merge_.emplace(*adapter_, table);
+    check_base(model, table);
   }
 }
 

@@ -6,26 +6,37 @@
 namespace octet {
 namespace {
 
-// Columns that are summed at a time: the sums stay in the first cache, and so do four rows of A.
-constexpr int64_t kColumns = 1024;
+constexpr int64_t kRows = 4;  // share what is read of A
+constexpr int64_t kColumns =
+    512;  // summed at a time: the sums stay in the first cache, and so do four rows of A
 
-// row[c] += scale * sum_k b[k] a[k][c]. a: (rank, cols). The sum is complete before it is scaled, as in PEFT.
-void add_row(float* row, const float* b, const float* a, int64_t rank, int64_t cols, float scale) {
-  std::array<float, kColumns> sums;
+// row[c] += scale * sum_k b[k] a[k][c] for up to kRows rows. rows: (count, cols), b: (count, rank), a: (rank, cols). The
+// sum is complete before it is scaled, as in PEFT. Absent rows are computed as well, so that a row has the same bits in
+// any group.
+void add_rows(float* rows, const float* b, const float* a, int64_t count, int64_t rank, int64_t cols,
+              float scale) {
+  std::vector<float> factors(static_cast<size_t>(kRows * rank), 0.0f);
+  std::copy_n(b, count * rank, factors.begin());
+  std::array<std::array<float, kColumns>, kRows> sums;
   for (int64_t first = 0; first < cols; first += kColumns) {
-    const int64_t count = std::min(kColumns, cols - first);
-    std::fill_n(sums.begin(), count, 0.0f);
-    int64_t k = 0;
-    for (; k + 4 <= rank; k += 4) {
-      const float *a0 = a + k * cols + first, *a1 = a0 + cols, *a2 = a1 + cols, *a3 = a2 + cols;
-      for (int64_t c = 0; c < count; ++c)
-        sums[static_cast<size_t>(c)] += b[k] * a0[c] + b[k + 1] * a1[c] + b[k + 2] * a2[c] + b[k + 3] * a3[c];
+    const auto width = static_cast<size_t>(std::min(kColumns, cols - first));
+    for (auto& sum : sums) sum.fill(0.0f);
+    for (int64_t k = 0; k < rank; k += 4) {
+      // Beyond the rank: the last row of A again, times zero.
+      const auto row_of_a = [&](int64_t i) { return a + std::min(k + i, rank - 1) * cols + first; };
+      const float *a0 = row_of_a(0), *a1 = row_of_a(1), *a2 = row_of_a(2), *a3 = row_of_a(3);
+      for (int64_t r = 0; r < kRows; ++r) {
+        const float* f = factors.data() + r * rank;
+        const auto factor = [&](int64_t i) { return k + i < rank ? f[k + i] : 0.0f; };
+        const float f0 = factor(0), f1 = factor(1), f2 = factor(2), f3 = factor(3);
+        float* sum = sums[static_cast<size_t>(r)].data();
+        for (size_t c = 0; c < width; ++c) sum[c] += f0 * a0[c] + f1 * a1[c] + f2 * a2[c] + f3 * a3[c];
+      }
     }
-    for (; k < rank; ++k) {
-      const float* a0 = a + k * cols + first;
-      for (int64_t c = 0; c < count; ++c) sums[static_cast<size_t>(c)] += b[k] * a0[c];
+    for (int64_t r = 0; r < count; ++r) {
+      float* row = rows + r * cols + first;
+      for (size_t c = 0; c < width; ++c) row[c] += scale * sums[static_cast<size_t>(r)][c];
     }
-    for (int64_t c = 0; c < count; ++c) row[first + c] += scale * sums[static_cast<size_t>(c)];
   }
 }
 
@@ -51,9 +62,10 @@ void AdapterMerge::add_to(const ParameterSpec& spec, int64_t begin, std::span<fl
     const std::vector<float> b =
         adapter_.rows(*part.adapter, 'B', first - part.part->row_begin, last - first, rank);
 #pragma omp parallel for
-    for (int64_t row = first; row < last; ++row)
-      add_row(values.data() + (row - begin) * cols, b.data() + (row - first) * rank, a.data(), rank, cols,
-              scale);
+    for (int64_t row = first; row < last; row += kRows) {
+      add_rows(values.data() + (row - begin) * cols, b.data() + (row - first) * rank, a.data(),
+               std::min(kRows, last - row), rank, cols, scale);
+    }
   }
 }
 

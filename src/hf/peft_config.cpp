@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -224,11 +223,17 @@ Json plain_number(double value) {
 template <class Get>
 std::pair<double, Json> value_and_pattern(const std::vector<Kind>& kinds, const std::set<std::string>& names,
                                           const Get& get) {
-  std::map<double, int64_t> counts;
+  std::vector<std::pair<double, int64_t>>
+      counts;  // in the order of the modules: of equal counts the first is taken
   for (const Kind& kind : kinds) {
-    for (const Adapter* adapter : kind.adapters) ++counts[get(*adapter)];
+    for (const Adapter* adapter : kind.adapters) {
+      const double value = get(*adapter);
+      auto found = std::ranges::find(counts, value, &std::pair<double, int64_t>::first);
+      if (found == counts.end()) found = counts.insert(found, {value, 0});
+      ++found->second;
+    }
   }
-  const double common = std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; })->first;
+  const double common = std::ranges::max_element(counts, {}, &std::pair<double, int64_t>::second)->first;
   Json pattern = Json::object();
   for (const Kind& kind : kinds) {
     const double first = get(*kind.adapters.front());

@@ -15,17 +15,34 @@ namespace octet {
 namespace {
 
 constexpr int64_t kMaxRank = 65536;
-constexpr size_t kMaxPattern = 4096;  // the library's parser recurses once per parenthesis
+constexpr double kMaxAlpha = 1e30;    // its scale is an fp32 number
+constexpr size_t kMaxPattern = 4096;  // characters, those in {n} counted n times
 
+// The length of a pattern if every {n} were written out, at most: counts inside one another multiply.
+size_t expanded_size(std::string_view text) {
+  size_t size = text.size();
+  for (size_t i = 0; i < text.size() && size <= kMaxPattern; ++i) {
+    if (text[i] != '{') continue;
+    size_t largest = 1, number = 0;
+    for (++i; i < text.size() && text[i] != '}' && number <= kMaxPattern; ++i) {
+      number = text[i] >= '0' && text[i] <= '9' ? 10 * number + static_cast<size_t>(text[i] - '0') : 0;
+      largest = std::max(largest, number);
+    }
+    size *= largest;
+  }
+  return size;
+}
+
+// A pattern comes from a file that somebody else may have written. Without back references the time is linear in the
+// name, so no pattern hangs the program. The library recurses over the pattern, so a limit of its size saves the stack.
 std::regex compile(const std::string& text, std::string_view place, const std::string& shown) {
-  // A pattern comes from a file that somebody else may have written. Without back references the time is linear in the
-  // name, so no pattern hangs the program.
   auto flags = std::regex::ECMAScript;
 #ifdef __GLIBCXX__
   flags |= std::regex_constants::__polynomial;
 #endif
-  if (text.size() > kMaxPattern)
-    fail_config("[{}] a pattern of {} characters, expected at most {}", place, text.size(), kMaxPattern);
+  if (expanded_size(text) > kMaxPattern)
+    fail_config("[{}] the pattern '{}' is too long, expected at most {} characters with counts written out",
+                place, printable(shown), kMaxPattern);
   try {
     return std::regex(text, flags);
   } catch (const std::regex_error& error) {
@@ -190,8 +207,9 @@ AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std
                     .rslora = lora.rslora};
     if (adapter.rank < 1 || adapter.rank > kMaxRank)
       fail_config("[{}] rank {} for {}, expected 1 to {}", place, adapter.rank, name, kMaxRank);
-    if (!std::isfinite(adapter.alpha))
-      fail_config("[{}] alpha {} for {}, expected a finite number", place, adapter.alpha, name);
+    if (!(std::abs(adapter.alpha) <= kMaxAlpha))
+      fail_config("[{}] alpha {} for {}, expected a number between -{} and {}", place, adapter.alpha, name,
+                  kMaxAlpha, kMaxAlpha);
     plan.adapters.push_back(std::move(adapter));
   }
   if (plan.empty()) {

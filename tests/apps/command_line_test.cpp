@@ -90,7 +90,7 @@ TEST(CommandLine, FlagsBeforeTheCommand) {
 
 TEST(CommandLine, PositionalErrors) {
   const std::string model =
-      "MODEL: Hugging Face folder or hub id, checkpoint folder (step_N), or run folder.\n";
+      "MODEL: Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), or run folder.\n";
   expect_usage_error(octet({"generate", "--prompt", "x"}), "error: octet generate needs " + model);
   expect_usage_error(octet({"eval"}),
                      "error: octet eval needs " + model + "error: octet eval needs --dataset DATA\n");
@@ -122,7 +122,7 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
       "error: --temperature is 'x'; expected a number of at least 0\n"
       "error: --top_p is '1.5'; expected a number from 0 to 1\n"
       "error: --max_new_tokens is '0'; expected an integer from 1 to 1000000000000\n"
-      "error: octet generate needs MODEL: Hugging Face folder or hub id, checkpoint folder (step_N), "
+      "error: octet generate needs MODEL: Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), "
       "or run folder.\n"
       "error: octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"\n");
   const test::TemporaryFolder folder;

@@ -85,7 +85,10 @@ TEST(Adapters, ATargetThatMatchesNothingListsWhatThereIs) {
   EXPECT_THAT(refusal("llama-tiny", {.targets = {"(["}}),
               HasSubstr("'([' is not a regular expression that octet can read"));
   EXPECT_THAT(refusal("llama-tiny", {.targets = {std::string(5000, '(')}}),
-              HasSubstr("a pattern of 5000 characters, expected at most 4096"));
+              HasSubstr("is too long, expected at most 4096 characters with counts written out"));
+  EXPECT_THAT(refusal("llama-tiny", {.targets = {"(?:(?:a?){90}){90}"}}), HasSubstr("is too long"));
+  EXPECT_THAT(refusal("llama-tiny", {.targets = {".*[a-z]{2,9999999999999999999}"}}),
+              HasSubstr("is too long"));
 }
 
 TEST(Adapters, EmbeddingAndHeadAreRefused) {
@@ -139,6 +142,10 @@ TEST(Adapters, ImpossibleRanksAreRefused) {
   EXPECT_THAT(refusal("llama-tiny", {.rank_pattern = {{"k_proj", -3}}}),
               HasSubstr("rank -3 for model.layers.0.self_attn.k_proj"));
   EXPECT_THAT(refusal("llama-tiny", {.alpha = NAN}), HasSubstr("alpha nan for"));
+  EXPECT_THAT(
+      refusal("llama-tiny", {.alpha = 1e300}),
+      HasSubstr(
+          "alpha 1e+300 for model.layers.0.self_attn.q_proj, expected a number between -1e+30 and 1e+30"));
 }
 
 TEST(Adapters, DefaultTargetsAreThoseOfPeft) {
