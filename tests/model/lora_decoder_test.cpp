@@ -116,6 +116,18 @@ TEST_P(LoraDecoder, TrainingDoesNotNoticeIt) {
   EXPECT_TRUE(adapter_weights(sampled) == adapter_weights(plain));
 }
 
+// Whatever the recipe: the scales of training are made for other tokens. A model that has not been trained scales by the
+// values themselves too.
+TEST(LoraDecoding, ScalesInputsByTheirOwnValues) {
+  TinyRun run(
+      options_of({.preset = "llama-tiny", .precision = Precision::Fp8, .recipe = Fp8Recipe::Delayed}));
+  fill_adapters(*run.device, run.model->parameters());
+  const Batch batch = next_batch(run);
+  run.model->load(host_view(batch));
+  const std::vector<float> expected = run.model->logits_at({15}).front();
+  EXPECT_LE(norm_difference(read_batch(run, batch, false)[15], expected), kBf16);
+}
+
 // The adapters of now, not of when the decoder was made.
 TEST(LoraDecoding, FollowsTraining) {
   TinyRun run({.rows = 2, .length = 16, .adapters = lora_plan("llama-tiny")});

@@ -133,24 +133,34 @@ TEST(LoraDropout, TheSeedDecides) {
   }
 }
 
+// The same batch again and again.
+class OneBatch final : public BatchSource {
+ public:
+  explicit OneBatch(Batch batch) : batch_(std::move(batch)) {}
+  void next(Batch& batch) override { batch = batch_; }
+  LoaderState state() const override { return {}; }
+  void set_state(const LoaderState&) override {}
+  double epoch() const override { return 0; }
+
+ private:
+  Batch batch_;
+};
+
 // The micro-batches of a step and the steps have seeds of their own.
 TEST(LoraDropout, EveryMicroBatchDropsAnew) {
-  TinyRunOptions options = dropout_options(0.5);
-  TinyRun run(options);
+  TinyRun run(dropout_options(0.5));
   fill_adapters(*run.device, run.model->parameters());
-  const std::vector<float> start = adapter_weights(run);
-  const double first = run.step().loss;
-  size_t begin = 0;
-  for (Parameter& p : run.model->parameters().all()) {
-    if (!p.spec.is_adapter()) continue;
-    const auto count = static_cast<size_t>(p.spec.shape.numel());
-    ParameterSet::set_weight(*run.device, p,
-                             {start.begin() + static_cast<std::ptrdiff_t>(begin),
-                              start.begin() + static_cast<std::ptrdiff_t>(begin + count)});
-    begin += count;
-  }
-  run.batches->set_state({0, 0});
-  EXPECT_NE(run.step().loss, first);  // step 1 with the batch and the weights of step 0
+  OneBatch batches(next_batch(run));
+  const auto loss = [&](int64_t step, int64_t accumulation, uint64_t seed = 0) {
+    // Steps of size zero: the weights stay.
+    StepRunner runner(*run.model, *run.device, batches, accumulation, {.weight_decay = 0, .seed = seed}, {});
+    return runner.train_step(step, false).loss;
+  };
+  const double first = loss(0, 1);
+  EXPECT_EQ(loss(0, 1), first);
+  EXPECT_NE(loss(1, 1), first);
+  EXPECT_NE(loss(0, 1, 1), first);
+  EXPECT_GT(std::fabs(loss(0, 2) / first - 1), 1e-5) << "both micro-batches dropped the same";
 }
 
 TEST(LoraDropout, EvaluationDropsNothing) {
