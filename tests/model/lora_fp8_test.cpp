@@ -183,10 +183,10 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
       Linear& filled = *ranges.model.linears()[i];
       Linear& quantised = *whole.model.linears()[i];
       const int64_t out = filled.site().out, in = filled.site().in;
-      // Another weight than before. Its largest values are in the last rows, or in the first.
+      // Another weight than before. Its largest values are in the last rows, and in the second layer in the first ones.
       std::vector<Bf16> values(static_cast<size_t>(out * in));
       for (size_t k = 0; k < values.size(); ++k) {
-        const size_t size = i % 2 == 0 ? k + 1 : values.size() - k;
+        const size_t size = i / 4 == 0 ? k + 1 : values.size() - k;
         values[k] = to_bf16(std::sin(static_cast<float>(k)) * static_cast<float>(size));
       }
       const Tensor dense{values.data(), DType::BF16, {out, in}};
