@@ -181,6 +181,29 @@ TEST_F(LoraResume, ARandomBaseIsDrawnAgain) {
   EXPECT_FALSE(fs::exists(folder.path() + "/runs/other"));
 }
 
+// Samples and evaluations between the steps leave no trace, whether the base is dense or only FP8.
+TEST_F(LoraResume, SamplesAndEvaluationsChangeNoBit) {
+  for (const char* precision : {"bf16", "fp8"}) {
+    const bool fp8 = precision == std::string("fp8");
+    const Settings settings = {{"mixed_precision", precision}, {"lora_dropout", "0.1"}};
+    Settings with = settings, without = settings;
+    with.insert(with.end(), {{"sample_steps", "2"}, {"eval_steps", "1"}, {"sample_tokens", "8"}});
+    without.insert(without.end(), {{"sample_steps", "0"}});
+    ASSERT_EQ(train(lora(std::string("with_") + precision, with)), kExitDone);
+    ASSERT_EQ(train(lora(std::string("without_") + precision, without)), kExitDone);
+    for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors", "fp8_state.bin"}) {
+      if (!fp8 && file == std::string("fp8_state.bin")) continue;
+      EXPECT_TRUE(read_text(checkpoint(std::string("with_") + precision, 12, fp8) + "/" + file) ==
+                  read_text(checkpoint(std::string("without_") + precision, 12, fp8) + "/" + file))
+          << precision << " " << file;
+    }
+    int64_t samples = 0;
+    for (const StepRecord& record : metrics(std::string("with_") + precision))
+      samples += !record.samples.empty();
+    EXPECT_EQ(samples, 5);  // after steps 2, 4, ..., 10
+  }
+}
+
 TEST_F(LoraResume, AnotherBaseIsRefused) {
   ASSERT_EQ(train(lora("run", {})), kExitDone);
   SafetensorsFile file = SafetensorsFile::open(posix_env(), model_folder() + "/model.safetensors");
