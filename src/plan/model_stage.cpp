@@ -120,23 +120,45 @@ TrainConfig keys_with_base(TrainConfig keys) {
   keys.model_preset.clear();  // the default of runs without a model
   keys.model_name_or_path = read_peft_config(posix_env(), folder).base;
   if (keys.model_name_or_path.empty()) {
-    fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset", folder);
+    fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset",
+                folder);
   }
   return keys;
 }
 
-// Settings of new adapters, which must not contradict those of an adapter that the run starts from.
-void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const std::string& folder) {
+// The settings that describe adapters as the checkpoints of the run do: with the most frequent rank and alpha.
+LoraConfig settings_of(const ModelConfig& config, const AdapterPlan& adapters) {
+  return peft_config_from_json(to_peft_config(config, adapters, ""), kAdapterConfigName).lora;
+}
+
+std::vector<std::string> modules_of(const AdapterPlan& plan) {
+  std::vector<std::string> names;
+  for (const Adapter& adapter : plan.adapters) names.push_back(adapter.module);
+  return names;
+}
+
+// Settings of new adapters, which must not contradict those of an adapter that the run starts or continues from. `lora`
+// is what its file says.
+void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const ModelChoice& choice) {
+  const LoraConfig& settings = *choice.lora;
   const auto refuse = [&](const char* key, const std::string& value) {
-    fail_config("{} is {}, but the adapter {} has {}; leave the key out", key, config_text(keys, key), folder,
-                value);
+    fail_config("{} is {}, but the adapter {} has {}; leave the key out", key, config_text(keys, key),
+                choice.adapter_folder, value);
   };
-  if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank)
+  if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank && keys.lora_rank != settings.rank)
     refuse("lora_rank", fmt::format("{}", lora.rank));
-  if (keys.is_set("lora_alpha") && keys.lora_alpha != lora.alpha)
+  // 0 is the default.
+  if (keys.is_set("lora_alpha") && keys.lora_alpha != 0 && keys.lora_alpha != lora.alpha &&
+      keys.lora_alpha != settings.alpha)
     refuse("lora_alpha", fmt::format("{}", lora.alpha));
   if (keys.is_set("use_rslora") && keys.use_rslora != lora.rslora)
     refuse("use_rslora", lora.rslora ? "true" : "false");
+  if (!keys.is_set("lora_target")) return;
+  const AdapterPlan wanted = plan_adapters(choice.config, {.targets = keys.lora_target}, "lora_target");
+  if (modules_of(wanted) == modules_of(choice.adapters)) return;
+  const std::string layers =
+      settings.layers.empty() ? "" : fmt::format(" in layers {}", fmt::join(settings.layers, ","));
+  refuse("lora_target", fmt::format("{}{}", fmt::join(settings.targets, ","), layers));
 }
 
 void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
@@ -166,9 +188,9 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
     return;
   }
   const PeftConfig adapter = read_peft_config(posix_env(), choice.adapter_folder);
-  choice.lora = adapter.lora;
-  refuse_other_adapter(keys, adapter.lora, choice.adapter_folder);
   choice.adapters = plan_of(adapter, choice.config, choice.adapter_folder);
+  choice.lora = settings_of(choice.config, choice.adapters);
+  refuse_other_adapter(keys, adapter.lora, choice);
   if (keys.is_set("lora_dropout")) choice.adapters.dropout = keys.lora_dropout;
 }
 
@@ -198,6 +220,9 @@ TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model) {
   keys.lora_rank = model.lora->rank;
   keys.lora_alpha = model.lora->alpha;
   keys.use_rslora = model.lora->rslora;
+  keys.lora_dropout = model.adapters.dropout;
+  if (!keys.is_set("lora_target"))
+    keys.lora_target = model.lora->layers.empty() ? model.lora->targets : modules_of(model.adapters);
   return keys;
 }
 

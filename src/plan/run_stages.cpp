@@ -40,7 +40,8 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
   config.tokenizer = data.tokenizer_name;
   if (!plan.shortage) {
     config.gradient_checkpointing = key_of(plan.shape.checkpointing);
-    if (!plan.finetuning.adapters.empty()) config.frozen_copies = key_of(plan.finetuning.frozen_copies);
+    if (!plan.finetuning.adapters.empty() && plan.is_fp8())
+      config.frozen_copies = key_of(plan.finetuning.frozen_copies);
   }
   config.max_steps = schedule.max_steps;
   return config;

@@ -183,10 +183,12 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
       Linear& filled = *ranges.model.linears()[i];
       Linear& quantised = *whole.model.linears()[i];
       const int64_t out = filled.site().out, in = filled.site().in;
-      // Another weight than before, the largest value of which is in the last rows.
+      // Another weight than before. Its largest values are in the last rows, and in the second layer in the first ones.
       std::vector<Bf16> values(static_cast<size_t>(out * in));
-      for (size_t k = 0; k < values.size(); ++k)
-        values[k] = to_bf16(std::sin(static_cast<float>(k)) * static_cast<float>(k + 1));
+      for (size_t k = 0; k < values.size(); ++k) {
+        const size_t size = i / 4 == 0 ? k + 1 : values.size() - k;
+        values[k] = to_bf16(std::sin(static_cast<float>(k)) * static_cast<float>(size));
+      }
       const Tensor dense{values.data(), DType::BF16, {out, in}};
       quantised.weight_fp8()->rule.delayed = false;
       quantised.quantize_weight(whole.device.ops(), dense);

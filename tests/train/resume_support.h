@@ -22,8 +22,10 @@ using Setting = std::pair<std::string, std::string>;
 using Settings = std::vector<Setting>;
 
 // The files that equal states have in common.
-inline constexpr const char* kStateFiles[] = {"model.safetensors", "optimizer.safetensors", "fp8_state.bin",
-                                              "state.json"};
+inline constexpr const char* kStateFiles[] = {
+    "model.safetensors", "adapter_model.safetensors", "adapter_config.json",
+    "base.json",         "optimizer.safetensors",     "fp8_state.bin",
+    "state.json"};
 
 // What a run says on stderr.
 class Stderr {
