@@ -64,6 +64,7 @@ int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors) {
   // Embedding backward: tokens and their rows before and after sorting, runs, and the radix sort's own memory.
   scratch = std::max(scratch, 64 * needs.tokens + kSmallScratch);
   scratch = std::max(scratch, needs.decode ? cuda_decode_workspace(needs) : cuda_attention_workspace(needs));
+  if (needs.narrow) scratch = std::max(scratch, kCudaNarrowSums + 256);
   return kCudaGemmWorkspace + round_up(scratch, 256) + 4096;
 }
 

@@ -9,6 +9,8 @@ namespace octet {
 
 constexpr int64_t kCudaGemmWorkspace = 64ll << 20;      // of cuBLASLt; the scratch of all ops comes after it
 constexpr int64_t kCudaEmulationScratch = 256ll << 20;  // larger FP8 operands are dequantised piece by piece
+// Sums of the parts of a narrow product. A product is cut up so that they fit, whatever the workspace is.
+constexpr int64_t kCudaNarrowSums = int64_t{64} << 20;
 constexpr int64_t kCudaMemoryReserve = 1ll << 30;  // GEMM tuning, cuDNN, modules that the driver loads late
 constexpr int64_t kAttentionTileBytes = 16;
 // The blocks of norm_backward on one multiprocessor have together at most this many columns, unless there is only one

@@ -46,6 +46,14 @@ NarrowShape check_narrow_product_over_rows(const Matrix& g, const QuantizedMatri
   return shape;
 }
 
+void check_dequantize(const Tensor& dense, const QuantizedMatrix& x) {
+  constexpr const char* op = "dequantize";
+  require_codes(op, x);
+  require_real(op, "dense", dense);
+  require(dense.rows() == x.codes.rows() && dense.cols() == x.codes.cols(),
+          "[{}] {} from {}, expected one shape", op, dense.shape.to_string(), x.codes.shape.to_string());
+}
+
 void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) {
   constexpr const char* op = "transpose_fp8";
   require(is_fp8(from.codes.dtype) && to.codes.dtype == from.codes.dtype,

@@ -17,6 +17,7 @@ NarrowShape check_narrow_product(const Matrix& u, const QuantizedMatrix& x, cons
                                  bool transpose_w);
 NarrowShape check_narrow_product_over_rows(const Matrix& g, const QuantizedMatrix& x, const Matrix& u,
                                            bool transpose_g);
+void check_dequantize(const Tensor& dense, const QuantizedMatrix& x);
 void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from);
 // `few` are the rows in the order of `rows`, `many` the rows that `rows` counts.
 void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);

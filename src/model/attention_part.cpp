@@ -13,8 +13,8 @@ std::vector<LinearEntry<AttentionPart>> AttentionPart::linears(const ModelConfig
   const AttentionShape shape = config.attention();
   return {
       {&AttentionPart::qkv, "attention.qkv", shape.qkv_width(), config.width, config.qkv_bias, keep.norm_out},
-      {&AttentionPart::out, "attention.out", config.width, shape.out_width(), config.out_bias,
-       keep.attention}};
+      {&AttentionPart::out, "attention.out", config.width, shape.out_width(), config.out_bias, keep.attention,
+       true}};
 }
 
 std::vector<ActivationEntry<AttentionPart>> AttentionPart::activations(const ModelConfig& config,

@@ -165,6 +165,7 @@ void Decoder::plan_buffers() {
       .max_length = shape_.capacity,
       .parameters = std::ssize(parameters_.all()),
       .fp8 = runs_fp8_,
+      .narrow = runs_fp8_,
       .decode = true};
   planner_.add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)},
                MemoryCategory::Workspace, Lifetime::always());

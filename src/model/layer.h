@@ -96,7 +96,8 @@ struct LinearEntry {
   const char* name;  // of its parameters after "layers.N.", without ".weight"
   int64_t out, in;
   bool bias;
-  bool input_kept;  // by the policy: the FP8 copy of its input that the weight gradient reads
+  bool input_kept;           // by the policy: the FP8 copy of its input that backward reads
+  bool dense_input = false;  // backward has the dense input anyway
 };
 
 // Called before and after the work of a layer, to fetch weights from elsewhere and to send gradients. What they queue

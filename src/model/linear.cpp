@@ -76,13 +76,23 @@ Quantized with_rows(const Quantized& quantized, int64_t rows) {
 Linear::Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias)
     : site_(std::move(site)), choice_(std::move(choice)), weight_(&weight), bias_(bias) {}
 
-bool Linear::adapter_reads_input_codes() const {
-  return adapter_ && !adapter_drops_ && fp8(Product::Forward) && !has_dense() &&
+// Up to here, products of codes are at least as fast as dense ones (bench/RESULTS.md).
+constexpr int64_t kNarrowInputRanks = 48;     // of all parts
+constexpr int64_t kNarrowGradientRanks = 32;  // of one part
+
+bool Linear::adapter_keeps_input_codes() const {
+  return adapter_ && !adapter_drops_ && !adapter_dense_input_ && fp8(Product::Forward) && !has_dense() &&
          input8_.rule.granularity == Granularity::Tensor;
 }
 
+bool Linear::adapter_reads_input_codes() const {
+  return adapter_keeps_input_codes() && adapter_.ranks() <= kNarrowInputRanks;
+}
+
 bool Linear::adapter_reads_gradient_codes() const {
-  return adapter_ && fp8(Product::Dgrad) && gradient8_.rule.granularity == Granularity::Tensor;
+  return adapter_ && fp8(Product::Dgrad) && gradient8_.rule.granularity == Granularity::Tensor &&
+         std::ranges::all_of(adapter_.parts(),
+                             [](const LowRank::Part& part) { return part.rank <= kNarrowGradientRanks; });
 }
 
 void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, FrozenCopies copies) {
@@ -112,7 +122,7 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Fro
 }
 
 void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens) {
-  if (fp8(Product::Forward) && !adapter_reads_input_codes()) {
+  if (fp8(Product::Forward) && !adapter_keeps_input_codes()) {
     alias_matrix(planner, input8_.rowwise, scratch.input_rowwise, scratch.input_rowwise_scales,
                  input8_.rule.format_rowwise, input8_.rule.granularity, tokens, site_.in);
   }
@@ -139,7 +149,7 @@ void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifet
   };
   if (input_needed_colwise()) {
     place(input8_.colwise, ".input.fp8_transposed", rule.format_colwise, site_.in, tokens);
-  } else if (adapter_reads_input_codes()) {
+  } else if (adapter_keeps_input_codes()) {
     place(input8_.rowwise, ".input.fp8", rule.format_rowwise, tokens, site_.in);
   }
 }
@@ -187,7 +197,10 @@ void Linear::bind(const ScaleTable& scales) {
 
 Operand Linear::input(Tensor dense, bool with_fp8) {
   if (!(with_fp8 || !has_dense()) || !input_needed_fp8()) return {.dense = dense};
-  return {.dense = dense, .fp8 = &input8_, .keep_dense = !fp8(Product::Forward) || input_needed_dense()};
+  return {.dense = dense,
+          .fp8 = &input8_,
+          .keep_dense =
+              !fp8(Product::Forward) || (adapter_ && !adapter_reads_input_codes()) || input_needed_dense()};
 }
 
 Operand Linear::gradient(Tensor dense, bool keep_dense) {
@@ -231,9 +244,11 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   }
   bool accumulate = false;  // dx holds the adapters' share
   if (adapter_) {
-    adapter_.backward(ops, x.dense, adapter_reads_input_codes() ? &x.fp8->rowwise : nullptr, dy.dense,
-                      adapter_reads_gradient_codes() ? &dy.fp8->rowwise : nullptr, weight_->stream(),
-                      overwrite);
+    const bool reads_codes = adapter_reads_input_codes();
+    // Always, so that the result does not depend on what else is recomputed.
+    if (adapter_keeps_input_codes() && !reads_codes) ops.dequantize(x.dense, x.fp8->rowwise);
+    adapter_.backward(ops, x.dense, reads_codes ? &x.fp8->rowwise : nullptr, dy.dense,
+                      dy.fp8 && !dy.keep_dense ? &dy.fp8->rowwise : nullptr, weight_->stream(), overwrite);
     accumulate = dx && !adapter_.drops();
     if (accumulate) adapter_.add_input_gradient(ops, dx, weight_->stream(), false);
   }

@@ -33,10 +33,12 @@ class Linear {
  public:
   Linear() = default;
   Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias);
-  // Adds adapters to the output, before plan(). `drops`: their input has dropout in training.
-  void set_adapter(LowRank adapter, bool drops) {
+  // Adds adapters to the output, before plan(). `drops`: their input has dropout in training. `dense_input`: the dense input
+  // is there in backward anyway.
+  void set_adapter(LowRank adapter, bool drops, bool dense_input) {
     adapter_ = std::move(adapter);
     adapter_drops_ = drops;
+    adapter_dense_input_ = dense_input;
   }
 
   // Registers the slots and plans the FP8 copies of the weight. The input's and gradient's copies are placed by
@@ -92,12 +94,15 @@ class Linear {
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
   // Whether the weight gradient reads the input again, dense or as its FP8 copy.
   bool input_needed_dense() const {
-    return (trains() && !fp8(Product::Wgrad)) || (adapter_ && !adapter_reads_input_codes());
+    return (trains() && !fp8(Product::Wgrad)) || (adapter_ && !adapter_keeps_input_codes());
   }
-  bool input_needed_fp8_later() const { return input_needed_colwise() || adapter_reads_input_codes(); }
+  bool input_needed_fp8_later() const { return input_needed_colwise() || adapter_keeps_input_codes(); }
   bool input_needed_colwise() const { return trains() && fp8(Product::Wgrad); }
   const LowRank& adapter() const { return adapter_; }
-  // The adapters read the FP8 codes of the input, in backward too: codes with one scale per tensor, without dropout.
+  // Backward gets the input of the adapters from its FP8 codes: codes with one scale per tensor, without dropout. With
+  // few ranks the adapters' products read the codes. With more they would be slower than products of dense matrices, so
+  // the codes are dequantised first, and forward reads the dense input.
+  bool adapter_keeps_input_codes() const;
   bool adapter_reads_input_codes() const;
   bool trains() const { return weight_->storage.trainable; }
   // Keeps one FP8 copy, whose transpose is made before dgrad.
@@ -115,7 +120,7 @@ class Linear {
   Parameter* bias_ = nullptr;
   Quantized input8_, weight8_, gradient8_;
   LowRank adapter_;
-  bool adapter_drops_ = false, transposes_ = false;
+  bool adapter_drops_ = false, adapter_dense_input_ = false, transposes_ = false;
   int input_slot_ = -1, weight_slot_ = -1, gradient_slot_ = -1;
 };
 

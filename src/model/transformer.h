@@ -122,7 +122,7 @@ class Transformer {
   Ops& ops() const { return device_.ops(); }
 
   void plan_parameters();
-  void add_adapter(Linear& linear);
+  void add_adapter(Linear& linear, bool dense_input);
   void plan_adapter_scratch();
   void plan_staging();
   // Lifetimes of buffers that all layers need: in forward and backward, and only in backward.

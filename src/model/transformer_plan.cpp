@@ -137,10 +137,10 @@ void Transformer::plan_parameters() {
             p.spec.name);
   }
   blocks_.resize(static_cast<size_t>(config_.layers));
-  const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias) {
+  const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias, bool dense_input) {
     const size_t index = linears_.size();
     linear = Linear(sites_[index], choices_[index], weight, bias);
-    add_adapter(linear);
+    add_adapter(linear, dense_input);
     linear.plan(planner_, scales_, shape_.training, finetuning_.frozen_copies);
     linears_.push_back(&linear);
   };
@@ -148,7 +148,7 @@ void Transformer::plan_parameters() {
     for (const auto& entry : std::decay_t<decltype(part)>::linears(config_, keep_)) {
       const std::string name = fmt::format("layers.{}.{}", layer, entry.name);
       place(part.*entry.linear, parameters_[name + ".weight"],
-            entry.bias ? &parameters_[name + ".bias"] : nullptr);
+            entry.bias ? &parameters_[name + ".bias"] : nullptr, entry.dense_input);
     }
   };
   for (int64_t l = 0; l < config_.layers; ++l) {
@@ -158,12 +158,12 @@ void Transformer::plan_parameters() {
     place_part(block.attention, l);
     place_part(block.mlp, l);
   }
-  place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
+  place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr, false);
 }
 
-void Transformer::add_adapter(Linear& linear) {
+void Transformer::add_adapter(Linear& linear, bool dense_input) {
   if (LowRank adapter = find_low_rank(parameters_, finetuning_.adapters, linear.weight().spec))
-    linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0);
+    linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0, dense_input);
 }
 
 // Memory that all adapters share, and the transposed weight where Linears keep one copy.
@@ -205,7 +205,7 @@ void Transformer::plan_fp8_scratch() {
   for (const Linear* linear : linears_) {
     if (!linear->choice().any_fp8()) continue;
     const LinearSite& site = linear->site();
-    if (!linear->adapter_reads_input_codes()) {
+    if (!linear->adapter_keeps_input_codes()) {
       input_codes = std::max(input_codes, site.tokens * site.in);
       input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));
     }
@@ -386,7 +386,8 @@ void Transformer::plan_workspace() {
                              .attention = config_.attention(),
                              .max_length = shape_.length,
                              .parameters = std::ssize(parameters_.all()),
-                             .fp8 = scales_.count() > 0};
+                             .fp8 = scales_.count() > 0,
+                             .narrow = has_adapters() && scales_.count() > 0};
   add(workspace_, "workspace", DType::U8, {device_.workspace_bytes(needs)});
 }
 

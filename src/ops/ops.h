@@ -137,6 +137,7 @@ struct WorkspaceNeeds {
   int64_t max_length = 0;
   int64_t parameters = 0;  // number of parameter tensors
   bool fp8 = true;         // some of the products may run as gemm_fp8
+  bool narrow = false;     // narrow products occur
   bool decode = false;     // attention runs as attention_decode, over caches of max_length positions
 };
 
@@ -179,6 +180,8 @@ class Ops {
   // block are refused.
   virtual void transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) = 0;
 
+  // dense (rows, cols) real = the values of x, which has one scale per tensor; rounded once.
+  virtual void dequantize(Tensor dense, const QuantizedMatrix& x) = 0;
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
   virtual void quantize(const Operand&) = 0;

@@ -38,9 +38,9 @@ class OneBatch final : public BatchSource {
   const GoldenModel& golden_;
 };
 
-class LoraParity : public testing::TestWithParam<const char*> {
+class LoraGolden : public testing::TestWithParam<const char*> {
  protected:
-  LoraParity() : golden(GetParam(), "lora"), device(make_cpu_device(2)) {
+  LoraGolden() : golden(GetParam(), "lora"), device(make_cpu_device(2)) {
     const std::string& text = golden.file.metadata().at("adapter_config");
     plan = plan_of(peft_config_from_json(text, GetParam()), golden.config, GetParam());
     const RunShape shape{.rows = golden.rows, .length = golden.length, .head_chunk_bytes = 16 * 1024};
@@ -95,7 +95,7 @@ class LoraParity : public testing::TestWithParam<const char*> {
   std::unique_ptr<Transformer> model;
 };
 
-TEST_P(LoraParity, ThePlanHasTheTensorsOfTheFile) {
+TEST_P(LoraGolden, ThePlanHasTheTensorsOfTheFile) {
   std::set<std::string> expected, actual;
   for (const SafeTensor& tensor : golden.file.tensors()) {
     constexpr std::string_view kPrefix = "adapters.";
@@ -110,7 +110,7 @@ TEST_P(LoraParity, ThePlanHasTheTensorsOfTheFile) {
   EXPECT_EQ(actual, expected);
 }
 
-TEST_P(LoraParity, Logits) {
+TEST_P(LoraGolden, Logits) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < golden.rows * golden.length; ++i) tokens.push_back(i);
   std::vector<float> actual;
@@ -119,7 +119,7 @@ TEST_P(LoraParity, Logits) {
   EXPECT_LE(relative_error(actual, golden.floats("logits")), kTolerance);
 }
 
-TEST_P(LoraParity, LossAndEveryGradient) {
+TEST_P(LoraGolden, LossAndEveryGradient) {
   model->forward_backward({}, true, false);
   const double expected = static_cast<double>(golden.floats("loss")[0]);
   EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
@@ -134,7 +134,7 @@ TEST_P(LoraParity, LossAndEveryGradient) {
   }
 }
 
-TEST_P(LoraParity, FiveAdamWSteps) {
+TEST_P(LoraGolden, FiveAdamWSteps) {
   const std::vector<float> base = base_weights();
   const std::vector<float> losses = golden.floats("losses"), norms = golden.floats("grad_norms");
   const int64_t steps = std::ssize(norms);
@@ -166,7 +166,7 @@ TEST_P(LoraParity, FiveAdamWSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, LoraParity,
+INSTANTIATE_TEST_SUITE_P(Families, LoraGolden,
                          testing::Values("llama", "qwen2", "gpt2", "llama_qv_rslora", "qwen2_patterns"),
                          [](const auto& test) { return std::string(test.param); });
 

@@ -51,6 +51,7 @@ OpCase narrow_product_case(DType dtype, int64_t rows, int64_t depth, int64_t ran
             dtype, {rows, depth, rank});
   op.needs.tokens = rows;
   op.needs.width = std::max(depth, rank);
+  op.needs.narrow = true;
   const double operand_bytes = static_cast<double>(rows * depth) + bytes_for(dtype, rows * rank);
   op.bytes = operand_bytes + bytes_for(dtype, depth * rank);
   op.backward_bytes = operand_bytes + bytes_for(DType::F32, depth * rank);
@@ -89,6 +90,31 @@ OpCase narrow_product_case(DType dtype, int64_t rows, int64_t depth, int64_t ran
       }
     }
     return Arrays{u};
+  };
+  return op;
+}
+
+OpCase dequantize_case(DType dtype, DType format, int64_t rows, int64_t cols, bool strided = false) {
+  const int64_t before = strided ? 16 : 0, wide = cols + 2 * before;
+  OpCase op = start(fmt::format("dequantize_{}{}", octet::name_of(format), suffix(strided, "_part")), dtype,
+                    {rows, cols});
+  op.bytes = static_cast<double>(rows * cols) + bytes_for(dtype, rows * cols);
+  op.add_input("x", format, {rows, wide}, codes_of_normals(rows * wide, format, 1));
+  op.add_input("scale", DType::F32, {4}, fixed({kScale, 0, 0, 0}));
+  op.add_output("dense", dtype, {rows, cols}, Compare::Exact);
+  op.forward = [=](Device& device, Args& args) {
+    const QuantizedMatrix x{.codes = args.in[0], .tensor_scale = static_cast<const float*>(args.in[1].data)};
+    device.ops().dequantize(args.out[0], x.columns(before, cols));
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> dense(at(rows * cols));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < cols; ++j) {
+        const auto code = static_cast<size_t>(in[0][at(i * wide + before + j)]);
+        dense[at(i * cols + j)] = static_cast<double>(fp8_values(format)[code] * kScale);
+      }
+    }
+    return Arrays{dense};
   };
   return op;
 }
@@ -236,6 +262,10 @@ void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
   table.push_back(large(narrow_product_case(fp32, 130, 272, 48, {.strided = true})));
   for (const DType format : {e4m3, e5m2}) {
     table.push_back(transpose_fp8_case(format, 37, 53, Granularity::Tensor));
+    for (const DType dtype : {bf16, fp32}) {
+      table.push_back(dequantize_case(dtype, format, 37, 53));
+      table.push_back(dequantize_case(dtype, format, 40, 272, true));
+    }
     table.push_back(transpose_fp8_case(format, 400, 272, Granularity::Tensor));
     table.push_back(transpose_fp8_case(format, 400, 272, Granularity::Block128));
     table.push_back(transpose_fp8_case(format, 130, 257, Granularity::Block128));
@@ -278,6 +308,7 @@ void add_model_adapters(std::vector<OpCase>& table) {
                                         {.accumulate = true, .format = e5m2, .wide = wide, .timed = true}));
   }
   table.push_back(transpose_fp8_case(DType::E4M3, 28672, 4096, Granularity::Tensor));
+  table.push_back(dequantize_case(bf16, DType::E4M3, 8192, 14336));
   table.push_back(transpose_fp8_case(DType::E4M3, 57344, 8192, Granularity::Tensor));
   table.push_back(gather_rows_case(bf16, 6000, 8192, 4096));
   table.push_back(dropout_case(bf16, 8192, 4096, 0.1f, false));

@@ -59,6 +59,7 @@ class CudaOps final : public Ops {
   void narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g, float alpha,
                                 bool accumulate) override;
   void transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) override;
+  void dequantize(Tensor dense, const QuantizedMatrix& x) override;
   void quantize(const Operand& operand) override;
   void update_delayed_scales(const DelayedScaling& state) override;
 

@@ -64,6 +64,37 @@ __global__ void __launch_bounds__(kPlainTile* kPlainRows) plain_product_kernel(c
   }
 }
 
+// 16 codes of a row per thread with `vector`, otherwise one.
+template <bool vector, class T>
+__global__ void dequantize_kernel(T* dense, const uint8_t* codes, int64_t stride, int64_t rows, int64_t cols,
+                                  const float* scale, bool e5m2) {
+  constexpr int kCodes = vector ? 16 : 1;
+  const float factor = *scale;
+  const int64_t across = cols / kCodes;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * across;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t row = i / across, col = i % across * kCodes;
+    const uint8_t* from = codes + row * stride + col;
+    T* to = dense + row * cols + col;
+    if constexpr (vector) {
+      const uint4 raw = load_once(from);
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float values[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const uint32_t code = words[2 * half + j / 4] >> (8 * (j % 4)) & 0xFFu;
+          values[j] = __fmul_rn(decode1(static_cast<uint8_t>(code), e5m2), factor);
+        }
+        Pack8<T>::pack(values).store(to + 8 * half);
+      }
+    } else {
+      *to = from_float<T>(__fmul_rn(decode1(*from, e5m2), factor));
+    }
+  }
+}
+
 // result [+]= factor * the sums of all parts, in their order. Element (i, j) of the result is that of row i and column j
 // of the sums. Neighbouring threads read neighbouring sums.
 template <class T>
@@ -141,6 +172,11 @@ bool reads_vectors(const Matrix& x, int64_t bytes) {
          2 * x.stride % bytes == 0;
 }
 
+// Whether the sums of one part fit.
+bool fits(const NarrowSplit& split) {
+  return 4 * split.elements() <= kCudaNarrowSums;
+}
+
 // Whether the fast kernel takes w as it is stored.
 bool takes_dense(const Matrix& w, bool transposed, int64_t rank) {
   if (transposed) return reads_vectors(w, 16);
@@ -164,12 +200,11 @@ void CudaOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool 
   const NarrowShape shape = check_narrow_product(u, x, w, transpose_w);
   const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(w)));
   if (shape.rows == 0 || shape.rank == 0) return;
-  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0 &&
+  const NarrowSplit split =
+      device::split_narrow_product(shape.rows, shape.depth, shape.rank, kCudaNarrowSums / 4);
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.depth > 0 && fits(split) &&
       takes_dense(w, transpose_w, shape.rank)) {
-    Scratch space = scratch(op);
-    const NarrowSplit split =
-        device::split_narrow_product(shape.rows, shape.depth, shape.rank, space.left() / 4 - 256);
-    auto* sums = space.take<float>(split.elements());
+    auto* sums = scratch(op).take<float>(split.elements());
     device::launch_narrow_product(*this, make_args(x, w, shape, split, sums), transpose_w);
     add_parts<device::Bf16>(*this, u.data, {u.stride, 1}, sums, split, shape.rows, shape.rank, alpha,
                             x.tensor_scale, false);
@@ -200,12 +235,11 @@ void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matri
   const NarrowShape shape = check_narrow_product_over_rows(g, x, u, transpose_g);
   const OpScope scope(profiler_, label(op, shape, octet::bytes_of(x.codes) + bytes_of(u) + bytes_of(g)));
   if (shape.depth == 0 || shape.rank == 0) return;
-  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0 && shape.rank % 2 == 0 &&
+  const NarrowSplit split =
+      device::split_narrow_product_over_rows(shape.rows, shape.depth, shape.rank, kCudaNarrowSums / 4);
+  if (u.dtype == DType::BF16 && whole_vectors(x) && shape.rows > 0 && fits(split) && shape.rank % 2 == 0 &&
       reads_vectors(u, 4)) {
-    Scratch space = scratch(op);
-    const NarrowSplit split =
-        device::split_narrow_product_over_rows(shape.rows, shape.depth, shape.rank, space.left() / 4 - 256);
-    auto* sums = space.take<float>(split.elements());
+    auto* sums = scratch(op).take<float>(split.elements());
     device::launch_narrow_product_over_rows(*this, make_args(x, u, shape, split, sums));
     const Strides strides = transpose_g ? Strides{g.stride, 1} : Strides{1, g.stride};
     add_parts<float>(*this, g.data, strides, sums, split, shape.rank, shape.depth, alpha, x.tensor_scale,
@@ -229,6 +263,26 @@ void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matri
                                      .e5m2 = x.codes.dtype == DType::E5M2,
                                      .accumulate = accumulate};
   dispatch_real(op, u.dtype, [&]<class T>(T) { launch_plain<T, float>(*this, op, product); });
+}
+
+void CudaOps::dequantize(Tensor dense, const QuantizedMatrix& x) {
+  constexpr const char* op = "dequantize";
+  check_dequantize(dense, x);
+  const int64_t rows = x.codes.rows(), cols = x.codes.cols();
+  const OpScope scope(profiler_,
+                      label(op, {rows, cols, 0}, octet::bytes_of(x.codes) + octet::bytes_of(dense)));
+  if (rows == 0 || cols == 0) return;
+  constexpr int kThreads = 256;
+  const bool vector = whole_vectors(x) && aligned16(dense.data);
+  const auto blocks = narrow<unsigned>(
+      std::clamp<int64_t>(div_up(rows * cols, kThreads * (vector ? 16 : 1)), 1, 16 * sm_count()));
+  dispatch_real(op, dense.dtype, [&]<class T>(T) {
+    const auto kernel = vector ? device::dequantize_kernel<true, T> : device::dequantize_kernel<false, T>;
+    kernel<<<blocks, kThreads, 0, stream()>>>(static_cast<T*>(dense.data),
+                                              static_cast<const uint8_t*>(x.codes.data), x.row_stride(), rows,
+                                              cols, x.tensor_scale, x.codes.dtype == DType::E5M2);
+  });
+  check_launch(op);
 }
 
 }  // namespace octet
