@@ -163,6 +163,16 @@ TEST_F(LoraResume, LatestContinuesTheRun) {
   for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].loss, whole[i].loss) << i;
 }
 
+// config.yaml holds only keys that have an effect: a resumed run must not warn of what octet itself wrote.
+TEST_F(LoraResume, ConfigYamlGivesNoWarnings) {
+  for (const char* precision : {"fp32", "bf16", "fp8"}) {
+    ASSERT_EQ(train(lora(precision, {{"mixed_precision", precision}})), kExitDone);
+    const CapturedLog log;
+    ASSERT_EQ(train(typed(precision, {{"resume", "latest"}, {"max_steps", "13"}})), kExitDone);
+    EXPECT_THAT(log.messages, Not(testing::Contains(HasSubstr("has no effect")))) << precision;
+  }
+}
+
 TEST_F(LoraResume, ARandomBaseIsDrawnAgain) {
   const Settings random = {{"model_name_or_path", ""},
                            {"model_preset", "llama-tiny"},

@@ -81,15 +81,15 @@ int expect_parity(const TinyRunOptions& options, const std::string& what) {
   return expect_parity(lora, full, batch, what);
 }
 
-class LoraParity : public testing::TestWithParam<const char*> {};
+class LoraMerged : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(, LoraParity, testing::ValuesIn(kFamilies), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(, LoraMerged, testing::ValuesIn(kFamilies), [](const auto& test) {
   std::string name = test.param;
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;
 });
 
-TEST_P(LoraParity, EqualsTheMergedModel) {
+TEST_P(LoraMerged, EqualsTheMergedModel) {
   const bool gpt2 = std::string(GetParam()) == "gpt2-tiny";
   struct Case {
     std::vector<std::string> targets;
@@ -109,7 +109,7 @@ TEST_P(LoraParity, EqualsTheMergedModel) {
 }
 
 // A rank of one, a rank that is no multiple of anything, and one larger than most; other ranks in other layers.
-TEST_P(LoraParity, RanksMayDifferByModule) {
+TEST_P(LoraMerged, RanksMayDifferByModule) {
   const bool gpt2 = std::string(GetParam()) == "gpt2-tiny";
   const LoraConfig lora{.rank = 5,
                         .alpha = 7,
@@ -120,18 +120,18 @@ TEST_P(LoraParity, RanksMayDifferByModule) {
   expect_parity({.preset = GetParam(), .adapters = lora_plan(GetParam(), lora)}, "ranks");
 }
 
-TEST_P(LoraParity, RsloraScalesByTheRootOfTheRank) {
+TEST_P(LoraMerged, RsloraScalesByTheRootOfTheRank) {
   const AdapterPlan plan = lora_plan(GetParam(), {.rank = 8, .alpha = 4, .rslora = true});
   EXPECT_FLOAT_EQ(plan.adapters.front().scale(), 1.41421356f);
   expect_parity({.preset = GetParam(), .adapters = plan}, "rslora");
 }
 
-TEST_P(LoraParity, PackedDocumentsWithMaskedTargets) {
+TEST_P(LoraMerged, PackedDocumentsWithMaskedTargets) {
   expect_parity({.preset = GetParam(), .packed = true, .adapters = lora_plan(GetParam())}, "packed");
 }
 
 // The other layer is frozen as a whole, but gradients may have to pass through it.
-TEST_P(LoraParity, OneLayerAlone) {
+TEST_P(LoraMerged, OneLayerAlone) {
   EXPECT_EQ(expect_parity({.preset = GetParam(), .adapters = lora_plan(GetParam(), {.layers = {1}})}, "last"),
             4);
   EXPECT_EQ(
@@ -139,14 +139,14 @@ TEST_P(LoraParity, OneLayerAlone) {
 }
 
 // A third of the targets is masked: the frozen head then computes fewer rows than there are.
-TEST_P(LoraParity, MaskedTargets) {
+TEST_P(LoraMerged, MaskedTargets) {
   for (const int64_t masked : {2, 3}) {
     expect_parity({.preset = GetParam(), .masked_every = masked, .adapters = lora_plan(GetParam())},
                   "every " + std::to_string(masked));
   }
 }
 
-TEST_P(LoraParity, ANewAdapterChangesNothing) {
+TEST_P(LoraMerged, ANewAdapterChangesNothing) {
   const AdapterPlan plan = lora_plan(GetParam());
   for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
     TinyRun lora({.preset = GetParam(), .precision = precision, .adapters = plan});
@@ -156,7 +156,7 @@ TEST_P(LoraParity, ANewAdapterChangesNothing) {
   }
 }
 
-TEST_P(LoraParity, OnlyAdaptersAreTrained) {
+TEST_P(LoraMerged, OnlyAdaptersAreTrained) {
   for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
     TinyRun run({.preset = GetParam(), .precision = precision, .adapters = lora_plan(GetParam())});
     std::vector<std::vector<float>> before;
