@@ -56,12 +56,13 @@ TEST(SampleLogits, NumbersThatAreNoneAreAnError) {
 
 struct GenerateIds : testing::Test {
   Decoder& decoder(int64_t sequences, int64_t capacity) {
-    model_decoder = std::make_unique<Decoder>(model.config, DecoderShape{sequences, capacity, 16}, DType::F32,
-                                              *model.device, &model.parameters);
+    model_decoder = std::make_unique<Decoder>(test::two_layers("llama-tiny"),
+                                              DecoderShape{sequences, capacity, 16}, DType::F32, *device);
     model_decoder->allocate();
+    model_decoder->parameters().initialise(*device, 9);
     return *model_decoder;
   }
-  test::RandomModel model{test::two_layers("llama-tiny"), DType::F32};
+  std::unique_ptr<Device> device = make_cpu_device(2);
   std::unique_ptr<Decoder> model_decoder;
   const SampleOptions greedy{.max_tokens = 12, .temperature = 0};
   const SampleOptions drawn{.max_tokens = 12, .temperature = 1, .seed = 5};

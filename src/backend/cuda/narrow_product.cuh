@@ -84,13 +84,9 @@ __device__ __forceinline__ CodePairs neighbour_pairs(uint32_t codes, const CodeF
   return pairs;
 }
 
-// The products above see NaN and Inf as finite numbers. Whether one occurred is told by the largest magnitude, over the
-// four lanes that share a row or column of codes.
-__device__ __forceinline__ bool saw_not_finite(uint32_t largest, const CodeFormat& format) {
-  uint32_t single = max(largest & 0xFFFFu, largest >> 16);
-  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 1));
-  single = max(single, __shfl_xor_sync(0xFFFFFFFFu, single, 2));
-  return single >= format.not_finite;
+// The products above see NaN and Inf as finite numbers. Whether one occurred is told by the largest magnitudes.
+__device__ __forceinline__ bool is_not_finite(uint32_t magnitudes, const CodeFormat& format) {
+  return max(magnitudes & 0xFFFFu, magnitudes >> 16) >= format.not_finite;
 }
 __device__ __forceinline__ float quiet_nan() {
   return __uint_as_float(0x7FC00000u);

@@ -193,7 +193,9 @@ __global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_kernel(const
   for (int m = 0; m < fragments; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool spoilt = saw_not_finite(largest[m][half], args.format);
+      // The four lanes of a row share it.
+      const unsigned spoilt_lanes = __ballot_sync(0xFFFFFFFFu, is_not_finite(largest[m][half], args.format));
+      const bool spoilt = spoilt_lanes >> (4 * g) & 0xFu;
       const int64_t row = warp_row + 16 * m + 8 * half + g;
       if (row >= args.rows) continue;
 #pragma unroll

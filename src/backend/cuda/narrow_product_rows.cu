@@ -43,7 +43,7 @@ struct LaneRanks {
 };
 
 template <int rank_tiles, int lane_bytes>
-__global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_kernel(const NarrowArgs args) {
+__global__ void __launch_bounds__(kNarrowThreads, 2) narrow_product_over_rows_kernel(const NarrowArgs args) {
   extern __shared__ __align__(128) float sums_of_warps[];  // [warp][rank][column]
   constexpr int kRanks = 16 * rank_tiles, kColumns = 8 * lane_bytes, kPitch = kColumns + 4;
   constexpr int kWarpSums = kRanks * kPitch;
@@ -55,31 +55,33 @@ __global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_ke
 
   const int64_t steps = (args.rows + kStep - 1) / kStep;
   const int64_t begin = steps * part / args.parts, end = steps * (part + 1) / args.parts;
-  const uint8_t* codes_from = args.codes + column0 + lane_bytes * g;
-  const Bf16* ranks_from = args.dense + rank0 + 2 * g;
-
+  // Four neighbouring rows of a step, whose rows advance by eight steps at a time.
+  int64_t row = kStep * (begin + warp_id()) + 4 * t;
+  const uint8_t* codes_from = args.codes + row * args.codes_stride + column0 + lane_bytes * g;
+  const Bf16* ranks_from = args.dense + row * args.dense_stride + rank0 + 2 * g;
   LaneCodes<lane_bytes> next_codes[4];
   LaneRanks<rank_tiles> next_ranks;
-  const auto load = [&](int64_t step) {
+  const auto load = [&] {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int64_t row = kStep * step + 4 * t + j;
-      const bool exists = row < args.rows;
-      next_codes[j] =
-          LaneCodes<lane_bytes>::load(codes_from + row * args.codes_stride, exists && has_columns);
+      const bool exists = row + j < args.rows;
+      next_codes[j] = LaneCodes<lane_bytes>::load(codes_from + j * args.codes_stride, exists && has_columns);
 #pragma unroll
       for (int m = 0; m < rank_tiles; ++m) {
-        const auto* from = reinterpret_cast<const uint32_t*>(ranks_from + row * args.dense_stride + 16 * m);
+        const auto* from = reinterpret_cast<const uint32_t*>(ranks_from + j * args.dense_stride + 16 * m);
         next_ranks.words[j][m] = exists && rank0 + 16 * m + 2 * g < args.rank ? __ldg(from) : 0;
       }
     }
+    row += kStep * kNarrowWarps;
+    codes_from += kStep * kNarrowWarps * args.codes_stride;
+    ranks_from += kStep * kNarrowWarps * args.dense_stride;
   };
 
   float sums[rank_tiles][lane_bytes][4];
   clear(sums);
-  uint32_t largest[lane_bytes] = {};  // of the columns of this lane
+  uint32_t largest = 0;
   int64_t step = begin + warp_id();
-  if (step < end) load(step);
+  if (step < end) load();
 #pragma unroll 1
   for (; step < end; step += kNarrowWarps) {
     LaneCodes<lane_bytes> codes[4];
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_ke
     uint32_t a[rank_tiles][4];
 #pragma unroll
     for (int m = 0; m < rank_tiles; ++m) next_ranks.fragment(a[m], m);
-    if (step + kNarrowWarps < end) load(step + kNarrowWarps);
+    if (step + kNarrowWarps < end) load();
 #pragma unroll
     for (int word = 0; word < lane_bytes / 4; ++word) {
 #pragma unroll
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_ke
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int n = 4 * word + 2 * two + i;
-          largest[n] = __vimax3_u16x2(upper.magnitudes[i], lower.magnitudes[i], largest[n]);
+          largest = __vimax3_u16x2(upper.magnitudes[i], lower.magnitudes[i], largest);
 #pragma unroll
           for (int m = 0; m < rank_tiles; ++m) mma(sums[m][n], a[m], upper.values[i], lower.values[i]);
         }
@@ -110,10 +112,23 @@ __global__ void __launch_bounds__(kNarrowThreads, 1) narrow_product_over_rows_ke
     }
   }
 
-  uint32_t spoilt = 0;  // a bit for each column of this lane
-#pragma unroll
-  for (int n = 0; n < lane_bytes; ++n)
-    spoilt |= static_cast<uint32_t>(saw_not_finite(largest[n], args.format)) << n;
+  // A bit for each column of this lane that has a NaN or Inf. They are rare, so which columns have one is looked up
+  // afterwards.
+  uint32_t spoilt = 0;
+  if (__any_sync(0xFFFFFFFFu, is_not_finite(largest, args.format))) {
+    const uint8_t* column = args.codes + column0 + lane_bytes * g;
+    for (step = begin + warp_id(); step < end && has_columns; step += kNarrowWarps) {
+      for (int j = 0; j < 4; ++j) {
+        const int64_t at = kStep * step + 4 * t + j;
+        for (int n = 0; n < lane_bytes && at < args.rows; ++n) {
+          const uint32_t magnitude = (column[at * args.codes_stride + n] & 0x7Fu) << args.format.left;
+          spoilt |= static_cast<uint32_t>(is_not_finite(magnitude, args.format)) << n;
+        }
+      }
+    }
+    spoilt |= __shfl_xor_sync(0xFFFFFFFFu, spoilt, 1);
+    spoilt |= __shfl_xor_sync(0xFFFFFFFFu, spoilt, 2);
+  }
   float* own = sums_of_warps + warp_id() * kWarpSums;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
