@@ -156,6 +156,11 @@ void Decoder::plan_buffers() {
                                              {n, config_.up_width(), c},
                                              {n, c, config_.ffn},
                                              {head_rows_, config_.padded_vocab(), c}};
+  for_linears([&](const Linear& linear) {
+    if (!linear.adapter()) return;
+    const std::vector<WorkspaceNeeds::Gemm> more = linear.adapter().gemms(n, false);
+    gemms.insert(gemms.end(), more.begin(), more.end());
+  });
   const WorkspaceNeeds needs{
       .gemms = gemms,
       .dtype = dtype_,

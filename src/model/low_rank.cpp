@@ -8,6 +8,20 @@ bool LowRank::covers(int64_t out) const {
   return columns == out;
 }
 
+std::vector<WorkspaceNeeds::Gemm> LowRank::gemms(int64_t tokens, bool training) const {
+  const int64_t in = a_->spec.shape[1];
+  std::vector<WorkspaceNeeds::Gemm> gemms = {{tokens, ranks(), in}};
+  for (const Part& part : parts_) gemms.push_back({tokens, part.columns, part.rank});
+  if (!training) return gemms;
+  gemms.push_back({ranks(), in, tokens});
+  gemms.push_back({tokens, in, ranks()});
+  for (const Part& part : parts_) {
+    gemms.push_back({part.columns, part.rank, tokens});
+    gemms.push_back({tokens, part.rank, part.columns});
+  }
+  return gemms;
+}
+
 Tensor LowRank::dhidden(int64_t rows) const {
   return {scratch_->dhidden.data, hidden_.dtype, {rows, ranks()}};
 }

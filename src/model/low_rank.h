@@ -44,6 +44,9 @@ class LowRank {
   // Whether the parts are all of the Linear's `out` columns.
   bool covers(int64_t out) const;
 
+  // The products of `tokens` rows, for the workspace.
+  std::vector<WorkspaceNeeds::Gemm> gemms(int64_t tokens, bool training) const;
+
   // Where hidden lives from forward to backward, and the memory that is shared; both are bound later.
   Tensor& hidden() { return hidden_; }
   void use(const AdapterScratch* scratch) { scratch_ = scratch; }

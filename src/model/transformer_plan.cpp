@@ -370,13 +370,13 @@ void Transformer::plan_workspace() {
   for (const Linear* linear : linears_) {
     const LinearSite& s = linear->site();
     gemms.push_back({s.tokens, s.out, s.in});
+    if (const LowRank& adapter = linear->adapter()) {
+      const std::vector<WorkspaceNeeds::Gemm> more = adapter.gemms(s.tokens, shape_.training);
+      gemms.insert(gemms.end(), more.begin(), more.end());
+    }
     if (!shape_.training) continue;
     gemms.push_back({s.tokens, s.in, s.out});
     if (linear->trains()) gemms.push_back({s.out, s.in, s.tokens});
-    if (const LowRank& adapter = linear->adapter()) {
-      gemms.push_back({s.tokens, adapter.ranks(), s.in});
-      gemms.push_back({s.tokens, adapter.ranks(), s.out});
-    }
   }
   const WorkspaceNeeds needs{.gemms = gemms,
                              .dtype = numerics_.dense(),

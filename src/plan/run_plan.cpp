@@ -1,5 +1,7 @@
 #include "plan/run_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -25,7 +27,7 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
   StepPlan plan;
   std::optional<int64_t> without;
   for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
-    // To transpose frozen weights in each step costs less than to recompute more.
+    // Transposing frozen weights costs less than recomputing more.
     for (const FrozenCopies copies : copies_of(config, target.adapters)) {
       shape.checkpointing = level;
       const Finetuning finetuning{.adapters = target.adapters, .frozen_copies = copies};
@@ -38,8 +40,12 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
         continue;
       }
       if (without) {
-        log_info("gradient_checkpointing is {}{}: the run needs {} with it, {} without it; {} are available",
-                 key_text(level), copies == FrozenCopies::One ? ", frozen_copies is one" : "",
+        std::vector<std::string> changes;
+        if (level != levels_of(config.gradient_checkpointing).front())
+          changes.push_back(fmt::format("gradient_checkpointing is {}", key_text(level)));
+        if (copies != copies_of(config, target.adapters).front())
+          changes.emplace_back("frozen_copies is one");
+        log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
                  human_bytes(static_cast<double>(need)), human_bytes(static_cast<double>(*without)),
                  human_bytes(static_cast<double>(target.limit.bytes)));
       }

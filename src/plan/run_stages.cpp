@@ -9,7 +9,8 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   std::unique_ptr<Device> device = make_device(given);
   ModelChoice model = choose_model(given, std::move(resumed));
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
-  resolve_start(keys, model.has_weights());
+  // A run that continues has the defaults of its own start.
+  if (!model.resumed) resolve_start(keys, model.has_weights());
   check_weights(model);
   const auto fitting_plan = [&](PlanOptions options) {
     options.adapters = model.adapters;

@@ -7,7 +7,9 @@
 namespace octet {
 namespace {
 
-constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
+// The first version has no margin.
+constexpr char kFirstMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
+constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '2'};
 
 void append(std::vector<std::byte>& out, const void* data, size_t size) {
   const size_t end = out.size();
@@ -116,8 +118,12 @@ std::vector<ScaleTable::Report> ScaleTable::reports(Device& device) const {
 std::vector<std::byte> ScaleTable::save(Device& device) const {
   std::vector<std::byte> state;
   append(state, kStateMagic, sizeof kStateMagic);
-  const int64_t header[] = {static_cast<int64_t>(config_.recipe), static_cast<int64_t>(config_.format),
-                            count(), history_ ? config_.history_length : 0, calibrating_};
+  const int64_t header[] = {static_cast<int64_t>(config_.recipe),
+                            static_cast<int64_t>(config_.format),
+                            count(),
+                            history_ ? config_.history_length : 0,
+                            calibrating_,
+                            config_.margin};
   append(state, header, sizeof header);
   for (const Entry& entry : entries_) {
     const auto length = static_cast<int64_t>(entry.name.size());
@@ -139,15 +145,19 @@ void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
   StateReader reader(state);
   char magic[sizeof kStateMagic];
   reader.read(magic, sizeof magic);
-  require(std::memcmp(magic, kStateMagic, sizeof magic) == 0, "[fp8 state] does not begin with '{}'",
-          std::string_view(kStateMagic, sizeof kStateMagic));
+  const bool is_first = std::memcmp(magic, kFirstMagic, sizeof magic) == 0;
+  require(is_first || std::memcmp(magic, kStateMagic, sizeof magic) == 0,
+          "[fp8 state] does not begin with '{}'", std::string_view(kStateMagic, sizeof kStateMagic));
   const int64_t recipe = reader.read_int(), format = reader.read_int();
   const int64_t tensors = reader.read_int(), length = reader.read_int(), calibrating = reader.read_int();
+  const int64_t margin = is_first ? config_.margin : reader.read_int();
   require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] has fp8_recipe {}, this run has {}",
           name_of(static_cast<Fp8Recipe>(recipe)), name_of(config_.recipe));
   // A scale made for one format saturates or wastes the other until the next update.
   require(format == static_cast<int64_t>(config_.format), "[fp8 state] has fp8_format {}, this run has {}",
           name_of(static_cast<Fp8Format>(format)), name_of(config_.format));
+  // Frozen weights were quantised with the margin of this run.
+  require(margin == config_.margin, "[fp8 state] has fp8_margin {}, this run has {}", margin, config_.margin);
   require(tensors == count(), "[fp8 state] has {} tensors, this model has {}", tensors, count());
   const int64_t expected_length = history_ ? config_.history_length : 0;
   require(length == expected_length, "[fp8 state] has histories of length {}, fp8_amax_history_len is {}",

@@ -62,6 +62,7 @@ std::vector<Variant> variants() {
           {"LoraFp8CurrentOneCopy", lora_current},
           {"LoraFp8Block", lora(block, {.rank = 8})},
           {"LoraFp8DelayedGpt2", lora(gpt2, {.rank = 8})},
+          {"LoraFp8ManyRanks", lora(delayed, {.rank = 64})},
           {"LoraDropout", lora(delayed, {.rank = 16, .dropout = 0.25})}};
 }
 

@@ -292,5 +292,24 @@ TEST(LoraFp8, GradientsAreNearThoseOfFp32) {
   }
 }
 
+// With many ranks, forward reads the dense input, and backward the dequantised codes and dense gradients.
+TEST(LoraFp8, ManyRanksAreAsNearToFp32) {
+  const AdapterPlan plan = lora_plan("llama-tiny", {.rank = 64, .alpha = 8});
+  TinyRun exact({.preset = "llama-tiny", .adapters = plan});
+  fill_adapters(*exact.device, exact.model->parameters());
+  const Batch batch = next_batch(exact);
+  const double loss = pass(exact, batch);
+  const std::vector<float> gradients = adapter_gradients(exact);
+  for (const FrozenCopies copies : {FrozenCopies::Two, FrozenCopies::One}) {
+    TinyRunOptions options = fp8_options("llama-tiny", Fp8Recipe::Current);
+    options.adapters = plan;
+    options.frozen_copies = copies;
+    TinyRun fp8(options);
+    fill_adapters(*fp8.device, fp8.model->parameters());
+    EXPECT_NEAR(pass(fp8, batch) / loss, 1.0, 2e-3);
+    EXPECT_LE(norm_difference(adapter_gradients(fp8), gradients), 0.12);
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

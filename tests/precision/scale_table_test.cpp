@@ -432,7 +432,7 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
   refused(same, {}, "0 bytes, expected more at offset 0");
   std::vector<std::byte> bad = good;
   bad[0] = std::byte{'X'};
-  refused(same, bad, "does not begin with 'OCTFP801'");
+  refused(same, bad, "does not begin with 'OCTFP802'");
   for (size_t size = 8; size < good.size(); ++size) {
     refused(same, {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}, "[fp8 state]");
   }
@@ -447,6 +447,10 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
   other_format.format = Fp8Format::E5M2;
   Table e5m2(other_format, names);
   refused(e5m2, good, "has fp8_format hybrid, this run has e5m2");
+  Fp8Config other_margin = config;
+  other_margin.margin = 2;
+  Table margin(other_margin, names);
+  refused(margin, good, "has fp8_margin 0, this run has 2");
   Table fewer(config, {names[0]});
   refused(fewer, good, "has 2 tensors, this model has 1");
   Table renamed(config, {names[0], "layers.0.mlp.down.inputs"});
@@ -456,6 +460,14 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
 
   same.restore(good);
   EXPECT_EQ(same.save(), good);
+
+  // The first version of the format has no margin after the five other numbers.
+  std::vector<std::byte> first = good;
+  first[7] = std::byte{'1'};
+  first.erase(first.begin() + 8 + 5 * 8, first.begin() + 8 + 6 * 8);
+  Table from_first(config, names);
+  from_first.restore(first);
+  EXPECT_EQ(from_first.save(), good);
 }
 
 TEST(SaveRestore, AModelWithoutFp8HasAnEmptyState) {

@@ -146,10 +146,38 @@ TEST_F(LoraResume, PrecisionMayChangeBothWays) {
   ASSERT_EQ(train(lora("fp32", {{"mixed_precision", "fp32"}, {"resume", from_bf16}})), kExitDone);
   EXPECT_NEAR(metrics("to_fp8").back().loss / metrics("bf16").back().loss, 1, 5e-3);
   EXPECT_NEAR(metrics("fp32").back().loss / metrics("bf16").back().loss, 1, 1e-3);
+  // Another margin: the frozen base is quantised with it, so the old scales would be wrong.
+  for (const char* recipe : {"delayed", "current"}) {
+    const std::string plain = std::string(recipe) + "_plain", other = std::string(recipe) + "_margin";
+    ASSERT_EQ(train(lora(plain, {{"fp8_recipe", recipe}, {"max_steps", "12"}})), kExitDone);
+    ASSERT_EQ(train(lora(other, {{"fp8_recipe", recipe},
+                                 {"fp8_margin", "2"},
+                                 {"max_steps", "14"},
+                                 {"resume", checkpoint(plain, 12, true)}})),
+              kExitDone);
+    EXPECT_NEAR(metrics(other).back().loss / metrics("back").back().loss, 1, 5e-3) << recipe;
+  }
   // Another recipe: scales begin anew, and the rest continues.
   ASSERT_EQ(train(lora("block", {{"fp8_recipe", "block"}, {"max_steps", "14"}, {"resume", from_fp8}})),
             kExitDone);
   EXPECT_NEAR(metrics("block").back().loss / metrics("back").back().loss, 1, 5e-3);
+}
+
+// A resumed run has no weights to start from. Its default learning rate is still that of fine-tuning.
+TEST_F(LoraResume, AFullFineTuneKeepsItsDefaultLearningRate) {
+  // As from a file of the user that does not set the learning rate.
+  const auto fine_tune = [&](const std::string& name, const std::string& resume) {
+    TrainConfig keys = config(name, {});
+    keys.origins.erase("learning_rate");
+    resolve_defaults(keys);
+    keys.resume = resume;
+    return keys;
+  };
+  ASSERT_EQ(train(fine_tune("tune", "")), kExitDone);
+  ASSERT_EQ(train(fine_tune("again", checkpoint("tune", 6, true))), kExitDone);
+  EXPECT_LE(metrics("tune").front().lr, 1e-5);
+  EXPECT_GT(metrics("tune").back().lr, 0);
+  EXPECT_EQ(metrics("again").back().lr, metrics("tune").back().lr);
 }
 
 // Without any key but resume: the base, rank and targets are those of the run.

@@ -83,6 +83,12 @@ TEST_P(LoraFormat, RecomputationChangesNoBit) {
   expect_same_bits(options_of(GetParam()), "all");
 }
 
+// So many ranks that the adapters read dense values instead of FP8 codes, and more than the width of the model.
+TEST_P(LoraPrecision, RecomputationChangesNoBitWithManyRanks) {
+  expect_same_bits(options_of(GetParam(), "llama-tiny", {.rank = 64, .alpha = 64}), "rank 64");
+  expect_same_bits(options_of(GetParam(), "gpt2-tiny", {.rank = 300, .alpha = 8}), "rank 300");
+}
+
 TEST_P(LoraPrecision, RecomputationChangesNoBitWithDropoutOrFewTargets) {
   expect_same_bits(options_of(GetParam(), "qwen3-tiny", {.rank = 4, .alpha = 8, .dropout = 0.1}), "dropout");
   TinyRunOptions few = options_of(GetParam(), "gpt2-tiny", {.rank = 3, .targets = {"c_attn", "mlp.c_proj"}});
