@@ -67,7 +67,10 @@ int run(const Options& options) {
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
     if (transformer.has_adapters()) {
-      fmt::print("\n{}\n", expected_gain_text(transformer, *rates));
+      Numerics bf16 = plan.numerics;
+      bf16.precision = Precision::Bf16;
+      const int64_t need = Transformer(model, plan.shape, bf16, *device, plan.finetuning).plan().peak_bytes();
+      fmt::print("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
       return kExitDone;
     }
     fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,

@@ -7,7 +7,7 @@ namespace octet {
 namespace {
 
 constexpr GpuRates kMeasured[] = {
-    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 240, 4.2, int64_t{139} << 30, 132},
+    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 240, 4.2, 0.92, int64_t{139} << 30, 132},
 };
 
 std::string lower(std::string_view text) {
@@ -65,39 +65,49 @@ double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rat
 
 StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates, bool all_bf16) {
   const ModelConfig& c = transformer.config();
+  const Checkpointing level = transformer.shape().checkpointing;
   const auto n = static_cast<double>(transformer.shape().tokens());
+  const double bytes_per_second = 1e12 * rates.bandwidth;
   StepEstimate estimate;
-  double adapter_bytes = 0;
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& site = linear->site();
     const auto out = static_cast<double>(site.out), in = static_cast<double>(site.in);
     double& seconds = site.kind == WorkKind::Head ? estimate.head : estimate.base;
-    seconds += product_seconds(*linear, n, rates, all_bf16);
-    if (!linear->adapter()) continue;
+    seconds += product_seconds(*linear, n, rates, all_bf16) / rates.sustained;
+    const bool is_up = site.name.ends_with("mlp.up"), is_down = site.name.ends_with("mlp.down");
+    const bool again = site.kind == WorkKind::BaseMatrix && ((level == Checkpointing::Block && !is_down) ||
+                                                             (level == Checkpointing::Mlp && is_up));
+    const bool fp8 = linear->choice()[Product::Forward].fp8 && !all_bf16;
+    if (again) seconds += 2 * out * in * n / (1e12 * (fp8 ? rates.fp8[0] : rates.bf16[0]) * rates.sustained);
+    if (linear->transposes() && !all_bf16) estimate.other += 2 * out * in / bytes_per_second;
     // Inputs and gradients are read twice each; outputs and input gradients are written, and read by the base's product.
-    const double read = linear->adapter_reads_input_codes() && !all_bf16 ? 1 : 2;
-    adapter_bytes += n * (in + out) * (2 * read + 3);
+    // These products reach four fifths of the bandwidth.
+    if (linear->adapter()) estimate.adapters += 7 * n * (in + out) / (0.8 * bytes_per_second);
   }
-  estimate.adapters = adapter_bytes / (1e12 * rates.bandwidth);
-  estimate.attention = 7.0 * static_cast<double>(c.layers * c.attention().out_width()) * n *
+  // Forward is two of the seven products of attention.
+  const double attentions = level == Checkpointing::Block ? 9 : 7;
+  estimate.attention = attentions * static_cast<double>(c.layers * c.attention().out_width()) * n *
                        c.attention().span(transformer.shape().length) / (1e12 * rates.attention);
-  // Norms, activations, rotations and casts: about ten bytes per element.
+  // Norms, activations, rotations and casts: about ten bytes per element, a third of them in forward.
   const auto elements =
       static_cast<double>(c.layers * (4 * c.width + c.up_width() + c.attention().qkv_width()));
-  estimate.other = 10 * n * elements / (1e12 * rates.bandwidth);
+  estimate.other += (level == Checkpointing::None ? 10 : 13) * n * elements / bytes_per_second;
   return estimate;
 }
 
-std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates) {
+std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates, bool bf16_fits) {
   const StepEstimate fp8 = estimate_step(transformer, rates, false);
   const StepEstimate bf16 = estimate_step(transformer, rates, true);
   const auto tokens = static_cast<double>(transformer.shape().tokens());
+  const std::string gain =
+      bf16_fits
+          ? fmt::format("FP8 is {:.2f}x as fast as BF16, about {:.0f} against {:.0f} tokens/s",
+                        bf16.total() / fp8.total(), tokens / fp8.total(), tokens / bf16.total())
+          : fmt::format("about {:.0f} tokens/s in FP8; in BF16 this run does not fit", tokens / fp8.total());
   return fmt::format(
-      "expected on {}: FP8 is {:.2f}x as fast as BF16, about {:.0f} against {:.0f} tokens/s. The products of the "
-      "frozen base take {:.0f} % of a step in BF16 and run {:.2f}x as fast in FP8. Head, attention, adapters and the "
-      "rest ({:.0f} %) gain little or nothing.",
-      rates.gpu, bf16.total() / fp8.total(), tokens / fp8.total(), tokens / bf16.total(),
-      100 * bf16.base / bf16.total(), bf16.base / fp8.base, 100 * (1 - bf16.base / bf16.total()));
+      "expected on {}: {}. The products of the frozen base would take {:.0f} % of a step in BF16, and run {:.2f}x as "
+      "fast in FP8. Head, attention, adapters and the rest gain little or nothing.",
+      rates.gpu, gain, 100 * bf16.base / bf16.total(), bf16.base / fp8.base);
 }
 
 }  // namespace octet

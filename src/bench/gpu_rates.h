@@ -14,8 +14,10 @@ struct GpuRates {
   std::string_view gpu;
   double bf16[3];  // indexed by Product
   double fp8[3];
+  // For estimates of whole steps.
   double attention;  // TFLOP/s over forward and backward together
   double bandwidth;  // TB/s, read and written
+  double sustained;  // share of the rates above that products reach in a whole step, when the GPU is hot
   int64_t memory;    // bytes that a program finds free
   int multiprocessors;
 };
@@ -30,8 +32,9 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates);
 // The same time with every product in BF16, over the time as chosen.
 double expected_matrix_ratio(const Transformer& transformer, const GpuRates& rates);
 
-// Where the time of a training step of a model with adapters goes, in seconds. Products at the measured rates; adapters,
-// norms, activations and rotations by the bytes that they move.
+// Where the time of a training step of a model with adapters goes, in seconds: products at the sustained rates; adapters,
+// norms, activations and transposed weights by the bytes that they move. Recomputed products count as well.
+// bench/RESULTS.md compares estimates with measured steps.
 struct StepEstimate {
   double base = 0, head = 0, adapters = 0, attention = 0, other = 0;
   double total() const { return base + head + adapters + attention + other; }
@@ -39,7 +42,8 @@ struct StepEstimate {
 // As planned, or with every product in BF16.
 StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates, bool all_bf16);
 
-// In plain words: how much faster FP8 is expected to be than BF16, and why not more.
-std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates);
+// In plain words: how much faster FP8 is expected to be than BF16, and why not more. `bf16_fits`: the run would fit the
+// memory in BF16, too.
+std::string expected_gain_text(const Transformer& transformer, const GpuRates& rates, bool bf16_fits);
 
 }  // namespace octet

@@ -37,5 +37,35 @@ TEST(GpuRates, AreOfTheGpuThatWasMeasuredAlone) {
     EXPECT_FALSE(gpu_rates(other)) << other;
 }
 
+// Measured steps with adapters of rank 16 on all matrices (bench/RESULTS.md), in milliseconds.
+TEST(GpuRates, EstimatesOfStepsWithAdaptersAreNearWhatWasMeasured) {
+  const GpuRates rates = *gpu_rates("h200");
+  const std::unique_ptr<Device> device = make_planned_gpu("NVIDIA H200", rates.memory, rates.multiprocessors);
+  const auto expect = [&](const char* preset, const RunShape& shape, bool bf16, double measured) {
+    const ModelConfig config = model_preset(preset);
+    const Finetuning finetuning{
+        .adapters = plan_adapters(config, {.rank = 16}),
+        .frozen_copies = shape.checkpointing == Checkpointing::None ? FrozenCopies::Two : FrozenCopies::One};
+    const Transformer model(config, shape, {.precision = Precision::Fp8}, *device, finetuning);
+    EXPECT_NEAR(1e3 * estimate_step(model, rates, bf16).total() / measured, 1, 0.07) << preset;
+  };
+  const RunShape eight{.rows = 8, .length = 1024};
+  expect("llama-3.1-8b", eight, false, 312.0);
+  expect("llama-3.1-8b", eight, true, 455.5);
+  expect("llama-3.2-1b", eight, false, 68.6);
+  expect("llama-3.2-1b", eight, true, 85.2);
+  expect("llama-3.1-70b", {.rows = 4, .length = 1024, .checkpointing = Checkpointing::Act}, false, 1221);
+}
+
+TEST(GpuRates, ThePlanTellsTheGainInWords) {
+  const GpuRates rates = *gpu_rates("h200");
+  CpuDevice device(1);
+  const ModelConfig config = two_layers("llama-tiny");
+  const Transformer model(config, {.rows = 2, .length = 64}, {.precision = Precision::Fp8}, device,
+                          {.adapters = plan_adapters(config, {.rank = 4})});
+  EXPECT_NE(expected_gain_text(model, rates, true).find("x as fast as BF16, about"), std::string::npos);
+  EXPECT_NE(expected_gain_text(model, rates, false).find("in BF16 this run does not fit"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace octet::test
