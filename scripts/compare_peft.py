@@ -16,7 +16,8 @@ target, and with BF16 tensors. For each pair:
                 checkpoint of octet in PEFT: logits (only for some cases)
 Differences of losses are relative, those of A and B are norms relative to the norm of the tensor. Relative to the change
 that training made, their limit is 1e-3: AdamW divides every gradient by its own size, so the rounding errors of tiny
-gradients count as much as large ones. Differences of logits are relative to the largest logit; the limit is 1e-5. The exit code is 1 when a limit is missed.
+gradients count as much as large ones. Differences of logits are relative to the largest logit; the limit is 1e-5. The
+exit code is 1 when a limit is missed.
 Needs torch, transformers, peft, safetensors and numpy; runs without a network.
 """
 import argparse

@@ -54,6 +54,7 @@ sanitize() {
     'loss        CudaLoss.*' \
     'quantize    CudaQuantize.*' \
     'adamw       CudaAdamW.*' \
+    'adapters    CudaAdapterOps.*' \
     'flash       CudaAttention.Flash*:CudaAttention.NothingLeaksAcrossBorders' \
     'packed      CudnnPackedCases.MatchCpu/Random*' \
     'backend     CudaRandom.*:CudaQueues.*:CudaBackendTest.ClearsMany*:CudaBackendTest.EveryMicroBatch*'; do
