@@ -103,8 +103,7 @@ std::vector<Module> modules_of(const ModelConfig& config) {
   for (const ParameterSpec& spec : parameter_table(config)) {
     if (!spec.name.starts_with("layers.") || spec.shape.rank() != 2) continue;
     const int64_t layer = std::stoll(spec.name.substr(std::string_view("layers.").size()));
-    for (const HfPart& part : spec.hf)
-      modules.push_back({part.name.substr(0, part.name.size() - std::string_view(".weight").size()), layer});
+    for (const HfPart& part : spec.hf) modules.push_back({part.module(), layer});
   }
   return modules;
 }

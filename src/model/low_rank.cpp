@@ -79,17 +79,17 @@ void LowRank::add_input_gradient(Ops& ops, Matrix dx, uint64_t stream, bool accu
 
 LowRank find_low_rank(ParameterSet& parameters, const AdapterPlan& adapters, const ParameterSpec& weight) {
   std::vector<LowRank::Part> parts;
-  const std::string name = weight.name.substr(0, weight.name.rfind(".weight"));
+  const std::string name = weight.name.substr(0, weight.name.rfind('.'));
   int64_t ranks = 0;
   for (const HfPart& part : weight.hf) {
-    const std::string module = part.name.substr(0, part.name.rfind(".weight"));
+    const std::string module = part.module();
     const Adapter* adapter = adapters.find(module);
     if (!adapter) continue;
-    Parameter& b = parameters[name + ".lora_b." + module.substr(module.rfind('.') + 1)];
+    Parameter& b = parameters[lora_b_name(name, module)];
     parts.push_back({part.row_begin, part.rows, ranks, adapter->rank, adapter->scale(), &b});
     ranks += adapter->rank;
   }
-  return parts.empty() ? LowRank{} : LowRank(parameters[name + ".lora_a"], std::move(parts));
+  return parts.empty() ? LowRank{} : LowRank(parameters[lora_a_name(name)], std::move(parts));
 }
 
 }  // namespace octet

@@ -106,7 +106,7 @@ class TableBuilder {
       if (!adapter) continue;
       stacked.push_back({peft_tensor_name(part.name, 'A'), ranks, adapter->rank});
       ranks += adapter->rank;
-      lifts.push_back({name + ".lora_b." + part.name.substr(part.name.rfind('.') + 1),
+      lifts.push_back({lora_b_name(name, part.name),
                        {part.rows, adapter->rank},
                        Init::Zero,
                        0,
@@ -117,7 +117,7 @@ class TableBuilder {
     }
     if (stacked.empty()) return;
     const float bound = 1.0f / std::sqrt(static_cast<float>(in));
-    table_.push_back({name + ".lora_a",
+    table_.push_back({lora_a_name(name),
                       {ranks, in},
                       Init::Uniform,
                       bound,
@@ -173,6 +173,14 @@ std::vector<NamedTensor> Parameter::state() const {
   add(".m.scales", m_scales);
   add(".v.scales", v_scales);
   return result;
+}
+
+std::string lora_a_name(std::string_view linear) {
+  return fmt::format("{}.lora_a", linear);
+}
+
+std::string lora_b_name(std::string_view linear, std::string_view module) {
+  return fmt::format("{}.lora_b.{}", linear, module.substr(module.rfind('.') + 1));
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters) {

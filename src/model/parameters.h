@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/adapters.h"
@@ -20,6 +21,8 @@ struct HfPart {
   int64_t row_begin = 0;
   int64_t rows = 0;
   bool transposed = false;  // GPT-2's Conv1D keeps (in, out)
+  // The module of a weight or bias: "model.layers.0.self_attn.q_proj".
+  std::string module() const { return name.substr(0, name.rfind('.')); }
 };
 
 // One row of the table that drives initialisation, optimizer, import and export.
@@ -39,6 +42,9 @@ struct ParameterSpec {
 // With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked in
 // one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters = {});
+// The names of adapters' parameters. `linear` is the name of the Linear: "layers.0.attention.qkv".
+std::string lora_a_name(std::string_view linear);
+std::string lora_b_name(std::string_view linear, std::string_view module);
 // The rows of a table that belong to the model itself, or only those of its adapters.
 std::vector<ParameterSpec> base_of(std::vector<ParameterSpec> table);
 std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table);

@@ -19,7 +19,7 @@ ParameterTypes parameter_types(const Numerics& numerics) {
 
 std::vector<std::string> hf_names(const ParameterSpec& weight) {
   std::vector<std::string> names;
-  for (const HfPart& part : weight.hf) names.push_back(part.name.substr(0, part.name.rfind(".weight")));
+  for (const HfPart& part : weight.hf) names.push_back(part.module());
   return names;
 }
 
