@@ -272,14 +272,14 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
         std::vector<float> values(static_cast<size_t>(p.spec.shape.numel()));
 #pragma omp parallel for
         for (size_t i = 0; i < values.size(); ++i)
-          values[i] = p.spec.init_std * (2 * static_cast<float>(random.uniform(i)) - 1);
+          values[i] = p.spec.init_scale * (2 * static_cast<float>(random.uniform(i)) - 1);
         set_weight(device, p, values);
         break;
       }
       case Init::Normal:  // padding rows stay zero
         device.zero(p.weight);
         if (p.remainder) device.zero(p.remainder);
-        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream(),
+        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_scale, seed, p.stream(),
                                  begin);
         break;
       case Init::Zero:
@@ -337,7 +337,7 @@ void fill_rows(Device& device, Tensor rows, const Parameter& p, uint64_t seed, i
   const int64_t first = begin * rows.cols();
   const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - first, 0, rows.numel());
   if (covered < rows.numel()) device.zero(rows);
-  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_std, seed, p.stream(), first);
+  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_scale, seed, p.stream(), first);
 }
 
 }  // namespace octet

@@ -12,7 +12,7 @@
 
 namespace octet {
 
-// Uniform: between -init_std and init_std.
+// Normal: init_scale is the standard deviation. Uniform: between -init_scale and init_scale.
 enum class Init : uint8_t { Zero, One, Normal, Uniform };
 
 // Where a range of rows of a parameter lives in a Hugging Face folder. A vector counts as rows of width 1.
@@ -30,7 +30,7 @@ struct ParameterSpec {
   std::string name;  // "layers.0.attention.qkv.weight"
   Shape shape;       // as stored; rows that no HfPart covers are padding and stay zero
   Init init = Init::Normal;
-  float init_std = 0;
+  float init_scale = 0;
   bool decay = false;
   bool summed = false;     // several products add to its gradient, which is therefore always fp32
   std::vector<HfPart> hf;  // of an adapter: in a PEFT folder
