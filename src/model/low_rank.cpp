@@ -63,16 +63,17 @@ void LowRank::backward(Ops& ops, Tensor x, const QuantizedMatrix* x_codes, Tenso
   }
 }
 
-void LowRank::add_input_gradient(Ops& ops, Matrix dx, uint64_t stream, bool accumulate) const {
-  const Tensor from = dhidden(dx.rows);
-  if (!drops()) {
-    ops.gemm(dx, from, a_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
-    return;
-  }
+void LowRank::write_input_gradient(Ops& ops, Matrix dx) const {
+  require(!drops(), "[adapter] the gradient of a dropped input is written without dropout");
+  ops.gemm(dx, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
+}
+
+void LowRank::add_dropped_input_gradient(Ops& ops, Matrix dx, uint64_t stream) const {
+  require(drops(), "[adapter] the gradient of an input without dropout is added with dropout");
   require(dx.contiguous(), "[adapter] the gradient of a dropped input is part of a matrix");
   const AdapterDropout& dropout = scratch_->dropout;
   const Tensor scratch{dropout.scratch.data, dx.dtype, {dx.rows, dx.cols}};
-  ops.gemm(scratch, from, a_->weight, {.part = GemmPart::Dgrad});
+  ops.gemm(scratch, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
   ops.dropout({dx.data, dx.dtype, {dx.rows, dx.cols}}, scratch, dropout.probability, dropout.seed, stream,
               true);
 }
