@@ -337,7 +337,8 @@ void fill_rows(Device& device, Tensor rows, const Parameter& p, uint64_t seed, i
   const int64_t first = begin * rows.cols();
   const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - first, 0, rows.numel());
   if (covered < rows.numel()) device.zero(rows);
-  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_scale, seed, p.stream(), first);
+  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_scale, seed, p.stream(),
+                           first);
 }
 
 }  // namespace octet

@@ -39,8 +39,8 @@ struct ParameterSpec {
   bool is_adapter() const { return adapter != Adapter::No; }
 };
 
-// With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked in
-// one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
+// With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked
+// in one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters = {});
 // The names of adapters' parameters. `linear` is the name of the Linear: "layers.0.attention.qkv".
 std::string lora_a_name(std::string_view linear);
@@ -108,8 +108,8 @@ class ParameterSet {
   const std::vector<Parameter>& all() const { return parameters_; }
 
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
-  // the seed, the parameter's name and the place in the parameter. Without `base`, only weights of adapters are written,
-  // and moments.
+  // the seed, the parameter's name and the place in the parameter. Without `base`, only weights of adapters are
+  // written, and moments.
   void initialise(Device& device, uint64_t seed, bool base = true);
   // Writes the rows of this rank from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
