@@ -1,5 +1,5 @@
-// Times the cases of the op table (tests/support/op_table.cpp) at the shapes of real models: TB/s of the elementwise ops
-// and TFLOP/s of products and attention. Bytes are the fewest that an op must move.
+// Times the cases of the op table (tests/support/op_table.cpp) at the shapes of real models: TB/s of the elementwise
+// ops and TFLOP/s of products and attention. Bytes are the fewest that an op must move.
 #include <fmt/format.h>
 
 #include <algorithm>

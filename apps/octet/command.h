@@ -43,7 +43,7 @@ void add_adapter_key(KeyTable<Options>& keys) {
   keys.add("adapter_name_or_path", &Options::adapter_name_or_path,
            "Adapter to add to the base model MODEL: a PEFT folder, or a LoRA checkpoint or run.")
       .value("ADAPTER")
-      .note("none, or the adapter that MODEL is");
+      .note("none; if MODEL is an adapter, that one");
 }
 
 }  // namespace octet

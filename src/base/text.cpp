@@ -23,6 +23,25 @@ std::string_view without_plus(std::string_view text) {
   return plus ? text.substr(1) : text;
 }
 
+bool is_opening(char c) {
+  return c == '(' || c == '[' || c == '{';
+}
+
+bool is_closing(char c) {
+  return c == ')' || c == ']' || c == '}';
+}
+
+bool has_balanced_brackets(std::string_view text) {
+  std::string expected;  // closing brackets, innermost last
+  for (const char c : text) {
+    if (is_opening(c)) expected += c == '(' ? ')' : c == '[' ? ']' : '}';
+    if (!is_closing(c)) continue;
+    if (expected.empty() || expected.back() != c) return false;
+    expected.pop_back();
+  }
+  return expected.empty();
+}
+
 // Bytes of the UTF-8 sequence that starts the text, or 0 if there is none.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -78,11 +97,12 @@ std::vector<std::string> split_list(std::string_view text) {
   };
   std::vector<std::string> items;
   if (trimmed(text).empty()) return items;
+  const bool balanced = has_balanced_brackets(text);
   size_t start = 0;
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (std::string_view("([{").find(text[i]) != std::string_view::npos) ++depth;
-    if (std::string_view(")]}").find(text[i]) != std::string_view::npos) depth = std::max(depth - 1, 0);
+    if (balanced && is_opening(text[i])) ++depth;
+    if (balanced && is_closing(text[i])) --depth;
     if (text[i] != ',' || depth > 0) continue;
     items.push_back(trimmed(text.substr(start, i - start)));
     start = i + 1;

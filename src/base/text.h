@@ -14,7 +14,8 @@ std::optional<int64_t> parse_int(std::string_view text);    // also 1e6 and 2.0,
 std::optional<double> parse_double(std::string_view text);  // finite
 
 // "a, b,c" as a, b, c, without the spaces around; "" is the empty list. Commas inside brackets do not
-// split, because regular expressions have them: "a{1,2}, b" as a{1,2}, b.
+// split, because regular expressions have them: "a{1,2}, b" as a{1,2}, b. If brackets are not balanced, every comma
+// splits: "a(, b" as a(, b.
 std::vector<std::string> split_list(std::string_view text);
 
 // Whether the text is UTF-8 and has no NUL: what YAML and paths can carry.

@@ -57,8 +57,8 @@ class RandomTokens final : public BatchSource {
   int64_t count_ = 0;
 };
 
-// Forward and backward count three times the forward FLOPs of the matrices, or twice those of frozen ones, and three times
-// those of causal attention's two products and of the adapters.
+// Forward and backward count three times the forward FLOPs of the matrices, or twice those of frozen ones, and three
+// times those of causal attention's two products and of the adapters.
 double model_flops(const Transformer& model) {
   const ModelConfig& c = model.config();
   const auto n = static_cast<double>(model.shape().tokens());

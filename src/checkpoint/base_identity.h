@@ -19,8 +19,6 @@ struct BaseIdentity {
   bool operator==(const BaseIdentity&) const = default;
 };
 
-constexpr const char* kBaseFile = "base.json";  // in a checkpoint
-
 // The base in the Hugging Face folder `folder`, which users gave as `path`. Reads every byte of the tensors in `table`,
 // with all threads. Missing and misshapen tensors are an Error.
 BaseIdentity identity_of_folder(const std::string& folder, const std::string& path,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/loading/loader.h"
+#include "hf/peft_config.h"
 #include "io/checkpoint_store.h"
 #include "io/safetensors.h"
 #include "model/transformer.h"
@@ -36,8 +37,8 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
 namespace checkpoint_file {
 constexpr const char* kModelConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";  // or with adapters:
-constexpr const char* kAdapterWeights = "adapter_model.safetensors";
-constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kAdapterWeights = kAdapterWeightsName;
+constexpr const char* kAdapterConfig = kAdapterConfigName;
 constexpr const char* kBase = "base.json";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kFp8 = "fp8_state.bin";

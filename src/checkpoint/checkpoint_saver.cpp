@@ -101,7 +101,7 @@ void CheckpointSaver::run() {
 
 void CheckpointSaver::write_files(CheckpointWriter& writer) const {
   snapshot_.write(writer);
-  for (const TokenizerText& file : options_.texts)
+  for (const NamedText& file : options_.texts)
     writer.file(file.name, [&](Sink& sink) { sink.append(file.text); });
 }
 

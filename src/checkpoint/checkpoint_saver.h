@@ -22,11 +22,11 @@ struct SaveOptions {
   bool in_background = true;
   bool in_place = false;  // written from the device without a copy on the host; never in the background
   std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
-  std::vector<TokenizerText> texts = {};      // files written into every checkpoint, such as the tokenizer's
+  std::vector<NamedText> texts = {};          // files written into every checkpoint, such as the tokenizer's
 };
 
-// Saves checkpoints while training continues: a step only waits for the copy to the host, and a thread writes the files.
-// A save that fails is reported as an error and counted. Earlier checkpoints are not touched.
+// Saves checkpoints while training continues: a step only waits for the copy to the host, and a thread writes the
+// files. A save that fails is reported as an error and counted. Earlier checkpoints are not touched.
 class CheckpointSaver {
  public:
   CheckpointSaver(Env& env, std::string directory, const SaveOptions& options);

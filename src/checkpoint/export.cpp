@@ -209,8 +209,8 @@ std::vector<std::string> adapter_loaders(const ModelConfig& config, const Adapte
   }
   const bool conv1d = config.family->tensors.transposed;
 
-  constexpr int64_t kVllmRanks[] = {16,  32,  64, 128,
-                                    256, 320, 512};  // values of --max-lora-rank from its default on
+  // Values of --max-lora-rank from its default on.
+  constexpr int64_t kVllmRanks[] = {16, 32, 64, 128, 256, 320, 512};
   const auto vllm_rank = std::ranges::find_if(kVllmRanks, [&](int64_t allowed) { return allowed >= rank; });
   std::string vllm = "yes";
   if (conv1d) {

@@ -24,8 +24,9 @@ struct Exported {
 
 // Writes the model as a Hugging Face folder: config.json, generation_config.json, safetensors (with an index where
 // there are several) and the tokenizer's files. In F32 the weights of a bf16 run are exact: the remainders of its
-// checkpoint are added. An adapter is merged: W + scale * B A in fp32, rounded once. Everything is written to a temporary folder next to `output`, which is renamed when it is
-// complete. If `output` exists and is not empty, a ConfigError is thrown.
+// checkpoint are added. An adapter is merged: W + scale * B A in fp32, rounded once. Everything is written to a
+// temporary folder next to `output`, which is renamed when it is complete. If `output` exists and is not empty, a
+// ConfigError is thrown.
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options);
 

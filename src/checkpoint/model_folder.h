@@ -47,8 +47,8 @@ ModelFolder find_model(const std::string& name, bool best = false, const std::st
 // checkpoints the latest is taken, or the best.
 AdapterFolder find_adapter(const std::string& name, bool best = false);
 
-// The same for the start of a run, where weights are optional: `name` may also be a local folder with config.json and no
-// weights in any format, or a .json file. ConfigError for an adapter, which is not named this way.
+// The same for the start of a run, where weights are optional: `name` may also be a local folder with config.json and
+// no weights in any format, or a .json file. ConfigError for an adapter, which is not named this way.
 ModelFolder find_start(const std::string& name);
 
 // The checkpoint's copy of its tokenizer or, where it has none, what the run used; empty: not known.

@@ -50,8 +50,8 @@ struct TrainConfig {
   // LoRA. With adapter_name_or_path, the adapter decides rank, alpha, targets and rslora, see its help.
   FinetuningType finetuning_type = FinetuningType::Full;  // Lora if adapter_name_or_path is set
   int64_t lora_rank = 16;
-  double lora_alpha =
-      0;  // 0 is resolved to 2 x lora_rank; stays 0 if an adapter decides it, and without LoRA
+  // 0 is resolved to 2 x lora_rank. It stays 0 if an adapter decides it, and without LoRA.
+  double lora_alpha = 0;
   double lora_dropout = 0;
   std::vector<std::string> lora_target = {"all"};
   bool use_rslora = false;
@@ -193,8 +193,8 @@ void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 // `config` with `rows` as per_device_train_batch_size, and the gradient_accumulation_steps that follow from it.
 TrainConfig with_batch_size(TrainConfig config, int64_t rows);
 
-// Settings that have no effect because of other settings, one message each. For several runs that are compared: settings
-// that have no effect in any of them.
+// Settings that have no effect because of other settings, one message each. For several runs that are compared:
+// settings that have no effect in any of them.
 std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 

@@ -1,4 +1,5 @@
 #include "config/config.h"
+#include "model/adapters.h"
 
 namespace octet {
 namespace {
@@ -48,11 +49,14 @@ void add_lora(KeyTable<C>& keys) {
       .bool_alias("use_lora", "lora", "full")
       .bool_alias("use_peft", "lora", "full")
       .note("full; lora if adapter_name_or_path is set");
-  keys.add("lora_rank", &C::lora_rank, "Rank of the adapters.").at_least(1).at_most(4096).alias("lora_r");
+  keys.add("lora_rank", &C::lora_rank, "Rank of the adapters.")
+      .at_least(1)
+      .at_most(kMaxLoraRank)
+      .alias("lora_r");
   keys.add("lora_alpha", &C::lora_alpha,
            "The output of an adapter is multiplied by lora_alpha / lora_rank. 0: the default.")
-      .at_least(0)
-      .at_most(1e6)
+      .at_least(-kMaxLoraAlpha)
+      .at_most(kMaxLoraAlpha)
       .note("2 x lora_rank");
   keys.add("lora_dropout", &C::lora_dropout,
            "Share of the adapters' inputs that are set to 0 during training. 0 is the fastest.")

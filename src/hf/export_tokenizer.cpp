@@ -85,9 +85,9 @@ void write_json(Env& env, const std::string& folder, const char* name, const Jso
 
 }  // namespace
 
-std::vector<TokenizerText> read_tokenizer_texts(Env& env, const std::string& name) {
+std::vector<NamedText> read_tokenizer_texts(Env& env, const std::string& name) {
   constexpr int64_t kLargestFile = int64_t{256} << 20;
-  std::vector<TokenizerText> texts;
+  std::vector<NamedText> texts;
   for (const TokenizerFile& file : tokenizer_files(name))
     texts.push_back({file.name, env.read_text(file.path, kLargestFile)});
   return texts;
@@ -104,8 +104,8 @@ std::string export_tokenizer(Env& env, const std::string& name, const std::strin
   // Checks that octet can read it.
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   std::vector<std::string> written;
-  const std::vector<TokenizerText> texts = read_tokenizer_texts(env, name);
-  for (const TokenizerText& file : texts) {
+  const std::vector<NamedText> texts = read_tokenizer_texts(env, name);
+  for (const NamedText& file : texts) {
     env.write_synced(join_path(folder, file.name), file.text);
     written.push_back(file.name);
   }

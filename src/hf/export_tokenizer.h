@@ -7,11 +7,13 @@
 
 namespace octet {
 
-// A copy of the files of the tokenizer `name`, under the names that tokenizer_files() gives them.
-struct TokenizerText {
+// A file of a folder: its name there and what it holds.
+struct NamedText {
   std::string name, text;
 };
-std::vector<TokenizerText> read_tokenizer_texts(Env& env, const std::string& name);
+
+// A copy of the files of the tokenizer `name`, under the names that tokenizer_files() gives them.
+std::vector<NamedText> read_tokenizer_texts(Env& env, const std::string& name);
 
 // Writes the files by which Transformers knows the tokenizer `name` (as for make_tokenizer) into `folder`, and says
 // in words what they are.

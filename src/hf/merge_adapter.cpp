@@ -7,12 +7,12 @@ namespace octet {
 namespace {
 
 constexpr int64_t kRows = 4;  // share what is read of A
-constexpr int64_t kColumns =
-    512;  // summed at a time: the sums stay in the first cache, and so do four rows of A
+// Summed at a time: the sums stay in the first cache, and so do four rows of A.
+constexpr int64_t kColumns = 512;
 
-// row[c] += scale * sum_k b[k] a[k][c] for up to kRows rows. rows: (count, cols), b: (count, rank), a: (rank, cols). The
-// sum is complete before it is scaled, as in PEFT. Absent rows are computed as well, so that a row has the same bits in
-// any group.
+// row[c] += scale * sum_k b[k] a[k][c] for up to kRows rows. rows: (count, cols), b: (count, rank), a: (rank, cols).
+// The sum is complete before it is scaled, as in PEFT. Absent rows are computed as well, so that a row has the same
+// bits in any group.
 void add_rows(float* rows, const float* b, const float* a, int64_t count, int64_t rank, int64_t cols,
               float scale) {
   std::vector<float> factors(static_cast<size_t>(kRows * rank), 0.0f);

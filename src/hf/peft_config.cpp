@@ -220,50 +220,44 @@ Json plain_number(double value) {
 }
 
 // The most frequent value, and the others by module, or by kind where all modules of a kind have the same.
-template <class Get>
-std::pair<double, Json> value_and_pattern(const std::vector<Kind>& kinds, const std::set<std::string>& names,
-                                          const Get& get) {
-  std::vector<std::pair<double, int64_t>>
-      counts;  // in the order of the modules: of equal counts the first is taken
+template <class T>
+struct CommonValue {
+  T value;
+  std::vector<std::pair<std::string, T>> others;
+};
+
+template <class T>
+CommonValue<T> common_value(const std::vector<Kind>& kinds, const std::set<std::string>& names,
+                            T Adapter::*field) {
+  // In the order of the modules: of equal counts the first is taken.
+  std::vector<std::pair<T, int64_t>> counts;
   for (const Kind& kind : kinds) {
     for (const Adapter* adapter : kind.adapters) {
-      const double value = get(*adapter);
-      auto found = std::ranges::find(counts, value, &std::pair<double, int64_t>::first);
+      const T value = adapter->*field;
+      auto found = std::ranges::find(counts, value, &std::pair<T, int64_t>::first);
       if (found == counts.end()) found = counts.insert(found, {value, 0});
       ++found->second;
     }
   }
-  const double common = std::ranges::max_element(counts, {}, &std::pair<double, int64_t>::second)->first;
-  Json pattern = Json::object();
+  CommonValue<T> common{std::ranges::max_element(counts, {}, &std::pair<T, int64_t>::second)->first, {}};
   for (const Kind& kind : kinds) {
-    const double first = get(*kind.adapters.front());
-    if (std::ranges::all_of(kind.adapters, [&](const Adapter* a) { return get(*a) == first; })) {
-      if (first != common) pattern[short_name(kind.name, names)] = plain_number(first);
+    const T first = kind.adapters.front()->*field;
+    if (std::ranges::all_of(kind.adapters, [&](const Adapter* a) { return a->*field == first; })) {
+      if (first != common.value) common.others.emplace_back(short_name(kind.name, names), first);
       continue;
     }
     for (const Adapter* adapter : kind.adapters) {
-      if (get(*adapter) != common) pattern[adapter->module] = plain_number(get(*adapter));
+      if (adapter->*field != common.value) common.others.emplace_back(adapter->module, adapter->*field);
     }
   }
-  return {common, pattern};
+  return common;
 }
 
-// Names of kinds, and the layers if those are not all; full names if the kinds differ in their layers.
-void write_targets(Json& json, const ModelConfig& config, const std::vector<Kind>& kinds,
-                   const std::set<std::string>& names) {
-  Json targets = Json::array(), layers;
-  const bool same = std::ranges::all_of(kinds, [&](const Kind& k) { return k.layers == kinds[0].layers; });
-  for (const Kind& kind : kinds) {
-    if (same) {
-      targets.push_back(short_name(kind.name, names));
-    } else {
-      for (const Adapter* adapter : kind.adapters) targets.push_back(adapter->module);
-    }
-  }
-  if (same && std::ssize(kinds[0].layers) < config.layers) layers = kinds[0].layers;
-  json["target_modules"] = targets;
-  json["layers_to_transform"] = layers;
-  json["layers_pattern"] = nullptr;
+template <class T>
+Json pattern_json(const std::vector<std::pair<std::string, T>>& pattern) {
+  Json json = Json::object();
+  for (const auto& [name, value] : pattern) json[name] = plain_number(static_cast<double>(value));
+  return json;
 }
 
 }  // namespace
@@ -282,35 +276,59 @@ AdapterPlan plan_of(const PeftConfig& config, const ModelConfig& base, const std
   return plan_adapters(base, lora, place);
 }
 
-std::string to_peft_config(const ModelConfig& config, const AdapterPlan& plan, const std::string& base) {
+LoraConfig lora_of(const ModelConfig& config, const AdapterPlan& plan) {
   require(!plan.empty(), "[{}] the model has no adapters to describe", kAdapterConfigName);
   std::set<std::string> names;
   AdapterPlan all;
   for (const std::string& module : adaptable_modules(config)) all.adapters.push_back({.module = module});
   for (const Kind& kind : kinds_of(config, all.adapters)) names.insert(kind.name);
   const std::vector<Kind> kinds = kinds_of(config, plan.adapters);
-  const auto [rank, ranks] =
-      value_and_pattern(kinds, names, [](const Adapter& a) { return static_cast<double>(a.rank); });
-  const auto [alpha, alphas] = value_and_pattern(kinds, names, [](const Adapter& a) { return a.alpha; });
+  const auto rank = common_value(kinds, names, &Adapter::rank);
+  const auto alpha = common_value(kinds, names, &Adapter::alpha);
+  LoraConfig lora{.rank = rank.value,
+                  .alpha = alpha.value,
+                  .dropout = plan.dropout,
+                  .rslora = plan.adapters.front().rslora,
+                  .targets = {},
+                  .rank_pattern = rank.others,
+                  .alpha_pattern = alpha.others,
+                  .layers = {}};
+  // Names of kinds, and the layers if those are not all; full names if the kinds differ in their layers.
+  const bool same = std::ranges::all_of(kinds, [&](const Kind& k) { return k.layers == kinds[0].layers; });
+  for (const Kind& kind : kinds) {
+    if (same) {
+      lora.targets.push_back(short_name(kind.name, names));
+    } else {
+      for (const Adapter* adapter : kind.adapters) lora.targets.push_back(adapter->module);
+    }
+  }
+  if (same && std::ssize(kinds[0].layers) < config.layers) lora.layers = kinds[0].layers;
+  return lora;
+}
 
+std::string to_peft_config(const ModelConfig& config, const AdapterPlan& plan, const std::string& base) {
+  const LoraConfig lora = lora_of(config, plan);
   Json json = {{"peft_type", "LORA"},
                {"task_type", "CAUSAL_LM"},
                {"base_model_name_or_path", base.empty() ? Json() : Json(base)},
                {"revision", nullptr},
                {"inference_mode", true},
-               {"r", plain_number(rank)},
-               {"lora_alpha", plain_number(alpha)}};
-  write_targets(json, config, kinds, names);
-  json["rank_pattern"] = ranks;
-  json["alpha_pattern"] = alphas;
-  json["lora_dropout"] = plan.dropout;
-  json["use_rslora"] = plan.adapters.front().rslora;
+               {"r", lora.rank},
+               {"lora_alpha", plain_number(lora.alpha)}};
+  json["target_modules"] = lora.targets;
+  json["layers_to_transform"] = lora.layers.empty() ? Json() : Json(lora.layers);
+  json["layers_pattern"] = nullptr;
+  json["rank_pattern"] = pattern_json(lora.rank_pattern);
+  json["alpha_pattern"] = pattern_json(lora.alpha_pattern);
+  json["lora_dropout"] = lora.dropout;
+  json["use_rslora"] = lora.rslora;
   json["use_dora"] = false;
   json["bias"] = "none";
   json["fan_in_fan_out"] = config.family->tensors.transposed;
   json["modules_to_save"] = nullptr;
   json["init_lora_weights"] = true;
-  return json.dump(2) + "\n";
+  // A folder may have any bytes in its name; JSON may not.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace octet

@@ -25,7 +25,10 @@ PeftConfig peft_config_from_json(std::string_view text, const std::string& place
 // The modules of `base` that the adapter is for. Targets without a module are skipped, as PEFT does.
 AdapterPlan plan_of(const PeftConfig& config, const ModelConfig& base, const std::string& place);
 
-// The inverse: the text of an adapter_config.json that gives this plan again, with fields that PEFT has had since 0.10.
+// The inverse: settings that give this plan again, with the most frequent rank and alpha.
+LoraConfig lora_of(const ModelConfig& config, const AdapterPlan& plan);
+
+// The text of an adapter_config.json with these settings, with fields that PEFT has had since 0.10.
 // `base` is the name of the base model; empty: null.
 std::string to_peft_config(const ModelConfig& config, const AdapterPlan& plan, const std::string& base);
 

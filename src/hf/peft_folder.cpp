@@ -53,11 +53,12 @@ PeftConfig read_peft_config(Env& env, const std::string& folder) {
 
 std::vector<AdaptedPart> adapted_parts(std::span<const ParameterSpec> table, const AdapterPlan& plan) {
   std::map<std::string, const Adapter*, std::less<>> by_name;
-  for (const Adapter& adapter : plan.adapters) by_name[adapter.module + ".weight"] = &adapter;
+  for (const Adapter& adapter : plan.adapters) by_name[adapter.module] = &adapter;
   std::vector<AdaptedPart> parts;
   for (const ParameterSpec& spec : table) {
+    if (spec.shape.rank() != 2) continue;  // biases belong to modules too
     for (const HfPart& part : spec.hf) {
-      if (const auto found = by_name.find(part.name); found != by_name.end())
+      if (const auto found = by_name.find(part.module()); found != by_name.end())
         parts.push_back({&spec, &part, found->second});
     }
   }

@@ -14,8 +14,6 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kMaxRank = 65536;
-constexpr double kMaxAlpha = 1e30;    // its scale is an fp32 number
 constexpr size_t kMaxPattern = 4096;  // characters, those in {n} counted n times
 
 // The length of a pattern if every {n} were written out, at most: counts inside one another multiply.
@@ -103,8 +101,7 @@ std::vector<Module> modules_of(const ModelConfig& config) {
   for (const ParameterSpec& spec : parameter_table(config)) {
     if (!spec.name.starts_with("layers.") || spec.shape.rank() != 2) continue;
     const int64_t layer = std::stoll(spec.name.substr(std::string_view("layers.").size()));
-    for (const HfPart& part : spec.hf)
-      modules.push_back({part.name.substr(0, part.name.size() - std::string_view(".weight").size()), layer});
+    for (const HfPart& part : spec.hf) modules.push_back({part.module(), layer});
   }
   return modules;
 }
@@ -205,11 +202,11 @@ AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std
                     .rank = ranks.value_of(name, lora.rank),
                     .alpha = alphas.value_of(name, lora.alpha),
                     .rslora = lora.rslora};
-    if (adapter.rank < 1 || adapter.rank > kMaxRank)
-      fail_config("[{}] rank {} for {}, expected 1 to {}", place, adapter.rank, name, kMaxRank);
-    if (!(std::abs(adapter.alpha) <= kMaxAlpha))
-      fail_config("[{}] alpha {} for {}, expected a number between -{} and {}", place, adapter.alpha, name,
-                  kMaxAlpha, kMaxAlpha);
+    if (adapter.rank < 1 || adapter.rank > kMaxLoraRank)
+      fail_config("[{}] rank {} for {}, expected 1 to {}", place, adapter.rank, name, kMaxLoraRank);
+    if (!(std::abs(adapter.alpha) <= kMaxLoraAlpha))
+      fail_config("[{}] alpha {} for {}, expected a number from -{} to {}", place, adapter.alpha, name,
+                  kMaxLoraAlpha, kMaxLoraAlpha);
     plan.adapters.push_back(std::move(adapter));
   }
   if (plan.empty()) {

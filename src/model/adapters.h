@@ -27,6 +27,11 @@ struct AdapterPlan {
   const Adapter* find(std::string_view module) const;  // null: not adapted
 };
 
+// The same limits hold for the settings of a run and for adapters in files. So a run that starts from an adapter can
+// write its settings down and read them again.
+constexpr int64_t kMaxLoraRank = 4096;
+constexpr double kMaxLoraAlpha = 1e6;  // negative values too: PEFT allows them
+
 // Which modules get an adapter, and of what rank, as users and PEFT's adapter_config.json say it.
 struct LoraConfig {
   int64_t rank = 8;
@@ -37,8 +42,8 @@ struct LoraConfig {
   // "attn.c_proj"). An entry with one of the characters *+?^$()[]{}|\ is a regular expression that must match the
   // whole name of a module.
   std::vector<std::string> targets = {"all"};
-  bool every_target_matches =
-      true;  // false: a target without a module is skipped, as PEFT does, instead of refused
+  // A target without a module is refused. false: it is skipped, as PEFT does.
+  bool every_target_matches = true;
   // Name or regular expression -> rank or alpha, for modules that match `(.*\.)?(entry)`. The first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -52,7 +57,8 @@ std::vector<std::string> adaptable_modules(const ModelConfig& config);
 std::vector<std::string> peft_default_targets(const ModelConfig& config);
 
 // ConfigError if an entry of targets matches no module (the message lists the last parts of their names), if it names
-// the embedding or the head, or if a rank is not positive. `place` names the source of the settings in errors.
+// the embedding or the head, or if a rank or alpha is outside the limits. `place` names the source of the settings in
+// errors.
 AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std::string_view place = "lora");
 
 // What an entry of targets is, if not a name.

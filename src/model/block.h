@@ -29,9 +29,9 @@ struct SharedBuffers {
   AttentionPart::Activations attention_acts;
   MlpPart::Activations mlp_acts;
   // Likewise the FP8 input copies that backward reads, in the order of the parts' Linears.
-  InputBuffers attention_inputs[2], mlp_inputs[2];
+  QuantizedBuffers attention_inputs[2], mlp_inputs[2];
   QuantizedScratch fp8;
-  InputBuffers transposed_weight;  // of the Linear whose dgrad runs, where only one copy is kept
+  QuantizedBuffers transposed_weight;  // of the Linear whose dgrad runs, where only one copy is kept
   AdapterScratch adapter;
   Tensor delta;  // (N, C) what the last Linear adds to the residual
   GradientBuffers gradients;

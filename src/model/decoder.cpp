@@ -177,6 +177,12 @@ void Decoder::plan_buffers() {
 }
 
 void Decoder::allocate() {
+  // The Linears were copied when the decoder was made, with their views of the weights.
+  for_linears([&](Linear& linear) {
+    const bool has_weight =
+        linear.weight().storage.dense ? bool(linear.weight().weight) : linear.weight_fp8() != nullptr;
+    require(!trained_ || has_weight, "[decoder] was made before allocate() of the model in training");
+  });
   memory_ = device_.allocate(plan().peak_bytes());
   planner_.bind(memory_.get());
   if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());

@@ -136,7 +136,8 @@ void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, i
   }
 }
 
-void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, InputBuffers* shared) {
+void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime,
+                          QuantizedBuffers* shared) {
   const QuantizeRule& rule = input8_.rule;
   const auto place = [&](QuantizedMatrix& matrix, const char* name, DType format, int64_t rows,
                          int64_t depth) {
@@ -162,7 +163,7 @@ void Linear::attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype,
   adapter_.use(&scratch);
 }
 
-void Linear::attach_transposed(BufferPlanner& planner, const InputBuffers& shared) {
+void Linear::attach_transposed(BufferPlanner& planner, const QuantizedBuffers& shared) {
   if (!transposes_) return;
   alias_matrix(planner, weight8_.colwise, shared.codes, shared.scales, weight8_.rule.format_colwise,
                weight8_.rule.granularity, site_.in, site_.out);
@@ -250,7 +251,7 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
     adapter_.backward(ops, x.dense, reads_codes ? &x.fp8->rowwise : nullptr, dy.dense,
                       dy.fp8 && !dy.keep_dense ? &dy.fp8->rowwise : nullptr, weight_->stream(), overwrite);
     accumulate = dx && !adapter_.drops();
-    if (accumulate) adapter_.add_input_gradient(ops, dx, weight_->stream(), false);
+    if (accumulate) adapter_.write_input_gradient(ops, dx);
   }
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
@@ -259,7 +260,7 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   } else {
     ops.gemm(dx, dy.dense, weight_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   }
-  if (adapter_ && adapter_.drops()) adapter_.add_input_gradient(ops, dx, weight_->stream(), true);
+  if (adapter_ && adapter_.drops()) adapter_.add_dropped_input_gradient(ops, dx, weight_->stream());
 }
 
 void Linear::quantize_weight(Ops& ops) {

@@ -17,8 +17,8 @@ struct QuantizedScratch {
   Tensor gradient_colwise, gradient_colwise_scales;
 };
 
-// Where the FP8 copy of the input that backward reads lives between forward and backward.
-struct InputBuffers {
+// One FP8 copy that lives longer than its scratch: the input that backward reads, or a transposed weight.
+struct QuantizedBuffers {
   Tensor codes, scales;
 };
 
@@ -33,8 +33,8 @@ class Linear {
  public:
   Linear() = default;
   Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias);
-  // Adds adapters to the output, before plan(). `drops`: their input has dropout in training. `dense_input`: the dense input
-  // is there in backward anyway.
+  // Adds adapters to the output, before plan(). `drops`: their input has dropout in training. `dense_input`: the dense
+  // input is there in backward anyway.
   void set_adapter(LowRank adapter, bool drops, bool dense_input) {
     adapter_ = std::move(adapter);
     adapter_drops_ = drops;
@@ -49,14 +49,14 @@ class Linear {
   void attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens);
   // Places the FP8 copy of the input that backward reads, if there is one: in its own buffers with `lifetime`, or in
   // `shared` if given.
-  void attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, InputBuffers* shared);
+  void attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime, QuantizedBuffers* shared);
   // Places the output of the adapters' first product.
   void attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype, Lifetime lifetime,
                       const AdapterScratch& scratch);
   // Places the transposed weight of a Linear that keeps one copy.
-  void attach_transposed(BufferPlanner& planner, const InputBuffers& shared);
-  // For a copy of a trained Linear that is only run forward, on at most `tokens` rows, in memory of its own. FP8 is used
-  // only where there is no dense weight, with scales from the values themselves.
+  void attach_transposed(BufferPlanner& planner, const QuantizedBuffers& shared);
+  // For a copy of a trained Linear that is only run forward, on at most `tokens` rows, in memory of its own. FP8 is
+  // used only where there is no dense weight, with scales from the values themselves.
   void attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens, DType dtype,
                        const AdapterScratch& adapters);
   void set_decoding_rows(int64_t rows);
@@ -78,9 +78,9 @@ class Linear {
   void quantize_weight(Ops& ops);
   // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
   void quantize_weight(Ops& ops, Tensor dense);
-  // Fills a Linear without a dense weight some rows at a time. `stage` writes rows [begin, begin + rows) of the weight to
-  // a tensor (rows, in) in `staging`. It is called twice per range if the scale of the whole tensor must be known first.
-  // `staging` (bytes) has room for at least 128 rows; see fill_rows().
+  // Fills a Linear without a dense weight some rows at a time. `stage` writes rows [begin, begin + rows) of the weight
+  // to a tensor (rows, in) in `staging`. It is called twice per range if the scale of the whole tensor must be known
+  // first. `staging` (bytes) has room for at least 128 rows; see fill_rows().
   using StageRows = std::function<void(Tensor rows, int64_t begin)>;
   void fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage);
   // How many rows fill_weight takes at a time, of at most `most`: all of them if its blocks need it.
@@ -92,7 +92,8 @@ class Linear {
   const LinearChoice& choice() const { return choice_; }
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
-  // Whether the weight gradient reads the input again, dense or as its FP8 copy.
+  // How backward reads the input again, for the gradient of the weight or of the adapters: dense, or as its FP8 copy.
+  // The copy is by columns for the weight and by rows for the adapters.
   bool input_needed_dense() const {
     return (trains() && !fp8(Product::Wgrad)) || (adapter_ && !adapter_keeps_input_codes());
   }

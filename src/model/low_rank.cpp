@@ -77,33 +77,34 @@ void LowRank::backward(Ops& ops, Tensor x, const QuantizedMatrix* x_codes, Tenso
   }
 }
 
-void LowRank::add_input_gradient(Ops& ops, Matrix dx, uint64_t stream, bool accumulate) const {
-  const Tensor from = dhidden(dx.rows);
-  if (!drops()) {
-    ops.gemm(dx, from, a_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
-    return;
-  }
+void LowRank::write_input_gradient(Ops& ops, Matrix dx) const {
+  require(!drops(), "[adapter] the gradient of a dropped input is written without dropout");
+  ops.gemm(dx, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
+}
+
+void LowRank::add_dropped_input_gradient(Ops& ops, Matrix dx, uint64_t stream) const {
+  require(drops(), "[adapter] the gradient of an input without dropout is added with dropout");
   require(dx.contiguous(), "[adapter] the gradient of a dropped input is part of a matrix");
   const AdapterDropout& dropout = scratch_->dropout;
   const Tensor scratch{dropout.scratch.data, dx.dtype, {dx.rows, dx.cols}};
-  ops.gemm(scratch, from, a_->weight, {.part = GemmPart::Dgrad});
+  ops.gemm(scratch, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
   ops.dropout({dx.data, dx.dtype, {dx.rows, dx.cols}}, scratch, dropout.probability, dropout.seed, stream,
               true);
 }
 
 LowRank find_low_rank(ParameterSet& parameters, const AdapterPlan& adapters, const ParameterSpec& weight) {
   std::vector<LowRank::Part> parts;
-  const std::string name = weight.name.substr(0, weight.name.rfind(".weight"));
+  const std::string name = weight.name.substr(0, weight.name.rfind('.'));
   int64_t ranks = 0;
   for (const HfPart& part : weight.hf) {
-    const std::string module = part.name.substr(0, part.name.rfind(".weight"));
+    const std::string module = part.module();
     const Adapter* adapter = adapters.find(module);
     if (!adapter) continue;
-    Parameter& b = parameters[name + ".lora_b." + module.substr(module.rfind('.') + 1)];
+    Parameter& b = parameters[lora_b_name(name, module)];
     parts.push_back({part.row_begin, part.rows, ranks, adapter->rank, adapter->scale(), &b});
     ranks += adapter->rank;
   }
-  return parts.empty() ? LowRank{} : LowRank(parameters[name + ".lora_a"], std::move(parts));
+  return parts.empty() ? LowRank{} : LowRank(parameters[lora_a_name(name)], std::move(parts));
 }
 
 }  // namespace octet

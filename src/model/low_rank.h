@@ -21,8 +21,8 @@ struct AdapterScratch {
   AdapterDropout dropout;
 };
 
-// The adapters of a Linear's parts: y_part += scale * hidden_part B_part^T, with hidden = x A^T for the stacked A of all
-// parts. A part is a range of the Linear's output columns. N tokens, R sum of ranks.
+// The adapters of a Linear's parts: y_part += scale * hidden_part B_part^T, with hidden = x A^T for the stacked A of
+// all parts. A part is a range of the Linear's output columns. N tokens, R sum of ranks.
 //
 // Products are in the run's dense dtype. They read x and dy as FP8 codes where the Linear has them with one scale per
 // tensor: then the dense form needs not be written, and half the bytes are read.
@@ -60,8 +60,11 @@ class LowRank {
   // written, not added to.
   void backward(Ops& ops, Tensor x, const QuantizedMatrix* x_codes, Tensor dy,
                 const QuantizedMatrix* dy_codes, uint64_t stream, bool overwrite) const;
-  // dx [+]= dhidden A, after backward(). With dropout, dx must have been written, and the sum is always added.
-  void add_input_gradient(Ops& ops, Matrix dx, uint64_t stream, bool accumulate) const;
+  // dx = dhidden A, after backward(). Only if drops() is false.
+  void write_input_gradient(Ops& ops, Matrix dx) const;
+  // dx += what dropout passes of dhidden A, after backward(). Only if drops() is true: dropout works on whole tensors,
+  // so the product needs memory of its own.
+  void add_dropped_input_gradient(Ops& ops, Matrix dx, uint64_t stream) const;
   bool drops() const { return scratch_ && scratch_->dropout.active && scratch_->dropout.probability > 0; }
 
  private:

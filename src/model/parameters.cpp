@@ -106,7 +106,7 @@ class TableBuilder {
       if (!adapter) continue;
       stacked.push_back({peft_tensor_name(part.name, 'A'), ranks, adapter->rank});
       ranks += adapter->rank;
-      lifts.push_back({name + ".lora_b." + part.name.substr(part.name.rfind('.') + 1),
+      lifts.push_back({lora_b_name(name, part.name),
                        {part.rows, adapter->rank},
                        Init::Zero,
                        0,
@@ -117,7 +117,7 @@ class TableBuilder {
     }
     if (stacked.empty()) return;
     const float bound = 1.0f / std::sqrt(static_cast<float>(in));
-    table_.push_back({name + ".lora_a",
+    table_.push_back({lora_a_name(name),
                       {ranks, in},
                       Init::Uniform,
                       bound,
@@ -173,6 +173,14 @@ std::vector<NamedTensor> Parameter::state() const {
   add(".m.scales", m_scales);
   add(".v.scales", v_scales);
   return result;
+}
+
+std::string lora_a_name(std::string_view linear) {
+  return fmt::format("{}.lora_a", linear);
+}
+
+std::string lora_b_name(std::string_view linear, std::string_view module) {
+  return fmt::format("{}.lora_b.{}", linear, module.substr(module.rfind('.') + 1));
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters) {
@@ -264,14 +272,14 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
         std::vector<float> values(static_cast<size_t>(p.spec.shape.numel()));
 #pragma omp parallel for
         for (size_t i = 0; i < values.size(); ++i)
-          values[i] = p.spec.init_std * (2 * static_cast<float>(random.uniform(i)) - 1);
+          values[i] = p.spec.init_scale * (2 * static_cast<float>(random.uniform(i)) - 1);
         set_weight(device, p, values);
         break;
       }
       case Init::Normal:  // padding rows stay zero
         device.zero(p.weight);
         if (p.remainder) device.zero(p.remainder);
-        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_std, seed, p.stream(),
+        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_scale, seed, p.stream(),
                                  begin);
         break;
       case Init::Zero:
@@ -329,7 +337,8 @@ void fill_rows(Device& device, Tensor rows, const Parameter& p, uint64_t seed, i
   const int64_t first = begin * rows.cols();
   const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - first, 0, rows.numel());
   if (covered < rows.numel()) device.zero(rows);
-  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_std, seed, p.stream(), first);
+  device.ops().fill_normal({rows.data, rows.dtype, {covered}}, {}, p.spec.init_scale, seed, p.stream(),
+                           first);
 }
 
 }  // namespace octet

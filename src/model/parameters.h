@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/adapters.h"
@@ -11,7 +12,7 @@
 
 namespace octet {
 
-// Uniform: between -init_std and init_std.
+// Normal: init_scale is the standard deviation. Uniform: between -init_scale and init_scale.
 enum class Init : uint8_t { Zero, One, Normal, Uniform };
 
 // Where a range of rows of a parameter lives in a Hugging Face folder. A vector counts as rows of width 1.
@@ -20,6 +21,8 @@ struct HfPart {
   int64_t row_begin = 0;
   int64_t rows = 0;
   bool transposed = false;  // GPT-2's Conv1D keeps (in, out)
+  // The module of a weight or bias: "model.layers.0.self_attn.q_proj".
+  std::string module() const { return name.substr(0, name.rfind('.')); }
 };
 
 // One row of the table that drives initialisation, optimizer, import and export.
@@ -27,7 +30,7 @@ struct ParameterSpec {
   std::string name;  // "layers.0.attention.qkv.weight"
   Shape shape;       // as stored; rows that no HfPart covers are padding and stay zero
   Init init = Init::Normal;
-  float init_std = 0;
+  float init_scale = 0;
   bool decay = false;
   bool summed = false;     // several products add to its gradient, which is therefore always fp32
   std::vector<HfPart> hf;  // of an adapter: in a PEFT folder
@@ -36,9 +39,12 @@ struct ParameterSpec {
   bool is_adapter() const { return adapter != Adapter::No; }
 };
 
-// With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked in
-// one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
+// With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked
+// in one parameter: "layers.0.attention.qkv.lora_a". Every B is a parameter: "layers.0.attention.qkv.lora_b.q_proj".
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config, const AdapterPlan& adapters = {});
+// The names of adapters' parameters. `linear` is the name of the Linear: "layers.0.attention.qkv".
+std::string lora_a_name(std::string_view linear);
+std::string lora_b_name(std::string_view linear, std::string_view module);
 // The rows of a table that belong to the model itself, or only those of its adapters.
 std::vector<ParameterSpec> base_of(std::vector<ParameterSpec> table);
 std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table);
@@ -102,8 +108,8 @@ class ParameterSet {
   const std::vector<Parameter>& all() const { return parameters_; }
 
   // Initial weights as the family's reference implementation draws them, and zero moments. A value depends only on
-  // the seed, the parameter's name and the place in the parameter. Without `base`, only weights of adapters are written,
-  // and moments.
+  // the seed, the parameter's name and the place in the parameter. Without `base`, only weights of adapters are
+  // written, and moments.
   void initialise(Device& device, uint64_t seed, bool base = true);
   // Writes the rows of this rank from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);

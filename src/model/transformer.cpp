@@ -84,8 +84,8 @@ void Transformer::load(const HostBatch& batch, float gradient_scale, uint64_t dr
   }
   padded_starts_.assign(batch.document_starts.begin(), batch.document_starts.end());
   // A recording contains these two numbers. They are rounded up, so that few different recordings occur. The added
-  // documents are empty. This is done only if the documents cover all tokens, because count * max_length == tokens means
-  // that all documents have one length.
+  // documents are empty. This is done only if the documents cover all tokens, because count * max_length == tokens
+  // means that all documents have one length.
   const bool covers = batch.document_starts.front() == 0 && batch.document_starts.back() == shape_.tokens();
   if (shape_.graphs && covers && documents_.count * documents_.max_length != shape_.tokens()) {
     const auto power_of_two = [](int64_t value, int64_t most) {

@@ -32,8 +32,8 @@ struct Numerics {
 struct Finetuning {
   AdapterPlan adapters = {};  // if there are any, only they are trained, and the base is frozen
   FrozenCopies frozen_copies = FrozenCopies::Two;
-  // Absent: all parameters are trained or, with adapters, the base is frozen and its matrices are kept only in FP8 where
-  // their products run in FP8.
+  // Absent: all parameters are trained or, with adapters, the base is frozen and its matrices are kept only in FP8
+  // where their products run in FP8.
   StoragePolicy storage = {};
 };
 
@@ -78,8 +78,8 @@ class Transformer {
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();
-  // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies. Without `base`, the
-  // weights of the base are left out, because they are loaded; adapters and moments are always initialised.
+  // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies. Without `base`,
+  // the weights of the base are skipped, because they are loaded; adapters and moments are always initialised.
   void initialise(uint64_t seed, bool base = true);
   // Writes the weight of a Linear that has only FP8 copies, some rows at a time; see Linear::fill_weight. Overwrites
   // activations.
@@ -89,15 +89,15 @@ class Transformer {
   // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
 
-  // Called around each layer from now on. With RunShape::graphs, a recorded micro-step is replayed without calling them.
-  // What they queue is part of the recording; their other work is done only while recording.
+  // Called around each layer from now on. With RunShape::graphs, a recorded micro-step is replayed without calling
+  // them. What they queue is part of the recording; their other work is done only while recording.
   void set_hooks(LayerHooks hooks) {
     hooks_ = std::move(hooks);
     ++hooks_version_;
   }
 
-  // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the whole
-  // step), for forward_backward. `dropout_seed` must differ between micro-batches.
+  // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the
+  // whole step), for forward_backward. `dropout_seed` must differ between micro-batches.
   void load(const HostBatch& batch, float gradient_scale = 0, uint64_t dropout_seed = 0);
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
@@ -114,8 +114,8 @@ class Transformer {
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
   std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);
 
-  // The parameters as the optimizer takes them, decay already resolved. `loraplus_ratio`: learning rate of the adapters'
-  // B over that of their A.
+  // The parameters as the optimizer takes them, decay already resolved. `loraplus_ratio`: learning rate of the
+  // adapters' B over that of their A.
   std::vector<AdamWParameter> optimizer_view(float weight_decay, float loraplus_ratio = 1);
 
  private:
@@ -133,7 +133,7 @@ class Transformer {
   void plan_layers();
   template <class Part>
   void plan_part(Part Block::*part, typename Part::Activations Block::*activations,
-                 typename Part::Activations& shared, std::span<InputBuffers> shared_inputs);
+                 typename Part::Activations& shared, std::span<QuantizedBuffers> shared_inputs);
   void plan_head();
   void plan_gradients();
   void plan_workspace();

@@ -19,7 +19,7 @@ ParameterTypes parameter_types(const Numerics& numerics) {
 
 std::vector<std::string> hf_names(const ParameterSpec& weight) {
   std::vector<std::string> names;
-  for (const HfPart& part : weight.hf) names.push_back(part.name.substr(0, part.name.rfind(".weight")));
+  for (const HfPart& part : weight.hf) names.push_back(part.module());
   return names;
 }
 
@@ -84,6 +84,17 @@ StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& co
   };
 }
 
+// Before anything is computed from them.
+const ModelConfig& checked(const ModelConfig& config, const RunShape& shape) {
+  config.validate();
+  require(shape.rows > 0 && shape.length > 0,
+          "[model] a micro-batch of {} x {} tokens, expected at least 1 x 1", shape.rows, shape.length);
+  require(!config.learned_positions || shape.length <= config.max_positions,
+          "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
+          shape.length, config.max_positions);
+  return config;
+}
+
 int64_t scale_bytes(Granularity granularity, int64_t rows, int64_t depth) {
   const Shape shape = scales_shape(granularity, rows, depth);
   return shape.rank() == 0 ? 0 : shape.numel() * static_cast<int64_t>(size_of(scales_dtype(granularity)));
@@ -93,7 +104,7 @@ int64_t scale_bytes(Granularity granularity, int64_t rows, int64_t depth) {
 
 Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const Numerics& numerics,
                          Device& device, const Finetuning& finetuning)
-    : config_(config),
+    : config_(checked(config, shape)),
       shape_(shape),
       numerics_(numerics),
       device_(device),
@@ -108,12 +119,6 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       scales_(numerics.fp8) {
   static std::atomic<int64_t> made{0};
   number_ = made++;
-  config.validate();
-  require(shape.rows > 0 && shape.length > 0,
-          "[model] a micro-batch of {} x {} tokens, expected at least 1 x 1", shape.rows, shape.length);
-  require(!config.learned_positions || shape.length <= config.max_positions,
-          "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
-          shape.length, config.max_positions);
   plan_parameters();
   plan_fp8_scratch();
   plan_adapter_scratch();
@@ -252,7 +257,7 @@ void Transformer::plan_layers() {
 // layer at a time. The same holds for the FP8 input copies that backward reads.
 template <class Part>
 void Transformer::plan_part(Part Block::*part, typename Part::Activations Block::*activations,
-                            typename Part::Activations& shared, std::span<InputBuffers> shared_inputs) {
+                            typename Part::Activations& shared, std::span<QuantizedBuffers> shared_inputs) {
   const auto category = MemoryCategory::Activations;
   const auto lifetime = [&](size_t l) {
     return Lifetime{time_.forward(static_cast<int64_t>(l)), time_.backward(static_cast<int64_t>(l))};
@@ -285,7 +290,7 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
     const bool any = std::any_of(blocks_.begin(), blocks_.end(), [&](Block& block) {
       return (block.*part.*entry.linear).input_needed_fp8_later();
     });
-    InputBuffers& buffers = shared_inputs[i];
+    QuantizedBuffers& buffers = shared_inputs[i];
     if (any && !kept) {
       const Granularity granularity = quantize_rule(numerics_.fp8, Role::Input).granularity;
       const std::string name = fmt::format("shared.{}.input.fp8", entry.name);

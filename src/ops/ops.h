@@ -246,8 +246,8 @@ class Ops {
                                   const Documents&, const AttentionShape&) = 0;
   // Attention of tokens that continue cached sequences. Token n stands at positions[n] of sequence sequences[n]; -1
   // is filler, whose output is zero. The keys and values of all N tokens are first written to the cache at their
-  // places, then every query reads the positions of its window up to its own. qkv (N, (H + 2K) * D) after the rotation; out
-  // (N, H * D); sequences, positions (N) int32, no place twice; `longest` is at least the largest position + 1.
+  // places, then every query reads the positions of its window up to its own. qkv (N, (H + 2K) * D) after the rotation;
+  // out (N, H * D); sequences, positions (N) int32, no place twice; `longest` is at least the largest position + 1.
   virtual void attention_decode(Tensor out, const KvCache&, Tensor qkv, Tensor sequences, Tensor positions,
                                 int64_t longest, const AttentionShape&) = 0;
 

@@ -76,9 +76,9 @@ struct PlannedMemory {
   int64_t need() const { return step_bytes + sampling_bytes; }
 };
 
-// Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change results,
-// then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are tried only
-// if none of these is enough.
+// Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change
+// results, then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are
+// tried only if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 
 // That a run is larger than its memory.

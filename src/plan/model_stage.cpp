@@ -126,11 +126,6 @@ TrainConfig keys_with_base(TrainConfig keys) {
   return keys;
 }
 
-// The settings that describe adapters as the checkpoints of the run do: with the most frequent rank and alpha.
-LoraConfig settings_of(const ModelConfig& config, const AdapterPlan& adapters) {
-  return peft_config_from_json(to_peft_config(config, adapters, ""), kAdapterConfigName).lora;
-}
-
 std::vector<std::string> modules_of(const AdapterPlan& plan) {
   std::vector<std::string> names;
   for (const Adapter& adapter : plan.adapters) names.push_back(adapter.module);
@@ -142,7 +137,7 @@ std::vector<std::string> modules_of(const AdapterPlan& plan) {
 void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const ModelChoice& choice) {
   const LoraConfig& settings = *choice.lora;
   const auto refuse = [&](const char* key, const std::string& value) {
-    fail_config("{} is {}, but the adapter {} has {}; leave the key out", key, config_text(keys, key),
+    fail_config("{} is {}, but the adapter {} has {}; remove the key", key, config_text(keys, key),
                 choice.adapter_folder, value);
   };
   if (keys.is_set("lora_rank") && keys.lora_rank != lora.rank && keys.lora_rank != settings.rank)
@@ -167,7 +162,8 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
     log_warning(
         "finetuning_type is lora, but the base has random weights: set model_name_or_path to train "
         "adapters of a real model");
-  } else if (const bool is_folder = posix_env().exists(keys.model_name_or_path); true) {
+  } else {
+    const bool is_folder = posix_env().exists(keys.model_name_or_path);
     choice.base_name = is_folder ? std::filesystem::absolute(choice.start->folder).lexically_normal().string()
                                  : keys.model_name_or_path;
   }
@@ -189,7 +185,7 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
   }
   const PeftConfig adapter = read_peft_config(posix_env(), choice.adapter_folder);
   choice.adapters = plan_of(adapter, choice.config, choice.adapter_folder);
-  choice.lora = settings_of(choice.config, choice.adapters);
+  choice.lora = lora_of(choice.config, choice.adapters);  // as the checkpoints of the run say it
   refuse_other_adapter(keys, adapter.lora, choice);
   if (keys.is_set("lora_dropout")) choice.adapters.dropout = keys.lora_dropout;
 }

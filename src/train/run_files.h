@@ -15,8 +15,8 @@ namespace octet {
 // before open().
 class RunFiles {
  public:
-  // `config` is the resolved one. `lock` is held already where the run's folder was there before. `checkpoint` is what the
-  // run continues from, and outlives this.
+  // `config` is the resolved one. `lock` is held already where the run's folder was there before. `checkpoint` is what
+  // the run continues from, and outlives this.
   RunFiles(Env& env, TrainConfig config, bool fp8, std::optional<RunLock> lock,
            const std::optional<Checkpoint>& checkpoint)
       : env_(env), config_(std::move(config)), fp8_(fp8), checkpoint_(checkpoint), lock_(std::move(lock)) {}
@@ -28,10 +28,10 @@ class RunFiles {
   struct About {
     std::string model;
     int64_t steps_done = 0;
-    int64_t state_bytes = 0;                // of a checkpoint's tensors
-    bool on_device = false;                 // they are not in host memory
-    std::string tokenizer;                  // whose files go into every checkpoint; as for make_tokenizer
-    std::vector<TokenizerText> texts = {};  // other files that go into every checkpoint
+    int64_t state_bytes = 0;            // of a checkpoint's tensors
+    bool on_device = false;             // they are not in host memory
+    std::string tokenizer;              // whose files go into every checkpoint; as for make_tokenizer
+    std::vector<NamedText> texts = {};  // other files that go into every checkpoint
   };
   // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);

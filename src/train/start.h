@@ -11,13 +11,13 @@ namespace octet {
 
 struct Start {
   std::optional<TrainerState> state;  // of a run that continues
-  std::vector<TokenizerText>
-      adapter_files;  // of a run with adapters: files that describe them and their base
+  // Of a run with adapters: files that describe them and their base.
+  std::vector<NamedText> adapter_files;
 };
 
 // Allocates `model` and fills in its weights: those of the checkpoint that the run continues from, those that
-// model_name_or_path and adapter_name_or_path name, or new ones from the seed. Says on the console what it did. Error if
-// the adapters of the checkpoint were trained on another base.
+// model_name_or_path and adapter_name_or_path name, or new ones from the seed. Says on the console what it did. Error
+// if the adapters of the checkpoint were trained on another base.
 Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console);
 
 }  // namespace octet

@@ -247,7 +247,7 @@ class Run {
   StepLog log_;
   std::optional<Saving> saving_;
   Outcome outcome_;
-  std::vector<TokenizerText> adapter_files_;  // for the checkpoints
+  std::vector<NamedText> adapter_files_;  // for the checkpoints
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
   std::optional<int> verdict_;  // the exit code of a run that must stop

@@ -60,6 +60,7 @@ TEST(LoraConfig, AlphaFollowsTheRankUnlessItIsSet) {
   EXPECT_EQ(load("use_lora: true\nlora_r: 64").lora_alpha, 128);
   EXPECT_EQ(load("use_lora: true\nlora_r: 64\nlora_alpha: 16").lora_alpha, 16);
   EXPECT_EQ(load("use_lora: true\nlora_alpha: 0.5").lora_alpha, 0.5);
+  EXPECT_EQ(load("use_lora: true\nlora_alpha: -8").lora_alpha, -8);  // as adapters in files may have it
   EXPECT_EQ(load("use_lora: true\nlora_alpha: 0").lora_alpha, 32);
 }
 
@@ -81,8 +82,15 @@ TEST(LoraConfig, TargetsMayBeRegularExpressions) {
               ElementsAre(expression, "c_attn"));
   EXPECT_THAT(load("lora_target: '" + expression + "'").lora_target, ElementsAre(expression));
   EXPECT_THAT(load(to_yaml(load("lora_target: '" + expression + "'"))).lora_target, ElementsAre(expression));
-  EXPECT_THAT(split_list("a),b,{c,d},(e,[f,g],h),i"), ElementsAre("a)", "b", "{c,d}", "(e,[f,g],h)", "i"));
-  EXPECT_THAT(split_list("(a,b"), ElementsAre("(a,b"));
+  EXPECT_THAT(split_list("a,{b,c},(d,[e,f],g),h"), ElementsAre("a", "{b,c}", "(d,[e,f],g)", "h"));
+}
+
+// Brackets in names of files need not come in pairs.
+TEST(LoraConfig, EveryCommaSplitsIfBracketsAreNotBalanced) {
+  EXPECT_THAT(split_list("(a, b"), ElementsAre("(a", "b"));
+  EXPECT_THAT(split_list("a),{b,c}"), ElementsAre("a)", "{b", "c}"));
+  EXPECT_THAT(split_list("(a,b],c"), ElementsAre("(a", "b]", "c"));
+  EXPECT_THAT(split_list(")a,b("), ElementsAre(")a", "b("));
 }
 
 TEST(LoraConfig, BadValuesAreNamed) {
@@ -91,7 +99,8 @@ TEST(LoraConfig, BadValuesAreNamed) {
   EXPECT_THAT(error_of("", {"--lora_r", "5000"}),
               HasSubstr("--lora_r (alias of lora_rank) is '5000'; expected an integer from 1 to 4096"));
   EXPECT_THAT(error_of("lora_dropout: 1"), HasSubstr("is '1'; expected a number of at least 0 and below 1"));
-  EXPECT_THAT(error_of("lora_alpha: -1"), HasSubstr("is '-1'; expected a number from 0 to 1000000"));
+  EXPECT_THAT(error_of("lora_alpha: -2e6"),
+              HasSubstr("is '-2e6'; expected a number from -1000000 to 1000000"));
   EXPECT_THAT(error_of("loraplus_lr_ratio: 0"), HasSubstr("is '0'; expected a number above 0"));
   EXPECT_THAT(error_of("finetuning_type: qlora"), HasSubstr("is 'qlora'; expected one of full, lora"));
   EXPECT_THAT(error_of("frozen_copies: three"), HasSubstr("is 'three'; expected one of auto, two, one"));

@@ -3,8 +3,8 @@
 #include "cuda/fixture.h"
 #include "support/op_case.h"
 
-// The ops that adapters add, at the sizes of models and beyond what the op table has: every code, NaN, recordings. Small
-// and odd sizes are in the op table.
+// The ops that adapters add, at the sizes of models and beyond what the op table has: every code, NaN, recordings.
+// Small and odd sizes are in the op table.
 
 namespace octet::test {
 namespace {

@@ -150,8 +150,8 @@ std::vector<OneOfMany> many_parameters() {
   return many;
 }
 
-// Tiles find their parameter among all of a launch, and launches go on where one is full. Some parameters have a learning
-// rate of their own.
+// Tiles find their parameter among all of a launch, and launches go on where one is full. Some parameters have a
+// learning rate of their own.
 TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
   const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
   const std::vector<OneOfMany> many = many_parameters();

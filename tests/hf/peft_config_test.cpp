@@ -229,5 +229,39 @@ TEST(PeftConfig, WrittenTextHasShortNamesAndOldFields) {
   EXPECT_EQ(written["fan_in_fan_out"], false);
 }
 
+// A folder may have any bytes in its name.
+TEST(PeftConfig, ABaseWhoseNameIsNotUtf8IsWrittenWithReplacements) {
+  const ModelConfig model = two_layers("llama-tiny");
+  const std::string text = to_peft_config(model, plan_adapters(model, {}), "/models/b\xffse");
+  EXPECT_EQ(peft_config_from_json(text, "written").base, "/models/b\uFFFDse");
+}
+
+// The settings are those that the text gives.
+TEST(PeftConfig, SettingsOfAPlanAreThoseOfItsText) {
+  const ModelConfig model = two_layers("llama-tiny");
+  const AdapterPlan plan = plan_adapters(model, {.rank = 4,
+                                                 .alpha = -8,
+                                                 .dropout = 0.25,
+                                                 .rslora = true,
+                                                 .targets = {"q_proj", "up_proj"},
+                                                 .rank_pattern = {{"up_proj", 6}},
+                                                 .alpha_pattern = {{"q_proj", 2.5}},
+                                                 .layers = {1}});
+  const LoraConfig lora = lora_of(model, plan);
+  const LoraConfig read = peft_config_from_json(to_peft_config(model, plan, ""), "written").lora;
+  EXPECT_EQ(lora.rank, 4);
+  EXPECT_EQ(lora.rank, read.rank);
+  EXPECT_EQ(lora.alpha, read.alpha);
+  EXPECT_EQ(lora.dropout, 0.25);
+  EXPECT_EQ(lora.dropout, read.dropout);
+  EXPECT_TRUE(lora.rslora && read.rslora);
+  EXPECT_EQ(lora.targets, (std::vector<std::string>{"q_proj", "up_proj"}));
+  EXPECT_EQ(lora.targets, read.targets);
+  EXPECT_EQ(lora.rank_pattern, read.rank_pattern);
+  EXPECT_EQ(lora.alpha_pattern, read.alpha_pattern);
+  EXPECT_EQ(lora.layers, (std::vector<int64_t>{1}));
+  EXPECT_EQ(lora.layers, read.layers);
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -138,14 +138,20 @@ TEST(Adapters, OnlyTheseLayers) {
 
 TEST(Adapters, ImpossibleRanksAreRefused) {
   EXPECT_EQ(refusal("llama-tiny", {.rank = 0, .targets = {"q_proj"}}),
-            "[lora] rank 0 for model.layers.0.self_attn.q_proj, expected 1 to 65536");
+            "[lora] rank 0 for model.layers.0.self_attn.q_proj, expected 1 to 4096");
   EXPECT_THAT(refusal("llama-tiny", {.rank_pattern = {{"k_proj", -3}}}),
               HasSubstr("rank -3 for model.layers.0.self_attn.k_proj"));
   EXPECT_THAT(refusal("llama-tiny", {.alpha = NAN}), HasSubstr("alpha nan for"));
-  EXPECT_THAT(
-      refusal("llama-tiny", {.alpha = 1e300}),
-      HasSubstr(
-          "alpha 1e+300 for model.layers.0.self_attn.q_proj, expected a number between -1e+30 and 1e+30"));
+  EXPECT_EQ(refusal("llama-tiny", {.rank = 4097, .targets = {"q_proj"}}),
+            "[lora] rank 4097 for model.layers.0.self_attn.q_proj, expected 1 to 4096");
+  for (const double alpha : {2e6, -2e6}) {
+    EXPECT_EQ(
+        refusal("llama-tiny", {.alpha = alpha}),
+        fmt::format("[lora] alpha {} for model.layers.0.self_attn.q_proj, expected a number from -1000000 to "
+                    "1000000",
+                    alpha));
+  }
+  EXPECT_EQ(plan_adapters(two_layers("llama-tiny"), {.alpha = -8}).adapters.front().alpha, -8);
 }
 
 TEST(Adapters, DefaultTargetsAreThoseOfPeft) {

@@ -1,11 +1,12 @@
-// Text is generated from a model in training with its adapters: the logits are those of the model, and training does not
-// notice.
+// Text is generated from a model in training with its adapters: the logits are those of the model, and training does
+// not notice.
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "model/decoder.h"
+#include "support/error_of.h"
 #include "support/lora_run.h"
 
 namespace octet::test {
@@ -37,9 +38,10 @@ TinyRunOptions options_of(const DecoderCase& c) {
           .frozen_copies = c.copies};
 }
 
-// In bf16 sums are rounded in another order. With one FP8 scale per tensor, a pass scales inputs by the values of its own
-// tokens, and the delayed recipe by those of earlier steps: codes are then rounded differently. The logits of a model
-// that has hardly been trained are small differences, so the errors of FP8, some percent per product, are seen in full.
+// In bf16 sums are rounded in another order. With one FP8 scale per tensor, a pass scales inputs by the values of its
+// own tokens, and the delayed recipe by those of earlier steps: codes are then rounded differently. The logits of a
+// model that has hardly been trained are small differences, so the errors of FP8, some percent per product, are seen in
+// full.
 constexpr double kBf16 = 0.01, kScaledApart = 0.12;
 class LoraDecoder : public testing::TestWithParam<DecoderCase> {};
 
@@ -133,6 +135,19 @@ TEST(LoraDecoding, ScalesInputsByTheirOwnValues) {
   fill_adapters(*model.device, model.model->parameters());
   model.model->load(host_view(next_batch(model)));
   EXPECT_LE(norm_difference(got.front(), model.model->logits_at({15}).front()), kBf16);
+}
+
+// Planning needs no memory. But the decoder's views of the weights are those of when it was made.
+TEST(LoraDecoding, IsMadeAfterTheModelIsAllocated) {
+  for (const Precision precision : {Precision::Fp32, Precision::Fp8}) {
+    const auto device = make_cpu_device(1);
+    Transformer model(two_layers("llama-tiny"), {.rows = 2, .length = 16}, {.precision = precision}, *device,
+                      {.adapters = lora_plan("llama-tiny")});
+    Decoder decoder(model, {.sequences = 1, .capacity = 16}, *device);
+    EXPECT_GT(decoder.plan().peak_bytes(), 0);
+    EXPECT_EQ(error_of([&] { decoder.allocate(); }),
+              "[decoder] was made before allocate() of the model in training");
+  }
 }
 
 // The adapters of now, not of when the decoder was made.

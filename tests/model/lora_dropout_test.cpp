@@ -32,7 +32,8 @@ TEST(LoraInit, AIsUniformAndBIsZero) {
         const auto count = static_cast<double>(values.size());  // at least 8192
         EXPECT_LE(largest, bound * (1 + 1e-6)) << p.spec.name;
         EXPECT_GE(largest, bound * 0.999) << p.spec.name;
-        // Four deviations of the mean of so many values and of their squares: bound / sqrt(3 n), bound^2 * sqrt(4 / 45 n).
+        // Four deviations of the mean of so many values and of their squares: bound / sqrt(3 n), bound^2 * sqrt(4 / 45
+        // n).
         EXPECT_NEAR(sum / count, 0, 4 * bound / std::sqrt(3 * count)) << p.spec.name;
         EXPECT_NEAR(squares / count, bound * bound / 3, 4 * bound * bound * std::sqrt(4.0 / 45 / count))
             << p.spec.name;
@@ -134,18 +135,6 @@ TEST(LoraDropout, TheSeedDecides) {
 }
 
 // The same batch again and again.
-class OneBatch final : public BatchSource {
- public:
-  explicit OneBatch(Batch batch) : batch_(std::move(batch)) {}
-  void next(Batch& batch) override { batch = batch_; }
-  LoaderState state() const override { return {}; }
-  void set_state(const LoaderState&) override {}
-  double epoch() const override { return 0; }
-
- private:
-  Batch batch_;
-};
-
 // The micro-batches of a step and the steps have seeds of their own.
 TEST(LoraDropout, EveryMicroBatchDropsAnew) {
   TinyRun run(dropout_options(0.5));

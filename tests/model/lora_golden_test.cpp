@@ -7,7 +7,7 @@
 #include "hf/hf_folder.h"
 #include "hf/peft_config.h"
 #include "support/golden_model.h"
-#include "train/step.h"
+#include "support/tiny_run.h"
 
 namespace octet {
 namespace {
@@ -16,27 +16,16 @@ namespace {
 // octet stacks them. Losses and norms per value.
 constexpr double kTolerance = 1e-5;
 
-// The same batch for ever.
-class OneBatch final : public BatchSource {
- public:
-  explicit OneBatch(const GoldenModel& golden) : golden_(golden) {}
-  void next(Batch& batch) override {
-    batch = {.rows = golden_.rows,
-             .length = golden_.length,
-             .tokens = golden_.tokens,
-             .targets = golden_.targets,
-             .positions = golden_.positions,
-             .document_starts = golden_.starts,
-             .token_count = golden_.rows * golden_.length,
-             .target_count = golden_.target_count()};
-  }
-  LoaderState state() const override { return {}; }
-  void set_state(const LoaderState&) override {}
-  double epoch() const override { return 0; }
-
- private:
-  const GoldenModel& golden_;
-};
+Batch batch_of(const GoldenModel& golden) {
+  return {.rows = golden.rows,
+          .length = golden.length,
+          .tokens = golden.tokens,
+          .targets = golden.targets,
+          .positions = golden.positions,
+          .document_starts = golden.starts,
+          .token_count = golden.rows * golden.length,
+          .target_count = golden.target_count()};
+}
 
 class LoraGolden : public testing::TestWithParam<const char*> {
  protected:
@@ -139,7 +128,7 @@ TEST_P(LoraGolden, FiveAdamWSteps) {
   const std::vector<float> losses = golden.floats("losses"), norms = golden.floats("grad_norms");
   const int64_t steps = std::ssize(norms);
   ASSERT_EQ(steps, 5);
-  OneBatch batches(golden);
+  test::OneBatch batches(batch_of(golden));
   const OptimizerOptions optimizer{
       .schedule = {.type = ScheduleType::Constant,
                    .peak_lr = std::stod(golden.file.metadata().at("learning_rate")),

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/transformer.h"
+#include "support/error_of.h"
 
 namespace octet {
 namespace {
@@ -38,6 +39,22 @@ TEST(TransformerPlan, ChunksOfTheHeadFitAndAreOfAboutOneSize) {
     EXPECT_EQ(planned_head_rows(c.tokens, c.most_rows), c.rows)
         << c.tokens << " tokens, at most " << c.most_rows << " rows";
   }
+}
+
+TEST(TransformerPlan, SizesAreCheckedBeforeAnythingIsComputedFromThem) {
+  const auto device = make_cpu_device(1);
+  const auto refusal = [&](const ModelConfig& config, int64_t rows, int64_t length) {
+    return error_of([&] { Transformer(config, {.rows = rows, .length = length}, {}, *device); });
+  };
+  ModelConfig config = model_preset("llama-tiny");
+  EXPECT_EQ(refusal(config, 1, 0), "[model] a micro-batch of 1 x 0 tokens, expected at least 1 x 1");
+  EXPECT_EQ(refusal(config, 0, 8), "[model] a micro-batch of 0 x 8 tokens, expected at least 1 x 1");
+  config.vocab = 0;
+  EXPECT_EQ(refusal(config, 1, 8), "[model llama-tiny] vocab_size is 0, expected at least 1");
+  config = model_preset("gpt2-tiny");
+  config.max_positions = 7;
+  EXPECT_EQ(refusal(config, 1, 8),
+            "[model gpt2-tiny] a sequence of 8 tokens is longer than the model's 7 positions");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "plan/model_stage.h"
 #include "plan/run_plan.h"
 #include "support/captured_log.h"
+#include "support/tiny_run.h"
 
 namespace octet::test {
 namespace {
@@ -37,15 +38,6 @@ std::string shortage_text(const RunPlan& plan) {
   return plan.shortage ? plan.shortage->text : "";
 }
 
-int64_t planned_bytes(const RunPlan& plan, MemoryCategory category) {
-  int64_t bytes = 0;
-  for (const PlannedBuffer& buffer : plan.memory.buffers()) {
-    if (buffer.category == category)
-      bytes += buffer.shape.numel() * static_cast<int64_t>(size_of(buffer.dtype));
-  }
-  return bytes;
-}
-
 const Flags k8x1024 = {{"per_device_train_batch_size", "8"}, {"max_seq_length", "1024"}};
 
 Flags with(Flags flags, const Flags& more) {
@@ -61,8 +53,8 @@ TEST(LoraPlan, Llama70BFitsAnH200AsOneCopy) {
   EXPECT_TRUE(plan.is_fp8());
   EXPECT_LE(plan.bytes(), plan.limit.bytes);
   // A byte for every weight of the layers, two for embedding and head, and the adapters.
-  EXPECT_LT(planned_bytes(plan, MemoryCategory::Weights), 69 * kGib);
-  EXPECT_GT(planned_bytes(plan, MemoryCategory::Weights), 67 * kGib);
+  EXPECT_LT(planned_bytes(plan.memory, MemoryCategory::Weights), 69 * kGib);
+  EXPECT_GT(planned_bytes(plan.memory, MemoryCategory::Weights), 67 * kGib);
   // What is asked for is kept to, even if it does not fit; the advice is the other one.
   const RunPlan two = plan_lora("llama-3.1-70b", with(flags, {{"frozen_copies", "two"}}));
   EXPECT_EQ(two.finetuning.frozen_copies, FrozenCopies::Two);
@@ -97,8 +89,8 @@ TEST(LoraPlan, RanksCostLittle) {
     EXPECT_LE(plan.bytes(), rank == std::string("16") ? 50 * kGib : 53 * kGib);
     // Gradients and moments of adapters alone: 41.9M parameters at rank 16.
     const int64_t parameters = 41943040 * std::stoll(rank) / 16;
-    EXPECT_EQ(planned_bytes(plan, MemoryCategory::Gradients), 4 * parameters);
-    EXPECT_EQ(planned_bytes(plan, MemoryCategory::Optimizer), (2 + 4 + 4) * parameters);
+    EXPECT_EQ(planned_bytes(plan.memory, MemoryCategory::Gradients), 4 * parameters);
+    EXPECT_EQ(planned_bytes(plan.memory, MemoryCategory::Optimizer), (2 + 4 + 4) * parameters);
   }
 }
 

@@ -242,10 +242,12 @@ void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
   struct Sizes {
     int64_t rows, depth, rank;
   };
-  // Ranks and depths of all kinds; rows that are not a whole number of tiles; every number of blocks in a cluster.
+  // Ranks and depths of all kinds; rows that are not a whole number of tiles. The GPU reduces in parts: narrow_product
+  // in 1, 2, 4 and 8, for 64, 272, 528 and 1040 columns, and narrow_product_over_rows in 1, 2, 4, 8 and 16, for 300,
+  // 600, 1100, 3000 and 5000 rows.
   constexpr Sizes kSizes[] = {{300, 64, 1},    {130, 4112, 8},  {257, 4112, 16}, {129, 272, 24},
                               {300, 528, 48},  {200, 1040, 64}, {70, 2064, 90},  {100, 400, 128},
-                              {140, 400, 192}, {150, 272, 512}};
+                              {140, 400, 192}, {150, 272, 512}, {600, 144, 16},  {1100, 80, 40}};
   int number = 0;
   for (const auto& [rows, depth, rank] : kSizes) {
     for (const bool transpose : {false, true}) {

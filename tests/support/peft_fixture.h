@@ -10,7 +10,8 @@
 
 namespace octet::test {
 
-// A PEFT folder with random adapters, as PEFT writes it. What is wrong with a folder is changed here before it is written.
+// A PEFT folder with random adapters, as PEFT writes it. What is wrong with a folder is changed here before it is
+// written.
 struct PeftFixture {
   struct Matrix {
     std::vector<int64_t> shape;

@@ -84,6 +84,10 @@ Numerics numerics_of(const TinyRunOptions& o, const Device& device) {
   return numerics;
 }
 
+int64_t bytes_of(const PlannedBuffer& buffer) {
+  return buffer.shape.numel() * static_cast<int64_t>(size_of(buffer.dtype));
+}
+
 }  // namespace
 
 TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
@@ -127,6 +131,22 @@ std::vector<float> TinyRun::weights() {
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
+}
+
+int64_t planned_bytes(const MemoryPlan& plan, std::string_view ending) {
+  int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers()) {
+    if (buffer.name.ends_with(ending)) bytes += bytes_of(buffer);
+  }
+  return bytes;
+}
+
+int64_t planned_bytes(const MemoryPlan& plan, MemoryCategory category) {
+  int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers()) {
+    if (buffer.category == category) bytes += bytes_of(buffer);
+  }
+  return bytes;
 }
 
 }  // namespace octet::test

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "data/loading/loader.h"
@@ -25,8 +26,8 @@ class RandomBatches final : public BatchSource {
   int64_t next_row_ = 0;
 };
 
-// Packed documents of random lengths, as in fine-tuning: each row is full of them, and the first part of each document has
-// no targets. The number of documents, the longest and the number of targets differ from batch to batch.
+// Packed documents of random lengths, as in fine-tuning: each row is full of them, and the first part of each document
+// has no targets. The number of documents, the longest and the number of targets differ from batch to batch.
 class PackedBatches final : public BatchSource {
  public:
   PackedBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed);
@@ -39,6 +40,19 @@ class PackedBatches final : public BatchSource {
   int64_t rows_, length_, vocab_;
   uint64_t seed_;
   int64_t next_row_ = 0;
+};
+
+// The same batch for ever.
+class OneBatch final : public BatchSource {
+ public:
+  explicit OneBatch(Batch batch) : batch_(std::move(batch)) {}
+  void next(Batch& batch) override { batch = batch_; }
+  LoaderState state() const override { return {}; }
+  void set_state(const LoaderState&) override {}
+  double epoch() const override { return 0; }
+
+ private:
+  Batch batch_;
 };
 
 // A two-layer model of a family in training, small enough for many runs in a test.
@@ -84,5 +98,9 @@ class TinyRun {
 };
 
 ModelConfig two_layers(const char* preset);
+
+// Bytes of the planned buffers whose name has this ending, or of this category.
+int64_t planned_bytes(const MemoryPlan& plan, std::string_view ending);
+int64_t planned_bytes(const MemoryPlan& plan, MemoryCategory category);
 
 }  // namespace octet::test

@@ -244,7 +244,6 @@ TEST_F(LoraResume, SamplesAndEvaluationsChangeNoBit) {
 
 TEST_F(LoraResume, AnotherBaseIsRefused) {
   ASSERT_EQ(train(lora("run", {})), kExitDone);
-  SafetensorsFile file = SafetensorsFile::open(posix_env(), model_folder() + "/model.safetensors");
   const std::string other = folder.path() + "/other";
   fs::copy(model_folder(), other);
   // One bit of the last tensor.
@@ -296,13 +295,13 @@ TEST_F(LoraResume, OtherAdaptersAreRefused) {
     return error_of([&] { train(typed("new", {{key, value}, {"resume", from}})); });
   };
   EXPECT_EQ(refusal("lora_rank", "8"),
-            fmt::format("lora_rank is 8, but the adapter {} has 4; leave the key out", from));
+            fmt::format("lora_rank is 8, but the adapter {} has 4; remove the key", from));
   EXPECT_EQ(refusal("lora_alpha", "3"),
-            fmt::format("lora_alpha is 3, but the adapter {} has 8; leave the key out", from));
+            fmt::format("lora_alpha is 3, but the adapter {} has 8; remove the key", from));
   EXPECT_EQ(refusal("use_rslora", "true"),
-            fmt::format("use_rslora is true, but the adapter {} has false; leave the key out", from));
+            fmt::format("use_rslora is true, but the adapter {} has false; remove the key", from));
   EXPECT_EQ(refusal("lora_target", "all"),
-            fmt::format("lora_target is all, but the adapter {} has q_proj,v_proj; leave the key out", from));
+            fmt::format("lora_target is all, but the adapter {} has q_proj,v_proj; remove the key", from));
   // The same modules in other words, and settings that may change.
   EXPECT_EQ(train(typed("same", {{"lora_target", R"(.*\.(v|q)_proj)"},
                                  {"lora_dropout", "0.1"},

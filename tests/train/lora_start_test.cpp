@@ -138,14 +138,13 @@ TEST_F(LoraStart, OtherSettingsAreRefused) {
     return error_of([&] { train(short_run("second", {{key, value}, {"adapter_name_or_path", from}})); });
   };
   EXPECT_EQ(refusal("lora_rank", "8"),
-            fmt::format("lora_rank is 8, but the adapter {} has 4; leave the key out", from));
+            fmt::format("lora_rank is 8, but the adapter {} has 4; remove the key", from));
   EXPECT_EQ(refusal("lora_alpha", "1.5"),
-            fmt::format("lora_alpha is 1.5, but the adapter {} has 8; leave the key out", from));
+            fmt::format("lora_alpha is 1.5, but the adapter {} has 8; remove the key", from));
   EXPECT_EQ(refusal("use_rslora", "true"),
-            fmt::format("use_rslora is true, but the adapter {} has false; leave the key out", from));
-  EXPECT_EQ(
-      refusal("lora_target", "q_proj"),
-      fmt::format("lora_target is q_proj, but the adapter {} has q_proj,v_proj; leave the key out", from));
+            fmt::format("use_rslora is true, but the adapter {} has false; remove the key", from));
+  EXPECT_EQ(refusal("lora_target", "q_proj"),
+            fmt::format("lora_target is q_proj, but the adapter {} has q_proj,v_proj; remove the key", from));
   EXPECT_FALSE(fs::exists(run_path("second")));
   // The same values are no contradiction.
   EXPECT_EQ(train(short_run("second", {{"lora_rank", "4"},
@@ -175,6 +174,21 @@ TEST_F(LoraStart, AnAdapterWithPatternsIsContinuedAndResumed) {
   const auto whole = read_text(checkpoint("second", 3, true) + "/adapter_model.safetensors");
   fs::remove_all(checkpoint("second", 3, true));
   fs::remove_all(peft);  // not needed any more
+  const std::vector<KeySetting> settings = {{.name = "output_dir", .values = {folder.path() + "/runs"}},
+                                            {.name = "run_name", .values = {"second"}},
+                                            {.name = "resume", .values = {"latest"}}};
+  ASSERT_EQ(train(load_resumable_config("", settings)), kExitDone);
+  EXPECT_TRUE(adapter_file("second", 3, true) == whole);
+}
+
+// PEFT allows any alpha, so the settings that the run writes down must be ones that it can read again.
+TEST_F(LoraStart, AnAdapterWithANegativeAlphaIsContinuedAndResumed) {
+  make_adapter("first");
+  const std::string peft = peft_folder(checkpoint("first", 3, true), {{"lora_alpha", -8}});
+  ASSERT_EQ(train(short_run("second", {{"adapter_name_or_path", peft}, {"save_steps", "2"}})), kExitDone);
+  EXPECT_EQ(written_config("second").lora_alpha, -8);
+  const auto whole = adapter_file("second", 3, true);
+  fs::remove_all(checkpoint("second", 3, true));
   const std::vector<KeySetting> settings = {{.name = "output_dir", .values = {folder.path() + "/runs"}},
                                             {.name = "run_name", .values = {"second"}},
                                             {.name = "resume", .values = {"latest"}}};

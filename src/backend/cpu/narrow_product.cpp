@@ -105,18 +105,4 @@ void CpuOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix
   });
 }
 
-void CpuOps::dequantize(Tensor dense, const QuantizedMatrix& x) {
-  check_dequantize(dense, x);
-  const float scale = *x.tensor_scale;
-  const float* values = fp8_values(x.codes.dtype);
-  const int64_t cols = x.codes.cols();
-  cpu::dispatch_real("dequantize", dense.dtype, [&]<class T>(T) {
-    parallel_.for_each(x.codes.rows(), [&](int64_t row, int) {
-      const uint8_t* from = x.codes.as<uint8_t>() + row * x.row_stride();
-      T* to = dense.as<T>() + row * cols;
-      for (int64_t c = 0; c < cols; ++c) to[c] = cpu::store<T>(values[from[c]] * scale);
-    });
-  });
-}
-
 }  // namespace octet

@@ -64,39 +64,8 @@ __global__ void __launch_bounds__(kPlainTile* kPlainRows) plain_product_kernel(c
   }
 }
 
-// 16 codes of a row per thread with `vector`, otherwise one.
-template <bool vector, class T>
-__global__ void dequantize_kernel(T* dense, const uint8_t* codes, int64_t stride, int64_t rows, int64_t cols,
-                                  const float* scale, bool e5m2) {
-  constexpr int kCodes = vector ? 16 : 1;
-  const float factor = *scale;
-  const int64_t across = cols / kCodes;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * across;
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const int64_t row = i / across, col = i % across * kCodes;
-    const uint8_t* from = codes + row * stride + col;
-    T* to = dense + row * cols + col;
-    if constexpr (vector) {
-      const uint4 raw = load_once(from);
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float values[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const uint32_t code = words[2 * half + j / 4] >> (8 * (j % 4)) & 0xFFu;
-          values[j] = __fmul_rn(decode1(static_cast<uint8_t>(code), e5m2), factor);
-        }
-        Pack8<T>::pack(values).store(to + 8 * half);
-      }
-    } else {
-      *to = from_float<T>(__fmul_rn(decode1(*from, e5m2), factor));
-    }
-  }
-}
-
-// result [+]= factor * the sums of all parts, in their order. Element (i, j) of the result is that of row i and column j
-// of the sums. Neighbouring threads read neighbouring sums.
+// result [+]= factor * the sums of all parts, in their order. Element (i, j) of the result is that of row i and column
+// j of the sums. Neighbouring threads read neighbouring sums.
 template <class T>
 __global__ void add_parts_kernel(T* result, int64_t result_i, int64_t result_j, const float* sums, int parts,
                                  int64_t rows, int64_t columns, int64_t pitch, int64_t part_size, float alpha,
@@ -128,11 +97,6 @@ void launch_plain(CudaOps& ops, const char* op, const device::PlainProduct& prod
   device::plain_product_kernel<B, C>
       <<<grid, device::kPlainTile * device::kPlainRows, 0, ops.stream()>>>(product);
   check_launch(op);
-}
-
-// Whether rows of codes are whole vectors of 16.
-bool whole_vectors(const QuantizedMatrix& x) {
-  return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
 }
 
 NarrowArgs make_args(const QuantizedMatrix& x, const Matrix& dense, const NarrowShape& shape,
@@ -263,26 +227,6 @@ void CudaOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matri
                                      .e5m2 = x.codes.dtype == DType::E5M2,
                                      .accumulate = accumulate};
   dispatch_real(op, u.dtype, [&]<class T>(T) { launch_plain<T, float>(*this, op, product); });
-}
-
-void CudaOps::dequantize(Tensor dense, const QuantizedMatrix& x) {
-  constexpr const char* op = "dequantize";
-  check_dequantize(dense, x);
-  const int64_t rows = x.codes.rows(), cols = x.codes.cols();
-  const OpScope scope(profiler_,
-                      label(op, {rows, cols, 0}, octet::bytes_of(x.codes) + octet::bytes_of(dense)));
-  if (rows == 0 || cols == 0) return;
-  constexpr int kThreads = 256;
-  const bool vector = whole_vectors(x) && aligned16(dense.data);
-  const auto blocks = narrow<unsigned>(
-      std::clamp<int64_t>(div_up(rows * cols, kThreads * (vector ? 16 : 1)), 1, 16 * sm_count()));
-  dispatch_real(op, dense.dtype, [&]<class T>(T) {
-    const auto kernel = vector ? device::dequantize_kernel<true, T> : device::dequantize_kernel<false, T>;
-    kernel<<<blocks, kThreads, 0, stream()>>>(static_cast<T*>(dense.data),
-                                              static_cast<const uint8_t*>(x.codes.data), x.row_stride(), rows,
-                                              cols, x.tensor_scale, x.codes.dtype == DType::E5M2);
-  });
-  check_launch(op);
 }
 
 }  // namespace octet

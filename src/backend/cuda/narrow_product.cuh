@@ -1,11 +1,12 @@
 #pragma once
 
-#include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/device/fp8.cuh"
+#include "backend/cuda/device/mma.cuh"
 #include "backend/op_checks.h"
 
-// What the fast kernels of both narrow products share. They stream FP8 codes once, at the speed of the memory, turn them
-// into bf16 in registers and multiply them on the tensor cores.
+// What the fast kernels of both narrow products share. They stream FP8 codes once, at the speed of the memory, turn
+// them into bf16 in registers and multiply them on the tensor cores.
 //
 // A block computes a tile of the result. The reduction is split into parts for different blocks, so that all
 // multiprocessors work. Their sums go to the workspace, and a second kernel adds them in fixed order. (Blocks of a
@@ -14,22 +15,6 @@
 namespace octet::device {
 
 constexpr int kNarrowThreads = 256, kNarrowWarps = kNarrowThreads / 32;
-
-// Codes are read once: they must not push the small operand out of the L1 cache.
-__device__ __forceinline__ uint4 load_once(const uint8_t* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-__device__ __forceinline__ uint2 load_once8(const uint8_t* from) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(from));
-  return v;
-}
 
 // ---- codes to bf16 ----
 

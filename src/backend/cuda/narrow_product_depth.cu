@@ -2,8 +2,9 @@
 
 // u (N, R) = alpha * x (N, D) w, reduced over the columns of x.
 //
-// A warp takes 16 or 32 rows of x and streams their codes straight into registers: nothing of x is read twice, so shared
-// memory would not help. w comes through the L1 cache, which all warps of a block share. Parts are ranges of columns of x.
+// A warp takes 16 or 32 rows of x and streams their codes straight into registers: nothing of x is read twice, so
+// shared memory would not help. w comes through the L1 cache, which all warps of a block share. Parts are ranges of
+// columns of x.
 //
 // A lane loads 16 neighbouring codes of a row at once, for four fragments. So the fragments have the columns in another
 // order than x, and w is read in the same order: in a group of 64 columns, lane t of a row has the columns
@@ -33,7 +34,8 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// w stored (R, D): lane t of column g has 16 neighbours of row 8 * tile + g. Fragment s has words 2s and 2s + 1 of them.
+// w stored (R, D): lane t of column g has 16 neighbours of row 8 * tile + g. Fragment s has words 2s and 2s + 1 of
+// them.
 template <int tiles>
 struct TransposedDense {
   const Bf16* rows[tiles];

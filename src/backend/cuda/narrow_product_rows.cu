@@ -2,10 +2,10 @@
 
 // g (D, R) or (R, D) [+]= alpha * x (N, D)^T u (N, R), reduced over the rows of x.
 //
-// The tensor cores compute u^T x: A is u^T, and B is x. A block takes eight times `lane_bytes` columns of x, and a part of
-// its rows. Each warp takes every eighth step of 16 rows. Codes go straight into registers: a lane loads `lane_bytes`
-// neighbouring codes of the rows 4t ... 4t + 3 of a step, so fragment n of B has the n-th column of each lane. The order
-// of the rows inside a step does not matter, because u is read in the same order.
+// The tensor cores compute u^T x: A is u^T, and B is x. A block takes eight times `lane_bytes` columns of x, and a part
+// of its rows. Each warp takes every eighth step of 16 rows. Codes go straight into registers: a lane loads
+// `lane_bytes` neighbouring codes of the rows 4t ... 4t + 3 of a step, so fragment n of B has the n-th column of each
+// lane. The order of the rows inside a step does not matter, because u is read in the same order.
 
 namespace octet::device {
 namespace {
@@ -169,7 +169,14 @@ void launch(CudaOps& ops, const NarrowArgs& args) {
   constexpr const char* op = "narrow_product_over_rows";
   constexpr int kBytes = 4 * kNarrowWarps * 16 * rank_tiles * (8 * lane_bytes + 4);
   const auto kernel = narrow_product_over_rows_kernel<rank_tiles, lane_bytes>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), op);
+  // The kernel keeps the attribute, so setting it again would only cost time.
+  static thread_local int allowed_on = -1;
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), op);
+  if (device != allowed_on) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), op);
+    allowed_on = device;
+  }
   const int64_t blocks = div_up(args.depth, 8 * lane_bytes) * args.parts;
   const dim3 grid(narrow<unsigned>(blocks), narrow<unsigned>(div_up(args.rank, 16 * rank_tiles)));
   kernel<<<grid, kNarrowThreads, kBytes, ops.stream()>>>(args);

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// to[i] = from[rows[i]], or zeros where there is no such row. A row is `words` of V, and a warp copies one row at a time.
+// to[i] = from[rows[i]], or zeros where there is no such row. A row is `words` of V, and a warp copies one row at a
+// time.
 template <class V>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(V* to, const V* from, const int32_t* rows, int64_t count, int words) {

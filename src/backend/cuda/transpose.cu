@@ -61,11 +61,8 @@ void CudaOps::transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& fr
   const OpScope scope(profiler_, OpKind::Quantize, op, bytes_of(to.codes, from.codes));
   const int64_t rows = from.codes.rows(), cols = from.codes.cols();
   if (rows == 0 || cols == 0) return;
-  const auto whole = [](const QuantizedMatrix& x) {
-    return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
-  };
-  const auto kernel =
-      whole(to) && whole(from) ? device::transpose_codes_kernel<true> : device::transpose_codes_kernel<false>;
+  const auto kernel = whole_vectors(to) && whole_vectors(from) ? device::transpose_codes_kernel<true>
+                                                               : device::transpose_codes_kernel<false>;
   const dim3 grid(narrow<unsigned>(div_up(cols, CodeTile::kSize)),
                   narrow<unsigned>(div_up(rows, CodeTile::kSize)));
   require(grid.y <= 65535, "[cuda] {}: {} rows are too many", op, rows);

@@ -47,6 +47,22 @@ __device__ __forceinline__ float decode1(uint8_t code, bool e5m2) {
   return __half2float(half);
 }
 
+// 16 or 8 codes that are read once. They must not push other operands out of the L1 cache.
+__device__ __forceinline__ uint4 load_once(const uint8_t* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+__device__ __forceinline__ uint2 load_once8(const uint8_t* from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
+  return v;
+}
+
 // scale_from_amax of ops/quantized.h.
 __device__ inline float scale_from_amax(float amax, bool e5m2, int margin, float previous) {
   constexpr float kSmallest = 0x1p-126f, kLargest = 0x1p126f;

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   MagnitudeMax<T> amax;
   float column_sums[Op::kOutputs][8] = {};
 
-  // This thread has every second row of a tile from its first row on; `lines` rows from there are inside the matrix. The
-  // loads of a tile begin before the tile above it is written transposed.
+  // This thread has every second row of a tile from its first row on; `lines` rows from there are inside the matrix.
+  // The loads of a tile begin before the tile above it is written transposed.
   Op here = op;
   int lines = 0;
   typename Op::Raw raw[Op::kAhead];
@@ -218,6 +218,11 @@ OperandPlan<T> plan_operand(const Operand& operand, const char* op) {
 
 inline bool aligned16(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// Whether rows of codes are whole vectors of 16.
+inline bool whole_vectors(const QuantizedMatrix& x) {
+  return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
 }
 
 // Launches tile_kernel over all tiles. `vector` says that the inputs meet the op's conditions for vector loads; the
