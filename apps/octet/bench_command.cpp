@@ -174,6 +174,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"rows", r.rows},
                           {"length", r.length},
                           {"gradient_accumulation_steps", r.accumulation},
+                          {"finetuning_type", config_text(config, "finetuning_type")},
                           {"steps", options.bench_steps},
                           {"warmup_steps", options.bench_warmup},
                           {"optimizer_state", config_text(config, "optimizer_state")},
@@ -194,6 +195,10 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"loss", r.loss},
                           {"ratio", ratio_to_first(r, results)},
                           {"gemm_ceiling_share", nullptr}};
+    if (config.is_lora()) {
+      run["adapters"] = r.adapters;
+      run["frozen_copies"] = r.frozen_copies;
+    }
     if (r.gemm_ceiling_share) run["gemm_ceiling_share"] = *r.gemm_ceiling_share;
     if (!r.profile.empty()) run["profile"] = profile_json(r);
     runs.push_back(std::move(run));
@@ -221,8 +226,10 @@ int run(const Options& options) {
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
-  fmt::print("{}, {} x {} tokens x {}, {} after {}\n{}", model_name(base), results.front().rows,
-             results.front().length, counted(results.front().accumulation, "micro-batch", "micro-batches"),
+  const std::string& adapters = results.front().adapters;
+  fmt::print("{}, {}{} x {} tokens x {}, {} after {}\n{}", model_name(base),
+             adapters.empty() ? "" : adapters + "\n", results.front().rows, results.front().length,
+             counted(results.front().accumulation, "micro-batch", "micro-batches"),
              counted(options.bench_steps, "step"), counted(options.bench_warmup, "warm-up step"),
              results_text(results));
   for (const BenchResult& result : results) {

@@ -68,12 +68,12 @@ std::string report(const Options& options, const ModelFolder& model, const RunSh
                    const std::string& precision, const Evaluation& e) {
   const double perplexity = std::exp(e.loss);
   if (options.json) {
-    return nlohmann::ordered_json{
-               {"model", model.folder},    {"dataset", options.dataset},     {"loss", e.loss},
-               {"perplexity", perplexity}, {"accuracy", e.accuracy},         {"tokens", e.targets},
-               {"windows", e.windows},     {"max_seq_length", shape.length}, {"precision", precision}}
-               .dump(2) +
-           "\n";
+    nlohmann::ordered_json json = {
+        {"model", model.folder},    {"dataset", options.dataset},     {"loss", e.loss},
+        {"perplexity", perplexity}, {"accuracy", e.accuracy},         {"tokens", e.targets},
+        {"windows", e.windows},     {"max_seq_length", shape.length}, {"precision", precision}};
+    if (model.adapter) json["adapter"] = model.adapter->folder;
+    return json.dump(2) + "\n";
   }
   return fmt::format(
       "{}\n"

@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "bench/gpu_rates.h"
 #include "plan/device_choice.h"
+#include "plan/overview.h"
 #include "report/text.h"
 #include "train/step.h"
 
@@ -191,6 +192,10 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     result.fp8_head = run.config.fp8_head;
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);
+  if (model.has_adapters()) {
+    result.adapters = adapters_text(run.model.config, plan.finetuning);
+    if (plan.is_fp8()) result.frozen_copies = plan.finetuning.frozen_copies == FrozenCopies::Two ? 2 : 1;
+  }
   result.cuda_graphs = can.graphs && plan.shape.graphs;
   result.graph_counts = device->graph_counts();
   result.device = device->description();

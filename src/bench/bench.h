@@ -45,6 +45,8 @@ struct BenchResult {
   std::string fp8_format;              // likewise
   bool fp8_head = false;               // the head's products are in FP8
   std::string gradient_checkpointing;  // the level that ran
+  std::string adapters;                // with LoRA, in words; otherwise empty
+  int frozen_copies = 0;               // with LoRA in FP8
   bool cuda_graphs = false;            // micro-steps are recorded and replayed
   GraphCounts graph_counts;            // of all steps, warm-up included; zeros without graphs
   std::string device;

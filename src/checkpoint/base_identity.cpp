@@ -148,7 +148,7 @@ std::string differences(const BaseIdentity& saved, const BaseIdentity& now) {
   } else if (now.path == saved.path) {
     text += fmt::format("that folder has changed ({} {})", what, is.substr(0, 12));
   } else {
-    text += fmt::format("model_name_or_path is {}", named(now, what, is));
+    text += fmt::format("the base is now {}", named(now, what, is));
   }
   return text;
 }

@@ -157,6 +157,8 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
   }
   if (config.mixed_precision == TrainConfig::Precision::Fp32) {
     note("master_weights", "mixed_precision is fp32");
+  } else if (config.is_lora()) {
+    note("master_weights", "finetuning_type is lora, and adapters are always exact");
   }
   if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");

@@ -188,8 +188,13 @@ AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std
         chosen[i] = true;
     }
     if (!matches_any && lora.every_target_matches)
-      fail_config("[{}] target '{}' matches no module of {}; its modules are {}, or all", place,
-                  printable(entry), config.name, fmt::join(last_parts(modules), ", "));
+      fail_config(
+          "[{}] target '{}' matches no module of {}; {}its modules are {}, or all", place, printable(entry),
+          config.name,
+          is_module_pattern(entry)
+              ? fmt::format("a regular expression must match a whole name such as {}; ", modules.front().name)
+              : "",
+          fmt::join(last_parts(modules), ", "));
   }
 
   const PatternMap<int64_t> ranks(lora.rank_pattern, place);

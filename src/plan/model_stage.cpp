@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/base_identity.h"
 #include "checkpoint/checkpoint.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
@@ -156,19 +157,34 @@ void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const
   refuse("lora_target", fmt::format("{}{}", fmt::join(settings.targets, ","), layers));
 }
 
+// Where the base of a LoRA run is now: where the keys say, or else where it was when the checkpoint was saved. A run may
+// be continued from another directory, where a relative path leads nowhere.
+std::string base_of_run(const TrainConfig& keys, const Checkpoint& resumed) {
+  const std::string& name = keys.model_name_or_path;
+  if (name.empty() || posix_env().exists(name)) return name;
+  const std::string path = resumed.file_path(checkpoint_file::kBase);
+  const std::string saved = base_identity_from_json(posix_env().read_text(path), path).path;
+  if (!saved.empty() && posix_env().exists(saved)) return saved;
+  if (saved == name) return name;  // a hub id
+  fail_config(
+      "the base of the run, {}, does not exist; if it was moved, pass its place as --model_name_or_path",
+      saved.empty() ? name : saved);
+}
+
 void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
   choice.resumed = std::move(resumed);
-  if (!choice.has_weights()) {
-    log_warning(
-        "finetuning_type is lora, but the base has random weights: set model_name_or_path to train "
-        "adapters of a real model");
-  } else {
+  if (choice.has_weights()) {
     const bool is_folder = posix_env().exists(keys.model_name_or_path);
     choice.base_name = is_folder ? std::filesystem::absolute(choice.start->folder).lexically_normal().string()
                                  : keys.model_name_or_path;
   }
   // The adapters of a run that continues are in its checkpoint.
   if (choice.resumed) {
+    const auto origin = keys.origins.find("adapter_name_or_path");
+    if (origin != keys.origins.end() && origin->second.starts_with("--")) {
+      fail_config("{} has no effect with resume, which continues the adapters of {}; remove one of the two",
+                  origin->second, choice.resumed->path);
+    }
     choice.adapter_folder = choice.resumed->path;
   } else if (!keys.adapter_name_or_path.empty()) {
     choice.adapter_folder = find_adapter(keys.adapter_name_or_path).folder;
@@ -194,7 +210,8 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
 
 ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed) {
   if (resumed) refuse_other_finetuning(given, *resumed);
-  const TrainConfig keys = keys_with_base(given);
+  TrainConfig keys = keys_with_base(given);
+  if (resumed && keys.is_lora()) keys.model_name_or_path = base_of_run(keys, *resumed);
   // Adapters are continued on their base.
   ModelChoice choice =
       resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
@@ -234,6 +251,9 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
 
 void check_weights(const ModelChoice& model) {
   if (model.has_weights()) check_hf_folder(parameter_table(model.config), model.start->folder);
+  // Adapters are small: they are read as a whole.
+  if (!model.adapter_folder.empty() && !model.resumed)
+    PeftAdapter(posix_env(), model.adapter_folder, model.config);
 }
 
 }  // namespace octet

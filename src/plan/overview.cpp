@@ -43,12 +43,11 @@ std::string adapters_text(const ModelConfig& model, const Finetuning& finetuning
     lowest = std::min(lowest, adapter.rank);
     highest = std::max(highest, adapter.rank);
   }
-  const double share = static_cast<double>(trained) / static_cast<double>(model.parameter_count());
-  return fmt::format("LoRA, rank {} on {}; {} of {} parameters are trained ({:.2f} %)",
+  return fmt::format("LoRA, rank {}, scale {:g}, on {}; {} trained parameters, {} frozen ones",
                      lowest == highest ? fmt::format("{}", lowest) : fmt::format("{} to {}", lowest, highest),
-                     counted(std::ssize(plan.adapters), "matrix", "matrices"),
+                     plan.adapters.front().scale(), counted(std::ssize(plan.adapters), "matrix", "matrices"),
                      human_count(static_cast<double>(trained)),
-                     human_count(static_cast<double>(model.parameter_count())), 100 * share);
+                     human_count(static_cast<double>(model.parameter_count())));
 }
 
 std::string schedule_text(const ScheduleConfig& schedule) {

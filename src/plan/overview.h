@@ -15,7 +15,7 @@ std::string memory_text(const RunPlan& plan);
 // What backward recomputes instead of keeping it.
 std::string recompute_text(Checkpointing level);
 
-// The adapters of a run: their ranks and number, and the share of parameters that is trained.
+// The adapters of a run: ranks, number, and how many parameters are trained and frozen.
 std::string adapters_text(const ModelConfig& model, const Finetuning& finetuning);
 
 // The learning rate at some telling steps.

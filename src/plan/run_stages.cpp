@@ -1,6 +1,7 @@
 #include "plan/run_stages.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "plan/device_choice.h"
 
 namespace octet {
@@ -12,6 +13,11 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   // A run that continues has the defaults of its own start.
   if (!model.resumed) resolve_start(keys, model.has_weights());
   check_weights(model);
+  if (keys.is_lora() && !model.has_weights()) {
+    log_warning(
+        "finetuning_type is lora, but the base has random weights: set model_name_or_path to train adapters of a "
+        "real model");
+  }
   const auto fitting_plan = [&](PlanOptions options) {
     options.adapters = model.adapters;
     RunPlan plan = plan_run(keys, model.config, *device, options);

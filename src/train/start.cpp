@@ -1,6 +1,7 @@
 #include "train/start.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "checkpoint/base_identity.h"
 #include "checkpoint/resume.h"
 #include "hf/hf_folder.h"
@@ -47,10 +48,13 @@ BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
                                ? identity_of_folder(model.start->folder, stages.keys.model_name_or_path,
                                                     parameter_table(model.start->config))
                                : identity_of_random(model.config, static_cast<uint64_t>(stages.keys.seed));
-  if (!model.resumed) return now;
-  const std::string path = model.resumed->file_path(checkpoint_file::kBase);
-  const BaseIdentity saved = base_identity_from_json(env.read_text(path), path);
-  if (const std::string text = differences(saved, now); !text.empty()) fail("[{}] {}", path, text);
+  // The adapters that the run continues or starts from say what they were trained on; those of PEFT do not.
+  const std::string path = join_path(model.adapter_folder, checkpoint_file::kBase);
+  if (model.adapter_folder.empty() || !env.exists(path)) return now;
+  const std::string text = differences(base_identity_from_json(env.read_text(path), path), now);
+  if (text.empty()) return now;
+  if (model.resumed || !stages.keys.is_set("model_name_or_path")) fail("[{}] {}", path, text);
+  log_warning("[{}] {}; training starts from these adapters all the same", path, text);
   return now;
 }
 

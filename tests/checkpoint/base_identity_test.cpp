@@ -286,22 +286,20 @@ TEST(RandomBase, EveryFieldOfTheArchitectureCounts) {
 const std::string kOne(64, '1'), kTwo(64, '2'), kThree(64, '3');
 
 TEST(BaseDifferences, NameBothBases) {
-  EXPECT_EQ(
-      differences({"/runs/x", kOne, kTwo}, {"some-org/y", kOne, kThree}),
-      "the run was trained on the base /runs/x (weights 222222222222), but model_name_or_path is some-org/y "
-      "(weights 333333333333)");
+  EXPECT_EQ(differences({"/runs/x", kOne, kTwo}, {"some-org/y", kOne, kThree}),
+            "the run was trained on the base /runs/x (weights 222222222222), but the base is now some-org/y "
+            "(weights 333333333333)");
   EXPECT_EQ(
       differences({"/runs/x", kOne, kTwo}, {"/runs/y", kThree, kOne}),
-      "the run was trained on the base /runs/x (architecture 111111111111), but model_name_or_path is /runs/y "
+      "the run was trained on the base /runs/x (architecture 111111111111), but the base is now /runs/y "
       "(architecture 333333333333)");
   EXPECT_EQ(
       differences({"/runs/x", kOne, kTwo}, {"", kOne, kThree}),
       "the run was trained on the base /runs/x (weights 222222222222), but the base is now random weights "
       "(weights 333333333333)");
-  EXPECT_EQ(
-      differences({"", kOne, kTwo}, {"/runs/y", kOne, kThree}),
-      "the run was trained on the base random weights (weights 222222222222), but model_name_or_path is "
-      "/runs/y (weights 333333333333)");
+  EXPECT_EQ(differences({"", kOne, kTwo}, {"/runs/y", kOne, kThree}),
+            "the run was trained on the base random weights (weights 222222222222), but the base is now "
+            "/runs/y (weights 333333333333)");
   EXPECT_EQ(
       differences({"/runs/x", kOne, kTwo}, {"/runs/x", kThree, kTwo}),
       "the run was trained on the base /runs/x (architecture 111111111111), but that folder has changed "
