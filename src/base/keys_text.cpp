@@ -33,10 +33,10 @@ std::string range_text(const Key& key) {
   return text;
 }
 
-// For help and docs: "1 or more", "0 to 16". An upper limit that only guards against typing errors is not shown.
+// For help and docs: "1 or more", "0 to 16". Limits that only guard against typing errors are not shown.
 std::string limits_text(const Key& key) {
   constexpr double kGuard = 1e6;
-  const bool has_min = std::isfinite(key.min), has_max = std::isfinite(key.max) && std::abs(key.max) < kGuard;
+  const bool has_min = std::abs(key.min) < kGuard, has_max = std::abs(key.max) < kGuard;
   if (!has_min && !has_max) return "any";
   const std::string low = has_min ? limit_text(key.min) : "", high = has_max ? limit_text(key.max) : "";
   if (!has_max) return key.min_open ? "above " + low : low + " or more";

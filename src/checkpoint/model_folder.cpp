@@ -323,8 +323,8 @@ ModelFolder find_start(const std::string& name) {
     model.config = model_config_from_hf(env.read_text(name), name);
     return model;
   }
-  const bool is_here =
-      env.is_directory(name);  // what is downloaded has the weights that octet reads, or none
+  // What is downloaded has the weights that octet reads, or none.
+  const bool is_here = env.is_directory(name);
   ModelFolder model = locate(name, false, kModelExpected);
   if (is_adapter(model)) {
     fail_config(

@@ -60,8 +60,8 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
   config.warmup_ratio = 0;
   if (config.is_lora() || starts_from_weights) {
     const bool wsd = config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd;
-    config.warmup_ratio =
-        wsd ? std::min(0.03, 1 - config.decay_ratio) : 0.03;  // the decay may take all steps
+    // The decay of wsd may take all steps.
+    config.warmup_ratio = wsd ? std::min(0.03, 1 - config.decay_ratio) : 0.03;
   } else if (config.is_demo()) {
     config.warmup_steps = config.max_steps > 0 ? std::min<int64_t>(50, config.max_steps / 4) : 50;
   }

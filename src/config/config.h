@@ -70,8 +70,8 @@ struct TrainConfig {
   OnError on_error = OnError::Stop;
   int64_t max_samples = 0;  // 0: all
   std::string tokenizer = "bytes";
-  int64_t max_seq_length =
-      0;  // 0 is resolved: 128 in the demo, else 1024; never more than the model's positions
+  // 0 is resolved: 128 in the demo, else 1024; never more than the model's positions.
+  int64_t max_seq_length = 0;
   Packing packing = Packing::Auto;
   DataOrder data_order = DataOrder::Shuffled;  // Random in the demo
   double eval_split = 0.05;

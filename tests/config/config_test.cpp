@@ -261,7 +261,7 @@ TEST(TrainConfig, RandomConfigsRoundTrip) {
       const Key& key = table.keys()[i];
       const double share = static_cast<double>(random.below(draw++, 1u << 30)) / (1 << 30);
       const double high = std::min(key.max, 1e9), value = key.min + share * (high - key.min);
-      if (key.type == KeyType::Double && value > 0) table.set(config, i, value);
+      if (key.type == KeyType::Double && value != 0) table.set(config, i, value);
       if (key.type == KeyType::Int && key.name != "target_effective_batch_size" &&
           key.name != "max_seq_length") {
         table.set(config, i, static_cast<int64_t>(value));
