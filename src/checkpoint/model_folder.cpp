@@ -212,8 +212,8 @@ ModelFolder locate(const std::string& name, bool best, std::string_view expected
     const std::vector<std::string> folders = checkpoint_folders(env, path);
     if (folders.empty()) {
       fail_config(
-          "[{}] is not a model: it holds neither config.json (a Hugging Face folder), {} (an adapter), {} (a "
-          "checkpoint) nor checkpoints/step_N (a run)",
+          "[{}] is neither a model nor an adapter: it holds neither config.json (a Hugging Face folder), {} (an "
+          "adapter), {} (a checkpoint) nor checkpoints/step_N (a run)",
           path, kAdapterConfigName, kManifestName);
     }
     model = model_of_checkpoint(choose(env, folders, path, best));

@@ -119,7 +119,8 @@ void PeftAdapter::check(const ModelConfig& base) const {
   }
   for (const SafeTensor& tensor : file_.tensors()) {
     if (!known.contains(tensor.name))
-      faults.push_back(fmt::format("{} is not a tensor of this adapter", short_name(tensor.name)));
+      faults.push_back(
+          fmt::format("{} belongs to no module of the model that gets an adapter", short_name(tensor.name)));
   }
   if (faults.empty()) return;
   const size_t listed = std::min(faults.size(), kListedFaults);

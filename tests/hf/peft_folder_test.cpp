@@ -63,7 +63,7 @@ TEST_F(PeftFolder, MissingAndSurplusTensorsAreListed) {
   fixture.tensors["base_model.model.lm_head.lora_A.weight"] = {{1, 1}, {0.0f}};
   EXPECT_EQ(refusal(fixture), fmt::format("[{}/adapter_model.safetensors] does not fit llama-tiny:\n"
                                           "  model.layers.0.self_attn.q_proj.lora_B.weight is missing\n"
-                                          "  lm_head.lora_A.weight is not a tensor of this adapter",
+                                          "  lm_head.lora_A.weight belongs to no module of the model that gets an adapter",
                                           path()));
 }
 
