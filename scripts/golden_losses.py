@@ -25,6 +25,9 @@ NUMERICS = {
     "current": "--mixed_precision fp8 --fp8_recipe current --optimizer_state bf16",
     "block": "--mixed_precision fp8 --fp8_recipe block",
     "mxfp8-head": "--mixed_precision fp8 --fp8_recipe mxfp8 --fp8_head",
+    "lora-bf16": "--mixed_precision bf16 --finetuning_type lora --lora_rank 8 --lora_dropout 0.1",
+    "lora-delayed": "--mixed_precision fp8 --finetuning_type lora --lora_rank 8 --frozen_copies one",
+    "lora-block": "--mixed_precision fp8 --fp8_recipe block --finetuning_type lora --lora_rank 64",
 }
 LEVELS = ["none", "act", "mlp", "block"]
 TEXT = "".join(f"{i} times {i % 7} is {i * (i % 7)}, said the {i % 13}th of them.\n" for i in range(3000))
