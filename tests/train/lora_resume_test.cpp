@@ -310,5 +310,26 @@ TEST_F(LoraResume, OtherAdaptersAreRefused) {
             kExitDone);
 }
 
+// A relative path of the base leads nowhere in another directory. The checkpoint knows the whole one.
+TEST_F(LoraResume, TheBaseIsFoundFromAnotherDirectory) {
+  ASSERT_EQ(train(lora("run", {})), kExitDone);
+  TrainConfig keys = lora("again", {{"resume", checkpoint("run", 6, true)}});
+  keys.model_name_or_path = "no/such/model";
+  ASSERT_EQ(train(keys), kExitDone);
+  EXPECT_EQ(metrics("again").back().loss, metrics("run").back().loss);
+  fs::rename(model_folder(), folder.path() + "/moved");
+  keys.run_name = "lost";
+  EXPECT_THAT(error_of([&] { train(keys); }),
+              AllOf(HasSubstr("the base of the run"), HasSubstr("--model_name_or_path")));
+}
+
+TEST_F(LoraResume, AnAdapterToStartFromIsRefused) {
+  ASSERT_EQ(train(lora("run", {})), kExitDone);
+  const std::string from = checkpoint("run", 6, true);
+  TrainConfig keys = lora("again", {{"resume", from}, {"adapter_name_or_path", from}});
+  keys.origins["adapter_name_or_path"] = "--adapter_name_or_path";
+  EXPECT_THAT(error_of([&] { train(keys); }), HasSubstr("has no effect with resume"));
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -249,5 +249,46 @@ TEST_F(LoraStart, ADamagedAdapterIsRefused) {
   EXPECT_FALSE(fs::exists(run_path("second")));
 }
 
+// Adapters of octet know the weights that they were trained on. Who names another base gets a warning; a base that changed
+// where it lies is refused.
+TEST_F(LoraStart, OtherWeightsOfTheBaseAreNoticed) {
+  make_adapter("first");
+  const std::string other = folder.path() + "/other";
+  fs::copy(model_folder(), other);
+  const auto change = [](const std::string& path) {
+    std::fstream weights(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekg(-3, std::ios::end);
+    const char byte = static_cast<char>(weights.get());
+    weights.seekp(-3, std::ios::end);
+    weights.put(static_cast<char>(byte ^ 1));
+  };
+  change(other);
+  ASSERT_FALSE(read_text(other + "/model.safetensors") == read_text(model_folder() + "/model.safetensors"));
+  {
+    Stderr said;
+    ASSERT_EQ(train(short_run("second",
+                              {{"model_name_or_path", other}, {"adapter_name_or_path", run_path("first")}})),
+              kExitDone);
+    EXPECT_THAT(said.text(), AllOf(HasSubstr("base.json"), HasSubstr("the base is now")));
+  }
+  change(model_folder());
+  TrainConfig keys = short_run("third", {{"adapter_name_or_path", run_path("first")}});
+  keys.model_name_or_path.clear();
+  keys.origins.erase("model_name_or_path");
+  EXPECT_THAT(error_of([&] { train(keys); }), HasSubstr("that folder has changed"));
+}
+
+// Before anything is loaded, so that --dry_run tells it as well.
+TEST_F(LoraStart, ADryRunReadsTheAdapter) {
+  make_adapter("first");
+  const std::string peft = peft_folder(checkpoint("first", 3, true));
+  const std::string file = peft + "/adapter_model.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 8);
+  EXPECT_THAT(error_of([&] {
+                train(short_run("second", {{"adapter_name_or_path", peft}, {"dry_run", "true"}}));
+              }),
+              HasSubstr("adapter_model.safetensors"));
+}
+
 }  // namespace
 }  // namespace octet::test
