@@ -76,7 +76,8 @@ Quantized with_rows(const Quantized& quantized, int64_t rows) {
 Linear::Linear(LinearSite site, LinearChoice choice, Parameter& weight, Parameter* bias)
     : site_(std::move(site)), choice_(std::move(choice)), weight_(&weight), bias_(bias) {}
 
-// Up to here, products of codes are at least as fast as dense ones (bench/RESULTS.md).
+// Up to here, products read codes. At rank 16 that is fast, at rank 64 dense products are faster (bench/RESULTS.md). The
+// border between them is a choice.
 constexpr int64_t kNarrowInputRanks = 48;     // of all parts
 constexpr int64_t kNarrowGradientRanks = 32;  // of one part
 
