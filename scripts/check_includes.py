@@ -2,7 +2,7 @@
 """Checks that includes under src/ follow the dependency direction of octet:
 
     base <- tensor <- ops <- backend, precision <- model
-    io, report, dist see base and tensor; data also sees io, because it maps its files with it
+    dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
     <- train (what happens during training) <- bench <- apps
 
@@ -18,21 +18,21 @@ ALLOWED = {
     "base": {"base"},
     "tensor": {"base", "tensor"},
     "ops": {"base", "tensor", "ops"},
-    "backend": {"base", "tensor", "ops", "backend"},
+    "backend": {"base", "tensor", "ops", "dist", "backend"},
     "precision": {"base", "tensor", "ops", "precision"},
     "model": {"base", "tensor", "ops", "precision", "model"},
     "data": {"base", "tensor", "io", "data"},
     "io": {"base", "tensor", "io"},
     "report": {"base", "tensor", "report"},
-    "dist": {"base", "tensor", "dist"},
+    "dist": {"base", "tensor", "ops", "dist"},
     "config": FOUNDATION | {"config"},
     "hf": FOUNDATION | {"hf"},
     "generate": FOUNDATION | {"generate"},
-    "checkpoint": FOUNDATION | {"config", "hf", "checkpoint"},
+    "checkpoint": FOUNDATION | {"dist", "config", "hf", "checkpoint"},
     "demo": FOUNDATION | {"generate", "demo"},
     "plan": FOUNDATION | {"backend", "dist", "config", "hf", "generate", "checkpoint", "plan"},
     "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "train"},
-    "bench": FOUNDATION | {"backend", "config", "plan", "train", "bench"},
+    "bench": FOUNDATION | {"backend", "dist", "config", "plan", "train", "bench"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvtx|nvml)")

@@ -97,4 +97,48 @@ void check_dropout(const Tensor& y, const Tensor& x, float probability, const Te
   require(!accumulate || y.data != x.data, "[{}] y is x, expected another tensor to add to", op);
 }
 
+int64_t check_sum_parts(const Tensor& sum, const Tensor& parts) {
+  const int64_t k = sum.numel(), n = k > 0 ? parts.numel() / k : 1;
+  require(sum.dtype == DType::F32, "[sum_parts] the sum is {}, expected fp32", name_of(sum.dtype));
+  require(parts.dtype == DType::F32 || parts.dtype == DType::BF16,
+          "[sum_parts] the parts are {}, expected fp32 or bf16", name_of(parts.dtype));
+  require(n >= 1 && parts.numel() == n * k,
+          "[sum_parts] parts {} for a sum of {} elements, expected a multiple", parts.shape.to_string(), k);
+  return n;
+}
+
+void check_convert(const Tensor& to, const Tensor& from) {
+  require(to.numel() == from.numel(), "[convert] {} elements to {}, expected equally many", from.numel(),
+          to.numel());
+}
+
+void check_combine_norms(const Tensor& result, const Tensor& records) {
+  require(result.dtype == DType::F32 && result.numel() == 2,
+          "[combine_norms] the result is {} {}, expected (2) fp32", name_of(result.dtype),
+          result.shape.to_string());
+  require(records.dtype == DType::F32 && records.shape.rank() == 2 && records.numel() > 0,
+          "[combine_norms] records are {} {}, expected (ranks, values) fp32", name_of(records.dtype),
+          records.shape.to_string());
+}
+
+void check_reciprocal_of_sum(const Tensor& scale, const Tensor& counts) {
+  require(scale.dtype == DType::F32 && scale.numel() == 1 && counts.dtype == DType::I32 && counts.numel() > 0,
+          "[reciprocal_of_sum] {} {} from {} {}, expected (1) fp32 from (ranks) int32", name_of(scale.dtype),
+          scale.shape.to_string(), name_of(counts.dtype), counts.shape.to_string());
+}
+
+int64_t check_merge_slots(const Tensor& slots, const Tensor& gathered) {
+  const int64_t bytes = slots.bytes(), ranks = bytes > 0 ? gathered.bytes() / bytes : 0;
+  require(
+      bytes % static_cast<int64_t>(sizeof(ScaleSlot)) == 0 && ranks >= 1 && gathered.bytes() == ranks * bytes,
+      "[merge_slots] {} bytes of gathered slots for {} bytes of slots, expected a multiple", gathered.bytes(),
+      bytes);
+  return ranks;
+}
+
+void check_add_hash(const Tensor& hash, const Tensor& x) {
+  require(hash.bytes() == 8, "[add_hash] the hash has {} bytes, expected 8", hash.bytes());
+  require(x || x.numel() == 0, "[add_hash] x is absent");
+}
+
 }  // namespace octet

@@ -2,7 +2,7 @@
 
 #include "ops/ops.h"
 
-// What the ops for adapters refuse. Every device checks by these, so the messages are the same.
+// What ops for adapters and for ranks refuse. Every device checks by these, so the messages are the same.
 
 namespace octet {
 
@@ -21,6 +21,14 @@ void check_dequantize(const Tensor& dense, const QuantizedMatrix& x);
 void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from);
 // `few` are the rows in the order of `rows`, `many` the rows that `rows` counts.
 void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);
+// Returns the number of parts.
+int64_t check_sum_parts(const Tensor& sum, const Tensor& parts);
+void check_convert(const Tensor& to, const Tensor& from);
+void check_combine_norms(const Tensor& result, const Tensor& records);
+void check_reciprocal_of_sum(const Tensor& scale, const Tensor& counts);
+// Returns the number of ranks.
+int64_t check_merge_slots(const Tensor& slots, const Tensor& gathered);
+void check_add_hash(const Tensor& hash, const Tensor& x);
 void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate);
 
 }  // namespace octet

@@ -7,7 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/host_device.h"
+
 namespace octet {
+
+// Spreads every bit of a word over all bits (the finaliser of SplitMix64); the same on every device.
+OCTET_HOST_DEVICE inline uint64_t mix_bits(uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9;
+  word = (word ^ (word >> 27)) * 0x94D049BB133111EB;
+  return word ^ (word >> 31);
+}
 
 // FNV-1a over a sequence of values, 64 bits. It detects accidental differences, not deliberate collisions. Strings
 // count with their length, so that "ab", "c" and "a", "bc" differ.

@@ -282,6 +282,25 @@ class Ops {
   // is not finite, weights and moments stay unchanged. FP8 copies are rewritten even then, because their scales may
   // have changed.
   virtual void adamw(std::span<const AdamWParameter>, Tensor clip, const AdamWOptions&) = 0;
+
+  // ---- several ranks ----
+  // sum (k) fp32 [+]= parts[0] + parts[1] + ..., added in this order in fp32. parts (n, k) real: one part per rank.
+  virtual void sum_parts(Tensor sum, Tensor parts, bool accumulate) = 0;
+  // to = from, rounded once. Both real, with equally many elements.
+  virtual void convert(Tensor to, Tensor from) = 0;
+  // The result of grad_norm from the norms of parts: records (n, k) fp32, whose column 0 has the norm of each part. The
+  // squares are added in double, in order. With one part the norm is that part's, bit for bit.
+  virtual void combine_norms(Tensor result, Tensor records, float max_norm) = 0;
+  // scale (1) fp32 = 1 / (sum of counts), or 0 if that is 0. counts (n) int32, none negative.
+  virtual void reciprocal_of_sum(Tensor scale, Tensor counts) = 0;
+  // Makes the slots of all ranks equal. slots u8 (count * sizeof(ScaleSlot)); gathered u8 (n, count * sizeof(ScaleSlot))
+  // has the slots of every rank. amax and amax_last become the largest (NaN counts as larger than Inf). The scales
+  // become those of the rank with the smallest rowwise scale, of the ranks whose amax_last is positive and finite; the
+  // first such rank where several have it. Without such a rank they stay.
+  virtual void merge_slots(Tensor slots, Tensor gathered) = 0;
+  // hash u8 (8), a little-endian number, += sum over i of mix(word i of x + mix(seed + i)), modulo 2^64. Words are 8
+  // bytes, little-endian, and the last one is filled up with zeros. mix is base/hash.h's mix_bits.
+  virtual void add_hash(Tensor hash, Tensor x, uint64_t seed) = 0;
 };
 
 }  // namespace octet

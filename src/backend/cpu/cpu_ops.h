@@ -67,6 +67,13 @@ class CpuOps final : public Ops {
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
 
+  void sum_parts(Tensor sum, Tensor parts, bool accumulate) override;
+  void convert(Tensor to, Tensor from) override;
+  void combine_norms(Tensor result, Tensor records, float max_norm) override;
+  void reciprocal_of_sum(Tensor scale, Tensor counts) override;
+  void merge_slots(Tensor slots, Tensor gathered) override;
+  void add_hash(Tensor hash, Tensor x, uint64_t seed) override;
+
  private:
   cpu::Scratch scratch() const { return cpu::Scratch(workspace_); }
   // The fp32 values of a real tensor: the tensor itself, or a converted copy in the workspace.
