@@ -131,7 +131,7 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Fro
 void Linear::plan_codes(BufferPlanner& planner) {
   const ParameterStorage& storage = weight_->storage;
   const QuantizeRule& rule = weight8_.rule;
-  const int64_t part_rows = storage.part_rows, rows = storage.parts * part_rows;
+  const int64_t part_rows = storage.part_rows, rows = storage.all_rows();
   const std::string name = weight_->spec.name + ".fp8";
   const bool blocks = rule.granularity == Granularity::Block128;
   require(rule.granularity == Granularity::Tensor || (blocks && part_rows % 128 == 0),
@@ -142,18 +142,29 @@ void Linear::plan_codes(BufferPlanner& planner) {
   const auto add = [&](Tensor& view, const std::string& what, DType dtype, Shape shape) {
     planner.add(view, what, dtype, shape, MemoryCategory::Weights, Lifetime::always());
   };
+  const int64_t group_rows = storage.group_rows(), scale_bytes = scale_cols * 4;
   if (storage.whole_per_layer) {
-    add(shared_.part, name, rule.format_rowwise, {part_rows, site_.in});
-    if (blocks) add(shared_.scales_part, name + ".scales", DType::F32, {part_rows / 128, scale_cols});
+    add(shared_.group, name, rule.format_rowwise, {group_rows, site_.in});
+    planner.alias(shared_.part, shared_.group, rule.format_rowwise, {part_rows, site_.in},
+                  storage.part_begin_in_group() * site_.in);
+    if (blocks) {
+      add(shared_.scales_group, name + ".scales", DType::F32, {group_rows / 128, scale_cols});
+      planner.alias(shared_.scales_part, shared_.scales_group, DType::F32, {part_rows / 128, scale_cols},
+                    storage.part_begin_in_group() / 128 * scale_bytes);
+    }
   } else {
     add(shared_.parts, name, rule.format_rowwise, {rows, site_.in});
+    planner.alias(shared_.group, shared_.parts, rule.format_rowwise, {group_rows, site_.in},
+                  storage.group_begin() * site_.in);
     planner.alias(shared_.part, shared_.parts, rule.format_rowwise, {part_rows, site_.in},
-                  storage.part * part_rows * site_.in);
+                  storage.part_begin() * site_.in);
     planner.alias(weight8_.rowwise.codes, shared_.parts, rule.format_rowwise, {site_.out, site_.in});
     if (blocks) {
       add(shared_.scales_parts, name + ".scales", DType::F32, {rows / 128, scale_cols});
+      planner.alias(shared_.scales_group, shared_.scales_parts, DType::F32, {group_rows / 128, scale_cols},
+                    storage.group_begin() / 128 * scale_bytes);
       planner.alias(shared_.scales_part, shared_.scales_parts, DType::F32, {part_rows / 128, scale_cols},
-                    storage.part * part_rows / 128 * scale_cols * 4);
+                    storage.part_begin() / 128 * scale_bytes);
       planner.alias(weight8_.rowwise.scales, shared_.scales_parts, DType::F32,
                     scales_shape(rule.granularity, site_.out, site_.in));
     }
@@ -176,7 +187,7 @@ int64_t aligned(int64_t bytes) {
 int64_t Linear::per_layer_bytes() const {
   const ParameterStorage& storage = weight_->storage;
   if (!storage.whole_per_layer) return 0;
-  const int64_t rows = storage.parts * storage.part_rows;
+  const int64_t rows = storage.all_rows();
   const QuantizeRule& rule = weight8_.rule;
   if (sends_codes()) {
     const bool blocks = rule.granularity == Granularity::Block128;
@@ -197,7 +208,7 @@ int64_t Linear::per_layer_bytes() const {
 void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_t offset) {
   const ParameterStorage& storage = weight_->storage;
   if (!storage.whole_per_layer) return;
-  const int64_t rows = storage.parts * storage.part_rows;
+  const int64_t rows = storage.all_rows();
   const QuantizeRule& rule = weight8_.rule;
   const auto place = [&](Tensor& view, DType dtype, Shape shape) {
     planner.alias(view, ring, dtype, shape, offset);
@@ -393,8 +404,7 @@ void Linear::transpose_codes(Ops& ops) {
 
 Quantized* Linear::updated_fp8() {
   if (!weight_->storage.is_cut() || !weight_->storage.is_shared()) return weight_fp8();
-  const bool known_scale = part8_.rule.granularity != Granularity::Tensor || part8_.rule.delayed;
-  return sends_codes() && known_scale && weight_->storage.rows > 0 ? &part8_ : nullptr;
+  return sends_codes() && knows_scale() && weight_->storage.rows > 0 ? &part8_ : nullptr;
 }
 
 void Linear::quantize_weight(Ops& ops, Tensor dense) {

@@ -88,8 +88,8 @@ class Linear {
   bool sends_codes() const { return weight_->storage.whole_is_codes; }
   // This rank's codes and those of all ranks, and likewise their scales if they have any.
   struct SharedCodes {
-    Tensor part, parts;                // (part_rows, in), (P * part_rows, in)
-    Tensor scales_part, scales_parts;  // (part_rows / 128, ...)
+    Tensor part, group, parts;  // (part_rows, in), (groups * part_rows, in), (P * part_rows, in)
+    Tensor scales_part, scales_group, scales_parts;  // (part_rows / 128, ...), likewise
   };
   const SharedCodes& shared_codes() const { return shared_; }
   // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
@@ -111,6 +111,8 @@ class Linear {
   const LinearChoice& choice() const { return choice_; }
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
+  // With ranks that send codes: the scale of new codes does not depend on the values on other ranks.
+  bool knows_scale() const { return part8_.rule.granularity != Granularity::Tensor || part8_.rule.delayed; }
   // The FP8 copies that the optimizer writes together with the weight; null if they are made later.
   Quantized* updated_fp8();
   // How backward reads the input again, for the gradient of the weight or of the adapters: dense, or as its FP8 copy.

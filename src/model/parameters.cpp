@@ -200,7 +200,8 @@ std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table) {
 ParameterStorage cut_storage(const ParameterSpec& spec, const Sharding& sharding, int64_t unit) {
   sharding.validate();
   const RowShare share = row_share(spec.shape[0], sharding.part(), sharding.ranks, unit);
-  ParameterStorage storage{.part = sharding.part(), .parts = sharding.ranks, .part_rows = share.size};
+  ParameterStorage storage{
+      .part = sharding.part(), .parts = sharding.ranks, .part_rows = share.size, .groups = sharding.groups()};
   if (sharding.shares_state()) {
     storage.first_row = share.first;
     storage.rows = share.rows;
@@ -225,14 +226,21 @@ void plan_weight(Parameter& p, DType dtype, BufferPlanner& planner) {
     add(p.weight, p.spec.shape[0]);
     planner.alias(p.whole, p.weight, dtype, p.spec.shape);
   } else if (!storage.whole_per_layer && !storage.whole_is_codes) {
-    const int64_t offset = bytes_of_rows(p, storage.part * storage.part_rows, dtype);
-    add(p.weight_parts, storage.parts * storage.part_rows);
+    const int64_t offset = bytes_of_rows(p, storage.part_begin(), dtype);
+    add(p.weight_parts, storage.all_rows());
     planner.alias(p.whole, p.weight_parts, dtype, p.spec.shape);
+    planner.alias(p.weight_group, p.weight_parts, dtype, p.shape_of_rows(storage.group_rows()),
+                  bytes_of_rows(p, storage.group_begin(), dtype));
     planner.alias(p.weight_part, p.weight_parts, dtype, p.shape_of_rows(storage.part_rows), offset);
     planner.alias(p.weight, p.weight_parts, dtype, p.shape(), offset);
   } else {
-    add(p.weight_part, storage.part_rows);
-    planner.alias(p.weight, p.weight_part, dtype, p.shape());
+    // Codes are what a group has together; of the dense weight only its own part is needed then.
+    const int64_t rows = storage.whole_is_codes ? storage.part_rows : storage.group_rows();
+    const int64_t offset =
+        storage.whole_is_codes ? 0 : bytes_of_rows(p, storage.part_begin_in_group(), dtype);
+    add(p.weight_group, rows);
+    planner.alias(p.weight_part, p.weight_group, dtype, p.shape_of_rows(storage.part_rows), offset);
+    planner.alias(p.weight, p.weight_group, dtype, p.shape(), offset);
   }
 }
 
@@ -248,7 +256,7 @@ void plan_gradient(Parameter& p, DType dtype, BufferPlanner& planner) {
     planner.alias(p.update, p.gradient, dtype, p.spec.shape);
     return;
   }
-  const int64_t padded_rows = storage.parts * storage.part_rows;
+  const int64_t padded_rows = storage.all_rows();
   p.gradient_parts.dtype = dtype;
   if (!storage.gradient_per_layer) {
     add(p.gradient_parts, ".gradient", dtype, padded_rows);
@@ -259,7 +267,7 @@ void plan_gradient(Parameter& p, DType dtype, BufferPlanner& planner) {
     planner.alias(p.update, p.reduced, DType::F32, p.shape());
     return;
   }
-  const int64_t offset = bytes_of_rows(p, storage.part * storage.part_rows, DType::F32);
+  const int64_t offset = bytes_of_rows(p, storage.part_begin(), DType::F32);
   if (dtype == DType::F32) {
     planner.alias(p.reduced_parts, p.gradient_parts, DType::F32, p.shape_of_rows(padded_rows));
   } else {

@@ -62,6 +62,7 @@ struct ParameterStorage {
   // How the ranks cut the tensor: `parts` equal parts of `part_rows` rows, of which this rank has number `part`. Without
   // ranks there are no parts.
   int64_t part = 0, parts = 0, part_rows = 0;
+  int64_t groups = 1;  // Sharding::groups(): so many consecutive parts are together in every group of ranks
   // Of a parameter that is cut: whether the whole weight and its gradient are in memory only while their layer is
   // computed, in memory that layers share.
   bool whole_per_layer = false;
@@ -71,6 +72,12 @@ struct ParameterStorage {
 
   bool is_cut() const { return parts > 0; }
   bool is_shared() const { return rows >= 0; }
+  int64_t all_rows() const { return parts * part_rows; }
+  int64_t group_rows() const { return groups * part_rows; }
+  // The first row of this rank's part among all rows, and among those that its group has together.
+  int64_t part_begin() const { return part * part_rows; }
+  int64_t part_begin_in_group() const { return part % groups * part_rows; }
+  int64_t group_begin() const { return part / groups * group_rows(); }
 };
 
 // The storage of a parameter that the ranks cut into parts of a multiple of `unit` rows. With a mode that shares
@@ -109,6 +116,7 @@ struct Parameter {
 
   // With ranks; P parts of part_rows rows, padded at the end. The tensors above are views of these.
   Tensor weight_part;     // (part_rows, ...) of this rank
+  Tensor weight_group;    // (groups * part_rows, ...): of the ranks with this one's place in all groups
   Tensor weight_parts;    // (P * part_rows, ...) of all ranks
   Tensor gradient_parts;  // likewise, as backward has written it
   Tensor reduced;         // (part_rows, ...) fp32: the sum over ranks of this rank's part

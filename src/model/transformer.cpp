@@ -53,6 +53,12 @@ void Transformer::quantize_parts(bool delayed) {
   }
 }
 
+bool Transformer::parts_need_scales() const {
+  return std::ranges::any_of(linears_, [](const Linear* linear) {
+    return linear->sends_codes() && linear->trains() && !linear->knows_scale();
+  });
+}
+
 void Transformer::initialise(uint64_t seed, bool base) {
   ops().set_workspace(workspace_);
   parameters_.initialise(device_, seed, base);

@@ -115,6 +115,8 @@ class Transformer {
   // With ranks that send FP8 codes: makes the codes of this rank's rows. With `delayed` by the scales in scales();
   // otherwise the ranks agree on new ones first.
   void quantize_parts(bool delayed);
+  // The optimizer cannot write codes of this rank's rows, because the ranks must agree on their scales first.
+  bool parts_need_scales() const;
 
   // Called around each group from now on. With RunShape::graphs, a micro-step is then recorded in pieces, and hooks are
   // called between them.

@@ -210,7 +210,7 @@ void Transformer::plan_rings() {
   const Sharding& sharding = finetuning_.sharding;
   const auto aligned = [](int64_t bytes) { return round_up(bytes, MemoryPlan::kAlignment); };
   const auto gradient_bytes = [&](const Parameter& p) {
-    const int64_t elements = p.storage.parts * p.storage.part_rows * p.width();
+    const int64_t elements = p.storage.all_rows() * p.width();
     return p.storage.gradient_per_layer
                ? aligned(elements * static_cast<int64_t>(size_of(p.gradient_parts.dtype)))
                : 0;
@@ -243,8 +243,7 @@ void Transformer::plan_rings() {
       if (!p->storage.gradient_per_layer) continue;
       const Tensor& ring = ranks_.gradient_ring[g % 2];
       const DType dtype = p->gradient_parts.dtype;
-      planner_.alias(p->gradient_parts, ring, dtype,
-                     p->shape_of_rows(p->storage.parts * p->storage.part_rows), offset);
+      planner_.alias(p->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.all_rows()), offset);
       planner_.alias(p->gradient, ring, dtype, p->spec.shape, offset);
       offset += gradient_bytes(*p);
     }
