@@ -16,39 +16,50 @@ Tensor shifted(Side& side, DType dtype, const Shape& shape, int64_t shift) {
   return {static_cast<std::byte*>(room.data) + shift * static_cast<int64_t>(size_of(dtype)), dtype, shape};
 }
 
-Tensor shifted_values(Side& side, DType dtype, const Shape& shape, int64_t shift, uint64_t seed) {
+// Normal numbers; they repeat after a while, at other places of the parts.
+Tensor shifted_values(Side& side, DType dtype, const Shape& shape, int64_t shift, int64_t first) {
+  static const std::vector<float> normals = normal_values(100003, 1);
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = normals[(static_cast<size_t>(first) + i) % normals.size()];
   const Tensor result = shifted(side, dtype, shape, shift);
-  const Tensor aligned = side.upload(dtype, shape, normal_values(shape.numel(), seed));
-  side->copy(result, aligned);
+  side->copy(result, side.upload(dtype, shape, values));
+  return result;
+}
+
+struct SumCase {
+  DType dtype;
+  int64_t parts, size;
+  bool accumulate;
+  int64_t sum_shift, parts_shift;
+};
+
+std::vector<uint8_t> run_sum(Side& side, const SumCase& sizes) {
+  const size_t mark = side.mark();
+  const Tensor sum = shifted_values(side, DType::F32, {sizes.size}, sizes.sum_shift, 0);
+  const Tensor parts = shifted_values(side, sizes.dtype, {sizes.parts, sizes.size}, sizes.parts_shift, 77);
+  side->ops().sum_parts(sum, parts, sizes.accumulate);
+  std::vector<uint8_t> result = side.bytes(sum);
+  side.release(mark);
   return result;
 }
 
 TEST_F(CudaRankOps, SumPartsTakesAnySizeAndPlace) {
-  struct Place {
-    int64_t sum, parts;  // shifts
-  };
-  std::vector<int64_t> sizes = {1, 7, 8, 252, 4096, 4100, 100003, 135168 * 8 + 8};
-  if (under_sanitizer()) sizes = {1, 7, 252, 4100};
+  constexpr std::pair<int64_t, int64_t> kShifts[] = {{0, 0}, {1, 0}, {0, 1}, {4, 8}};
+  constexpr int64_t kManyRounds = 2400008;  // more than all threads take at once
   for (const DType dtype : {DType::F32, DType::BF16}) {
-    for (const int64_t parts : {1, 2, 3, 4, 7, 8, 16}) {
-      for (const int64_t size : sizes) {
-        for (const auto& [sum_shift, parts_shift] : {Place{0, 0}, Place{1, 0}, Place{0, 1}, Place{4, 8}}) {
-          for (const bool accumulate : {false, true}) {
-            const size_t marks[] = {cuda->mark(), cpu->mark()};
-            std::vector<std::vector<uint8_t>> results;
-            for (Side* side : {cuda, cpu}) {
-              const Tensor sum = shifted_values(*side, DType::F32, {size}, sum_shift, 1);
-              const Tensor in = shifted_values(*side, dtype, {parts, size}, parts_shift, 2);
-              (*side)->ops().sum_parts(sum, in, accumulate);
-              results.push_back(side->bytes(sum));
-            }
-            EXPECT_TRUE(results[0] == results[1])
-                << name_of(dtype) << ", " << parts << " parts of " << size << ", shifts " << sum_shift
-                << " and " << parts_shift << ", accumulate " << accumulate;
-            cuda->release(marks[0]);
-            cpu->release(marks[1]);
-          }
+    for (const bool accumulate : {false, true}) {
+      std::vector<SumCase> all;
+      for (const int64_t parts : {1, 2, 3, 4, 7, 8, 16}) {
+        for (const int64_t size : {1, 7, 8, 252, 4096, 4100, 30003}) {
+          for (const auto& [sum, in] : kShifts) all.push_back({dtype, parts, size, accumulate, sum, in});
         }
+        if (parts < 16 && !under_sanitizer()) all.push_back({dtype, parts, kManyRounds, accumulate, 0, 0});
+      }
+      for (const SumCase& x : all) {
+        EXPECT_TRUE(run_sum(*cuda, x) == run_sum(*cpu, x))
+            << name_of(dtype) << ", " << x.parts << " parts of " << x.size << ", shifts " << x.sum_shift
+            << " and " << x.parts_shift << ", accumulate " << accumulate;
       }
     }
   }
