@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <map>
 
 #include "dist/collective_checks.h"
@@ -87,10 +88,11 @@ class GlooCommunicator final : public Communicator {
 
   void all_gather(Queue&, std::span<const GatherItem> items, std::string_view what) override {
     const auto parts = part_bytes(items, size_, what);
+    std::deque<gloo::AllgatherOptions> calls;  // out here: see guarded()
     run(what, [&] {
       for (size_t i = 0; i < items.size(); ++i) {
         if (parts[i] == 0) continue;
-        gloo::AllgatherOptions options(context_);
+        gloo::AllgatherOptions& options = calls.emplace_back(context_);
         // Without an input Gloo takes this rank's part of the output.
         if (!is_in_place(items[i], parts[i], rank()))
           options.setInput(static_cast<uint8_t*>(items[i].mine.data), static_cast<size_t>(parts[i]));
@@ -105,10 +107,10 @@ class GlooCommunicator final : public Communicator {
   // gloo::alltoall wants the sent parts one behind the other; its messages, sent from here, do without a copy.
   void exchange(Queue&, std::span<const ExchangeItem> items, std::string_view what) override {
     const auto parts = part_bytes(items, size_, what);
+    std::deque<Transfer> transfers;  // out here: see guarded()
     run(what, [&] {
-      std::vector<Transfer> transfers;
       for (size_t i = 0; i < items.size(); ++i)
-        if (parts[i] > 0) transfers.push_back(start(items[i], parts[i]));
+        if (parts[i] > 0) start(transfers.emplace_back(), items[i], parts[i]);
       for (const Transfer& transfer : transfers) {
         for (int peer = 1; peer < size_; ++peer) transfer.received->waitRecv(nullptr, kLimit);
         for (int peer = 1; peer < size_; ++peer) transfer.sent->waitSend(nullptr, kLimit);
@@ -121,10 +123,9 @@ class GlooCommunicator final : public Communicator {
     std::unique_ptr<gloo::transport::UnboundBuffer> sent, received;
   };
 
-  Transfer start(const ExchangeItem& item, int64_t part) {
+  void start(Transfer& transfer, const ExchangeItem& item, int64_t part) {
     const auto bytes = static_cast<size_t>(part);
     const auto slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, tag_++);
-    Transfer transfer;
     transfer.sent = context_->createUnboundBuffer(const_cast<void*>(item.sent),
                                                   static_cast<size_t>(item.stride * (size_ - 1) + part));
     transfer.received =
@@ -136,7 +137,6 @@ class GlooCommunicator final : public Communicator {
       transfer.received->recv(from, slot, bytes * static_cast<size_t>(from), bytes);
       transfer.sent->send(to, slot, static_cast<size_t>(item.stride * to), bytes);
     }
-    return transfer;
   }
 
   template <class Work>
@@ -146,7 +146,8 @@ class GlooCommunicator final : public Communicator {
     progress_.finished(lane_);
   }
 
-  // A rank that only talks to healthy ones learns of a failure when they close their connections.
+  // A rank that only talks to healthy ones learns of a failure when they close their connections. And Gloo's thread no
+  // longer touches the memory of the collective, which the caller may free next.
   void close_connections() {
     try {
       if (context_) context_->closeConnections();
@@ -154,6 +155,7 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
+  // Gloo's buffers must outlive `work`: its thread uses them until the connections are closed.
   template <class Work>
   void guarded(std::string_view what, const Work& work) {
     try {

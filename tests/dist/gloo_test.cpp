@@ -34,12 +34,12 @@ void expect_right(const std::string& fault) {
 
 const bool added_collectives = test::add_rank_process("gloo collectives", [](RankProcess& process) {
   CountingProgress progress;
-  Queue queue;
+  const auto device = make_cpu_device(1);
   const auto all = make_group(process, progress, "all", test::ranks_up_to(process.ranks));
   require(all->rank() == process.rank && all->size() == process.ranks, "wrong place in the group");
   for (int round = 0; round < 10; ++round) {
-    expect_right(test::check_all_gather(*all, queue, "gather"));
-    expect_right(test::check_exchange(*all, queue, round % 3, "exchange"));
+    expect_right(test::check_all_gather(*all, *device, "gather"));
+    expect_right(test::check_exchange(*all, *device, round % 3, "exchange"));
   }
   require(progress.begun == 20 && progress.ended == 20, "{} queued and {} finished, expected 20",
           progress.begun.load(), progress.ended.load());
@@ -47,12 +47,12 @@ const bool added_collectives = test::add_rank_process("gloo collectives", [](Ran
   if (process.rank != 1) {
     const auto two = make_group(process, progress, "two", {2, 0});
     require(two->rank() == (process.rank == 2 ? 0 : 1), "wrong place in the group of two");
-    expect_right(test::check_all_gather(*two, queue, "gather"));
-    expect_right(test::check_exchange(*two, queue, 1, "exchange"));
+    expect_right(test::check_all_gather(*two, *device, "gather"));
+    expect_right(test::check_exchange(*two, *device, 1, "exchange"));
   } else {
     const auto alone = make_group(process, progress, "alone", {1});
-    expect_right(test::check_all_gather(*alone, queue, "gather"));
-    expect_right(test::check_exchange(*alone, queue, 1, "exchange"));
+    expect_right(test::check_all_gather(*alone, *device, "gather"));
+    expect_right(test::check_exchange(*alone, *device, 1, "exchange"));
   }
   process.host.barrier("end");
 });
@@ -60,12 +60,12 @@ const bool added_collectives = test::add_rank_process("gloo collectives", [](Ran
 // Rank 1 dies. The others are in a collective, where each has one connection to it and one to a rank that lives.
 const bool added_death = test::add_rank_process("gloo death", [](RankProcess& process) {
   Progress progress;
-  Queue queue;
+  const auto device = make_cpu_device(1);
   const auto all = make_group(process, progress, "all", test::ranks_up_to(process.ranks));
-  expect_right(test::check_all_gather(*all, queue, "gather"));
+  expect_right(test::check_all_gather(*all, *device, "gather"));
   if (process.rank == 1) std::raise(SIGKILL);
   try {
-    for (int round = 0; round < 100; ++round) test::check_exchange(*all, queue, 0, "exchange layers.3");
+    for (int round = 0; round < 100; ++round) test::check_exchange(*all, *device, 0, "exchange layers.3");
   } catch (const RankError& error) {
     std::puts(error.what());
     return;

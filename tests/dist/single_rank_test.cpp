@@ -14,8 +14,8 @@ TEST(SingleRank, CollectivesAreCopies) {
   const std::vector<int> alone = {0}, other = {1};
   const auto group = ranks->make_communicator(*device, "all", alone);
   ASSERT_EQ(group->size(), 1);
-  EXPECT_EQ(test::check_all_gather(*group, device->queue(), "gather"), "");
-  EXPECT_EQ(test::check_exchange(*group, device->queue(), 3, "exchange"), "");
+  EXPECT_EQ(test::check_all_gather(*group, *device, "gather"), "");
+  EXPECT_EQ(test::check_exchange(*group, *device, 3, "exchange"), "");
   EXPECT_NE(error_of([&] { ranks->make_communicator(*device, "other", other); }), "nothing was thrown");
 }
 

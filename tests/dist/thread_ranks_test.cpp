@@ -29,8 +29,8 @@ TEST_P(ThreadRanksOf, GatherAndExchange) {
     ASSERT_EQ(group->rank(), ranks.place().rank);
     ASSERT_EQ(group->size(), GetParam());
     for (int round = 0; round < 20; ++round) {
-      EXPECT_EQ(check_all_gather(*group, device->queue(), "gather"), "");
-      EXPECT_EQ(check_exchange(*group, device->queue(), round % 5, "exchange"), "");
+      EXPECT_EQ(check_all_gather(*group, *device, "gather"), "");
+      EXPECT_EQ(check_exchange(*group, *device, round % 5, "exchange"), "");
     }
   });
 }
@@ -68,11 +68,11 @@ TEST(ThreadRanks, GroupsOfSomeRanks) {
     EXPECT_EQ(c != nullptr, me != 2);
     Communicator& node = a ? *a : *b;
     EXPECT_EQ(node.rank(), me % 2);
-    EXPECT_EQ(check_all_gather(node, device->queue(), "gather"), "");
+    EXPECT_EQ(check_all_gather(node, *device, "gather"), "");
     if (c) {
       // In the order of the members.
       EXPECT_EQ(c->rank(), me == 3 ? 0 : me == 1 ? 1 : 2);
-      EXPECT_EQ(check_exchange(*c, device->queue(), 1, "exchange"), "");
+      EXPECT_EQ(check_exchange(*c, *device, 1, "exchange"), "");
       const auto texts = ranks.host().all_gather("some", std::to_string(me), milliseconds(60'000), mixed);
       EXPECT_THAT(texts, testing::ElementsAre("3", "1", "0"));
     }
@@ -116,7 +116,7 @@ TEST(ThreadRanks, FailureOfOneEndsTheOthers) {
       if (ranks.place().rank == 2) {
         wait_and_note([&] { ranks.host().barrier("saved"); });
       } else {
-        wait_and_note([&] { check_all_gather(*group, device->queue(), "gather layers.3"); });
+        wait_and_note([&] { check_all_gather(*group, *device, "gather layers.3"); });
       }
     });
   });
@@ -161,13 +161,13 @@ TEST(ThreadRanks, HostCallsHaveALimit) {
 
 TEST(ThreadRanks, SizesThatDiffer) {
   std::atomic<int> errors = 0;
-  const auto message_of = [&](const std::function<void(Ranks&, Communicator&, Queue&)>& call) {
+  const auto message_of = [&](const std::function<void(Ranks&, Communicator&, Device&)>& call) {
     return error_of([&] {
       run_thread_ranks(3, 3, [&](Ranks& ranks) {
         const auto device = make_cpu_device(1);
         const auto group = ranks.make_communicator(*device, "all", ranks_up_to(3));
         try {
-          call(ranks, *group, device->queue());
+          call(ranks, *group, *device);
         } catch (const RankError&) {
           ++errors;
           throw;
@@ -175,26 +175,26 @@ TEST(ThreadRanks, SizesThatDiffer) {
       });
     });
   };
-  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Queue& queue) {
+  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Device& device) {
               std::vector<uint8_t> part(ranks.place().rank == 2 ? 5 : 4), whole(3 * part.size());
-              group.all_gather(queue, std::vector<GatherItem>{{test::view(whole), test::view(part)}},
+              group.all_gather(device.queue(), std::vector<GatherItem>{{test::view(whole), test::view(part)}},
                                "gather head");
             }),
             "[gather head] rank 0 has 4 bytes per part in item 0, rank 2 5 bytes, expected the same");
   EXPECT_EQ(errors, 3);
-  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Queue& queue) {
+  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Device& device) {
               const ExchangeItem nothing{.received = {nullptr, DType::U8, {0}}};
               const std::vector<ExchangeItem> items(ranks.place().rank == 1 ? 2 : 1, nothing);
-              group.exchange(queue, items, "reduce head");
+              group.exchange(device.queue(), items, "reduce head");
             }),
             "[reduce head] rank 0 has 1 items, rank 1 2 items, expected the same");
-  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Queue& queue) {
-              check_all_gather(group, queue, fmt::format("gather {}", ranks.place().rank / 2));
+  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Device& device) {
+              check_all_gather(group, device, fmt::format("gather {}", ranks.place().rank / 2));
             }),
             "[gather 0] rank 0 is in 'gather 0', rank 2 in 'gather 1', expected the same");
-  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Queue& queue) {
-              ranks.place().rank == 1 ? check_all_gather(group, queue, "x")
-                                      : check_exchange(group, queue, 0, "x");
+  EXPECT_EQ(message_of([](Ranks& ranks, Communicator& group, Device& device) {
+              ranks.place().rank == 1 ? check_all_gather(group, device, "x")
+                                      : check_exchange(group, device, 0, "x");
             }),
             "[x] rank 0 exchanges, rank 1 gathers, expected the same");
 }
