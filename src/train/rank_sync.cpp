@@ -34,7 +34,8 @@ struct RankSync::Group {
   // Gradients that travel after every micro-batch, and all of them.
   std::vector<ExchangeRound> rounds_per_layer, rounds;
   std::unique_ptr<Event> gathered;
-  bool fresh = false;  // gathered, but not used yet
+  bool fresh = false;    // gathered, but not used yet
+  bool delayed = false;  // how the optimizer would have quantised what was gathered
 };
 
 RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
@@ -181,7 +182,7 @@ void RankSync::use(size_t index) {
   device_.wait(device_.queue(), *group.gathered);
   for (Linear* linear : group.linears) {
     if (!linear->sends_codes() && linear->weight().storage.is_shared())
-      linear->quantize_weight(device_.ops());
+      linear->quantize_weight(device_.ops(), group.delayed);
   }
 }
 
@@ -218,6 +219,7 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   }
   device_.record(*group.gathered, *gather_queue_);
   group.fresh = true;
+  group.delayed = std::ranges::any_of(group.linears, &Linear::is_delayed);
 }
 
 void RankSync::gather_all() {
