@@ -16,14 +16,13 @@ void RankService::contribute(int from, const GatherMessage& message) {
   const auto entry = gatherings_.try_emplace({message.tag, message.members}).first;
   // At most a day, so that no time overflows.
   const std::chrono::milliseconds limit{std::clamp<int64_t>(message.limit_ms, 0, 86'400'000)};
-  const bool is_new =
-      entry->second.try_emplace(from, Contribution{message.call, Clock::now() + limit, limit, message.text})
-          .second;
-  if (!is_new) {
+  Contribution& mine = entry->second[from];
+  if (mine.call != 0 && !mine.gave_up) {
     answer_failure(from, message.call,
                    fmt::format("[ranks] '{}': rank {} calls it twice at the same time", message.tag, from));
     return;
   }
+  mine = {message.call, Clock::now() + limit, limit, message.text};
   settle(entry);
 }
 
@@ -36,7 +35,9 @@ void RankService::settle(std::map<GatherKey, Gathering>::iterator entry) {
     if (entry->second.contains(member) || member == 0) continue;
     if (connection_of(member)->said_goodbye) gone.push_back(member);
   }
-  if (gone.empty() && entry->second.size() < members.size()) return;
+  const auto waiting =
+      std::ranges::count_if(entry->second, [](const auto& item) { return !item.second.gave_up; });
+  if (gone.empty() && static_cast<size_t>(waiting) < members.size()) return;
   Gathering gathering = std::move(entry->second);
   gatherings_.erase(entry);  // first: a caller may use the tag again as soon as it has the answer
   std::string problem;
@@ -50,7 +51,9 @@ void RankService::settle(std::map<GatherKey, Gathering>::iterator entry) {
     problem =
         fmt::format("[ranks] '{}' has {} bytes in all, expected at most {}", tag, bytes, kMostGatherBytes);
   if (!problem.empty()) {
-    for (const auto& [rank, contribution] : gathering) answer_failure(rank, contribution.call, problem);
+    for (const auto& [rank, contribution] : gathering) {
+      if (!contribution.gave_up) answer_failure(rank, contribution.call, problem);
+    }
     return;
   }
   std::vector<std::string> texts;
@@ -92,16 +95,20 @@ void RankService::expire_gatherings() {
     for (const int member : members) {
       if (!entry->second.contains(member)) missing.push_back(member);
     }
-    std::erase_if(entry->second, [&](const auto& item) {
-      const auto& [rank, contribution] = item;
-      if (now < contribution.deadline) return false;
-      answer_failure(rank, contribution.call,
-                     fmt::format("[ranks] '{}': {} not called it within {:.1f} s, rank {} waited for it", tag,
-                                 ranks_text(missing) + (missing.size() == 1 ? " has" : " have"),
-                                 static_cast<double>(contribution.limit.count()) / 1000, rank));
-      return true;
-    });
-    entry = entry->second.empty() ? gatherings_.erase(entry) : std::next(entry);
+    bool somebody_waits = false;
+    for (auto& [rank, contribution] : entry->second) {
+      if (!contribution.gave_up && now >= contribution.deadline) {
+        const std::string who = missing.empty()       ? "other ranks have"
+                                : missing.size() == 1 ? ranks_text(missing) + " has"
+                                                      : ranks_text(missing) + " have";
+        contribution.gave_up = true;
+        answer_failure(rank, contribution.call,
+                       fmt::format("[ranks] '{}': {} not called it within {:.1f} s, rank {} waited for it",
+                                   tag, who, static_cast<double>(contribution.limit.count()) / 1000, rank));
+      }
+      somebody_waits |= !contribution.gave_up;
+    }
+    entry = somebody_waits ? std::next(entry) : gatherings_.erase(entry);
   }
 }
 

@@ -111,18 +111,19 @@ std::vector<std::string> RankService::all_gather(const std::string& tag, const s
   require(std::ranges::count(message.members, place_.rank) == 1,
           "[ranks] '{}': rank {} is not a member, expected only members to call", tag, place_.rank);
 
+  constexpr size_t kLongestTag = 256;
+  const size_t bytes = mine.size() + tag.size() + 4 * message.members.size() + 64;
+  require(tag.size() <= kLongestTag && bytes <= kMostGatherBytes,
+          "[ranks] '{}' has {} bytes, expected at most {}", tag.substr(0, kLongestTag), bytes,
+          kMostGatherBytes);
+
   std::unique_lock lock(mutex_);
   message.call = next_call_++;
   Call& call = calls_[message.call];  // map nodes stay where they are
-  try {
-    if (place_.is_first()) {
-      contribute(0, message);
-    } else {
-      send(connections_.front(), message);
-    }
-  } catch (const MessageError& error) {
-    calls_.erase(message.call);
-    fail("[ranks] '{}' cannot be sent: {}", tag, error.what());
+  if (place_.is_first()) {
+    contribute(0, message);
+  } else {
+    send(connections_.front(), message);
   }
   wake();
   // Rank 0 knows who is missing, and answers at the limit.
@@ -164,8 +165,9 @@ void RankService::run() {
       const std::lock_guard lock(mutex_);
       deadline = next_beat_;
       for (const auto& [key, gathering] : gatherings_) {
-        for (const auto& [rank, contribution] : gathering)
-          deadline = std::min(deadline, contribution.deadline);
+        for (const auto& [rank, contribution] : gathering) {
+          if (!contribution.gave_up) deadline = std::min(deadline, contribution.deadline);
+        }
       }
       polled.assign(1, {.fd = wake_.fd(), .events = POLLIN});
       for (const Connection& connection : connections_) {

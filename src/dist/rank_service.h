@@ -63,6 +63,7 @@ class RankService final : public HostChannel {
     Clock::time_point deadline;
     std::chrono::milliseconds limit{};
     std::string text;
+    bool gave_up = false;  // its caller has had an answer; kept so that nobody says it has not called
   };
   using GatherKey = std::pair<std::string, std::vector<int32_t>>;
   using Gathering = std::map<int, Contribution>;  // by rank

@@ -37,16 +37,28 @@ class FirstRank {
     const Clock::time_point deadline = Clock::now() + options_.limit;
     while (missing().size() > 0) {
       if (Clock::now() >= deadline) {
-        throw_to_all(fmt::format("[ranks] after {:.0f} s, {} of {} not come to rank 0 on {} port {}",
-                                 seconds(options_.limit), ranks_text(missing()),
-                                 missing().size() == 1 ? "has" : "have", printable(options_.host), port_));
+        tell_accepted(fmt::format(
+            "[ranks] after {:.0f} s, {} not come to rank 0 on {} port {}; expected {} ranks",
+            seconds(options_.limit), ranks_text(missing()) + (missing().size() == 1 ? " has" : " have"),
+            printable(options_.host), port_, options_.place.ranks));
+        throw RankError(reason_to_fail_);
       }
       turn(deadline);
+      if (!reason_to_fail_.empty()) {
+        refuse_the_rest();
+        throw RankError(reason_to_fail_);
+      }
     }
     return start();
   }
 
  private:
+  // Ranks that come a little later should hear the reason, too, instead of finding nobody.
+  void refuse_the_rest() {
+    const Clock::time_point deadline = Clock::now() + options_.handshake_limit;
+    while (told_.size() + 1 < members_.size() && Clock::now() < deadline) turn(deadline);
+  }
+
   static double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
   void listen() {
@@ -124,9 +136,11 @@ class FirstRank {
     const ReceiveStatus status = receive_some(guest.socket, bytes);
     if (status == ReceiveStatus::Nothing) return true;
     if (guest.accepted) {
-      throw_to_all(fmt::format("[ranks] rank {} on {} {} before all ranks had come", guest.accepted->rank,
-                               printable(guest.accepted->host),
-                               status == ReceiveStatus::Closed ? "ended" : "sent something unexpected"));
+      if (!reason_to_fail_.empty()) return false;
+      tell_accepted(fmt::format("[ranks] rank {} on {} {} before all ranks had come", guest.accepted->rank,
+                                printable(guest.accepted->host),
+                                status == ReceiveStatus::Closed ? "ended" : "sent something unexpected"));
+      return false;
     }
     if (status == ReceiveStatus::Closed) return false;
     guest.reader.append(bytes);
@@ -154,10 +168,14 @@ class FirstRank {
       send_now(guest, RefusedMessage{Refusal::OtherSecret, "another secret"});
       return false;
     }
-    const std::string conflict = conflict_of(hello);
-    if (!conflict.empty()) {
-      send_now(guest, RefusedMessage{Refusal::Conflict, conflict});
-      throw_to_all(conflict);
+    if (reason_to_fail_.empty()) {
+      const std::string conflict = conflict_of(hello);
+      if (!conflict.empty()) tell_accepted(conflict);
+    }
+    if (!reason_to_fail_.empty()) {
+      told_.insert(hello.rank);
+      send_now(guest, RefusedMessage{Refusal::Conflict, reason_to_fail_});
+      return false;
     }
     if (!send_now(guest, AcceptedMessage{server_proof(key_, guest.challenge, hello)})) return false;
     guest.accepted = hello;
@@ -198,11 +216,13 @@ class FirstRank {
     return {};
   }
 
-  [[noreturn]] void throw_to_all(const std::string& reason) {
+  void tell_accepted(const std::string& reason) {
+    reason_to_fail_ = reason;
     for (const Guest& guest : guests_) {
-      if (guest.accepted) send_now(guest, RefusedMessage{Refusal::Conflict, reason});
+      if (!guest.accepted) continue;
+      send_now(guest, RefusedMessage{Refusal::Conflict, reason});
+      told_.insert(guest.accepted->rank);
     }
-    throw RankError(reason);
   }
 
   Meeting start() {
@@ -238,6 +258,8 @@ class FirstRank {
   std::vector<std::optional<HelloMessage>> members_;  // by rank
   std::list<Guest> guests_;
   std::set<std::string> logged_;
+  std::string reason_to_fail_;  // then everybody is refused
+  std::set<int> told_;          // the ranks that know it
   Socket listener_;
   int port_ = 0;
 };
