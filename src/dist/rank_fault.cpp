@@ -66,10 +66,8 @@ std::string RankService::fault_block(const FaultMessage& fault) const {
     states[describe_progress(own_state_, names)].push_back(0);
     for (const Connection& connection : connections_)
       states[describe_progress(connection.state, names)].push_back(connection.rank);
-    text += "  last known of all ranks:\n";
+    text += "  last known of all ranks (of a dead one, from its last heartbeat):\n";
     for (const auto& [state, ranks] : states) text += fmt::format("    {}: {}\n", ranks_text(ranks), state);
-    const std::string behind = behind_text();
-    if (!behind.empty()) text += fmt::format("    {}\n", behind);
   }
   text += fault.code == kResumeCode
               ? "  there is a checkpoint: the same command with --resume latest continues the run"
@@ -78,14 +76,41 @@ std::string RankService::fault_block(const FaultMessage& fault) const {
   return text;
 }
 
+void RankService::send_last(Connection& connection, const std::string& frame, Clock::time_point deadline) {
+  if (connection.is_closed) return;
+  // A message that was begun must be finished first.
+  const std::string_view rest = std::string_view(connection.out).substr(connection.sent);
+  if (send_all(connection.peer.socket, rest, deadline)) send_all(connection.peer.socket, frame, deadline);
+  connection.out.clear();
+  connection.sent = 0;
+}
+
 void RankService::tell_others(const FaultMessage& fault) {
   const Clock::time_point deadline = Clock::now() + kForTheLastWords;
   const std::string frame = to_frame(fault);
+  for (Connection& connection : connections_) send_last(connection, frame, deadline);
+}
+
+// The other ranks answer with what they do at this moment, and end. Waiting for that also keeps a reset of the
+// connection from overtaking the message to them.
+void RankService::hear_others(const FaultMessage& fault) {
+  own_state_ = board_.state();
+  const Clock::time_point deadline = Clock::now() + kForTheLastWords / 2;
   for (Connection& connection : connections_) {
-    if (connection.is_closed) continue;
-    // A message that was begun must be finished first.
-    const std::string_view rest = std::string_view(connection.out).substr(connection.sent);
-    if (send_all(connection.peer.socket, rest, deadline)) send_all(connection.peer.socket, frame, deadline);
+    if (connection.is_closed || connection.rank == fault.rank) continue;
+    std::string bytes;
+    try {
+      while (wait_readable(connection.peer.socket, deadline) &&
+             receive_some(connection.peer.socket, bytes) != ReceiveStatus::Closed) {
+        connection.peer.reader.append(bytes);
+        bytes.clear();
+        while (const std::optional<Frame> frame = connection.peer.reader.next()) {
+          if (frame->type == MessageType::Heartbeat)
+            connection.state = from_body<HeartbeatMessage>(frame->body);
+        }
+      }
+    } catch (const MessageError&) {  // then the last heartbeat must do
+    }
   }
 }
 
@@ -109,27 +134,22 @@ void RankService::hear_first(FaultMessage& fault) {
 }
 
 void RankService::end_process(FaultMessage fault) {
-  const bool from_first = !place_.is_first() && fault.rank != place_.rank;
-  if (!from_first) tell_others(fault);
-  if (!from_first && !place_.is_first()) hear_first(fault);
+  if (place_.is_first()) {
+    tell_others(fault);
+    hear_others(fault);
+  } else {
+    if (fault.rank == place_.rank) {
+      tell_others(fault);
+      hear_first(fault);
+    }
+    send_last(connections_.front(), to_frame(board_.state()), Clock::now() + kForTheLastWords);
+  }
   const std::string text = fault_block(fault);
   std::string_view rest = text;
   while (!rest.empty()) {
     const ssize_t count = write(STDERR_FILENO, rest.data(), rest.size());
     if (count <= 0) break;
     rest.remove_prefix(static_cast<size_t>(count));
-  }
-  if (place_.is_first()) {
-    // The others end as soon as they have read the message. A reset of the connection must not overtake it.
-    const Clock::time_point deadline = Clock::now() + milliseconds{1000};
-    for (Connection& connection : connections_) {
-      std::string ignored;
-      while (!connection.is_closed && connection.rank != fault.rank &&
-             wait_readable(connection.peer.socket, deadline)) {
-        if (receive_some(connection.peer.socket, ignored) == ReceiveStatus::Closed) break;
-        ignored.clear();
-      }
-    }
   }
   _exit(fault.code);
 }

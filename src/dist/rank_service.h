@@ -96,6 +96,8 @@ class RankService final : public HostChannel {
   // Tells the other ranks, prints what is known and ends the process.
   [[noreturn]] void end_process(FaultMessage fault);
   void tell_others(const FaultMessage& fault);
+  void hear_others(const FaultMessage& fault);
+  static void send_last(Connection& connection, const std::string& frame, Clock::time_point deadline);
   void hear_first(FaultMessage& fault);
 
   void run();

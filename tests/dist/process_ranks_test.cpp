@@ -25,6 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -277,7 +278,9 @@ TEST(ProcessRanks, AKilledRankEndsAll) {
         << rank;
   }
   EXPECT_EQ(processes.code(2), 128 + SIGKILL);
-  EXPECT_THAT(processes.output(0), HasSubstr("ranks 0, 1, 2 and 3: step 12"));
+  // Whether the dead one is among them depends on its last heartbeat.
+  EXPECT_THAT(processes.output(0),
+              AnyOf(HasSubstr("ranks 0, 1, 2 and 3: step 12"), HasSubstr("ranks 0, 1 and 3: step 12")));
 }
 
 TEST(ProcessRanks, AKilledRank0EndsAll) {
