@@ -69,6 +69,18 @@ if(CUBLASLT_LIBRARY)
     COMPILE_DEFINITIONS OCTET_CUBLASLT_FOLDER="${cublaslt_folder}")
 endif()
 
+# NCCL is opened when there are several ranks, and needs no header. Beside the system's places it may be in python3's.
+execute_process(
+  COMMAND python3 -c
+    "from importlib import metadata; print(metadata.distribution('nvidia-nccl-cu13').locate_file('nvidia/nccl/lib'))"
+  OUTPUT_VARIABLE nccl_places OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+find_file(NCCL_LIBRARY libnccl.so.2 PATHS ${nccl_places} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
+if(NCCL_LIBRARY)
+  get_filename_component(nccl_folder ${NCCL_LIBRARY} DIRECTORY)
+  set_source_files_properties(src/backend/cuda/nccl_library.cpp PROPERTIES
+    COMPILE_DEFINITIONS OCTET_NCCL_FOLDER="${nccl_folder}")
+endif()
+
 include(${CMAKE_CURRENT_LIST_DIR}/cudnn.cmake)
 
 target_sources(octet_core PRIVATE $<TARGET_OBJECTS:octet_cuda>)

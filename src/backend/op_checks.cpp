@@ -56,8 +56,9 @@ void check_dequantize(const Tensor& dense, const QuantizedMatrix& x) {
 
 void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) {
   constexpr const char* op = "transpose_fp8";
-  require(is_fp8(from.codes.dtype) && to.codes.dtype == from.codes.dtype,
-          "[{}] {} from {}, expected one FP8 format", op, name_of(to.codes.dtype), name_of(from.codes.dtype));
+  require(size_of(from.codes.dtype) == 1 && to.codes.dtype == from.codes.dtype,
+          "[{}] {} from {}, expected one dtype of one byte", op, name_of(to.codes.dtype),
+          name_of(from.codes.dtype));
   const int64_t rows = from.codes.rows(), cols = from.codes.cols();
   require(to.codes.rows() == cols && to.codes.cols() == rows, "[{}] {} from {}, expected ({}, {})", op,
           to.codes.shape.to_string(), from.codes.shape.to_string(), cols, rows);
@@ -65,6 +66,8 @@ void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from)
   require(from.granularity == Granularity::Tensor || from.granularity == Granularity::Block128,
           "[{}] the scales are per row, expected one per tensor or per 128 x 128 block", op);
   if (from.granularity == Granularity::Tensor) return;
+  require(is_fp8(from.codes.dtype), "[{}] scales per block for {}, expected FP8", op,
+          name_of(from.codes.dtype));
   const int64_t blocks = div_up(rows, 128) * div_up(cols, 128);
   for (const QuantizedMatrix* x : {&to, &from}) {
     require(x->scales && x->scales.dtype == DType::F32 && x->scales.numel() == blocks,
@@ -108,6 +111,8 @@ int64_t check_sum_parts(const Tensor& sum, const Tensor& parts) {
 }
 
 void check_convert(const Tensor& to, const Tensor& from) {
+  require_real("convert", "the source", from);
+  require_real("convert", "the result", to);
   require(to.numel() == from.numel(), "[convert] {} elements to {}, expected equally many", from.numel(),
           to.numel());
 }
@@ -133,11 +138,17 @@ int64_t check_merge_slots(const Tensor& slots, const Tensor& gathered) {
       bytes % static_cast<int64_t>(sizeof(ScaleSlot)) == 0 && ranks >= 1 && gathered.bytes() == ranks * bytes,
       "[merge_slots] {} bytes of gathered slots for {} bytes of slots, expected a multiple", gathered.bytes(),
       bytes);
+  for (const Tensor* x : {&slots, &gathered}) {
+    require(reinterpret_cast<uintptr_t>(x->data) % alignof(ScaleSlot) == 0,
+            "[merge_slots] the slots do not begin at a multiple of {} bytes", alignof(ScaleSlot));
+  }
   return ranks;
 }
 
 void check_add_hash(const Tensor& hash, const Tensor& x) {
   require(hash.bytes() == 8, "[add_hash] the hash has {} bytes, expected 8", hash.bytes());
+  require(reinterpret_cast<uintptr_t>(hash.data) % 8 == 0,
+          "[add_hash] the hash does not begin at a multiple of 8 bytes");
   require(x || x.numel() == 0, "[add_hash] x is absent");
 }
 

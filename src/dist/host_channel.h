@@ -22,9 +22,9 @@ class HostChannel {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // The text of every rank of `members`, in the order of `members`. All of them call it with the same tag. Calls with different tags may run in
-  // several threads at once. A tag may be used again after its call returned. RankError, naming the missing ranks, if
-  // not all have called within `limit`. Empty `members`: all ranks.
+  // The text of every rank of `members`, in the order of `members`. A text may hold any bytes. All of them call it with
+  // the same tag. Calls with different tags may run in several threads at once. A tag may be used again after its call
+  // returned. RankError, naming the missing ranks, if not all have called within `limit`. Empty `members`: all ranks.
   virtual std::vector<std::string> all_gather(const std::string& tag, const std::string& mine,
                                               std::chrono::milliseconds limit,
                                               std::span<const int> members) = 0;

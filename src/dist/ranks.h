@@ -33,6 +33,12 @@ class Progress {
     static_cast<void>(what);
   }
   virtual void finished(int lane) { static_cast<void>(lane); }
+  // The engine has noticed that a queued collective will never finish: `reason` names it. Comes from a thread of the
+  // engine, while the rank may be waiting for the collective. The communicator's next call throws the same.
+  virtual void failed(int lane, std::string_view reason) {
+    static_cast<void>(lane);
+    static_cast<void>(reason);
+  }
 };
 
 // All ranks of a run, seen from one of them. Made once per process (or, in tests, per thread).

@@ -62,7 +62,7 @@ void Decoder::for_linears(Use&& use) {
 
 void Decoder::make_linears() {
   for (const Parameter& p : parameters_.all())
-    require(p.shape() == p.spec.shape, "[decoder] {} is not stored here as one tensor", p.spec.name);
+    require(!p.storage.whole_per_layer, "[decoder] {} is whole only while its layer is trained", p.spec.name);
   layers_.resize(static_cast<size_t>(config_.layers));
   const auto dense_linears = [&](auto& part, const std::string& layer) {
     for (const auto& entry :
@@ -96,7 +96,7 @@ void Decoder::make_linears() {
     head_ = Linear({.name = "head", .out = config_.padded_vocab(), .in = config_.width}, {},
                    config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
   }
-  for_linears([&](const Linear& linear) { runs_fp8_ |= !linear.weight().storage.dense; });
+  for_linears([&](const Linear& linear) { runs_fp8_ |= !linear.has_dense(); });
 }
 
 // The memory between an op and the product that reads it.
@@ -179,8 +179,7 @@ void Decoder::plan_buffers() {
 void Decoder::allocate() {
   // The Linears were copied when the decoder was made, with their views of the weights.
   for_linears([&](Linear& linear) {
-    const bool has_weight =
-        linear.weight().storage.dense ? bool(linear.weight().weight) : linear.weight_fp8() != nullptr;
+    const bool has_weight = linear.has_dense() ? bool(linear.weight().whole) : linear.weight_fp8() != nullptr;
     require(!trained_ || has_weight, "[decoder] was made before allocate() of the model in training");
   });
   memory_ = device_.allocate(plan().peak_bytes());
@@ -261,7 +260,7 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
     for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
       linear->set_decoding_rows(n);
   }
-  ops().embedding_forward(residual, token, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  ops().embedding_forward(residual, token, pass.positions, wte_->whole, wpe_ ? wpe_->whole : Tensor{});
   Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
     layer.attention.forward(pass, attention, residual, added, delta, &layer.cache);

@@ -100,12 +100,20 @@ struct LinearEntry {
   bool dense_input = false;  // backward has the dense input anyway
 };
 
-// Called before and after the work of a layer, to fetch weights from elsewhere and to send gradients. What they queue
-// is recorded with the ops around them.
+// Called before and after the work of a group of parameters, to fetch weights from elsewhere and to send gradients.
+// Group 0 is the embedding, group l + 1 is layer l, and the last one is the final norm and the head. What they queue is
+// never part of a recording.
 struct LayerHooks {
-  std::function<void(int64_t layer)> before_forward;
-  std::function<void(int64_t layer)> before_backward;
-  std::function<void(int64_t layer)> after_backward;
+  std::function<void(int64_t group)> before_forward;
+  std::function<void(int64_t group)> before_backward;  // not for the first and the last group
+  std::function<void(int64_t group)> after_backward;
+};
+
+// What ranks do together when weights were written from outside.
+struct RankHooks {
+  std::function<void()> merge_slots;    // the ScaleSlots of all ranks become equal
+  std::function<void()> gather;         // every rank gets the rows of the others
+  std::function<float(float)> largest;  // of a number over all ranks
 };
 
 }  // namespace octet

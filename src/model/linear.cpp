@@ -109,17 +109,134 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Fro
 
   const QuantizeRule& rule = weight8_.rule;
   const std::string name = weight_->spec.name + ".fp8";
-  if (fp8(Product::Forward)) {
+  const ParameterStorage& storage = weight_->storage;
+  if (sends_codes()) {
+    plan_codes(planner);
+  } else if (storage.is_cut() && storage.whole_per_layer) {
+    // Placed by attach_per_layer.
+  } else if (fp8(Product::Forward)) {
     plan_matrix(planner, weight8_.rowwise, name, rule.format_rowwise, rule.granularity, site_.out, site_.in,
                 MemoryCategory::Weights, Lifetime::always());
   }
   // The transpose of blocks along rows has other blocks, so both copies are kept.
-  transposes_ =
-      copies == FrozenCopies::One && !has_dense() && training && rule.granularity != Granularity::Row32;
-  if (fp8(Product::Dgrad) && training && !transposes_) {
+  const bool one_copy = sends_codes() ? storage.whole_per_layer : copies == FrozenCopies::One;
+  transposes_ = one_copy && !has_dense() && training && rule.granularity != Granularity::Row32;
+  if (fp8(Product::Dgrad) && training && !transposes_ && !storage.whole_per_layer) {
     plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity,
                 site_.in, site_.out, MemoryCategory::Weights, Lifetime::always());
   }
+}
+
+// The codes of this rank lie in their place among those of all ranks, or apart if the others come layer by layer.
+void Linear::plan_codes(BufferPlanner& planner) {
+  const ParameterStorage& storage = weight_->storage;
+  const QuantizeRule& rule = weight8_.rule;
+  const int64_t part_rows = storage.part_rows, rows = storage.all_rows();
+  const std::string name = weight_->spec.name + ".fp8";
+  const bool blocks = rule.granularity == Granularity::Block128;
+  require(rule.granularity == Granularity::Tensor || (blocks && part_rows % 128 == 0),
+          "[model] {}: ranks cannot share codes in parts of {} rows", site_.name, part_rows);
+  part8_.rule = rule;
+  weight8_.rowwise.granularity = part8_.rowwise.granularity = rule.granularity;
+  const int64_t scale_cols = div_up(site_.in, 128);
+  const auto add = [&](Tensor& view, const std::string& what, DType dtype, Shape shape) {
+    planner.add(view, what, dtype, shape, MemoryCategory::Weights, Lifetime::always());
+  };
+  const int64_t group_rows = storage.group_rows(), scale_bytes = scale_cols * 4;
+  if (storage.whole_per_layer) {
+    add(shared_.group, name, rule.format_rowwise, {group_rows, site_.in});
+    planner.alias(shared_.part, shared_.group, rule.format_rowwise, {part_rows, site_.in},
+                  storage.part_begin_in_group() * site_.in);
+    if (blocks) {
+      add(shared_.scales_group, name + ".scales", DType::F32, {group_rows / 128, scale_cols});
+      planner.alias(shared_.scales_part, shared_.scales_group, DType::F32, {part_rows / 128, scale_cols},
+                    storage.part_begin_in_group() / 128 * scale_bytes);
+    }
+  } else {
+    add(shared_.parts, name, rule.format_rowwise, {rows, site_.in});
+    planner.alias(shared_.group, shared_.parts, rule.format_rowwise, {group_rows, site_.in},
+                  storage.group_begin() * site_.in);
+    planner.alias(shared_.part, shared_.parts, rule.format_rowwise, {part_rows, site_.in},
+                  storage.part_begin() * site_.in);
+    planner.alias(weight8_.rowwise.codes, shared_.parts, rule.format_rowwise, {site_.out, site_.in});
+    if (blocks) {
+      add(shared_.scales_parts, name + ".scales", DType::F32, {rows / 128, scale_cols});
+      planner.alias(shared_.scales_group, shared_.scales_parts, DType::F32, {group_rows / 128, scale_cols},
+                    storage.group_begin() / 128 * scale_bytes);
+      planner.alias(shared_.scales_part, shared_.scales_parts, DType::F32, {part_rows / 128, scale_cols},
+                    storage.part_begin() / 128 * scale_bytes);
+      planner.alias(weight8_.rowwise.scales, shared_.scales_parts, DType::F32,
+                    scales_shape(rule.granularity, site_.out, site_.in));
+    }
+  }
+  planner.alias(part8_.rowwise.codes, shared_.part, rule.format_rowwise, {storage.rows, site_.in});
+  if (blocks) {
+    planner.alias(part8_.rowwise.scales, shared_.scales_part, DType::F32,
+                  scales_shape(rule.granularity, storage.rows, site_.in));
+  }
+}
+
+namespace {
+
+int64_t aligned(int64_t bytes) {
+  return round_up(bytes, MemoryPlan::kAlignment);
+}
+
+}  // namespace
+
+int64_t Linear::per_layer_bytes() const {
+  const ParameterStorage& storage = weight_->storage;
+  if (!storage.whole_per_layer) return 0;
+  const int64_t rows = storage.all_rows();
+  const QuantizeRule& rule = weight8_.rule;
+  if (sends_codes()) {
+    const bool blocks = rule.granularity == Granularity::Block128;
+    return aligned(rows * site_.in) + (blocks ? aligned(rows / 128 * div_up(site_.in, 128) * 4) : 0);
+  }
+  int64_t bytes = aligned(rows * site_.in * static_cast<int64_t>(size_of(weight_->weight.dtype)));
+  const auto add_copy = [&](int64_t height, int64_t depth) {
+    const Shape scales = scales_shape(rule.granularity, height, depth);
+    bytes += aligned(height * depth);
+    if (scales.rank() > 0)
+      bytes += aligned(scales.numel() * static_cast<int64_t>(size_of(scales_dtype(rule.granularity))));
+  };
+  if (fp8(Product::Forward)) add_copy(site_.out, site_.in);
+  if (fp8(Product::Dgrad)) add_copy(site_.in, site_.out);
+  return bytes;
+}
+
+void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_t offset) {
+  const ParameterStorage& storage = weight_->storage;
+  if (!storage.whole_per_layer) return;
+  const int64_t rows = storage.all_rows();
+  const QuantizeRule& rule = weight8_.rule;
+  const auto place = [&](Tensor& view, DType dtype, Shape shape) {
+    planner.alias(view, ring, dtype, shape, offset);
+    offset += aligned(view.bytes());
+  };
+  if (sends_codes()) {
+    const int64_t begin = offset;
+    place(shared_.parts, rule.format_rowwise, {rows, site_.in});
+    planner.alias(weight8_.rowwise.codes, ring, rule.format_rowwise, {site_.out, site_.in}, begin);
+    if (rule.granularity != Granularity::Block128) return;
+    const int64_t scales_begin = offset;
+    place(shared_.scales_parts, DType::F32, {rows / 128, div_up(site_.in, 128)});
+    planner.alias(weight8_.rowwise.scales, ring, DType::F32,
+                  scales_shape(rule.granularity, site_.out, site_.in), scales_begin);
+    return;
+  }
+  const DType dtype = weight_->weight.dtype;
+  const int64_t begin = offset;
+  place(weight_->weight_parts, dtype, {rows, site_.in});
+  planner.alias(weight_->whole, ring, dtype, {site_.out, site_.in}, begin);
+  const auto place_copy = [&](QuantizedMatrix& matrix, DType format, int64_t height, int64_t depth) {
+    matrix.granularity = rule.granularity;
+    place(matrix.codes, format, {height, depth});
+    const Shape scales = scales_shape(rule.granularity, height, depth);
+    if (scales.rank() > 0) place(matrix.scales, scales_dtype(rule.granularity), scales);
+  };
+  if (fp8(Product::Forward)) place_copy(weight8_.rowwise, rule.format_rowwise, site_.out, site_.in);
+  if (fp8(Product::Dgrad)) place_copy(weight8_.colwise, rule.format_colwise, site_.in, site_.out);
 }
 
 void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens) {
@@ -194,6 +311,7 @@ void Linear::bind(const ScaleTable& scales) {
   };
   set(input8_, input_slot_);
   set(weight8_, weight_slot_);
+  set(part8_, weight_slot_);
   set(gradient8_, gradient_slot_);
 }
 
@@ -218,7 +336,7 @@ Operand Linear::gradient(Tensor dense, bool keep_dense) {
 
 void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const {
   GemmOptions options{.transpose_b = true};
-  if (bias_) options.bias = bias_->weight;
+  if (bias_) options.bias = bias_->whole;
   const bool runs_fp8 = x.fp8 && fp8(Product::Forward);
   if (adapter_ && !recompute) {
     adapter_.down(ops, x.dense, runs_fp8 && adapter_reads_input_codes() ? &x.fp8->rowwise : nullptr,
@@ -231,12 +349,13 @@ void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const
   if (runs_fp8) {
     ops.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
   } else {
-    ops.gemm(y, x.dense, weight_->weight, options);
+    ops.gemm(y, x.dense, weight_->whole, options);
   }
   if (adapter_ && !options.accumulate) adapter_.up(ops, y, true);
 }
 
 void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const {
+  if (weight_->storage.gradient_per_layer) overwrite = true;  // other layers have used its memory
   if (input_needed_colwise()) {
     ops.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
                  {.accumulate = !overwrite, .part = GemmPart::Wgrad});
@@ -259,13 +378,33 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
     if (transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
     ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   } else {
-    ops.gemm(dx, dy.dense, weight_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
+    ops.gemm(dx, dy.dense, weight_->whole, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   }
   if (adapter_ && adapter_.drops()) adapter_.add_dropped_input_gradient(ops, dx, weight_->stream());
 }
 
 void Linear::quantize_weight(Ops& ops) {
-  if (has_dense()) quantize_weight(ops, weight_->weight);
+  if (has_dense()) quantize_weight(ops, weight_->whole);
+}
+
+void Linear::quantize_part(Ops& ops, bool delayed) {
+  if (weight_->storage.rows == 0) {
+    // The slot must not look as if it had seen rows.
+    ops.device().zero({&part8_.slot->amax_last, DType::F32, {1}});
+    return;
+  }
+  Quantized part = part8_;
+  part.rule.delayed = delayed;
+  ops.quantize({.dense = weight_->weight, .fp8 = &part});
+}
+
+void Linear::transpose_codes(Ops& ops) {
+  if (weight8_.colwise && !transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
+}
+
+Quantized* Linear::updated_fp8() {
+  if (!weight_->storage.is_cut() || !weight_->storage.is_shared()) return weight_fp8();
+  return sends_codes() && knows_scale() && weight_->storage.rows > 0 ? &part8_ : nullptr;
 }
 
 void Linear::quantize_weight(Ops& ops, Tensor dense) {
@@ -278,12 +417,17 @@ int64_t Linear::fill_rows(int64_t most) const {
   return std::min(std::max<int64_t>(most / 128 * 128, 128), site_.out);
 }
 
-void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage) {
+void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage,
+                         const LargestOverRanks& largest) {
   const int64_t row_bytes = site_.in * static_cast<int64_t>(size_of(dtype));
   const int64_t step = fill_rows(staging.bytes() / row_bytes);
   require(step * row_bytes <= staging.bytes(), "[model] {}: {} bytes of staging memory, expected {}",
           site_.name, staging.bytes(), step * row_bytes);
-  Quantized part = weight8_;
+  const ParameterStorage& storage = weight_->storage;
+  const int64_t first = sends_codes() ? storage.first_row : 0,
+                count = sends_codes() ? storage.rows : site_.out;
+  const Quantized& target = sends_codes() ? part8_ : weight8_;
+  Quantized part = target;
   part.rule.delayed = false;
   part.stats = nullptr;
   const bool per_tensor = part.rule.granularity == Granularity::Tensor;
@@ -291,10 +435,10 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
   const bool whole = part.rule.granularity == Granularity::Row32;
   if (!whole) part.colwise = {};
   const auto quantize_ranges = [&] {
-    for (int64_t begin = 0; begin < site_.out; begin += step) {
-      const Tensor rows{staging.data, dtype, {std::min(step, site_.out - begin), site_.in}};
-      stage(rows, begin);
-      if (!whole) part.rowwise = row_range(weight8_.rowwise, begin, rows.rows());
+    for (int64_t begin = 0; begin < count; begin += step) {
+      const Tensor rows{staging.data, dtype, {std::min(step, count - begin), site_.in}};
+      stage(rows, first + begin);
+      if (!whole) part.rowwise = row_range(target.rowwise, begin, rows.rows());
       device.ops().quantize({.dense = rows, .fp8 = &part});
     }
   };
@@ -302,9 +446,10 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
   ScaleSlot values;
   device.copy_to_device(slot, &values);
   quantize_ranges();
-  if (per_tensor && step < site_.out) {
+  if (per_tensor && (step < site_.out || largest)) {
     // The slot has now seen the largest value of all ranges.
     device.copy_to_host(&values, slot);
+    if (largest) values.amax = values.amax_last = largest(values.amax);
     values.scale_rowwise = scale_from_amax(values.amax, part.rule.format_rowwise, part.rule.margin, 1.0f);
     values.scale_colwise = scale_from_amax(values.amax, part.rule.format_colwise, part.rule.margin, 1.0f);
     values.inverse_rowwise = 1.0f / values.scale_rowwise;
@@ -313,16 +458,16 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
     part.rule.delayed = true;
     quantize_ranges();
   }
-  if (weight8_.colwise && !whole && !transposes_)
+  if (weight8_.colwise && !whole && !transposes_ && !sends_codes())
     device.ops().transpose_fp8(weight8_.colwise, weight8_.rowwise);
 }
 
 void Linear::set_pass(const ScaleTable& scales, bool stats) {
   if (!choice_.any_fp8()) return;
   const bool delayed = scales.config().recipe == Fp8Recipe::Delayed && !scales.calibrating();
-  input8_.rule.delayed = weight8_.rule.delayed = gradient8_.rule.delayed = delayed;
+  input8_.rule.delayed = weight8_.rule.delayed = part8_.rule.delayed = gradient8_.rule.delayed = delayed;
   input8_.stats = stats ? scales.stats(input_slot_) : nullptr;
-  weight8_.stats = stats ? scales.stats(weight_slot_) : nullptr;
+  weight8_.stats = part8_.stats = stats ? scales.stats(weight_slot_) : nullptr;
   gradient8_.stats = stats ? scales.stats(gradient_slot_) : nullptr;
 }
 

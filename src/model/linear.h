@@ -55,6 +55,10 @@ class Linear {
                       const AdapterScratch& scratch);
   // Places the transposed weight of a Linear that keeps one copy.
   void attach_transposed(BufferPlanner& planner, const QuantizedBuffers& shared);
+  // Of a Linear whose whole weight is in memory only while its layer is computed: the bytes of that memory, and its place
+  // `offset` bytes after the beginning of `ring`.
+  int64_t per_layer_bytes() const;
+  void attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_t offset);
   // For a copy of a trained Linear that is only run forward, on at most `tokens` rows, in memory of its own. FP8 is
   // used only where there is no dense weight, with scales from the values themselves.
   void attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens, DType dtype,
@@ -74,15 +78,30 @@ class Linear {
   // weight has none.
   void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
-  // Rewrites the FP8 copies from the dense weight; does nothing if there is none.
+  // Rewrites the FP8 copies from the whole dense weight; does nothing if there is none.
   void quantize_weight(Ops& ops);
+  // With ranks that send codes: rewrites the codes of this rank's rows. With `delayed`, by the scale of the slot;
+  // otherwise by that of these rows alone, which the ranks must still agree on.
+  void quantize_part(Ops& ops, bool delayed);
+  // The same for codes that have just arrived: makes their transpose, if one is kept.
+  void transpose_codes(Ops& ops);
+  bool sends_codes() const { return weight_->storage.whole_is_codes; }
+  // This rank's codes and those of all ranks, and likewise their scales if they have any.
+  struct SharedCodes {
+    Tensor part, group, parts;  // (part_rows, in), (groups * part_rows, in), (P * part_rows, in)
+    Tensor scales_part, scales_group, scales_parts;  // (part_rows / 128, ...), likewise
+  };
+  const SharedCodes& shared_codes() const { return shared_; }
   // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
   void quantize_weight(Ops& ops, Tensor dense);
   // Fills a Linear without a dense weight some rows at a time. `stage` writes rows [begin, begin + rows) of the weight
   // to a tensor (rows, in) in `staging`. It is called twice per range if the scale of the whole tensor must be known
   // first. `staging` (bytes) has room for at least 128 rows; see fill_rows().
   using StageRows = std::function<void(Tensor rows, int64_t begin)>;
-  void fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage);
+  // `largest` is the largest of a number over all ranks, which share the weight.
+  using LargestOverRanks = std::function<float(float)>;
+  void fill_weight(Device& device, Tensor staging, DType dtype, const StageRows& stage,
+                   const LargestOverRanks& largest = {});
   // How many rows fill_weight takes at a time, of at most `most`: all of them if its blocks need it.
   int64_t fill_rows(int64_t most) const;
   // Switches calibration and statistics for all tensors of the Linear at once.
@@ -92,6 +111,10 @@ class Linear {
   const LinearChoice& choice() const { return choice_; }
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
+  // With ranks that send codes: the scale of new codes does not depend on the values on other ranks.
+  bool knows_scale() const { return part8_.rule.granularity != Granularity::Tensor || part8_.rule.delayed; }
+  // The FP8 copies that the optimizer writes together with the weight; null if they are made later.
+  Quantized* updated_fp8();
   // How backward reads the input again, for the gradient of the weight or of the adapters: dense, or as its FP8 copy.
   // The copy is by columns for the weight and by rows for the adapters.
   bool input_needed_dense() const {
@@ -108,9 +131,11 @@ class Linear {
   bool trains() const { return weight_->storage.trainable; }
   // Keeps one FP8 copy, whose transpose is made before dgrad.
   bool transposes() const { return transposes_; }
+  // Its whole weight can be read as a dense matrix; otherwise only as FP8 codes.
+  bool has_dense() const { return weight_->storage.dense && !weight_->storage.whole_is_codes; }
 
  private:
-  bool has_dense() const { return weight_->storage.dense; }
+  void plan_codes(BufferPlanner& planner);
   bool input_needed_fp8() const { return fp8(Product::Forward) || input_needed_colwise(); }
   bool fp8(Product product) const { return choice_[product].fp8; }
   bool adapter_reads_gradient_codes() const;
@@ -120,6 +145,8 @@ class Linear {
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
   Quantized input8_, weight8_, gradient8_;
+  Quantized part8_;  // the rows of weight8_ that this rank computes, with ranks that send codes
+  SharedCodes shared_;
   LowRank adapter_;
   bool adapter_drops_ = false, adapter_dense_input_ = false, transposes_ = false;
   int input_slot_ = -1, weight_slot_ = -1, gradient_slot_ = -1;

@@ -197,18 +197,88 @@ std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table) {
   return table;
 }
 
-ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks) {
-  require(ranks > 0 && rank >= 0 && rank < ranks, "[parameters] rank {} of {}, expected 0 <= rank < ranks",
-          rank, ranks);
-  const int64_t rows = spec.shape[0], share = round_up(div_up(rows, ranks), 2);
-  const int64_t first = std::min(rank * share, round_up(rows, 2));
-  return {.first_row = first, .rows = std::clamp<int64_t>(rows - first, 0, share), .ranks = ranks};
+ParameterStorage cut_storage(const ParameterSpec& spec, const Sharding& sharding, int64_t unit) {
+  sharding.validate();
+  const RowShare share = row_share(spec.shape[0], sharding.part(), sharding.ranks, unit);
+  ParameterStorage storage{
+      .part = sharding.part(), .parts = sharding.ranks, .part_rows = share.size, .groups = sharding.groups()};
+  if (sharding.shares_state()) {
+    storage.first_row = share.first;
+    storage.rows = share.rows;
+  }
+  return storage;
 }
 
-Shape Parameter::shape() const {
-  if (storage.rows < 0) return spec.shape;
-  return spec.shape.rank() == 1 ? Shape{storage.rows} : Shape{storage.rows, spec.shape[1]};
+namespace {
+
+int64_t bytes_of_rows(const Parameter& p, int64_t rows, DType dtype) {
+  return rows * p.width() * static_cast<int64_t>(size_of(dtype));
 }
+
+void plan_weight(Parameter& p, DType dtype, BufferPlanner& planner) {
+  const ParameterStorage& storage = p.storage;
+  if (!storage.dense) return;
+  const auto add = [&](Tensor& view, int64_t rows) {
+    planner.add(view, p.spec.name, dtype, p.shape_of_rows(rows), MemoryCategory::Weights, Lifetime::always(),
+                storage.place);
+  };
+  if (!storage.is_shared()) {
+    add(p.weight, p.spec.shape[0]);
+    planner.alias(p.whole, p.weight, dtype, p.spec.shape);
+  } else if (!storage.whole_per_layer && !storage.whole_is_codes) {
+    const int64_t offset = bytes_of_rows(p, storage.part_begin(), dtype);
+    add(p.weight_parts, storage.all_rows());
+    planner.alias(p.whole, p.weight_parts, dtype, p.spec.shape);
+    planner.alias(p.weight_group, p.weight_parts, dtype, p.shape_of_rows(storage.group_rows()),
+                  bytes_of_rows(p, storage.group_begin(), dtype));
+    planner.alias(p.weight_part, p.weight_parts, dtype, p.shape_of_rows(storage.part_rows), offset);
+    planner.alias(p.weight, p.weight_parts, dtype, p.shape(), offset);
+  } else {
+    // Codes are what a group has together; of the dense weight only its own part is needed then.
+    const int64_t rows = storage.whole_is_codes ? storage.part_rows : storage.group_rows();
+    const int64_t offset =
+        storage.whole_is_codes ? 0 : bytes_of_rows(p, storage.part_begin_in_group(), dtype);
+    add(p.weight_group, rows);
+    planner.alias(p.weight_part, p.weight_group, dtype, p.shape_of_rows(storage.part_rows), offset);
+    planner.alias(p.weight, p.weight_group, dtype, p.shape(), offset);
+  }
+}
+
+// Without ranks, backward writes what the optimizer reads. With ranks, the sum over them lies between the two.
+void plan_gradient(Parameter& p, DType dtype, BufferPlanner& planner) {
+  const ParameterStorage& storage = p.storage;
+  const auto add = [&](Tensor& view, const char* what, DType type, int64_t rows) {
+    planner.add(view, p.spec.name + what, type, p.shape_of_rows(rows), MemoryCategory::Gradients,
+                Lifetime::always(), storage.place);
+  };
+  if (!storage.is_cut()) {
+    add(p.gradient, ".gradient", dtype, p.spec.shape[0]);
+    planner.alias(p.update, p.gradient, dtype, p.spec.shape);
+    return;
+  }
+  const int64_t padded_rows = storage.all_rows();
+  p.gradient_parts.dtype = dtype;
+  if (!storage.gradient_per_layer) {
+    add(p.gradient_parts, ".gradient", dtype, padded_rows);
+    planner.alias(p.gradient, p.gradient_parts, dtype, p.spec.shape);
+  }
+  if (storage.is_shared()) {
+    add(p.reduced, ".gradient_part", DType::F32, storage.part_rows);
+    planner.alias(p.update, p.reduced, DType::F32, p.shape());
+    return;
+  }
+  const int64_t offset = bytes_of_rows(p, storage.part_begin(), DType::F32);
+  if (dtype == DType::F32) {
+    planner.alias(p.reduced_parts, p.gradient_parts, DType::F32, p.shape_of_rows(padded_rows));
+  } else {
+    add(p.reduced_parts, ".gradient_sum", DType::F32, padded_rows);
+  }
+  // The alias is bound to memory in the order of these calls.
+  planner.alias(p.reduced, p.reduced_parts, DType::F32, p.shape_of_rows(storage.part_rows), offset);
+  planner.alias(p.update, p.reduced_parts, DType::F32, p.spec.shape);
+}
+
+}  // namespace
 
 ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool training,
                            BufferPlanner& planner, const StoragePolicy& policy, const AdapterPlan& adapters) {
@@ -227,14 +297,13 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     const auto plan = [&](Tensor& view, const char* what, DType dtype, MemoryCategory category) {
       plan_shape(view, what, dtype, category, shape);
     };
-    if (p.storage.dense) plan(p.weight, "", types.weight, MemoryCategory::Weights);
+    plan_weight(p, types.weight, planner);
     if (!training || !p.storage.trainable) continue;
     const bool vector = p.spec.shape.rank() == 1, adapter = p.spec.is_adapter();
     if (types.weight == DType::BF16 && (vector || adapter || !types.stochastic)) {
       plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
     }
-    plan(p.gradient, ".gradient", vector || adapter || p.spec.summed ? DType::F32 : types.gradient,
-         MemoryCategory::Gradients);
+    plan_gradient(p, vector || adapter || p.spec.summed ? DType::F32 : types.gradient, planner);
     const DType moments = vector && types.moments == DType::E4M3 ? DType::F32 : types.moments;
     plan(p.m, ".m", moments, MemoryCategory::Optimizer);
     plan(p.v, ".v", moments, MemoryCategory::Optimizer);
@@ -255,11 +324,10 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
   for (Parameter& p : parameters_) {
     if (!p.weight) continue;  // a Linear with only FP8 copies is filled by its owner
-    const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
-    const int64_t begin = p.storage.first_row * width;
+    const int64_t begin = p.storage.first_row * p.width();
     const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());
     const auto first = [&](const Tensor& x) { return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{}; };
-    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient}) {
+    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient, p.gradient_parts, p.reduced}) {
       if (x) device.zero(x);
     }
     if (!base && !p.spec.is_adapter()) continue;
@@ -296,8 +364,7 @@ void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<fl
   require(static_cast<bool>(p.weight) || p.weight.numel() == 0,
           "[parameters] {} has no dense weight to write", p.spec.name);
   if (p.weight.numel() == 0) return;  // a share without rows
-  const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
-  const auto values = std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * width),
+  const auto values = std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * p.width()),
                                                static_cast<size_t>(p.weight.numel()));
   if (p.weight.dtype == DType::F32) {
     device.copy_to_device(p.weight, values.data());

@@ -8,6 +8,7 @@
 
 #include "model/adapters.h"
 #include "model/config.h"
+#include "model/sharding.h"
 #include "tensor/plan.h"
 
 namespace octet {
@@ -54,15 +55,34 @@ struct ParameterStorage {
   bool trainable = true;  // it has a gradient and moments; otherwise it is frozen
   bool dense = true;      // false: no dense weight, only the FP8 copies of its Linear; frozen parameters only
   Place place = Place::Device;  // of weight, gradient and moments
-  // The rows of the tensor that this rank holds, if several ranks share it. A vector counts as rows of one element.
+  // The rows of the tensor whose state is on this rank: all, or those of its part if ranks share it. A vector counts as
+  // rows of one element.
   int64_t first_row = 0;
   int64_t rows = -1;  // -1: all
-  int64_t ranks = 1;
+  // How the ranks cut the tensor: `parts` equal parts of `part_rows` rows, of which this rank has number `part`. Without
+  // ranks there are no parts.
+  int64_t part = 0, parts = 0, part_rows = 0;
+  int64_t groups = 1;  // Sharding::groups(): so many consecutive parts are together in every group of ranks
+  // Of a parameter that is cut: whether the whole weight and its gradient are in memory only while their layer is
+  // computed, in memory that layers share.
+  bool whole_per_layer = false;
+  bool gradient_per_layer = false;
+  // There is no whole dense weight, because its Linear reads FP8 codes. These are what ranks send each other.
+  bool whole_is_codes = false;
+
+  bool is_cut() const { return parts > 0; }
+  bool is_shared() const { return rows >= 0; }
+  int64_t all_rows() const { return parts * part_rows; }
+  int64_t group_rows() const { return groups * part_rows; }
+  // The first row of this rank's part among all rows, and among those that its group has together.
+  int64_t part_begin() const { return part * part_rows; }
+  int64_t part_begin_in_group() const { return part % groups * part_rows; }
+  int64_t group_begin() const { return part / groups * group_rows(); }
 };
 
-// The storage of rank `rank` of `ranks` that share a parameter by rows: equal parts, each an even number of rows; the
-// last ones may have fewer or none.
-ParameterStorage shared_rows(const ParameterSpec& spec, int64_t rank, int64_t ranks);
+// The storage of a parameter that the ranks cut into parts of a multiple of `unit` rows. With a mode that shares
+// nothing, its state is whole.
+ParameterStorage cut_storage(const ParameterSpec& spec, const Sharding& sharding, int64_t unit = 2);
 
 // Decides the storage of each parameter of a model.
 using StoragePolicy = std::function<ParameterStorage(const ParameterSpec&)>;
@@ -86,13 +106,31 @@ struct Parameter {
   ParameterStorage storage;
   Tensor weight;     // absent if storage.dense is false
   Tensor remainder;  // u16, when weight is bf16 and exact
-  Tensor gradient;
+  Tensor gradient;   // (spec.shape) what backward writes
   Tensor m, v;
   Tensor m_scales, v_scales;  // when m and v are e4m3
-  uint64_t stream() const;    // of random numbers, derived from its name
+  // What ops read: all rows of the weight. The same memory as `weight` unless ranks share the parameter.
+  Tensor whole;
+  // The gradient that the optimizer reads. The same memory as `gradient` without ranks.
+  Tensor update;
+
+  // With ranks; P parts of part_rows rows, padded at the end. The tensors above are views of these.
+  Tensor weight_part;     // (part_rows, ...) of this rank
+  Tensor weight_group;    // (groups * part_rows, ...): of the ranks with this one's place in all groups
+  Tensor weight_parts;    // (P * part_rows, ...) of all ranks
+  Tensor gradient_parts;  // likewise, as backward has written it
+  Tensor reduced;         // (part_rows, ...) fp32: the sum over ranks of this rank's part
+  Tensor reduced_parts;   // (P * part_rows, ...) fp32: of all parts, if every rank updates all weights
+
+  uint64_t stream() const;  // of random numbers, derived from its name
+  // Elements of a row; a vector has rows of one element.
+  int64_t width() const { return spec.shape.rank() == 1 ? 1 : spec.shape[1]; }
 
   // Of the rows on this rank: (storage.rows, ...).
-  Shape shape() const;
+  Shape shape() const { return shape_of_rows(storage.is_shared() ? storage.rows : spec.shape[0]); }
+  Shape shape_of_rows(int64_t rows) const {
+    return spec.shape.rank() == 1 ? Shape{rows} : Shape{rows, spec.shape[1]};
+  }
   // Everything that a resumed run needs: weight, remainder, moments and their scales, if they exist.
   std::vector<NamedTensor> state() const;
 };

@@ -26,10 +26,37 @@ Tensor part_of(const Tensor& vector, int64_t begin, int64_t count) {
 
 void Transformer::weights_changed() {
   ops().set_workspace(workspace_);
-  for (Linear* linear : linears_) {
-    linear->set_pass(scales_, false);
-    linear->quantize_weight(ops());
+  for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  if (sharding().shares_state()) {
+    const bool delayed = scales_.config().recipe == Fp8Recipe::Delayed && !scales_.calibrating();
+    quantize_parts(delayed);
+    require(static_cast<bool>(rank_hooks_.gather),
+            "[model] weights that ranks share were changed without ranks");
+    rank_hooks_.gather();
+    return;
   }
+  for (Linear* linear : linears_) linear->quantize_weight(ops());
+}
+
+void Transformer::quantize_parts(bool delayed) {
+  bool agreed = true;
+  for (Linear* linear : linears_) {
+    if (!linear->sends_codes() || !linear->weight().storage.dense) continue;
+    linear->quantize_part(ops(), delayed);
+    agreed &= delayed || linear->weight_fp8()->rule.granularity != Granularity::Tensor;
+  }
+  if (agreed) return;
+  rank_hooks_.merge_slots();
+  for (Linear* linear : linears_) {
+    if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows > 0)
+      linear->quantize_part(ops(), true);
+  }
+}
+
+bool Transformer::parts_need_scales() const {
+  return std::ranges::any_of(linears_, [](const Linear* linear) {
+    return linear->sends_codes() && linear->trains() && !linear->knows_scale();
+  });
 }
 
 void Transformer::initialise(uint64_t seed, bool base) {
@@ -45,7 +72,9 @@ void Transformer::initialise(uint64_t seed, bool base) {
 
 void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
   ops().set_workspace(workspace_);
-  linear.fill_weight(device_, staging_, numerics_.dense(), stage);
+  const bool shared = linear.sends_codes() && sharding().ranks > 1;
+  linear.fill_weight(device_, staging_, numerics_.dense(), stage,
+                     shared ? rank_hooks_.largest : Linear::LargestOverRanks{});
 }
 
 // A frozen head computes only the rows that have a target. Their number is rounded up, so that few different
@@ -68,7 +97,7 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   head_targets_host_.resize(static_cast<size_t>(rounded), -1);
 }
 
-void Transformer::load(const HostBatch& batch, float gradient_scale, uint64_t dropout_seed) {
+void Transformer::load(const HostBatch& batch, std::optional<float> gradient_scale, uint64_t dropout_seed) {
   const auto n = static_cast<size_t>(shape_.tokens());
   require(batch.tokens.size() == n && batch.targets.size() == n && batch.positions.size() == n,
           "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each",
@@ -100,8 +129,8 @@ void Transformer::load(const HostBatch& batch, float gradient_scale, uint64_t dr
   std::vector<InputCopy> inputs = {{tokens_, batch.tokens.data()},
                                    {targets_, batch.targets.data()},
                                    {positions_, batch.positions.data()},
-                                   {starts, padded_starts_.data()},
-                                   {gradient_scale_, &gradient_scale}};
+                                   {starts, padded_starts_.data()}};
+  if (gradient_scale) inputs.push_back({gradient_scale_, &*gradient_scale});
   choose_head_rows(batch.targets);
   if (head_count_ < shape_.tokens()) {
     inputs.push_back({part_of(target_rows_, 0, head_count_), head_rows_host_.data()});
@@ -135,14 +164,26 @@ void Transformer::block_forward(size_t index, const LayerPass& pass) {
 // Embedding, all blocks and the final norm.
 void Transformer::forward_body(const LayerPass& pass) {
   device_.begin_phase(Phase::Forward);
-  ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->weight,
-                          wpe_ ? wpe_->weight : Tensor{});
+  call(hooks_.before_forward, 0);
+  segment("embedding", [&] {
+    ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->whole,
+                            wpe_ ? wpe_->whole : Tensor{});
+  });
   for (size_t l = 0; l < blocks_.size(); ++l) {
-    if (hooks_.before_forward) hooks_.before_forward(static_cast<int64_t>(l));
-    block_forward(l, pass);
+    call(hooks_.before_forward, l + 1);
+    segment(fmt::format("forward {}", l), [&] { block_forward(l, pass); });
   }
-  final_norm_.forward(pass, {.dense = final_normed_}, final_residual_, final_mean_, final_inv_,
-                      blocks_.back().mlp_acts.residual, shared_.delta);
+  call(hooks_.before_forward, last_group());
+  segment("final norm", [&] {
+    final_norm_.forward(pass, {.dense = final_normed_}, final_residual_, final_mean_, final_inv_,
+                        blocks_.back().mlp_acts.residual, shared_.delta);
+  });
+}
+
+// Work between two hooks. It is recorded on its own if hooks are called, because collectives must not be recorded.
+void Transformer::segment(std::string_view name, const std::function<void()>& work) {
+  if (segments_.empty()) return work();
+  device_.repeat(fmt::format("{} {}", segments_, name), work);
 }
 
 // Logits, loss and their gradients, one chunk of rows at a time, so that all logits never exist at once.
@@ -181,8 +222,6 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
 }
 
 void Transformer::block_backward(size_t index, const LayerPass& pass, bool first) {
-  const auto layer = static_cast<int64_t>(index);
-  if (hooks_.before_backward) hooks_.before_backward(layer);
   LayerPass again = pass;
   again.recompute = true;
   block_forward(index, again);
@@ -190,20 +229,30 @@ void Transformer::block_backward(size_t index, const LayerPass& pass, bool first
   Block& block = blocks_[index];
   block.mlp.backward(pass, block.mlp_acts, shared_.gradients, &block.attention.out, first);
   block.attention.backward(pass, block.attention_acts, shared_.gradients, linear_below(index), first);
-  if (hooks_.after_backward) hooks_.after_backward(layer);
 }
 
 void Transformer::backward_body(bool first) {
   device_.begin_phase(Phase::Backward);
   const LayerPass pass = this->pass(true);
   const GradientBuffers& gradients = shared_.gradients;
-  device_.zero(gradients.dresidual);
-  final_norm_.backward(pass, gradients.residual_for(&blocks_.back().mlp.down), dfinal_normed_,
-                       final_residual_, final_mean_, final_inv_);
-  for (size_t l = blocks_.size(); l-- > 0;) block_backward(l, pass, first);
+  segment("final norm backward", [&] {
+    device_.zero(gradients.dresidual);
+    final_norm_.backward(pass, gradients.residual_for(&blocks_.back().mlp.down), dfinal_normed_,
+                         final_residual_, final_mean_, final_inv_);
+  });
+  call(hooks_.after_backward, last_group());
+  for (size_t l = blocks_.size(); l-- > 0;) {
+    call(hooks_.before_backward, l + 1);
+    segment(fmt::format("backward {}", l), [&] { block_backward(l, pass, first); });
+    call(hooks_.after_backward, l + 1);
+  }
   const Tensor dwpe = wpe_ ? wpe_->gradient : Tensor{};
-  if (wte_->gradient || dwpe)
-    ops().embedding_backward(wte_->gradient, dwpe, gradients.dresidual, tokens_, positions_);
+  if (wte_->gradient || dwpe) {
+    segment("embedding backward", [&] {
+      ops().embedding_backward(wte_->gradient, dwpe, gradients.dresidual, tokens_, positions_);
+    });
+  }
+  call(hooks_.after_backward, 0);
 }
 
 void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
@@ -222,22 +271,26 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
   }
   const auto micro_step = [&] {
     forward_body(pass(true));
-    head_loss(true, penalty, first, true);
+    segment("head", [&] { head_loss(true, penalty, first, true); });
     backward_body(first);
   };
-  if (shape_.graphs) {
-    device_.repeat(signature(penalty, first, fp8_stats), micro_step);
-  } else {
+  if (!shape_.graphs) {
     micro_step();
+  } else if (has_hooks_) {
+    segments_ = signature(penalty, first, fp8_stats);
+    micro_step();
+    segments_.clear();
+  } else {
+    device_.repeat(signature(penalty, first, fp8_stats), micro_step);
   }
   scales_.end_calibration();
 }
 
 // The Transformer's number determines the buffers; load() and the arguments determine the rest.
 std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", number_, hooks_version_, documents_.count,
-                     documents_.max_length, head_count_, static_cast<int>(penalty.kind),
-                     std::bit_cast<uint32_t>(penalty.weight), first, fp8_stats, scales_.calibrating());
+  return fmt::format("{} {} {} {} {} {} {} {} {}", number_, documents_.count, documents_.max_length,
+                     head_count_, static_cast<int>(penalty.kind), std::bit_cast<uint32_t>(penalty.weight),
+                     first, fp8_stats, scales_.calibrating());
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
@@ -292,14 +345,22 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
 }
 
 std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, float loraplus_ratio) {
+  std::vector<Parameter*> all;
+  for (Parameter& p : parameters_.all()) all.push_back(&p);
+  return optimizer_view(all, weight_decay, loraplus_ratio);
+}
+
+std::vector<AdamWParameter> Transformer::optimizer_view(std::span<Parameter* const> parameters,
+                                                        float weight_decay, float loraplus_ratio) {
   require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
-  for (Parameter& p : parameters_.all()) {
-    if (!p.storage.trainable) continue;
+  for (const Parameter* parameter : parameters) {
+    const Parameter& p = *parameter;
+    if (!p.storage.trainable || p.weight.numel() == 0) continue;
     AdamWParameter entry{
         .weight = p.weight,
         .remainder = p.remainder,
-        .gradient = p.gradient,
+        .gradient = p.update,
         .m = p.m,
         .v = p.v,
         .m_scales = p.m_scales,
@@ -309,7 +370,7 @@ std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, floa
         .stream = p.stream(),
         .first_row = p.storage.first_row};
     for (Linear* linear : linears_) {
-      if (&linear->weight() == &p) entry.fp8 = linear->weight_fp8();
+      if (&linear->weight() == &p) entry.fp8 = linear->updated_fp8();
     }
     view.push_back(entry);
   }

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "model/block.h"
+#include "model/exchange_plan.h"
 
 namespace octet {
 
@@ -33,8 +36,29 @@ struct Finetuning {
   AdapterPlan adapters = {};  // if there are any, only they are trained, and the base is frozen
   FrozenCopies frozen_copies = FrozenCopies::Two;
   // Absent: all parameters are trained or, with adapters, the base is frozen and its matrices are kept only in FP8
-  // where their products run in FP8.
+  // where their products run in FP8. Ranks share the parameters as `sharding` says.
   StoragePolicy storage = {};
+  Sharding sharding = {};
+};
+
+// Parameters whose weights and gradients travel between ranks together, and the Linears that read them. See LayerHooks.
+struct ParameterGroup {
+  std::string name;  // "embedding", "layers.3", "head"
+  std::vector<Parameter*> parameters;
+  std::vector<Linear*> linears;
+};
+
+// Memory for what travels between ranks, in addition to the parameters' own.
+struct RankBuffers {
+  Tensor received;          // u8: gradients that have arrived
+  Tensor sent;              // u8: gradients in the dtype in which they travel, unless they have it already
+  Tensor partial;           // u8: with groups of ranks, sums over a group (fp32)
+  Tensor counts;            // (ranks) int32: targets of a step
+  Tensor records;           // (ranks, kRecordValues) fp32: norm, loss and more of a step
+  Tensor slots;             // u8 (ranks, bytes of the slots)
+  Tensor gather_ring[2];    // u8: whole weights of a layer
+  Tensor gradient_ring[2];  // u8: gradients of a layer
+  static constexpr int64_t kRecordValues = 16;
 };
 
 // One micro-batch on the host, as views; see data/loading/batch.h for their meaning.
@@ -88,17 +112,30 @@ class Transformer {
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
+  // With ranks that send FP8 codes: makes the codes of this rank's rows. With `delayed` by the scales in scales();
+  // otherwise the ranks agree on new ones first.
+  void quantize_parts(bool delayed);
+  // The optimizer cannot write codes of this rank's rows, because the ranks must agree on their scales first.
+  bool parts_need_scales() const;
 
-  // Called around each layer from now on. With RunShape::graphs, a recorded micro-step is replayed without calling
-  // them. What they queue is part of the recording; their other work is done only while recording.
+  // Called around each group from now on. With RunShape::graphs, a micro-step is then recorded in pieces, and hooks are
+  // called between them.
   void set_hooks(LayerHooks hooks) {
     hooks_ = std::move(hooks);
-    ++hooks_version_;
+    has_hooks_ = true;
   }
+  void set_rank_hooks(RankHooks hooks) { rank_hooks_ = std::move(hooks); }
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+  const RankBuffers& rank_buffers() const { return ranks_; }
+  int64_t exchange_capacity() const { return exchange_capacity_; }  // of exchange_rounds
+  const Sharding& sharding() const { return finetuning_.sharding; }
+  void* memory() const { return memory_.get(); }
 
   // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the
-  // whole step), for forward_backward. `dropout_seed` must differ between micro-batches.
-  void load(const HostBatch& batch, float gradient_scale = 0, uint64_t dropout_seed = 0);
+  // whole step), for forward_backward; absent: gradient_scale() has it already. `dropout_seed` must differ between
+  // micro-batches.
+  void load(const HostBatch& batch, std::optional<float> gradient_scale = 0.0f, uint64_t dropout_seed = 0);
+  Tensor gradient_scale() const { return gradient_scale_; }  // (1) fp32
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
   // ones add to them.
@@ -117,6 +154,9 @@ class Transformer {
   // The parameters as the optimizer takes them, decay already resolved. `loraplus_ratio`: learning rate of the
   // adapters' B over that of their A.
   std::vector<AdamWParameter> optimizer_view(float weight_decay, float loraplus_ratio = 1);
+  // The same for some of them.
+  std::vector<AdamWParameter> optimizer_view(std::span<Parameter* const> parameters, float weight_decay,
+                                             float loraplus_ratio);
 
  private:
   Ops& ops() const { return device_.ops(); }
@@ -124,6 +164,9 @@ class Transformer {
   void plan_parameters();
   void add_adapter(Linear& linear, bool dense_input);
   void plan_adapter_scratch();
+  void make_groups();
+  void plan_rings();
+  void plan_rank_buffers();
   void plan_staging();
   // Lifetimes of buffers that all layers need: in forward and backward, and only in backward.
   Lifetime up_and_down() const { return {time_.forward(0), time_.end()}; }
@@ -147,6 +190,11 @@ class Transformer {
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
   Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].mlp.down; }
+  void segment(std::string_view name, const std::function<void()>& work);
+  void call(const std::function<void(int64_t)>& hook, size_t group) const {
+    if (hook) hook(static_cast<int64_t>(group));
+  }
+  size_t last_group() const { return blocks_.size() + 1; }
   // Differs between micro-steps that differ in any argument of any op.
   std::string signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const;
 
@@ -175,7 +223,12 @@ class Transformer {
   std::vector<Linear*> linears_;
   SharedBuffers shared_;
   LayerHooks hooks_;
-  int64_t hooks_version_ = 0;
+  RankHooks rank_hooks_;
+  bool has_hooks_ = false;
+  std::string segments_;  // the signature of the micro-step that is recorded in pieces; else empty
+  std::vector<ParameterGroup> groups_;
+  RankBuffers ranks_;
+  int64_t exchange_capacity_ = 0;
 
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32

@@ -69,18 +69,39 @@ std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& 
 }
 
 // With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8; a head that
-// is tied to the embedding is also read by the embedding.
+// is tied to the embedding is also read by the embedding. Ranks share what `sharding` says.
 StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& config,
-                             const std::vector<LinearSite>& sites, const std::vector<LinearChoice>& choices) {
-  if (finetuning.storage || finetuning.adapters.empty()) return finetuning.storage;
+                             const Numerics& numerics, const std::vector<LinearSite>& sites,
+                             const std::vector<LinearChoice>& choices) {
+  const Sharding sharding = finetuning.sharding;
+  const bool adapters = !finetuning.adapters.empty();
+  if (finetuning.storage || (!adapters && !sharding.is_active())) return finetuning.storage;
   std::set<std::string, std::less<>> fp8_alone;
   for (size_t i = 0; i < sites.size(); ++i) {
     if (sites[i].kind == WorkKind::Head && config.tied_head) continue;
     if (choices[i][Product::Forward].fp8 && choices[i][Product::Dgrad].fp8)
       fp8_alone.insert(sites[i].name + ".weight");
   }
-  return [fp8_alone = std::move(fp8_alone)](const ParameterSpec& spec) {
-    return ParameterStorage{.trainable = spec.is_adapter(), .dense = !fp8_alone.contains(spec.name)};
+  // The two copies of MXFP8 have different codes, so the dense weight travels, which is as large as both.
+  const Granularity granularity = quantize_rule(numerics.fp8, Role::Weight).granularity;
+  const bool codes_travel = granularity != Granularity::Row32;
+  const int64_t code_rows = granularity == Granularity::Block128 ? 128 : 2;
+  return [=, fp8_alone = std::move(fp8_alone)](const ParameterSpec& spec) {
+    const bool frozen = adapters && !spec.is_adapter(), matrix = spec.shape.rank() == 2;
+    const bool in_layer = matrix && !spec.is_adapter() && spec.name.starts_with("layers.");
+    const bool fp8 = fp8_alone.contains(spec.name);
+    const bool per_layer = sharding.shares_weights() && in_layer;
+    ParameterStorage storage;
+    const bool cut = sharding.is_active() && (!frozen || per_layer);
+    if (cut) storage = cut_storage(spec, sharding, !matrix ? 8 : fp8 && codes_travel ? code_rows : 2);
+    storage.trainable = !frozen;
+    storage.dense = !(frozen && fp8) || (cut && !codes_travel);
+    if (storage.is_shared()) {
+      storage.whole_is_codes = fp8 && codes_travel;
+      storage.whole_per_layer = per_layer;
+    }
+    storage.gradient_per_layer = cut && !frozen && in_layer && sharding.shares_gradients();
+    return storage;
   };
 }
 
@@ -115,17 +136,21 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       sites_(linear_sites(config, shape, head_rows_)),
       choices_(choose_precision(sites_, numerics.precision, numerics.fp8)),
       parameters_(config, parameter_types(numerics), shape.training, planner_,
-                  storage_policy(finetuning, config, sites_, choices_), finetuning.adapters),
+                  storage_policy(finetuning, config, numerics, sites_, choices_), finetuning.adapters),
       scales_(numerics.fp8) {
   static std::atomic<int64_t> made{0};
   number_ = made++;
+  finetuning_.sharding.validate();
   plan_parameters();
+  make_groups();
+  plan_rings();
   plan_fp8_scratch();
   plan_adapter_scratch();
   plan_layers();
   plan_head();
   if (shape.training) plan_gradients();
   scales_.plan(planner_);
+  plan_rank_buffers();
   plan_workspace();
   planner_.finish();
 }
@@ -164,6 +189,99 @@ void Transformer::plan_parameters() {
     place_part(block.mlp, l);
   }
   place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr, false);
+}
+
+void Transformer::make_groups() {
+  groups_.resize(last_group() + 1);
+  groups_.front().name = "embedding";
+  groups_.back().name = "head";
+  for (size_t l = 0; l < blocks_.size(); ++l) groups_[l + 1].name = fmt::format("layers.{}", l);
+  const auto group_of = [&](std::string_view name) -> ParameterGroup& {
+    if (name.starts_with("embedding.")) return groups_.front();
+    if (!name.starts_with("layers.")) return groups_.back();
+    return groups_[static_cast<size_t>(std::stoll(std::string(name.substr(7)))) + 1];
+  };
+  for (Parameter& p : parameters_.all()) group_of(p.spec.name).parameters.push_back(&p);
+  for (Linear* linear : linears_) group_of(linear->weight().spec.name).linears.push_back(linear);
+}
+
+// Two layers' weights and gradients, one of which is computed with while the other one travels.
+void Transformer::plan_rings() {
+  const Sharding& sharding = finetuning_.sharding;
+  const auto aligned = [](int64_t bytes) { return round_up(bytes, MemoryPlan::kAlignment); };
+  const auto gradient_bytes = [&](const Parameter& p) {
+    const int64_t elements = p.storage.all_rows() * p.width();
+    return p.storage.gradient_per_layer
+               ? aligned(elements * static_cast<int64_t>(size_of(p.gradient_parts.dtype)))
+               : 0;
+  };
+  int64_t weights = 0, gradients = 0;
+  for (const ParameterGroup& group : groups_) {
+    int64_t group_weights = 0, group_gradients = 0;
+    for (const Linear* linear : group.linears) group_weights += linear->per_layer_bytes();
+    for (const Parameter* p : group.parameters) group_gradients += gradient_bytes(*p);
+    weights = std::max(weights, group_weights);
+    gradients = std::max(gradients, group_gradients);
+  }
+  const auto add = [&](Tensor(&ring)[2], const char* name, int64_t bytes) {
+    for (int i = 0; i < 2 && bytes > 0; ++i) {
+      planner_.add(ring[i], fmt::format("{}.{}", name, i), DType::U8, {bytes}, MemoryCategory::Communication,
+                   Lifetime::always());
+    }
+  };
+  if (sharding.shares_weights()) add(ranks_.gather_ring, "ranks.gather", weights);
+  if (shape_.training) add(ranks_.gradient_ring, "ranks.gradients", gradients);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    int64_t offset = 0;
+    for (Linear* linear : groups_[g].linears) {
+      linear->attach_per_layer(planner_, ranks_.gather_ring[g % 2], offset);
+      offset += linear->per_layer_bytes();
+    }
+    if (!shape_.training) continue;
+    offset = 0;
+    for (Parameter* p : groups_[g].parameters) {
+      if (!p->storage.gradient_per_layer) continue;
+      const Tensor& ring = ranks_.gradient_ring[g % 2];
+      const DType dtype = p->gradient_parts.dtype;
+      planner_.alias(p->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.all_rows()), offset);
+      planner_.alias(p->gradient, ring, dtype, p->spec.shape, offset);
+      offset += gradient_bytes(*p);
+    }
+  }
+}
+
+// The largest groups are the embedding and the head. Their gradients travel in several rounds, so that they need no more
+// memory than those of a layer.
+void Transformer::plan_rank_buffers() {
+  const Sharding& sharding = finetuning_.sharding;
+  if (!sharding.is_active() || !shape_.training) return;
+  constexpr int64_t kSmallRound = int64_t{64} << 20;
+  int64_t layer = 0, largest = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t bytes = exchange_bytes(groups_[g].parameters, sharding);
+    largest = std::max(largest, bytes);
+    if (g > 0 && g < last_group()) layer = std::max(layer, bytes);
+  }
+  exchange_capacity_ = std::max(layer, std::min(largest, kSmallRound));
+  int64_t received = 0, sent = 0, partial = 0;
+  for (const ParameterGroup& group : groups_) {
+    for (const ExchangeRound& round : exchange_rounds(group.parameters, sharding, exchange_capacity_)) {
+      received = std::max(received, round.received_bytes);
+      sent = std::max(sent, round.sent_bytes);
+      partial = std::max(partial, round.partial_bytes);
+    }
+  }
+  const auto add = [&](Tensor& view, const char* name, DType dtype, Shape shape) {
+    if (shape.numel() > 0)
+      planner_.add(view, name, dtype, shape, MemoryCategory::Communication, Lifetime::always());
+  };
+  add(ranks_.received, "ranks.received", DType::U8, {received});
+  add(ranks_.sent, "ranks.sent", DType::U8, {sent});
+  add(ranks_.partial, "ranks.partial", DType::U8, {partial});
+  add(ranks_.counts, "ranks.counts", DType::I32, {sharding.ranks});
+  add(ranks_.records, "ranks.records", DType::F32, {sharding.ranks, RankBuffers::kRecordValues});
+  add(ranks_.slots, "ranks.slots", DType::U8,
+      {sharding.ranks, scales_.count() * static_cast<int64_t>(sizeof(ScaleSlot))});
 }
 
 void Transformer::add_adapter(Linear& linear, bool dense_input) {

@@ -105,6 +105,12 @@ class Device {
   virtual void zero(std::span<const Tensor> tensors) {
     for (const Tensor& tensor : tensors) zero(tensor);
   }
+  // Paces work that stands for something slower. 0 starts the queue's clock; with more, the queue waits until that time
+  // has passed on the clock. Devices that finish work when it is queued do not wait.
+  virtual void delay(Queue& queue, double microseconds) {
+    static_cast<void>(queue);
+    static_cast<void>(microseconds);
+  }
   // `from` may be changed when it returns.
   virtual void copy_to_device(Tensor to, const void* from) = 0;
   virtual void copy_to_host(void* to, Tensor from) = 0;  // waits

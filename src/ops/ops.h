@@ -177,13 +177,15 @@ class Ops {
   virtual void narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g,
                                         float alpha, bool accumulate) = 0;
   // to (cols, rows) = from (rows, cols) transposed: codes, and the scales of Granularity::Block128. Other scales per
-  // block are refused.
+  // block are refused. With Granularity::Tensor the codes may be of any dtype of one byte, such as E8M0 scales.
   virtual void transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) = 0;
 
   // dense (rows, cols) real = the values of x, which has one scale per tensor; rounded once.
   virtual void dequantize(Tensor dense, const QuantizedMatrix& x) = 0;
   // Quantises operand.dense (real) into the copies of operand.fp8, which must be given, and adds column sums if
   // asked. amax and stats of the slot are updated; the slot's scale too, unless the rule is delayed.
+  // A share of a matrix (rows [a, b) of dense, codes and scales) gives the bits that these rows have in the whole, if a
+  // is a multiple of 128 for Block128 and of 32 for Row32, or if the rule is delayed. Without rows, amax_last is 0.
   virtual void quantize(const Operand&) = 0;
   // Rolls every slot's amax into its history and updates the scales; an amax of 0, Inf or NaN is skipped.
   virtual void update_delayed_scales(const DelayedScaling&) = 0;
@@ -299,7 +301,8 @@ class Ops {
   // first such rank where several have it. Without such a rank they stay.
   virtual void merge_slots(Tensor slots, Tensor gathered) = 0;
   // hash u8 (8), a little-endian number, += sum over i of mix(word i of x + mix(seed + i)), modulo 2^64. Words are 8
-  // bytes, little-endian, and the last one is filled up with zeros. mix is base/hash.h's mix_bits.
+  // bytes, little-endian, and the last one is filled up with zeros. mix is base/hash.h's mix_bits. The hash lies at a
+  // multiple of 8 bytes, x anywhere.
   virtual void add_hash(Tensor hash, Tensor x, uint64_t seed) = 0;
 };
 

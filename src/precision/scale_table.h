@@ -26,6 +26,7 @@ class ScaleTable {
   const Fp8Config& config() const { return config_; }
   int64_t count() const { return static_cast<int64_t>(entries_.size()); }
   const std::string& name(int64_t index) const { return entries_[static_cast<size_t>(index)].name; }
+  Tensor slots() const { return slots_; }  // u8 (count * sizeof(ScaleSlot)); absent without entries
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
 

@@ -16,6 +16,8 @@ std::string_view name_of(MemoryCategory category) {
       return "optimizer";
     case MemoryCategory::Activations:
       return "activations";
+    case MemoryCategory::Communication:
+      return "communication";
     case MemoryCategory::Workspace:
       return "workspace";
   }
@@ -131,11 +133,12 @@ void BufferPlanner::add(Tensor& view, std::string name, DType dtype, Shape shape
   added_.push_back({&view, plan_.add(std::move(name), dtype, shape, category, lifetime, place)});
 }
 
-void BufferPlanner::alias(Tensor& view, const Tensor& base, DType dtype, Shape shape) {
+void BufferPlanner::alias(Tensor& view, const Tensor& base, DType dtype, Shape shape, int64_t offset) {
   view = {nullptr, dtype, shape};
-  require(view.bytes() <= base.bytes(), "[memory plan] a view of {} bytes does not fit its buffer of {}",
-          view.bytes(), base.bytes());
-  aliases_.push_back({&view, &base});
+  require(offset >= 0 && view.bytes() <= base.bytes() - offset,
+          "[memory plan] a view of {} bytes at {} does not fit its buffer of {}", view.bytes(), offset,
+          base.bytes());
+  aliases_.push_back({&view, &base, offset});
 }
 
 const MemoryPlan& BufferPlanner::finish() {
@@ -149,7 +152,8 @@ void BufferPlanner::bind(void* memory, void* host_memory) {
     void* arena = buffer.place == Place::Host ? host_memory : memory;
     added.view->data = static_cast<std::byte*>(arena) + buffer.offset;
   }
-  for (const Alias& alias : aliases_) alias.view->data = alias.base->data;
+  for (const Alias& alias : aliases_)
+    alias.view->data = static_cast<std::byte*>(alias.base->data) + alias.offset;
 }
 
 }  // namespace octet

@@ -11,10 +11,10 @@
 
 namespace octet {
 
-enum class MemoryCategory { Weights, Gradients, Optimizer, Activations, Workspace };
-inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights, MemoryCategory::Gradients,
-                                                 MemoryCategory::Optimizer, MemoryCategory::Activations,
-                                                 MemoryCategory::Workspace};
+enum class MemoryCategory { Weights, Gradients, Optimizer, Activations, Communication, Workspace };
+inline constexpr std::array kMemoryCategories = {MemoryCategory::Weights,       MemoryCategory::Gradients,
+                                                 MemoryCategory::Optimizer,     MemoryCategory::Activations,
+                                                 MemoryCategory::Communication, MemoryCategory::Workspace};
 std::string_view name_of(MemoryCategory category);
 
 // The moments of a step at which a buffer's content is needed, both ends included. Buffers whose lifetimes do not
@@ -72,8 +72,8 @@ class BufferPlanner {
  public:
   void add(Tensor& view, std::string name, DType dtype, Shape shape, MemoryCategory category,
            Lifetime lifetime, Place place = Place::Device);
-  // `view` is the beginning of `base`, which must be large enough and already added.
-  void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape);
+  // `view` begins `offset` bytes after the beginning of `base`, which must be large enough and already added.
+  void alias(Tensor& view, const Tensor& base, DType dtype, Shape shape, int64_t offset = 0);
 
   const MemoryPlan& finish();
   // Points every view into the plan.peak_bytes() bytes at `memory`, or the plan.host_bytes() at `host_memory`.
@@ -88,6 +88,7 @@ class BufferPlanner {
   struct Alias {
     Tensor* view;
     const Tensor* base;
+    int64_t offset;
   };
   MemoryPlan plan_;
   std::vector<Added> added_;

@@ -11,10 +11,11 @@ HostBatch host_view(const Batch& batch) {
 }
 
 StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
-                       const OptimizerOptions& optimizer, const PenaltyOptions& penalty)
+                       const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks)
     : model_(model),
       device_(device),
       loader_(loader),
+      ranks_(ranks),
       optimizer_(optimizer),
       penalty_(penalty),
       micro_batches_(static_cast<size_t>(accumulation)),
@@ -24,7 +25,7 @@ StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, 
   for (const AdamWParameter& parameter : parameters_) gradients_.push_back(parameter.gradient);
 }
 
-StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
+StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   // All micro-batches first: the loss is the mean over every target of the step, so that accumulation gives the
   // gradient of the large batch, whatever is masked.
   StepResult result;
@@ -34,35 +35,64 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats) {
     targets += batch.target_count;
     result.tokens += batch.token_count;
   }
-  const float gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
+  std::optional<float> gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
+  note.targets = narrow<int32_t>(targets);
+  note.tokens = narrow<int32_t>(result.tokens);
+  if (ranks_) {
+    ranks_->begin_step(note);
+    gradient_scale.reset();  // it is on the device
+  }
+  const auto ranks = static_cast<uint64_t>(model_.sharding().ranks),
+             rank = static_cast<uint64_t>(model_.sharding().rank);
 
   model_.clear_sums();
   if (fp8_stats) model_.scales().clear_stats(device_);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    // Another seed for every micro-batch, the same in a resumed run.
-    const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i);
+    // Another seed for every micro-batch of every rank, the same in a resumed run.
+    const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i * ranks + rank);
+    if (ranks_) ranks_->begin_micro_batch(i == 0, i + 1 == micro_batches_.size());
     model_.load(host_view(micro_batches_[i]), gradient_scale, dropout_seed);
     model_.forward_backward(penalty_, i == 0, fp8_stats);
   }
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);
   device_.begin_phase(Phase::Optimizer);
-  device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
+  if (ranks_) {
+    ranks_->finish_gradients(norm_, optimizer_.max_grad_norm);
+  } else {
+    device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
+  }
   // Before AdamW, which quantises the new weights with the new scales.
   model_.scales().end_step(device_, step + 1, norm_);
-  device_.ops().adamw(parameters_, norm_,
-                      {.learning_rate = static_cast<float>(result.learning_rate),
-                       .beta1 = optimizer_.beta1,
-                       .beta2 = optimizer_.beta2,
-                       .epsilon = optimizer_.epsilon,
-                       .step = step + 1,
-                       .seed = optimizer_.seed});
+  const AdamWOptions options{.learning_rate = static_cast<float>(result.learning_rate),
+                             .beta1 = optimizer_.beta1,
+                             .beta2 = optimizer_.beta2,
+                             .epsilon = optimizer_.epsilon,
+                             .step = step + 1,
+                             .seed = optimizer_.seed};
+  if (ranks_) {
+    ranks_->update(norm_, options, optimizer_.weight_decay, optimizer_.loraplus_ratio);
+  } else {
+    device_.ops().adamw(parameters_, norm_, options);
+  }
   device_.begin_phase(Phase::Outside);
 
   // The only wait for the device.
-  const LossSums sums = model_.sums();
+  LossSums sums = model_.sums();
   float norm[2];
   device_.copy_to_host(norm, norm_);
+  if (ranks_) {
+    // In the order of the ranks, so that all of them get the same sums.
+    result.ranks = ranks_->records();
+    sums = {};
+    targets = result.tokens = 0;
+    for (const RankRecord& record : result.ranks) {
+      sums.loss += static_cast<double>(record.loss);
+      sums.penalty += static_cast<double>(record.penalty);
+      targets += record.note.targets;
+      result.tokens += record.note.tokens;
+    }
+  }
   const double count = static_cast<double>(std::max<int64_t>(targets, 1));
   result.loss = sums.loss / count;
   result.penalty = sums.penalty / count;

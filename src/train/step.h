@@ -5,6 +5,7 @@
 #include "config/schedule.h"
 #include "data/loading/loader.h"
 #include "model/transformer.h"
+#include "train/rank_sync.h"
 
 namespace octet {
 
@@ -22,23 +23,26 @@ struct StepResult {
   double penalty = 0;    // likewise
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;    // of documents: padding does not count
+  int64_t tokens = 0;    // of documents, over all ranks: padding does not count
   bool skipped = false;  // loss or norm was not finite: weights, moments and FP8 scales are as before
+  std::vector<RankRecord> ranks;  // what each rank said; empty without ranks
 };
 
 // What a step needs; made once.
 class StepRunner {
  public:
+  // `ranks` is null in a run of one rank.
   StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
-             const OptimizerOptions& optimizer, const PenaltyOptions& penalty);
+             const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks = nullptr);
 
-  // Optimizer step number `step`, counted from 0.
-  StepResult train_step(int64_t step, bool fp8_stats);
+  // Optimizer step number `step`, counted from 0. `note` is what this rank tells the others; its counts are filled in.
+  StepResult train_step(int64_t step, bool fp8_stats, StepNote note = {});
 
  private:
   Transformer& model_;
   Device& device_;
   BatchSource& loader_;
+  RankSync* ranks_;
   OptimizerOptions optimizer_;
   PenaltyOptions penalty_;
   std::vector<Batch> micro_batches_;

@@ -90,7 +90,7 @@ TEST(Frozen, SharesAreFilledFromAFolder) {
   for (const int64_t rank : {0, 1}) {
     BufferPlanner planner;
     ParameterSet share(whole.config, {.weight = DType::BF16}, false, planner,
-                       [rank](const ParameterSpec& spec) { return shared_rows(spec, rank, 2); });
+                       [rank](const ParameterSpec& spec) { return cut_storage(spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = 2, .group = 2}); });
     planner.finish();
     const std::shared_ptr<void> memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cmath>
 
 #include "cuda/fixture.h"
@@ -134,6 +135,24 @@ TEST_F(CudaQueues, OpsReachTheHostsMemory) {
     got_sums[static_cast<size_t>(c)] = static_cast<double>(static_cast<float*>(sums.get())[c]);
   EXPECT_EQ(mismatch(got, gelu, kFp32), "");
   EXPECT_EQ(mismatch(got_sums, expected_sums, kFp32), "");
+}
+
+// The clock of a queue starts with delay 0. Work between counts as part of the wait.
+TEST_F(CudaQueues, DelayHoldsAQueueBack) {
+  using Clock = std::chrono::steady_clock;
+  const std::unique_ptr<Queue> queue = (*cuda)->make_queue();
+  const std::unique_ptr<Event> event = (*cuda)->make_event();
+  const auto time = [&](std::initializer_list<double> delays) {
+    const auto begin = Clock::now();
+    for (const double delay : delays) (*cuda)->delay(*queue, delay);
+    (*cuda)->record(*event, *queue);
+    (*cuda)->synchronize(*event);
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  };
+  time({0});  // loads the kernels
+  EXPECT_GE(time({0, 200'000}), 199'000);
+  // Two waits until the same time take it once: they end together, not one after the other (600 ms).
+  EXPECT_LT(time({0, 200'000, 200'000, 200'000}), 590'000);
 }
 
 }  // namespace

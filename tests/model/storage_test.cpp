@@ -117,7 +117,7 @@ TEST(Storage, SharesOfRanksMakeUpTheWhole) {
   struct Rank {
     Rank(CpuDevice& device, const ModelConfig& model, int64_t rank, int64_t ranks)
         : set(model, {.weight = DType::BF16, .stochastic = true}, true, planner,
-              [=](const ParameterSpec& spec) { return shared_rows(spec, rank, ranks); }) {
+              [=](const ParameterSpec& spec) { return cut_storage(spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = ranks, .group = ranks}); }) {
       planner.finish();
       memory = device.allocate(planner.plan().peak_bytes(), Place::Device);
       planner.bind(memory.get());

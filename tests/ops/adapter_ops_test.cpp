@@ -141,7 +141,7 @@ TEST_F(AdapterOps, TransposeRefusesWhatDoesNotFit) {
     return error_of([&] { ops().transpose_fp8(target, source); });
   };
   EXPECT_EQ(refusal(codes_of(other), codes_of(from), Granularity::Tensor),
-            "[transpose_fp8] e5m2 from e4m3, expected one FP8 format");
+            "[transpose_fp8] e5m2 from e4m3, expected one dtype of one byte");
   EXPECT_EQ(refusal(codes_of(from), codes_of(from), Granularity::Tensor),
             "[transpose_fp8] (130, 40) from (130, 40), expected (40, 130)");
   for (const Granularity granularity : {Granularity::Row128, Granularity::Row32}) {

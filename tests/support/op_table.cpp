@@ -253,6 +253,7 @@ std::vector<OpCase> op_table() {
   add_fused(table);
   add_adamw(table);
   add_adapters(table, large);
+  add_ranks(table, large);
   return table;
 }
 
@@ -286,6 +287,7 @@ std::vector<OpCase> model_op_table() {
   add_model_gemms(table, 65536, 3072, 768);
   add_model_gemms(table, 8192, 28672, 4096);
   add_model_adapters(table);
+  add_model_ranks(table);
   return table;
 }
 

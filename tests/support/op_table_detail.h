@@ -147,6 +147,10 @@ OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability,
 void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
 void add_model_adapters(std::vector<OpCase>& table);
 
+// All ops between ranks.
+void add_ranks(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
+void add_model_ranks(std::vector<OpCase>& table);
+
 // "Tensor", "Row128", ...
 const char* name_of(Granularity granularity);
 std::string name_of(const QuantizeRule& rule);

@@ -6,21 +6,29 @@
 
 namespace octet::test {
 
-RandomBatches::RandomBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed, int64_t masked_every)
-    : rows_(rows), length_(length), vocab_(vocab), masked_every_(masked_every), seed_(seed) {}
+RandomBatches::RandomBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed, int64_t masked_every,
+                             int64_t rank, int64_t ranks)
+    : rows_(rows),
+      length_(length),
+      vocab_(vocab),
+      masked_every_(masked_every),
+      rank_(rank),
+      ranks_(ranks),
+      seed_(seed) {}
 
 void RandomBatches::next(Batch& batch) {
   batch = {};
   batch.rows = rows_;
   batch.length = length_;
-  for (int64_t r = 0; r < rows_; ++r, ++next_row_) {
+  for (int64_t r = 0; r < rows_; ++r, next_row_ += ranks_) {
+    const int64_t row = next_row_ + rank_;
     batch.document_starts.push_back(static_cast<int32_t>(r * length_));
-    const Philox random(seed_, static_cast<uint64_t>(next_row_));
+    const Philox random(seed_, static_cast<uint64_t>(row));
     for (int64_t t = 0; t < length_; ++t) {
       const auto token = [&](int64_t at) {
         return static_cast<int32_t>(random.below(static_cast<uint64_t>(at), static_cast<uint64_t>(vocab_)));
       };
-      const bool masked = masked_every_ > 0 && (next_row_ * length_ + t) % masked_every_ == 0;
+      const bool masked = masked_every_ > 0 && (row * length_ + t) % masked_every_ == 0;
       batch.tokens.push_back(token(t));
       batch.targets.push_back(masked ? kIgnoreTarget : token(t + 1));
       batch.positions.push_back(static_cast<int32_t>(t));
@@ -100,21 +108,27 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
   const Numerics numerics = numerics_of(o, *device);
   model = std::make_unique<Transformer>(
       two_layers(o.preset), shape, numerics, *device,
-      Finetuning{.adapters = o.adapters, .frozen_copies = o.frozen_copies, .storage = o.storage});
+      Finetuning{.adapters = o.adapters,
+                 .frozen_copies = o.frozen_copies,
+                 .storage = o.storage,
+                 .sharding = o.sharding});
   model->allocate();
+  if (o.ranks) sync = std::make_unique<RankSync>(*model, *device, *o.ranks);
   model->initialise(7);
   model->weights_changed();
   const int64_t vocab = model->config().vocab;
   if (o.packed) {
     batches = std::make_unique<PackedBatches>(o.rows, o.length, vocab, 11);
   } else {
-    batches = std::make_unique<RandomBatches>(o.rows, o.length, vocab, 11, o.masked_every);
+    batches = std::make_unique<RandomBatches>(o.rows, o.length, vocab, 11, o.masked_every, o.sharding.rank,
+                                              o.sharding.ranks);
   }
   const OptimizerOptions optimizer{
       .schedule = {.type = ScheduleType::Constant, .peak_lr = 1e-3, .max_steps = 1000, .min_lr_ratio = 1},
       .weight_decay = o.weight_decay,
       .loraplus_ratio = o.loraplus_ratio};
-  runner = std::make_unique<StepRunner>(*model, *device, *batches, o.accumulation, optimizer, o.penalty);
+  runner = std::make_unique<StepRunner>(*model, *device, *batches, o.accumulation, optimizer, o.penalty,
+                                        sync.get());
 }
 
 std::vector<StepResult> TinyRun::steps(int count) {

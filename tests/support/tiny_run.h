@@ -14,14 +14,16 @@ namespace octet::test {
 // Random tokens, the same for the same seed, with every `masked_every`-th target ignored (0: none).
 class RandomBatches final : public BatchSource {
  public:
-  RandomBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed, int64_t masked_every = 0);
+  // Rank r of n gets the rows r, r + n, ...
+  RandomBatches(int64_t rows, int64_t length, int64_t vocab, uint64_t seed, int64_t masked_every = 0,
+                int64_t rank = 0, int64_t ranks = 1);
   void next(Batch& batch) override;
   LoaderState state() const override { return {0, next_row_}; }
   void set_state(const LoaderState& state) override { next_row_ = state.next_sample; }
   double epoch() const override { return 0; }
 
  private:
-  int64_t rows_, length_, vocab_, masked_every_;
+  int64_t rows_, length_, vocab_, masked_every_, rank_, ranks_;
   uint64_t seed_;
   int64_t next_row_ = 0;
 };
@@ -71,6 +73,8 @@ struct TinyRunOptions {
   // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/numerics.cpp.
   std::optional<DType> gradients;
   StoragePolicy storage = {};
+  Sharding sharding = {};
+  Ranks* ranks = nullptr;  // with an active sharding
   AdapterPlan adapters = {};
   FrozenCopies frozen_copies = FrozenCopies::Two;
   float loraplus_ratio = 1;
@@ -92,6 +96,7 @@ class TinyRun {
   std::unique_ptr<Device> own_device;
   Device* device;
   std::unique_ptr<Transformer> model;
+  std::unique_ptr<RankSync> sync;
   std::unique_ptr<BatchSource> batches;
   std::unique_ptr<StepRunner> runner;
   int64_t done = 0;

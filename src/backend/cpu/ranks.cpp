@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
@@ -37,6 +39,10 @@ void CpuOps::sum_parts(Tensor sum, Tensor parts, bool accumulate) {
 
 void CpuOps::convert(Tensor to, Tensor from) {
   check_convert(to, from);
+  if (to.dtype == from.dtype) {  // also NaN keeps its bits
+    if (to.numel() > 0) std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+    return;
+  }
   cpu::dispatch_real("convert", from.dtype, [&]<class From>(From) {
     cpu::dispatch_real("convert", to.dtype, [&]<class To>(To) {
       const From* in = from.as<From>();

@@ -44,6 +44,7 @@ class CudaDevice final : public Device {
   void zero(std::span<const Tensor> tensors) override;
   void copy_to_device(Tensor to, const void* from) override;
   void copy_to_host(void* to, Tensor from) override;
+  void delay(Queue& queue, double microseconds) override;
   void feed(std::span<const InputCopy> inputs) override;
   void reserve_inputs(int64_t bytes) override { input_feed_.reserve(static_cast<size_t>(bytes)); }
 

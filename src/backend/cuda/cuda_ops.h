@@ -100,6 +100,13 @@ class CudaOps final : public Ops {
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;
 
+  void sum_parts(Tensor sum, Tensor parts, bool accumulate) override;
+  void convert(Tensor to, Tensor from) override;
+  void combine_norms(Tensor result, Tensor records, float max_norm) override;
+  void reciprocal_of_sum(Tensor scale, Tensor counts) override;
+  void merge_slots(Tensor slots, Tensor gathered) override;
+  void add_hash(Tensor hash, Tensor x, uint64_t seed) override;
+
   // See Device::gemm_fp8_kind.
   std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
                             DType format_b, DType out);

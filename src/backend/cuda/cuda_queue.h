@@ -14,11 +14,17 @@ class CudaQueue final : public Queue {
   Profiler& profiler() { return profiler_; }
   GraphCache& graphs() { return graphs_; }
   const GraphCache& graphs() const { return graphs_; }
+  // A time of the GPU, for Device::delay.
+  uint64_t* clock() {
+    if (!clock_) clock_ = allocate_device(sizeof(uint64_t), "delay");
+    return static_cast<uint64_t*>(clock_.get());
+  }
 
  private:
   CudaStream stream_;
   Profiler profiler_{stream_.get()};
   GraphCache graphs_{stream_.get()};
+  DeviceMemory clock_;
 };
 
 class CudaQueueEvent final : public Event {

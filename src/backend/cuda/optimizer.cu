@@ -237,7 +237,7 @@ void CudaOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, con
   }
   for (const AdamWParameter& p : parameters) {
     if (!p.fp8) continue;
-    if (!casts_itself(p)) {
+    if (!casts_itself(p) || p.weight.numel() == 0) {
       quantize(weight_operand(p));
     } else if (p.fp8->stats) {
       record_stats(weight_operand(p));

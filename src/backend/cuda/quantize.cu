@@ -167,6 +167,11 @@ void CudaOps::quantize(const Operand& operand) {
   const Quantized& fp8 = *operand.fp8;
   const OpScope scope(profiler_, OpKind::Quantize, "quantize",
                       bytes_of(operand.dense, fp8.rowwise.codes, fp8.colwise.codes));
+  if (operand.dense.numel() == 0) {
+    // The largest of nothing. A rank without a share of the matrix must not look as if it had one.
+    cuda_check(cudaMemsetAsync(&fp8.slot->amax_last, 0, sizeof(float), stream()), "quantize");
+    return;
+  }
   if (fp8.rule.granularity != Granularity::Tensor) {
     quantize_blocks(operand);
     if (operand.column_sum) add_column_sum(operand.column_sum, operand.dense);

@@ -1,0 +1,10 @@
+# Gloo: collectives of CPU processes. Optional: without it octet builds, and several CPU processes name the package.
+find_path(GLOO_INCLUDE gloo/rendezvous/context.h)
+find_library(GLOO_LIBRARY gloo)
+set(gloo_found OFF)
+if(GLOO_INCLUDE AND GLOO_LIBRARY)
+  set(gloo_found ON)
+  target_include_directories(octet_core SYSTEM PRIVATE ${GLOO_INCLUDE})
+  target_link_libraries(octet_core PRIVATE ${GLOO_LIBRARY})
+endif()
+octet_use(GLOO "${gloo_found}" libgloo-dev "several CPU processes (Gloo)")

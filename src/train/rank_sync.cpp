@@ -1,0 +1,432 @@
+#include "train/rank_sync.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+namespace octet {
+namespace {
+
+// A record as it travels: norm, loss, penalty, then the note.
+constexpr int64_t kNoteBegin = 3;
+static_assert(kNoteBegin * 4 + sizeof(StepNote) + 4 <= RankBuffers::kRecordValues * 4);
+
+Tensor elements_at(const Tensor& bytes, int64_t offset, DType dtype, Shape shape) {
+  return {static_cast<std::byte*>(bytes.data) + offset, dtype, shape};
+}
+
+std::vector<int> consecutive(int64_t first, int64_t count, int64_t stride = 1) {
+  std::vector<int> members(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) members[static_cast<size_t>(i)] = narrow<int>(first + i * stride);
+  return members;
+}
+
+}  // namespace
+
+struct RankSync::Group {
+  std::string name;
+  std::vector<Parameter*> parameters;
+  std::vector<Linear*> linears;
+  // What is gathered after the optimizer has run, and only once because it is frozen. `across` comes first.
+  std::vector<GatherItem> across, kept, across_frozen, kept_frozen;
+  std::vector<GatherItem> per_layer;  // before the layer is computed
+  // Gradients that travel after every micro-batch, and all of them.
+  std::vector<ExchangeRound> rounds_per_layer, rounds;
+  std::unique_ptr<Event> gathered;
+  bool fresh = false;  // gathered, but not used yet
+};
+
+RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
+    : model_(model),
+      device_(device),
+      ranks_(ranks),
+      sharding_(model.sharding()),
+      gather_queue_(device.make_queue()),
+      reduce_queue_(device.make_queue()),
+      gather_ops_(device.make_ops(*gather_queue_)),
+      reduce_ops_(device.make_ops(*reduce_queue_)),
+      computed_(device.make_event()),
+      reduced_(device.make_event()),
+      memory_(device.allocate(512)),
+      local_norm_{memory_.get(), DType::F32, {2}},
+      hash_{static_cast<std::byte*>(memory_.get()) + 256, DType::U8, {8}} {
+  const RankPlace& place = ranks.place();
+  require(place.rank == sharding_.rank && place.ranks == sharding_.ranks,
+          "[ranks] rank {} of {} was planned as rank {} of {}", place.rank, place.ranks, sharding_.rank,
+          sharding_.ranks);
+  for (int i = 0; i < 2; ++i) {
+    ring_free_[i] = device.make_event();
+    fetched_[i] = device.make_event();
+  }
+  make_communicators();
+  make_groups();
+  install_hooks();
+}
+
+RankSync::~RankSync() {
+  model_.set_hooks({});
+  model_.set_rank_hooks({});
+}
+
+void RankSync::make_communicators() {
+  // All ranks make all groups in the same order, and keep those that they are members of.
+  const auto make = [&](const std::string& name, int64_t count, auto&& members_of) {
+    std::unique_ptr<Communicator> mine;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::vector<int> members = members_of(i);
+      if (auto group = ranks_.make_communicator(device_, fmt::format("{} {}", name, i), members))
+        mine = std::move(group);
+    }
+    return mine;
+  };
+  const int64_t size = sharding_.group, groups = sharding_.groups();
+  const auto inside = [&](int64_t g) { return consecutive(g * size, size); };
+  const auto across = [&](int64_t r) { return consecutive(r, groups, size); };
+  world_ = make("world", 1, [&](int64_t) { return consecutive(0, sharding_.ranks); });
+  gather_ = make("gather", groups, inside);
+  reduce_ = make("reduce", groups, inside);
+  if (groups > 1) {
+    gather_across_ = make("gather across", size, across);
+    reduce_across_ = make("reduce across", size, across);
+  }
+  for (Communicator* c :
+       {world_.get(), gather_.get(), reduce_.get(), gather_across_.get(), reduce_across_.get()})
+    if (c) c->register_memory(model_.memory(), model_.allocated_bytes());
+}
+
+void RankSync::make_groups() {
+  const int64_t capacity = model_.exchange_capacity();
+  for (const ParameterGroup& from : model_.groups()) {
+    Group group{.name = from.name, .parameters = from.parameters, .linears = from.linears};
+    const auto add = [&](const ParameterStorage& storage, Tensor parts, Tensor of_group, Tensor part) {
+      const bool frozen = !storage.trainable;
+      if (sharding_.groups() > 1) (frozen ? group.across_frozen : group.across).push_back({of_group, part});
+      if (storage.whole_per_layer) {
+        group.per_layer.push_back({parts, of_group});
+      } else {
+        (frozen ? group.kept_frozen : group.kept).push_back({parts, of_group});
+      }
+    };
+    std::vector<Parameter*> each_micro_batch;
+    for (Parameter* p : group.parameters) {
+      if (p->storage.is_shared() && !p->storage.whole_is_codes)
+        add(p->storage, p->weight_parts, p->weight_group, p->weight_part);
+      if (p->storage.gradient_per_layer) each_micro_batch.push_back(p);
+      if (p->storage.trainable) updates_.push_back(part_update(*p));
+    }
+    for (const Linear* linear : group.linears) {
+      if (!linear->sends_codes()) continue;
+      const Linear::SharedCodes& codes = linear->shared_codes();
+      const ParameterStorage& storage = linear->weight().storage;
+      add(storage, codes.parts, codes.group, codes.part);
+      if (codes.scales_part) add(storage, codes.scales_parts, codes.scales_group, codes.scales_part);
+    }
+    group.rounds_per_layer = exchange_rounds(each_micro_batch, sharding_, capacity);
+    group.rounds = exchange_rounds(group.parameters, sharding_, capacity);
+    group.gathered = device_.make_event();
+    groups_.push_back(std::move(group));
+  }
+}
+
+void RankSync::install_hooks() {
+  model_.set_hooks({.before_forward = [this](int64_t g) { before_forward(static_cast<size_t>(g)); },
+                    .before_backward = [this](int64_t g) { before_backward(static_cast<size_t>(g)); },
+                    .after_backward = [this](int64_t g) { after_backward(static_cast<size_t>(g)); }});
+  model_.set_rank_hooks({.merge_slots = [this] { merge_slots(); },
+                         .gather = [this] { gather_all(); },
+                         .largest =
+                             [this](float value) {
+                               float largest = value;
+                               for (const std::string& text :
+                                    ranks_.host().all_gather("largest", fmt::format("{:a}", value)))
+                                 largest = std::max(largest, std::strtof(text.c_str(), nullptr));
+                               return largest;
+                             }});
+}
+
+// The rows of the summed gradient that belong to this rank, without padding.
+Tensor RankSync::part_update(const Parameter& p) const {
+  const ParameterStorage& storage = p.storage;
+  const int64_t rows = std::clamp<int64_t>(p.spec.shape[0] - storage.part_begin(), 0, storage.part_rows);
+  return {p.reduced.data, DType::F32, p.shape_of_rows(rows)};
+}
+
+// ---- weights ----
+
+bool RankSync::is_fetched(size_t group) const {
+  return resident_[group % 2] == static_cast<int64_t>(group);
+}
+
+// Brings the whole weights of a layer into the ring, after everything that is queued now.
+void RankSync::fetch(size_t index) {
+  if (index >= groups_.size() || groups_[index].per_layer.empty() || is_fetched(index)) return;
+  Group& group = groups_[index];
+  const size_t slot = index % 2;
+  device_.record(*computed_, device_.queue());
+  device_.wait(*gather_queue_, *computed_);
+  gather_->all_gather(*gather_queue_, group.per_layer, "weights of " + group.name);
+  device_.record(*fetched_[slot], *gather_queue_);
+  resident_[slot] = static_cast<int64_t>(index);
+  group.fresh = true;
+}
+
+// The computation waits until the weights of a group are there, and makes the FP8 copies that did not travel.
+void RankSync::use(size_t index) {
+  Group& group = groups_[index];
+  fetch(index);
+  if (!group.per_layer.empty()) device_.wait(device_.queue(), *fetched_[index % 2]);
+  if (!group.fresh) return;
+  group.fresh = false;
+  device_.wait(device_.queue(), *group.gathered);
+  for (Linear* linear : group.linears) {
+    if (!linear->sends_codes() && linear->weight().storage.is_shared())
+      linear->quantize_weight(device_.ops());
+  }
+}
+
+void RankSync::before_forward(size_t group) {
+  use(group);
+  fetch(group + 1);
+}
+
+void RankSync::before_backward(size_t group) {
+  use(group);
+  if (group > 0) fetch(group - 1);
+  // In the ring, gradients of this layer overwrite those of the layer two before it.
+  if (!groups_[group].rounds_per_layer.empty()) device_.wait(device_.queue(), *ring_free_[group % 2]);
+}
+
+// Queued after the optimizer has written this rank's part.
+void RankSync::gather_kept(size_t index, bool frozen) {
+  Group& group = groups_[index];
+  device_.record(*computed_, device_.queue());
+  device_.wait(*gather_queue_, *computed_);
+  const auto gather = [&](Communicator& ranks, const std::vector<GatherItem>& items) {
+    if (!items.empty()) ranks.all_gather(*gather_queue_, items, "weights of " + group.name);
+  };
+  if (gather_across_) {
+    gather(*gather_across_, group.across);
+    if (frozen) gather(*gather_across_, group.across_frozen);
+  }
+  gather(*gather_, group.kept);
+  if (frozen) gather(*gather_, group.kept_frozen);
+  for (Linear* linear : group.linears) {
+    const ParameterStorage& storage = linear->weight().storage;
+    if (linear->sends_codes() && !storage.whole_per_layer && (storage.trainable || frozen))
+      linear->transpose_codes(*gather_ops_);
+  }
+  device_.record(*group.gathered, *gather_queue_);
+  group.fresh = true;
+}
+
+void RankSync::gather_all() {
+  resident_[0] = resident_[1] = -1;
+  for (size_t g = 0; g < groups_.size(); ++g) gather_kept(g, true);
+}
+
+void RankSync::settle() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    device_.wait(device_.queue(), *groups_[g].gathered);
+    if (groups_[g].per_layer.empty()) use(g);
+  }
+}
+
+// ---- gradients ----
+
+void RankSync::begin_micro_batch(bool first, bool last) {
+  first_ = first;
+  last_ = last;
+}
+
+void RankSync::after_backward(size_t index) {
+  Group& group = groups_[index];
+  const std::vector<ExchangeRound>& rounds = last_ ? group.rounds : group.rounds_per_layer;
+  if (rounds.empty()) return;
+  device_.record(*computed_, device_.queue());
+  device_.wait(*reduce_queue_, *computed_);
+  for (const ExchangeRound& round : rounds) reduce_round(round, group.name);
+  device_.record(*ring_free_[index % 2], *reduce_queue_);
+}
+
+void RankSync::reduce_round(const ExchangeRound& round, const std::string& name) {
+  const RankBuffers& buffers = model_.rank_buffers();
+  const DType wire = sharding_.wire;
+  const auto wire_size = static_cast<int64_t>(size_of(wire));
+  const int64_t groups = sharding_.groups(), size = sharding_.group;
+  // What is sent, as the first of the bytes of each part: the gradient itself or a copy in the dtype of the wire.
+  struct Source {
+    const std::byte* data;
+    int64_t part_bytes;  // from one part to the next
+  };
+  const auto source = [&](const ExchangePiece& piece) -> Source {
+    const Parameter& p = *piece.parameter;
+    const int64_t n = piece.elements(), all = p.storage.part_rows * p.width();
+    const auto gradient_size = static_cast<int64_t>(size_of(p.gradient_parts.dtype));
+    const auto* gradient =
+        static_cast<std::byte*>(p.gradient_parts.data) + piece.begin * p.width() * gradient_size;
+    if (p.gradient_parts.dtype == wire) return {gradient, all * gradient_size};
+    const Tensor copy = elements_at(buffers.sent, piece.sent, wire, {sharding_.ranks * n});
+    if (n == all) {
+      reduce_ops_->convert(copy, {p.gradient_parts.data, p.gradient_parts.dtype, {sharding_.ranks * n}});
+    } else {
+      for (int64_t part = 0; part < sharding_.ranks; ++part) {
+        auto* from = const_cast<std::byte*>(gradient) + part * all * gradient_size;
+        reduce_ops_->convert(elements_at(copy, part * n * wire_size, wire, {n}),
+                             {from, p.gradient_parts.dtype, {n}});
+      }
+    }
+    return {static_cast<const std::byte*>(copy.data), n * wire_size};
+  };
+  const auto reduced = [&](const ExchangePiece& piece) {
+    return elements_at(piece.parameter->reduced, piece.begin * piece.parameter->width() * 4, DType::F32,
+                       {piece.elements()});
+  };
+  // A gradient that stays over micro-batches travels once; one in the ring is added to what came before.
+  const auto accumulates = [&](const ExchangePiece& piece) {
+    return piece.parameter->storage.gradient_per_layer && !first_;
+  };
+  // Part g of every group of parts belongs to group g of ranks.
+  std::vector<ExchangeItem> items;
+  for (const ExchangePiece& piece : round.pieces) {
+    const Source from = source(piece);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t bytes = piece.elements() * wire_size;
+      items.push_back({.received = elements_at(buffers.received, piece.received + g * size * bytes, wire,
+                                               {size, piece.elements()}),
+                       .sent = from.data + g * from.part_bytes,
+                       .stride = groups * from.part_bytes});
+    }
+  }
+  reduce_->exchange(*reduce_queue_, items, "gradients of " + name);
+  size_t next = 0;
+  for (const ExchangePiece& piece : round.pieces) {
+    const int64_t n = piece.elements();
+    for (int64_t g = 0; g < groups; ++g) {
+      const Tensor parts = items[next++].received;
+      if (groups == 1) {
+        reduce_ops_->sum_parts(reduced(piece), parts, accumulates(piece));
+        continue;
+      }
+      const Tensor sum = elements_at(buffers.partial, piece.sums + g * n * 4, DType::F32, {n});
+      reduce_ops_->sum_parts(sum, parts, false);
+      reduce_ops_->convert(elements_at(buffers.partial, piece.sums_sent + g * n * wire_size, wire, {n}), sum);
+    }
+  }
+  if (groups > 1) {
+    items.clear();
+    for (const ExchangePiece& piece : round.pieces) {
+      const int64_t n = piece.elements();
+      items.push_back({.received = elements_at(buffers.partial, piece.sums_received, wire, {groups, n}),
+                       .sent = static_cast<const std::byte*>(buffers.partial.data) + piece.sums_sent,
+                       .stride = n * wire_size});
+    }
+    reduce_across_->exchange(*reduce_queue_, items, "gradients between nodes of " + name);
+    for (size_t i = 0; i < items.size(); ++i)
+      reduce_ops_->sum_parts(reduced(round.pieces[i]), items[i].received, accumulates(round.pieces[i]));
+  }
+  // Every rank updates all weights: it needs all parts.
+  std::vector<GatherItem> sums;
+  for (const ExchangePiece& piece : round.pieces) {
+    const Parameter& p = *piece.parameter;
+    if (p.reduced_parts && piece.begin + piece.rows == p.storage.part_rows)
+      sums.push_back({p.reduced_parts, p.reduced});
+  }
+  if (!sums.empty()) reduce_->all_gather(*reduce_queue_, sums, "summed gradients of " + name);
+}
+
+// ---- a step ----
+
+void RankSync::begin_step(const StepNote& note) {
+  const RankBuffers& buffers = model_.rank_buffers();
+  const int64_t rank = sharding_.rank;
+  const Tensor count = elements_at(buffers.counts, rank * 4, DType::I32, {1});
+  const auto note_values = static_cast<int64_t>(sizeof note / 4);
+  const Tensor record = elements_at(buffers.records, (rank * RankBuffers::kRecordValues + kNoteBegin) * 4,
+                                    DType::F32, {note_values});
+  const InputCopy inputs[] = {{count, &note.targets}, {record, &note}};
+  device_.feed(inputs);
+  const GatherItem counts{buffers.counts, count};
+  world_->all_gather(device_.queue(), {&counts, 1}, "targets");
+  device_.ops().reciprocal_of_sum(model_.gradient_scale(), buffers.counts);
+}
+
+void RankSync::finish_gradients(Tensor norm, float max_norm) {
+  const RankBuffers& buffers = model_.rank_buffers();
+  device_.record(*reduced_, *reduce_queue_);
+  device_.wait(device_.queue(), *reduced_);
+  device_.ops().grad_norm(local_norm_, updates_, 0, model_.loss_sums());
+  const int64_t begin = sharding_.rank * RankBuffers::kRecordValues * 4;
+  device_.copy(elements_at(buffers.records, begin, DType::F32, {1}),
+               elements_at(local_norm_, 0, DType::F32, {1}));
+  device_.copy(elements_at(buffers.records, begin + 4, DType::F32, {2}), model_.loss_sums());
+  const GatherItem records{buffers.records,
+                           elements_at(buffers.records, begin, DType::F32, {RankBuffers::kRecordValues})};
+  world_->all_gather(device_.queue(), {&records, 1}, "norms and losses");
+  device_.ops().combine_norms(norm, buffers.records, max_norm);
+  merge_slots();
+}
+
+void RankSync::merge_slots() {
+  const Tensor slots = model_.scales().slots();
+  if (!slots) return;
+  const GatherItem item{model_.rank_buffers().slots, slots};
+  world_->all_gather(device_.queue(), {&item, 1}, "FP8 scales");
+  device_.ops().merge_slots(slots, model_.rank_buffers().slots);
+}
+
+void RankSync::update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio) {
+  const bool agree_later = model_.parts_need_scales();
+  resident_[0] = resident_[1] = -1;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto view = model_.optimizer_view(groups_[g].parameters, weight_decay, loraplus_ratio);
+    if (!view.empty()) device_.ops().adamw(view, norm, options);
+    if (!sharding_.shares_state() || agree_later) continue;
+    gather_kept(g, false);
+    if (g == 1 || g == 2) fetch(g);
+  }
+  if (!sharding_.shares_state() || !agree_later) return;
+  model_.quantize_parts(false);
+  for (size_t g = 0; g < groups_.size(); ++g) gather_kept(g, false);
+}
+
+std::vector<RankRecord> RankSync::records() {
+  const RankBuffers& buffers = model_.rank_buffers();
+  std::vector<float> values(static_cast<size_t>(buffers.records.numel()));
+  device_.copy_to_host(values.data(), buffers.records);
+  std::vector<RankRecord> records(static_cast<size_t>(sharding_.ranks));
+  for (size_t r = 0; r < records.size(); ++r) {
+    const float* from = values.data() + r * RankBuffers::kRecordValues;
+    records[r] = {.norm = from[0], .loss = from[1], .penalty = from[2]};
+    std::memcpy(static_cast<void*>(&records[r].note), from + kNoteBegin, sizeof(StepNote));
+  }
+  return records;
+}
+
+uint64_t RankSync::weights_hash() {
+  settle();
+  device_.zero(hash_);
+  uint64_t seed = 1;
+  for (const Group& group : groups_) {
+    for (const Parameter* p : group.parameters) {
+      if (p->whole && !p->storage.whole_per_layer) device_.ops().add_hash(hash_, p->whole, seed);
+      seed += uint64_t{1} << 40;
+    }
+    for (Linear* linear : group.linears) {
+      if (!linear->weight_fp8() || linear->weight().storage.whole_per_layer) continue;
+      if (linear->weight_fp8()->rowwise)
+        device_.ops().add_hash(hash_, linear->weight_fp8()->rowwise.codes, seed);
+      seed += uint64_t{1} << 40;
+    }
+  }
+  uint64_t value = 0;
+  device_.copy_to_host(&value, hash_);
+  return value == 0 ? 1 : value;
+}
+
+void RankSync::gather(Tensor parts, Tensor part, std::string_view what) {
+  const GatherItem item{parts, part};
+  world_->all_gather(device_.queue(), {&item, 1}, what);
+}
+
+}  // namespace octet
