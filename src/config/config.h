@@ -34,6 +34,8 @@ struct TrainConfig {
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class FrozenCopies { Auto, Two, One };
+  enum class ShardingMode { Auto, None, Zero1, Zero2, FsdpFull, Hsdp };
+  enum class GradientReduceDtype { Bf16, Fp32 };
   enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
   using Progress = ConsoleMode;
@@ -124,6 +126,15 @@ struct TrainConfig {
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
   FrozenCopies frozen_copies = FrozenCopies::Auto;             // the same
+
+  // Ranks
+  ShardingMode sharding_mode = ShardingMode::Auto;  // see sharding_of
+  GradientReduceDtype gradient_reduce_dtype = GradientReduceDtype::Bf16;
+  int64_t check_ranks_steps = 500;  // 0: never
+  double comm_timeout = 100;        // seconds
+  double rendezvous_timeout = 300;  // seconds
+  int64_t pretend_ranks = 0;        // 0: the ranks that there are
+  double pretend_bandwidth_gb = 300;
 
   // Run
   std::string output_dir = "runs";
