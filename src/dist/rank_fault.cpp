@@ -1,5 +1,6 @@
 // The end of all ranks after one has failed.
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kForTheLastWords{2000};
+constexpr milliseconds kForTheCause{300};
 
 constexpr int kResumeCode = 75;  // kExitRequeue of train/exit_codes.h
 
@@ -76,6 +78,27 @@ std::string RankService::fault_block(const FaultMessage& fault) const {
   return text;
 }
 
+// A rank that fails because another one died may report it before rank 0 has seen that death. The dead one is the cause.
+void RankService::look_for_dead(FaultMessage& fault) {
+  const Clock::time_point deadline = Clock::now() + kForTheCause;
+  std::vector<pollfd> polled;
+  do {
+    polled.clear();
+    for (const Connection& connection : connections_)
+      polled.push_back({.fd = connection.is_closed ? -1 : connection.peer.socket.fd(), .events = POLLIN});
+    poll(polled.data(), polled.size(), poll_milliseconds(deadline));
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      Connection& connection = connections_[i];
+      if (connection.is_closed || polled[i].revents == 0 || read_from(connection)) continue;
+      connection.is_closed = true;
+      if (connection.said_goodbye || connection.has_reported) continue;
+      fault.reason = fmt::format("{}; rank {} reported: {}", kDeathReason, fault.rank, fault.reason);
+      fault.rank = connection.rank;
+      return;
+    }
+  } while (Clock::now() < deadline);
+}
+
 void RankService::send_last(Connection& connection, const std::string& frame, Clock::time_point deadline) {
   if (connection.is_closed) return;
   // A message that was begun must be finished first.
@@ -118,11 +141,12 @@ void RankService::hear_others(const FaultMessage& fault) {
 void RankService::hear_first(FaultMessage& fault) {
   Connection& first = connections_.front();
   const Clock::time_point deadline = Clock::now() + kForTheLastWords;
+  std::string bytes;
   try {
     while (!first.is_closed && wait_readable(first.peer.socket, deadline)) {
-      std::string bytes;
-      if (receive_some(first.peer.socket, bytes) == ReceiveStatus::Closed) return;
+      first.is_closed = receive_some(first.peer.socket, bytes) == ReceiveStatus::Closed;
       first.peer.reader.append(bytes);
+      bytes.clear();
       while (const std::optional<Frame> frame = first.peer.reader.next()) {
         if (frame->type != MessageType::Fault) continue;
         fault = from_body<FaultMessage>(frame->body);
@@ -131,10 +155,15 @@ void RankService::hear_first(FaultMessage& fault) {
     }
   } catch (const MessageError&) {  // then this rank's own words must do
   }
+  if (!first.is_closed) return;
+  fault.reason = fmt::format("{}; rank {} reported: {}", kDeathReason, fault.rank, fault.reason);
+  fault.rank = 0;
 }
 
 void RankService::end_process(FaultMessage fault) {
   if (place_.is_first()) {
+    const bool is_reported = fault.rank == 0 || (fault.rank > 0 && connection_of(fault.rank)->has_reported);
+    if (is_reported) look_for_dead(fault);
     tell_others(fault);
     hear_others(fault);
   } else {

@@ -209,9 +209,7 @@ void RankService::serve(const std::vector<short>& events) {
     connection.peer.socket.close();
     const bool is_normal = place_.is_first() ? connection.said_goodbye : said_farewell_;
     if (!is_normal && !fault_) {
-      fault_ = FaultMessage{.rank = connection.rank,
-                            .code = failure_code_,
-                            .reason = "its process has ended (the connection was closed)"};
+      fault_ = FaultMessage{.rank = connection.rank, .code = failure_code_, .reason = kDeathReason};
     }
   }
   if (fault_) return;
@@ -267,7 +265,9 @@ void RankService::handle(Connection& connection, const Frame& frame) {
     if (!same_work(state, connection.state)) connection.changed = Clock::now();
     connection.state = std::move(state);
   } else if (frame.type == MessageType::Fault) {
+    connection.has_reported = true;
     if (!fault_) fault_ = from_body<FaultMessage>(frame.body);
+    if (fault_->rank < -1 || fault_->rank >= place_.ranks) fault_->rank = connection.rank;
     // Only the code of rank 0 counts for all.
     if (place_.is_first()) fault_->code = failure_code_;
   } else if (place_.is_first()) {

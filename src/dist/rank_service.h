@@ -11,6 +11,8 @@
 
 namespace octet {
 
+inline constexpr const char* kDeathReason = "its process has ended (the connection was closed)";
+
 struct RankServiceOptions {
   std::chrono::milliseconds heartbeat{500};
   std::chrono::milliseconds silence{30'000};  // a rank that says nothing for so long has stopped
@@ -49,6 +51,7 @@ class RankService final : public HostChannel {
     Clock::time_point heard, changed;
     HeartbeatMessage state;
     bool said_goodbye = false;
+    bool has_reported = false;  // a failure
     bool is_closed = false;
   };
   // A call of all_gather in this process.
@@ -95,6 +98,7 @@ class RankService final : public HostChannel {
   std::string fault_block(const FaultMessage& fault) const;
   // Tells the other ranks, prints what is known and ends the process.
   [[noreturn]] void end_process(FaultMessage fault);
+  void look_for_dead(FaultMessage& fault);
   void tell_others(const FaultMessage& fault);
   void hear_others(const FaultMessage& fault);
   static void send_last(Connection& connection, const std::string& frame, Clock::time_point deadline);

@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "dist/collective_support.h"
+#include "dist/engines.h"
 #include "dist/rendezvous_messages.h"
 #include "support/error_of.h"
 #include "support/process.h"
@@ -107,6 +109,29 @@ void work(Ranks& ranks, bool one_behind) {
   say("at work");
 }
 
+// Collectives until one fails, as in training: that failure is reported.
+void gloo_mode(Ranks& ranks) {
+  const auto device = make_cpu_device(1);
+  const std::vector<int> all = {0, 1, 2}, pair = {1, 2};
+  const auto group = ranks.make_communicator(*device, "all", all);
+  const auto two = ranks.make_communicator(*device, "two", pair);
+  require((two == nullptr) == (ranks.place().rank == 0), "only members have a group");
+  require(ranks.description() == "3 ranks, Gloo, started by octet launch", "{}", ranks.description());
+  say("name: " + error_of([&] { ranks.make_communicator(*device, "two", pair); }));
+  if (two) require(check_exchange(*two, *device, 0, "exchange").empty(), "wrong bytes");
+  require(check_all_gather(*group, *device, "gather").empty(), "wrong bytes");
+  ranks.host().barrier("at work");
+  say("at work");
+  try {
+    for (int64_t step = 0;; ++step) {
+      ranks.progress().begin_step(step);
+      check_all_gather(*group, *device, "gather layers.3");
+    }
+  } catch (const Error& error) {
+    ranks.report_failure(error.what());
+  }
+}
+
 void run_mode(const std::string& mode, Ranks& ranks) {
   const int rank = ranks.place().rank;
   if (mode == "gather") return gather_mode(ranks);
@@ -132,6 +157,7 @@ void run_mode(const std::string& mode, Ranks& ranks) {
     say("done");
     return;
   }
+  if (mode == "gloo") return gloo_mode(ranks);
   if (mode == "report") {
     ranks.set_failure_code(75);
     work(ranks, false);
@@ -336,6 +362,24 @@ TEST(ProcessRanks, ALongPhaseIsNoHang) {
   for (const int rank : {0, 1, 2}) {
     EXPECT_EQ(processes.code(rank), 0) << processes.output(rank);
     EXPECT_THAT(processes.output(rank), HasSubstr("done\n"));
+  }
+}
+
+// The survivors fail in a collective and report that. All blame the dead rank, not each other.
+TEST(ProcessRanks, ADeadRankIsBlamedForFailedCollectives) {
+  if (gloo_description() != "Gloo") GTEST_SKIP() << gloo_description();
+  for (const int dead : {0, 1, 2}) {
+    RankProcesses processes("gloo", 3);
+    processes.wait_for("at work");
+    processes.send_signal(dead, SIGKILL);
+    for (const int rank : {0, 1, 2}) {
+      EXPECT_EQ(processes.code(rank), rank == dead ? 128 + SIGKILL : 1) << processes.output(rank);
+      if (rank == dead) continue;
+      EXPECT_THAT(processes.output(rank),
+                  AllOf(HasSubstr(fmt::format("rank {} of 3 failed: its process has ended", dead)),
+                        HasSubstr("all: "), HasSubstr("last 'gather layers.3'"),
+                        HasSubstr("name: [ranks] there is already a group 'two'")));
+    }
   }
 }
 
