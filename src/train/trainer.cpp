@@ -147,7 +147,8 @@ class Run {
     const bool stopping = stop_.requested();
     if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
       record.eval_loss = evaluate();
-    if (!stopping && is_due(keys_.sample_steps, step) && !last) record.samples = {samples_.make()};
+    if (!stopping && is_due(keys_.sample_steps, step) && !last && samples_.wanted())
+      record.samples = {samples_.make()};
     record.checkpoint = saving_->take_cost();
     log_.write(record, is_due(keys_.logging_steps, step) || last || record.eval_loss ||
                            !record.samples.empty() || record.loss_spike || result.skipped);
