@@ -6,6 +6,11 @@
 namespace octet {
 namespace {
 
+// Tensors of a plan have a shape but no memory yet.
+bool is_planned(const Tensor& tensor) {
+  return tensor.shape.rank() > 0;
+}
+
 // Of `members` equal parts, all but one come from others.
 double from_others(int64_t whole_bytes, int64_t members) {
   return static_cast<double>(whole_bytes) * static_cast<double>(members - 1) / static_cast<double>(members);
@@ -25,7 +30,7 @@ struct Gathered {
 Gathered gathered_bytes(const ParameterGroup& group) {
   Gathered bytes;
   const auto add = [&](const ParameterStorage& storage, const Tensor& parts, const Tensor& of_group) {
-    if (!parts) return;
+    if (!is_planned(parts)) return;
     // Frozen weights that are kept whole travel once, before the first step.
     if (storage.whole_per_layer) {
       bytes.per_layer += parts.bytes();
@@ -83,7 +88,7 @@ RankTraffic rank_traffic(Transformer& transformer) {
     int64_t sums = 0;
     for (Parameter* p : group.parameters) {
       if (p->storage.gradient_per_layer) early.push_back(p);
-      if (p->reduced_parts) sums += p->reduced_parts.bytes();
+      if (is_planned(p->reduced_parts)) sums += p->reduced_parts.bytes();
     }
     of.exchange = exchanged(group.parameters, sharding, transformer.exchange_capacity());
     of.exchange_early = exchanged(early, sharding, transformer.exchange_capacity());
@@ -91,7 +96,7 @@ RankTraffic rank_traffic(Transformer& transformer) {
   }
   const RankBuffers& buffers = transformer.rank_buffers();
   for (const Tensor& whole : {buffers.counts, buffers.records, buffers.slots}) {
-    if (whole) add_call(traffic.small, from_others(whole.bytes(), sharding.ranks));
+    if (is_planned(whole)) add_call(traffic.small, from_others(whole.bytes(), sharding.ranks));
   }
   return traffic;
 }
@@ -173,6 +178,7 @@ class StepSimulation {
     compute_ = std::max(compute_, until);
   }
   void small(int64_t calls) {
+    calls = std::min(calls, traffic_.small.calls);
     if (calls <= 0) return;
     Transfer transfer = traffic_.small;
     transfer.bytes *= static_cast<double>(calls) / static_cast<double>(traffic_.small.calls);
