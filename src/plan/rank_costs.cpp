@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "io/env.h"
 
 namespace octet {
 namespace {
@@ -99,6 +104,25 @@ RankTraffic rank_traffic(Transformer& transformer) {
     if (is_planned(whole)) add_call(traffic.small, from_others(whole.bytes(), sharding.ranks));
   }
   return traffic;
+}
+
+LinkSpeeds read_link_speeds(const std::string& path, LinkSpeeds speeds) {
+  const nlohmann::json file = parse_json(posix_env().read_text(path), path, {.max_values = 100'000});
+  require(file.is_object() && file.contains("speeds") && file["speeds"].is_object(),
+          "[{}] no speeds found, expected a file of 'octet bench --comm --json'", path);
+  const auto read = [&](const char* key, double& speed, double least) {
+    if (!file["speeds"].contains(key)) return;
+    const nlohmann::json& value = file["speeds"][key];
+    require(value.is_number() && value.get<double>() >= least,
+            "[{}] {} is {}, expected a number of at least {}", path, key, value.dump(), least);
+    speed = value.get<double>();
+  };
+  read("node_gb", speeds.node_gb, 1e-6);
+  read("network_gb", speeds.network_gb, 1e-6);
+  read("node_latency_us", speeds.node_latency_us, 0);
+  read("network_latency_us", speeds.network_latency_us, 0);
+  read("compute_slowdown", speeds.compute_slowdown, 0);
+  return speeds;
 }
 
 double transfer_seconds(const Transfer& transfer, CollectiveKind kind, int64_t members,

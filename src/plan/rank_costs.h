@@ -55,6 +55,10 @@ struct LinkSpeeds {
   double step_spread = 0.01;       // standard deviation of a rank's step time; all wait for the slowest
 };
 
+// The speeds that 'octet bench --comm --json' has measured, in `path`; `speeds` where it has none. Error if the file is
+// something else.
+LinkSpeeds read_link_speeds(const std::string& path, LinkSpeeds speeds);
+
 enum class CollectiveKind { Gather, Exchange };
 // Seconds of collectives of `members` ranks, of which `members_per_node` are on each node. A gather sends what other
 // nodes need through all adapters of a node together. In an exchange every rank sends each part to another rank, so its
