@@ -202,7 +202,7 @@ void resolve_start(TrainConfig& config, bool starts_from_weights);
 // `device_count` devices; does nothing where the target is 0. A target that does not divide is a ConfigError.
 void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 // `config` with `rows` as per_device_train_batch_size, and the gradient_accumulation_steps that follow from it.
-TrainConfig with_batch_size(TrainConfig config, int64_t rows);
+TrainConfig with_batch_size(TrainConfig config, int64_t rows, int64_t device_count = 1);
 
 // Settings that have no effect because of other settings, one message each. For several runs that are compared:
 // settings that have no effect in any of them.

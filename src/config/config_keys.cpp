@@ -183,9 +183,10 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_least(1)
       .at_most(1 << 20)
       .alias("grad_accum_steps");
-  keys.add("target_effective_batch_size", &C::target_effective_batch_size,
-           "Sequences per optimizer step. Sets gradient_accumulation_steps. Must be a multiple of "
-           "per_device_train_batch_size. 0: off.")
+  keys.add(
+          "target_effective_batch_size", &C::target_effective_batch_size,
+          "Sequences per optimizer step, of all ranks together. Sets gradient_accumulation_steps. Must be a multiple of "
+          "per_device_train_batch_size times the number of ranks. 0: off.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("auto_batch_size", &C::auto_batch_size,
