@@ -32,6 +32,7 @@ class RunFiles {
     bool on_device = false;             // they are not in host memory
     std::string tokenizer;              // whose files go into every checkpoint; as for make_tokenizer
     std::vector<NamedText> texts = {};  // other files that go into every checkpoint
+    std::optional<RankSaving> ranks = std::nullopt;  // of a run whose ranks save together
   };
   // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);

@@ -12,9 +12,10 @@ namespace octet {
 namespace {
 
 TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages& stages, Transformer& model,
-                         Console& console) {
+                         Console& console, Ranks& ranks) {
   const auto start = Clock::now();
-  Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model);
+  Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model,
+                                         ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   console.print(fmt::format("resumed from {} after step {}: {} read in {}", checkpoint.path,
                             restored.state.step, human_bytes(static_cast<double>(checkpoint.total_bytes())),
                             human_duration(seconds_since(start))));
@@ -77,7 +78,7 @@ Start start_weights(Env& env, const RunStages& stages, Transformer& model, Conso
     console.print(fmt::format("ranks: {}", ranks.description()));
   }
   if (!adapters && choice.resumed) {
-    start.state = resume_from(env, *choice.resumed, stages, model, console);
+    start.state = resume_from(env, *choice.resumed, stages, model, console, ranks);
     return start;
   }
   if (!choice.resumed && !stages.keys.resume.empty())
@@ -86,7 +87,7 @@ Start start_weights(Env& env, const RunStages& stages, Transformer& model, Conso
   if (choice.has_weights()) load_base(stages, model, console);
   if (!choice.adapter_folder.empty() && !choice.resumed) load_adapters(env, stages, model, console);
   model.weights_changed();
-  if (choice.resumed) start.state = resume_from(env, *choice.resumed, stages, model, console);
+  if (choice.resumed) start.state = resume_from(env, *choice.resumed, stages, model, console, ranks);
   return start;
 }
 

@@ -147,6 +147,15 @@ class Run {
   // Only the first rank, and only if it has all weights whole.
   bool makes_samples() const { return is_first() && !model_.sharding().shares_weights(); }
 
+  std::optional<RankSaving> rank_saving() {
+    if (!sync_ || ranks_.place().ranks == 1) return std::nullopt;
+    return RankSaving{.host = &ranks_.host(),
+                      .sharding = model_.sharding(),
+                      .gather = [this](Tensor parts, Tensor part,
+                                       std::string_view what) { sync_->gather(parts, part, what); },
+                      .merge_slots = [this] { sync_->merge_slots(); }};
+  }
+
   // From now on a failure of any rank is worth another start.
   void checkpoint_exists() {
     if (saving_->is_on() && !(crashes_ && crashes_->is_hopeless())) ranks_.set_failure_code(kExitRequeue);
@@ -164,7 +173,8 @@ class Run {
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
                                 .tokenizer = stages_.data.tokenizer_source,
-                                .texts = std::move(adapter_files_)};
+                                .texts = std::move(adapter_files_),
+                                .ranks = rank_saving()};
     if (is_first()) files_.open(about);
     const std::string name = ranks_.host().from_first("run name", files_.config().run_name);
     if (!is_first()) files_.join(about, name);
@@ -327,21 +337,14 @@ std::string dry_run_text(const RunStages& stages) {
 // Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
 void check_agreement(Ranks& ranks, const RunStages& stages) {
   const std::string mine =
-      fmt::format("{} sequences x {} micro-batches, {} steps, {}", stages.plan.shape.rows,
-                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label);
+      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}", stages.plan.shape.rows,
+                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
+                  stages.model.resumed ? stages.model.resumed->path : "a new run");
   const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] != all[0])
       throw RankError(fmt::format("[ranks] rank {} has planned {}, but rank 0 {}", r, all[r], all[0]));
   }
-}
-
-// The checkpoint that the first rank has chosen.
-std::optional<Checkpoint> agreed_checkpoint(Env& env, Ranks& ranks, const std::optional<Checkpoint>& found) {
-  if (ranks.place().ranks == 1) return found;
-  const std::string path = ranks.host().from_first("checkpoint", found ? found->path : "");
-  if (ranks.place().is_first() || path.empty()) return found;
-  return open_checkpoint(env, path, false);
 }
 
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
@@ -350,15 +353,15 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   ranks.progress().begin_phase("preparing the run");
   std::optional<RunLock> lock;
   std::optional<Checkpoint> resumed;
-  if (!keys.resume.empty() && first) {
+  if (!keys.resume.empty()) {
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
     const std::string folder = run_folder(keys);
-    if (!keys.dry_run && !keys.run_name.empty() && env.is_directory(folder)) lock.emplace(env, folder);
-    resumed = find_checkpoint(env, keys);
+    const bool locks = first && !keys.dry_run && !keys.run_name.empty();
+    if (locks && env.is_directory(folder)) lock.emplace(env, folder);
+    resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   }
   // Folders first: a mistake there must not come after hours of preparing data.
   if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
-  resumed = agreed_checkpoint(env, ranks, resumed);
   // The first rank prepares the data, which may take long; the others then find it in the cache.
   constexpr std::chrono::hours kPreparing{24 * 7};
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
