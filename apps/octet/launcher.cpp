@@ -227,6 +227,7 @@ class Attempt {
     if (since >= kGrace && !sent_term_) {
       sent_term_ = true;
       send_all(SIGTERM);
+      send_all(SIGCONT);  // a stopped process gets no other signal before
     }
     if (since >= kGrace + kAfterTerm && !sent_kill_) {
       sent_kill_ = true;
