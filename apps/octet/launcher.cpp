@@ -195,10 +195,9 @@ class Attempt {
       (WIFEXITED(status) ? end.code : end.signal) =
           WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
       ends_.push_back(end);
-      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) {
-        if (!first_failure_) first_failure_ = Clock::now();
-        report(found->second, end);
-      }
+      // Also with a checkpoint: one that hangs must not outlive the others.
+      if ((end.signal != 0 || end.code != kExitDone) && !first_failure_) first_failure_ = Clock::now();
+      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) report(found->second, end);
       running_.erase(found);
     }
   }

@@ -354,7 +354,7 @@ void add_ranks(KeyTable<C>& keys) {
   keys.add(
           "comm_timeout", &C::comm_timeout,
           "End the run if no communication between ranks finishes for this many seconds within a step. A process "
-          "that gives no sign of life ends it after 30 seconds, or after comm_timeout if that is less.")
+           "without a sign of life ends it after 30 seconds, or after half of this if that is less.")
       .above(0)
       .at_most(1e9);
   keys.add("rendezvous_timeout", &C::rendezvous_timeout,

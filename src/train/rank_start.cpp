@@ -37,7 +37,7 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
   ProcessRanksOptions options{.config = Hash64().add(to_yaml(keys)).text(),
                               .version = OCTET_VERSION,
                               .rendezvous = milliseconds(keys.rendezvous_timeout),
-                              .silence = milliseconds(std::min(keys.comm_timeout, kMostSilence)),
+                              .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
                               .stall = milliseconds(keys.comm_timeout)};
   options.gpu = gpu_of_rank(keys, launch.place.local_rank);
   return make_process_ranks(launch, options);

@@ -378,7 +378,14 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  return Run(stages, std::move(files), env, ranks).train();
+  Run run(stages, std::move(files), env, ranks);
+  try {
+    return run.train();
+  } catch (const std::exception& error) {
+    // While the groups of ranks are still there: others would only see closed connections, and report that first.
+    ranks.report_failure(error.what());
+    throw;
+  }
 }
 
 }  // namespace
