@@ -1,14 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "hf/hf_folder.h"
-#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -102,146 +97,6 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
   } catch (const Error& e) {
     fail("[{}] {}", place, e.what());
   }
-}
-
-int64_t state_bytes(const ParameterSet& parameters) {
-  const bool adapters = has_adapters(parameters);
-  int64_t total = 0;
-  for (const Parameter& parameter : parameters.all()) {
-    if (adapters && !parameter.spec.is_adapter()) continue;
-    for (const NamedTensor& named : parameter.state()) total += named.tensor.bytes();
-  }
-  return total;
-}
-
-void Snapshot::add(std::vector<StateTensor>& tensors, size_t index, const std::string& name, Tensor device,
-                   bool in_place) {
-  if (index == tensors.size()) tensors.emplace_back();
-  StateTensor& to = tensors[index];
-  const size_t size = static_cast<size_t>(device.bytes());
-  if (in_place || !to.copy || size != to.size()) to.copy.reset();
-  to.name = name;
-  to.device = device;
-  if (in_place) return;
-  // Not zeroed: gigabytes of fresh memory are touched once, by the copy.
-  if (!to.copy) to.copy = std::make_unique_for_overwrite<std::byte[]>(size);
-  device_->copy_to_host(to.copy.get(), device);
-}
-
-void Snapshot::take(Device& device, Transformer& model, TrainerState state, std::string train_config,
-                    bool in_place) {
-  device_ = &device;
-  adapters_ = model.has_adapters();
-  const std::vector<Parameter>& all = model.parameters().all();
-  size_t states = 0;
-  table_.clear();
-  for (const Parameter& p : all) {
-    if (adapters_ && !p.spec.is_adapter()) continue;
-    add(weights_, table_.size(), p.spec.name, p.weight, in_place);
-    if (adapters_ && p.remainder) add(remainders_, table_.size(), p.spec.name, p.remainder, in_place);
-    for (const auto& [name, tensor] : p.state()) {
-      const bool in_weights = tensor.data == p.weight.data || (adapters_ && tensor.data == p.remainder.data);
-      if (!in_weights) add(optimizer_, states++, name, tensor, in_place);
-    }
-    table_.push_back(p.spec);
-  }
-  fp8_.clear();
-  if (model.numerics().precision == Precision::Fp8 && model.scales().count() > 0)
-    fp8_ = model.scales().save(device);
-  state_ = std::move(state);
-  model_config_ = to_hf_config(model.config(), model.numerics().dense());
-  train_config_ = std::move(train_config);
-}
-
-int64_t Snapshot::bytes() const {
-  size_t total = fp8_.size();
-  for (const auto* tensors : {&weights_, &remainders_, &optimizer_}) {
-    for (const StateTensor& tensor : *tensors) total += tensor.size();
-  }
-  return static_cast<int64_t>(total);
-}
-
-std::vector<std::byte> Snapshot::weight_rows(size_t index, int64_t begin, int64_t rows) const {
-  std::vector<std::byte> bytes = rows_of(weights_[index], begin, rows);
-  if (remainders_.empty()) return bytes;
-  const std::vector<std::byte> low = rows_of(remainders_[index], begin, rows);
-  std::vector<std::byte> exact(2 * bytes.size());
-  for (size_t i = 0; i < bytes.size() / 2; ++i) {
-    uint16_t parts[2];
-    std::memcpy(&parts[0], bytes.data() + 2 * i, 2);
-    std::memcpy(&parts[1], low.data() + 2 * i, 2);
-    const float value = join_fp32(parts[0], parts[1]);
-    std::memcpy(exact.data() + 4 * i, &value, 4);
-  }
-  return exact;
-}
-
-std::vector<std::byte> Snapshot::rows_of(const StateTensor& tensor, int64_t begin, int64_t rows) const {
-  const int64_t height = tensor.device.shape[0];
-  const size_t row = tensor.size() / static_cast<size_t>(height);
-  std::vector<std::byte> bytes(row * static_cast<size_t>(rows));
-  if (tensor.copy) {
-    std::memcpy(bytes.data(), tensor.copy.get() + row * static_cast<size_t>(begin), bytes.size());
-  } else {
-    const Tensor matrix = tensor.device.reshaped({height, tensor.device.numel() / height});
-    device_->copy_to_host(bytes.data(), matrix.row_range(begin, rows));
-  }
-  return bytes;
-}
-
-template <class Use>
-void Snapshot::for_pieces(const StateTensor& tensor, Use&& use) const {
-  if (tensor.copy) {
-    use(std::span<const std::byte>(tensor.copy.get(), tensor.size()));
-    return;
-  }
-  constexpr size_t kPiece = size_t{64} << 20;
-  const int64_t height = tensor.device.shape[0];
-  const int64_t rows =
-      std::max<int64_t>(1, static_cast<int64_t>(kPiece / (tensor.size() / static_cast<size_t>(height) + 1)));
-  for (int64_t begin = 0; begin < height; begin += rows) {
-    const std::vector<std::byte> piece = rows_of(tensor, begin, std::min(rows, height - begin));
-    use(std::span<const std::byte>(piece));
-  }
-}
-
-void Snapshot::check() const {
-  for (const auto* tensors : {&weights_, &optimizer_}) {
-    for (const StateTensor& tensor : *tensors) {
-      for_pieces(tensor, [&](std::span<const std::byte> bytes) {
-        require(all_finite(bytes, tensor.device.dtype),
-                "[checkpoint] {} holds values that are not finite at step {}; the state is not saved",
-                tensor.name, state_.step);
-      });
-    }
-  }
-}
-
-void Snapshot::write(CheckpointWriter& writer) const {
-  using namespace checkpoint_file;
-  writer.file(kModelConfig, [&](Sink& sink) { sink.append(model_config_); });
-  writer.file(adapters_ ? kAdapterWeights : kWeights, [&](Sink& sink) {
-    write_hf_tensors(
-        sink, hf_tensors(table_), adapters_ ? SafeDType::F32 : safe_dtype(weights_.front().device.dtype),
-        [&](size_t index, int64_t begin, int64_t rows) { return weight_rows(index, begin, rows); });
-  });
-  writer.file(kOptimizer, [&](Sink& sink) {
-    std::map<std::string_view, const StateTensor*> by_name;
-    std::vector<SafeTensorSpec> specs;
-    for (const StateTensor& tensor : optimizer_) {
-      by_name[tensor.name] = &tensor;
-      specs.push_back({tensor.name, safe_dtype(tensor.device.dtype), dimensions(tensor.device.shape)});
-    }
-    SafetensorsWriter tensors(sink, std::move(specs));
-    for (const SafeTensorSpec& spec : tensors.specs()) {
-      for_pieces(*by_name.at(spec.name),
-                 [&](std::span<const std::byte> bytes) { tensors.append(spec.name, bytes); });
-    }
-    tensors.finish();
-  });
-  if (!fp8_.empty()) writer.file(kFp8, [&](Sink& sink) { sink.append(fp8_); });
-  writer.file(kState, [&](Sink& sink) { sink.append(to_json(state_)); });
-  writer.file(kTrainConfig, [&](Sink& sink) { sink.append(train_config_); });
 }
 
 }  // namespace octet

@@ -2,8 +2,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/rank_saving.h"
+#include "checkpoint/tensor_files.h"
 #include "hf/hf_folder.h"
 #include "ops/stochastic.h"
 #include "tensor/floats.h"
@@ -18,15 +21,33 @@ float value_of(float stored, Moment moment) {
   return moment == Moment::Square ? stored * stored : stored;
 }
 
-bool is_finite(const SafeTensor& tensor) {
-  if (tensor.dtype == SafeDType::F32) return all_finite(tensor.bytes, DType::F32);
-  return tensor.dtype != SafeDType::BF16 || all_finite(tensor.bytes, DType::BF16);
+// Some rows of a tensor in a file.
+struct TensorRows {
+  SafeDType dtype = SafeDType::F32;
+  std::span<const std::byte> bytes;
+  int64_t count = 0;  // elements
+};
+
+// The rows of the whole tensor that this rank has. A vector counts as rows of one element.
+TensorRows rows_of(const SafeTensor& tensor, const Parameter& parameter) {
+  const int64_t height = parameter.spec.shape[0], rows = parameter.shape()[0];
+  const auto row_bytes = static_cast<int64_t>(tensor.bytes.size()) / height;
+  // A share without rows may begin behind the last one.
+  const int64_t first = rows == 0 ? 0 : parameter.first_row();
+  return {tensor.dtype,
+          tensor.bytes.subspan(static_cast<size_t>(first * row_bytes), static_cast<size_t>(rows * row_bytes)),
+          tensor.count() / height * rows};
+}
+
+bool is_finite(const TensorRows& rows) {
+  if (rows.dtype == SafeDType::F32) return all_finite(rows.bytes, DType::F32);
+  return rows.dtype != SafeDType::BF16 || all_finite(rows.bytes, DType::BF16);
 }
 
 // A checkpoint's moment as fp32, in rows of `cols`.
-std::vector<float> moment_values(const SafeTensor& tensor, const SafeTensor* scales, int64_t cols,
-                                 Moment moment, const std::string& place) {
-  const int64_t count = tensor.count();
+std::vector<float> moment_values(const TensorRows& tensor, const std::optional<TensorRows>& scales,
+                                 int64_t cols, Moment moment) {
+  const int64_t count = tensor.count;
   std::vector<float> values(static_cast<size_t>(count));
   if (tensor.dtype == SafeDType::F32) {
     std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
@@ -38,11 +59,7 @@ std::vector<float> moment_values(const SafeTensor& tensor, const SafeTensor* sca
       values[static_cast<size_t>(i)] = to_float(Bf16{bits});
     }
   } else {
-    const int64_t blocks = (cols + kMomentBlock - 1) / kMomentBlock;
-    require(tensor.dtype == SafeDType::F8_E4M3 && scales && scales->dtype == SafeDType::F32 &&
-                scales->count() == count / cols * blocks,
-            "[{}] {} is {}, expected F32, BF16, or F8_E4M3 with its scales", place, tensor.name,
-            safe_dtype_name(tensor.dtype));
+    const int64_t blocks = div_up(cols, kMomentBlock);
     const float* codes = fp8_values(DType::E4M3);
 #pragma omp parallel for
     for (int64_t i = 0; i < count; ++i) {
@@ -69,7 +86,7 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
     device.copy_to_device(to, rounded.data());
     return;
   }
-  const int64_t cols = to.cols(), blocks = (cols + kMomentBlock - 1) / kMomentBlock;
+  const int64_t cols = to.cols(), blocks = div_up(cols, kMomentBlock);
   const int64_t rows = static_cast<int64_t>(values.size()) / cols;
   std::vector<uint8_t> codes(values.size());
   std::vector<float> factors(static_cast<size_t>(rows * blocks));
@@ -95,7 +112,7 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
 }
 
 // The lower halves of fp32 weights, added to their rounded upper halves.
-void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
+void add_remainder(std::vector<float>& values, const TensorRows& remainder) {
 #pragma omp parallel for
   for (size_t i = 0; i < values.size(); ++i) {
     uint16_t low = 0;
@@ -104,70 +121,90 @@ void add_remainder(std::vector<float>& values, const SafeTensor& remainder) {
   }
 }
 
-// Restores the parameters one by one and notes what had to be converted.
+// Restores the rows of this rank of the parameters, one by one, and notes what had to be converted.
 class ParameterRestorer {
  public:
   // With `adapters` only they are restored: the base was loaded before.
   ParameterRestorer(Env& env, const Checkpoint& checkpoint, Device& device, bool adapters)
       : device_(device),
         adapters_(adapters),
-        weights_(SafetensorsFile::open(env, checkpoint.file_path(adapters ? checkpoint_file::kAdapterWeights
-                                                                          : checkpoint_file::kWeights))),
-        optimizer_(SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer))) {}
+        weights_(env, checkpoint, adapters ? kAdapterStem : kWeightsStem),
+        optimizer_(env, checkpoint, kOptimizerStem),
+        values_([this](std::string_view name) { return weights_.find(name); }, weights_.place()) {}
+  ParameterRestorer(const ParameterRestorer&) = delete;  // values_ points at weights_
+
+  // Everything that does not fit is found before anything is changed.
+  void check_fit(const ParameterSet& parameters) const {
+    std::vector<ParameterSpec> table;
+    std::vector<std::string> faults;
+    for (const Parameter& parameter : parameters.all()) {
+      if (adapters_ && !parameter.spec.is_adapter()) continue;
+      require(parameter.storage.dense,
+              "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
+              parameter.spec.name);
+      table.push_back(parameter.spec);
+      check_remainder(parameter.spec, faults);
+      if (!parameter.storage.trainable) continue;  // no moments
+      for (const char* moment : {".m", ".v"}) check_moment(parameter.spec, moment, faults);
+    }
+    require(faults.empty(), "[{}] does not fit the model:\n  {}", optimizer_.place(),
+            fmt::join(faults, "\n  "));
+    values_.check(table);
+  }
 
   void restore(ParameterSet& parameters) {
-    check_fit(parameters);
-    const HfWeights weights([this](std::string_view name) { return weights_.find(name); }, weights_.place());
     for (Parameter& parameter : parameters.all()) {
       if (adapters_ && !parameter.spec.is_adapter()) continue;
-      restore_weight(parameter, weights.values(parameter.spec));
+      restore_weight(parameter);
       if (parameter.remainder) restore_remainder(parameter);
       if (!parameter.storage.trainable) continue;
-      restore_moment(parameter.spec.name + ".m", parameter.m, parameter.m_scales, Moment::Mean);
-      restore_moment(parameter.spec.name + ".v", parameter.v, parameter.v_scales, Moment::Square);
+      restore_moment(parameter, ".m", parameter.m, parameter.m_scales, Moment::Mean);
+      restore_moment(parameter, ".v", parameter.v, parameter.v_scales, Moment::Square);
     }
   }
 
   std::vector<std::string> remarks() const { return {remarks_.begin(), remarks_.end()}; }
 
  private:
-  // Everything that does not fit is found before anything is changed.
-  void check_fit(const ParameterSet& parameters) const {
-    std::vector<std::string> faults;
-    for (const Parameter& parameter : parameters.all()) {
-      if (adapters_ && !parameter.spec.is_adapter()) continue;
-      require(parameter.weight && parameter.shape() == parameter.spec.shape,
-              "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
-              parameter.spec.name);
-      if (!parameter.storage.trainable) continue;  // no moments
-      const std::vector<int64_t> expected = dimensions(parameter.spec.shape);
-      for (const char* moment : {".m", ".v"}) {
-        const std::string name = parameter.spec.name + moment;
-        const SafeTensor* found = optimizer_.find(name);
-        if (!found) {
-          faults.push_back(fmt::format("{} is missing", name));
-        } else if (!std::equal(expected.begin(), expected.end(), found->shape.begin(), found->shape.end())) {
-          faults.push_back(fmt::format("{} has shape ({}), expected ({})", name,
-                                       fmt::join(found->shape, ", "), fmt::join(expected, ", ")));
-        }
-      }
-    }
-    require(faults.empty(), "[{}] does not fit the model:\n  {}", optimizer_.place(),
-            fmt::join(faults, "\n  "));
+  void check_remainder(const ParameterSpec& spec, std::vector<std::string>& faults) const {
+    const SafeTensor* remainder = optimizer_.find(spec.name + ".remainder");
+    if (!remainder) return;
+    if (remainder->dtype != SafeDType::U16 || remainder->count() != spec.shape.numel())
+      faults.push_back(fmt::format("{} is not the remainder of a weight of {} elements", remainder->name,
+                                   spec.shape.numel()));
   }
 
-  void restore_weight(Parameter& parameter, std::vector<float> values) {
+  void check_moment(const ParameterSpec& spec, const char* moment, std::vector<std::string>& faults) const {
+    const std::vector<int64_t> expected = dimensions(spec.shape);
+    const std::string name = spec.name + moment;
+    const SafeTensor* found = optimizer_.find(name);
+    if (!found) {
+      faults.push_back(fmt::format("{} is missing", name));
+      return;
+    }
+    if (!std::equal(expected.begin(), expected.end(), found->shape.begin(), found->shape.end())) {
+      faults.push_back(fmt::format("{} has shape ({}), expected ({})", name, fmt::join(found->shape, ", "),
+                                   fmt::join(expected, ", ")));
+      return;
+    }
+    if (found->dtype == SafeDType::F32 || found->dtype == SafeDType::BF16) return;
+    const SafeTensor* scales = optimizer_.find(name + ".scales");
+    const bool fits = found->dtype == SafeDType::F8_E4M3 && spec.shape.rank() == 2 && scales &&
+                      scales->dtype == SafeDType::F32 &&
+                      scales->count() == spec.shape[0] * div_up(spec.shape[1], kMomentBlock);
+    if (!fits)
+      faults.push_back(fmt::format("{} is {}, expected F32, BF16, or F8_E4M3 with its scales", name,
+                                   safe_dtype_name(found->dtype)));
+  }
+
+  void restore_weight(Parameter& parameter) {
+    std::vector<float> values = values_.values(parameter.spec, parameter.first_row(), parameter.shape()[0]);
     require(all_finite(std::as_bytes(std::span(values)), DType::F32),
             "[{}] {} holds values that are not finite", weights_.place(), parameter.spec.hf.front().name);
     const SafeTensor* remainder = optimizer_.find(parameter.spec.name + ".remainder");
-    if (remainder) {
-      require(remainder->dtype == SafeDType::U16 && remainder->count() == parameter.weight.numel(),
-              "[{}] {} is not the remainder of a weight of {} elements", optimizer_.place(), remainder->name,
-              parameter.weight.numel());
-    }
     if (remainder && !parameter.remainder) {
       if (parameter.weight.dtype == DType::F32) {
-        add_remainder(values, *remainder);
+        add_remainder(values, rows_of(*remainder, parameter));
         note("weights: converted from bf16 plus remainder to exact fp32");
       } else {
         note("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped");
@@ -176,29 +213,31 @@ class ParameterRestorer {
     if (!remainder && parameter.remainder && !adapters_)
       note("weights: split into bf16 and an exact remainder");
     // The remainder, where kept, is restored with the state.
-    ParameterSet::set_weight(device_, parameter, values);
+    ParameterSet::set_rows(device_, parameter, values);
   }
 
   void restore_remainder(const Parameter& parameter) {
     const SafeTensor* from = optimizer_.find(parameter.spec.name + ".remainder");
-    if (from) device_.copy_to_device(parameter.remainder, from->bytes.data());  // else set_weight has made it
+    if (!from || parameter.remainder.numel() == 0) return;  // set_rows has made it, or there are no rows
+    device_.copy_to_device(parameter.remainder, rows_of(*from, parameter).bytes.data());
   }
 
-  void restore_moment(const std::string& name, Tensor to, Tensor to_scales, Moment moment) {
-    const SafeTensor& from = optimizer_.at(name);
-    const SafeTensor* scales = optimizer_.find(name + ".scales");
+  void restore_moment(const Parameter& parameter, const char* suffix, Tensor to, Tensor to_scales,
+                      Moment moment) {
+    if (to.numel() == 0) return;  // a share without rows
+    const std::string name = parameter.spec.name + suffix;
+    const TensorRows from = rows_of(optimizer_.at(name), parameter);
+    std::optional<TensorRows> scales;
+    if (const SafeTensor* found = optimizer_.find(name + ".scales")) scales = rows_of(*found, parameter);
     require(is_finite(from) && (!scales || is_finite(*scales)), "[{}] {} holds values that are not finite",
             optimizer_.place(), name);
-    const bool same = from.dtype == safe_dtype(to.dtype) &&
-                      (!to_scales || (scales && scales->dtype == SafeDType::F32 &&
-                                      static_cast<int64_t>(scales->bytes.size()) == to_scales.bytes()));
+    const bool same = from.dtype == safe_dtype(to.dtype) && (!to_scales || scales);
     if (same) {
       device_.copy_to_device(to, from.bytes.data());
       if (to_scales) device_.copy_to_device(to_scales, scales->bytes.data());
       return;
     }
-    set_moment(device_, to, to_scales, moment_values(from, scales, to.cols(), moment, optimizer_.place()),
-               moment);
+    set_moment(device_, to, to_scales, moment_values(from, scales, parameter.width(), moment), moment);
     note(fmt::format("AdamW's moments: converted from {} to {}", safe_dtype_name(from.dtype),
                      name_of(to.dtype)));
   }
@@ -210,7 +249,8 @@ class ParameterRestorer {
 
   Device& device_;
   bool adapters_;
-  SafetensorsFile weights_, optimizer_;
+  TensorFiles weights_, optimizer_;
+  HfWeights values_;
   std::vector<std::string> remarks_;
 };
 
@@ -251,20 +291,27 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
 
 }  // namespace
 
-Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model) {
+Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& device, Transformer& model,
+                            HostChannel* host) {
   const std::string state_path = checkpoint.file_path(checkpoint_file::kState);
-  Restored restored;
-  restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
-  require(restored.state.step == checkpoint.step, "[{}] is of step {}, but the manifest says {}", state_path,
-          restored.state.step, checkpoint.step);
   const bool adapters = model.has_adapters();
-  require(checkpoint.has_file(checkpoint_file::kAdapterWeights) == adapters,
-          "[{}] holds {}, but this run trains {}", checkpoint.path,
-          adapters ? "all weights of a model" : "adapters", adapters ? "adapters" : "all weights");
-  ParameterRestorer parameters(env, checkpoint, device, adapters);
-  parameters.restore(model.parameters());
-  restored.remarks = parameters.remarks();
-  restore_scales(env, checkpoint, device, model, restored.remarks);
+  Restored restored;
+  std::optional<ParameterRestorer> parameters;
+  agree(host, "checkpoint fits", [&] {
+    restored.state = trainer_state_from_json(env.read_text(state_path), state_path);
+    require(restored.state.step == checkpoint.step, "[{}] is of step {}, but the manifest says {}",
+            state_path, restored.state.step, checkpoint.step);
+    require(checkpoint.has_file(checkpoint_file::kAdapterWeights) == adapters,
+            "[{}] holds {}, but this run trains {}", checkpoint.path,
+            adapters ? "all weights of a model" : "adapters", adapters ? "adapters" : "all weights");
+    parameters.emplace(env, checkpoint, device, adapters);
+    parameters->check_fit(model.parameters());
+  });
+  agree(host, "checkpoint restored", [&] {
+    parameters->restore(model.parameters());
+    restored.remarks = parameters->remarks();
+    restore_scales(env, checkpoint, device, model, restored.remarks);
+  });
   // Restored delayed scales have seen the weights before. A frozen weight must not be recorded again, because nothing
   // was recorded where the run was saved.
   const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed && !model.scales().calibrating();

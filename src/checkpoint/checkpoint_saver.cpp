@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "checkpoint/rank_save.h"
 
 namespace octet {
 namespace {
@@ -19,7 +20,11 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOptions& options)
-    : store_(env, std::move(directory)), options_(options), best_(options.best) {
+    : env_(env), store_(env, std::move(directory)), options_(options), best_(options.best) {
+  if (options_.ranks && options_.ranks->sharding.ranks == 1) options_.ranks.reset();
+  // Ranks copy their part in any case: to read it later, the threads that write would need collectives of their own. A
+  // part is also much smaller than the state.
+  if (options_.ranks) options_.in_place = false;
   if (options_.in_place) options_.in_background = false;
   if (options_.in_background) thread_ = std::thread([this] { run(); });
 }
@@ -43,12 +48,7 @@ void CheckpointSaver::save(Device& device, Transformer& model, TrainerState stat
       std::isfinite(summary.loss) && summary.loss < best_.value_or(std::numeric_limits<double>::infinity());
   state.best_eval = is_best_ ? std::optional(summary.loss) : best_;
   pending_cost_ = {.step = state.step};
-  try {
-    snapshot_.take(device, model, std::move(state), std::move(train_config), options_.in_place);
-  } catch (const std::bad_alloc&) {
-    finish("there is not enough host memory for a copy of the state", nullptr, 0);
-    return;
-  }
+  snapshot_.take(device, model, std::move(state), std::move(train_config), options_.in_place, ranks());
   {
     const std::lock_guard lock(mutex_);
     pending_cost_.bytes = snapshot_.bytes();
@@ -99,35 +99,47 @@ void CheckpointSaver::run() {
   }
 }
 
-void CheckpointSaver::write_files(CheckpointWriter& writer) const {
-  snapshot_.write(writer);
+void CheckpointSaver::write_texts(CheckpointWriter& writer) const {
   for (const NamedText& file : options_.texts)
     writer.file(file.name, [&](Sink& sink) { sink.append(file.text); });
+}
+
+void CheckpointSaver::prune() {
+  try {
+    store_.prune(options_.total_limit);
+  } catch (const Error& error) {  // the checkpoint itself is safe
+    log_warning("older checkpoints could not be removed: {}", error.what());
+  }
 }
 
 void CheckpointSaver::write() {
   const auto start = Clock::now();
   std::optional<std::string> failure;
   std::exception_ptr unexpected;
+  const auto write_files = [this](CheckpointWriter& writer) {
+    snapshot_.write(writer);
+    write_texts(writer);
+  };
   try {
-    snapshot_.check();
-    store_.save(
-        snapshot_.step(), [this](CheckpointWriter& writer) { write_files(writer); }, summary_, is_best_);
+    if (options_.ranks) {
+      const Publication publication{.summary = summary_,
+                                    .best = is_best_,
+                                    .add_files = [this](CheckpointWriter& writer) { write_texts(writer); },
+                                    .prune = [this] { prune(); }};
+      pending_cost_.bytes = save_together(env_, store_, snapshot_, *options_.ranks->host, publication);
+    } else {
+      snapshot_.check();
+      store_.save(snapshot_.step(), write_files, summary_, is_best_);
+      prune();
+    }
+  } catch (const RankError&) {  // the ranks are no longer in step
+    unexpected = std::current_exception();
   } catch (const Error& error) {
     failure = error.what();
   } catch (const std::bad_alloc&) {
     failure = "there is not enough host memory";
   } catch (...) {
     unexpected = std::current_exception();
-  }
-  if (!failure && !unexpected) {
-    try {
-      store_.prune(options_.total_limit);
-    } catch (const Error& error) {  // the checkpoint itself is safe
-      log_warning("older checkpoints could not be removed: {}", error.what());
-    } catch (...) {
-      unexpected = std::current_exception();
-    }
   }
   finish(std::move(failure), unexpected, seconds_since(start));
 }

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "hf/export_tokenizer.h"
 #include "report/step_record.h"
 
@@ -23,10 +23,14 @@ struct SaveOptions {
   bool in_place = false;  // written from the device without a copy on the host; never in the background
   std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
   std::vector<NamedText> texts = {};          // files written into every checkpoint, such as the tokenizer's
+  // Set if several ranks save together: each has a saver, and calls save() for the same steps. `best`, the summaries and
+  // the states are the same on all of them. The first rank's disk holds the checkpoints, and all see it.
+  std::optional<RankSaving> ranks = std::nullopt;
 };
 
 // Saves checkpoints while training continues: a step only waits for the copy to the host, and a thread writes the
-// files. A save that fails is reported as an error and counted. Earlier checkpoints are not touched.
+// files. A save that fails is reported as an error and counted. Earlier checkpoints are not touched. With ranks, a save
+// that fails on one of them has failed on all, and one is over when all know that it is published.
 class CheckpointSaver {
  public:
   CheckpointSaver(Env& env, std::string directory, const SaveOptions& options);
@@ -50,10 +54,13 @@ class CheckpointSaver {
 
  private:
   void write();
-  void write_files(CheckpointWriter& writer) const;
+  void write_texts(CheckpointWriter& writer) const;
+  void prune();
+  const RankSaving* ranks() const { return options_.ranks ? &*options_.ranks : nullptr; }
   void finish(std::optional<std::string> failure, std::exception_ptr unexpected, double seconds);
   void run();
 
+  Env& env_;
   CheckpointStore store_;
   SaveOptions options_;
   Snapshot snapshot_;  // the writer's while busy_

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_files.h"
 #include "config/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
@@ -58,11 +59,11 @@ bool has_copy_of(const Checkpoint& checkpoint, const std::string& name) {
 
 // Verifies only the files that a model is read from. The training state is several times larger and not needed.
 void verify_model_files(Env& env, const Checkpoint& checkpoint) {
-  constexpr std::string_view kTraining[] = {checkpoint_file::kOptimizer, checkpoint_file::kFp8,
-                                            checkpoint_file::kState};
   std::vector<std::string_view> names;
   for (const CheckpointFile& file : checkpoint.files) {
-    if (std::ranges::find(kTraining, file.name) == std::end(kTraining)) names.push_back(file.name);
+    const bool is_training = is_tensor_file(file.name, kOptimizerStem) ||
+                             file.name == checkpoint_file::kFp8 || file.name == checkpoint_file::kState;
+    if (!is_training) names.push_back(file.name);
   }
   verify_files(env, checkpoint, names);
 }

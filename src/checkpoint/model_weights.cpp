@@ -1,7 +1,6 @@
 #include "checkpoint/model_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/log.h"
@@ -51,10 +50,14 @@ ModelWeights::ModelWeights(const ModelFolder& model, std::span<const ParameterSp
 }
 
 void ModelWeights::open_remainders(Env& env, const Checkpoint& checkpoint) {
-  if (!checkpoint.has_file(checkpoint_file::kOptimizer)) return;
-  optimizer_ = SafetensorsFile::open(env, checkpoint.file_path(checkpoint_file::kOptimizer));
-  if (std::ranges::any_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); }))
-    verify_files(env, checkpoint, std::array<std::string_view, 1>{checkpoint_file::kOptimizer});
+  if (std::ranges::none_of(checkpoint.files, [](const CheckpointFile& file) {
+        return is_tensor_file(file.name, kOptimizerStem);
+      }))
+    return;
+  optimizer_.emplace(env, checkpoint, kOptimizerStem);
+  if (std::ranges::none_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); })) return;
+  const std::vector<std::string> names = tensor_file_names(checkpoint, kOptimizerStem);
+  verify_files(env, checkpoint, std::vector<std::string_view>(names.begin(), names.end()));
 }
 
 SafeDType ModelWeights::stored_dtype() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/model_folder.h"
+#include "checkpoint/tensor_files.h"
 #include "hf/merge_adapter.h"
 
 namespace octet {
@@ -19,7 +20,7 @@ class ModelWeights {
   ModelWeights(const ModelFolder& model, std::span<const ParameterSpec> table, Device& device);
   ModelWeights(const ModelWeights&) = delete;  // its parts point at one another
 
-  // The exact weights of a bf16 run, from here on. Error if the checksum of their file is wrong: find_model has checked
+  // The exact weights of a bf16 run, from here on. Error if the checksum of a file of them is wrong: find_model has checked
   // only the weights.
   void open_remainders(Env& env, const Checkpoint& checkpoint);
 
@@ -41,7 +42,7 @@ class ModelWeights {
   std::optional<HfWeights> weights_;
   uint64_t seed_ = 0;
   DType drawn_ = DType::F32;  // of a random base
-  std::optional<SafetensorsFile> optimizer_;
+  std::optional<TensorFiles> optimizer_;
   std::optional<PeftAdapter> adapter_;
   std::optional<AdapterMerge> merge_;
 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_folder.h"
+#include "checkpoint/rank_saving.h"
 
 namespace octet {
 namespace {
@@ -86,7 +87,10 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
   return config;
 }
 
-std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, HostChannel* host) {
+  FileCheck check;
+  if (host && host->size() > 1)
+    check = [&env, host](const Checkpoint& found) { return check_files_together(env, found, *host); };
   const bool latest = config.resume == kLatest;
   std::vector<std::string> folders;
   if (!latest) {
@@ -96,7 +100,10 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
                   path.string());
     }
     if (fs::exists(path / "manifest.json") || path.filename().string().starts_with("step_")) {
-      return open_checkpoint(env, path.string());
+      const Checkpoint chosen = open_checkpoint(env, path.string(), !check);
+      const std::string broken = check ? check(chosen) : "";
+      require(broken.empty(), "[{}] is not a complete checkpoint: {}", chosen.path, broken);
+      return chosen;
     }
     folders = checkpoint_folders(env, path.string());
   } else if (!config.checkpoint_dir.empty()) {
@@ -114,7 +121,7 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config) {
       newest_folder = folder;
     }
   }
-  if (newest) return CheckpointStore(env, newest_folder).open_latest();
+  if (newest) return CheckpointStore(env, newest_folder).open_latest(check);
   if (latest) return std::nullopt;
   fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
               config.resume);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config/config.h"
+#include "dist/host_channel.h"
 #include "io/checkpoint_store.h"
 
 namespace octet {
@@ -22,8 +23,9 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
 
 // The checkpoint that `resume` names. latest: the newest whole one of this run, whatever its precision; none is no
 // error, the run starts from the beginning. A path: a checkpoint, or a folder of checkpoints or of a run, whose latest
-// is taken; Error when there is none or it is not whole.
-std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config);
+// is taken; Error when there is none or it is not whole. Checksums are verified. With `host`, all ranks call this, and
+// each verifies some of the files.
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, HostChannel* host = nullptr);
 
 // Settings of the run that differ from those of the checkpoint and change the result, one per entry:
 // "learning_rate 0.0006 -> 0.0003".

@@ -161,31 +161,23 @@ void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::
 
 void HfWeights::load(Device& device, Parameter& parameter) const {
   if (load_as_it_is(device, parameter)) return;
-  const std::vector<float> read = values(parameter.spec);
+  const std::vector<float> read = values(parameter.spec, parameter.first_row(), parameter.shape()[0]);
   require(all_finite(std::as_bytes(std::span(read)), DType::F32), "[{}] {} holds values that are not finite",
           place_, parameter.spec.hf.front().name);
-  ParameterSet::set_weight(device, parameter, read);
+  ParameterSet::set_rows(device, parameter, read);
 }
 
 // bf16 into bf16, rows in the same order: straight from the file to where it belongs.
 bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
   const ParameterSpec& spec = parameter.spec;
-  if (parameter.weight.dtype != DType::BF16 || parameter.shape() != spec.shape) return false;
+  if (parameter.weight.dtype != DType::BF16) return false;
   std::vector<std::string> faults;
-  int64_t rows = 0;
   for (const HfPart& part : spec.hf) {
     if (part.transposed || find(spec, part, faults)->dtype != SafeDType::BF16) return false;
-    rows += part.rows;
   }
-  if (rows != spec.shape[0]) device.zero(parameter.weight);  // padding
   if (parameter.remainder) device.zero(parameter.remainder);
-  const Tensor matrix = parameter.weight.reshaped({spec.shape[0], row_width(spec)});
-  for (const HfPart& part : spec.hf) {
-    const SafeTensor* tensor = find(spec, part, faults);
-    require(all_finite(tensor->bytes, DType::BF16), "[{}] {} holds values that are not finite", place_,
-            part.name);
-    device.copy_to_device(matrix.row_range(part.row_begin, part.rows), tensor->bytes.data());
-  }
+  load_rows(device, spec, parameter.first_row(),
+            parameter.weight.reshaped({parameter.shape()[0], row_width(spec)}));
   return true;
 }
 

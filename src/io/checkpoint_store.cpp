@@ -113,12 +113,16 @@ std::string Checkpoint::file_path(std::string_view name) const {
   return join_path(path, name);
 }
 
-void CheckpointWriter::file(const std::string& name, const std::function<void(Sink&)>& write) {
+void CheckpointWriter::check_name(const std::string& name) const {
   require(is_plain_name(name) && name != kManifestName,
           "[{}] \"{}\" cannot be the name of a checkpoint's file", directory_, name);
   for (const CheckpointFile& file : files_) {
     require(file.name != name, "[{}] file {} is written twice", directory_, name);
   }
+}
+
+void CheckpointWriter::file(const std::string& name, const std::function<void(Sink&)>& write) {
+  check_name(name);
   WritableFile file = env_.create(join_path(directory_, name));
   ChecksumSink sink(file);
   write(sink);
@@ -127,32 +131,61 @@ void CheckpointWriter::file(const std::string& name, const std::function<void(Si
   files_.push_back({name, sink.size(), sink.crc()});
 }
 
+void CheckpointWriter::add(CheckpointFile file) {
+  check_name(file.name);
+  files_.push_back(std::move(file));
+}
+
 Checkpoint CheckpointStore::save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                                  const CheckpointSummary& summary, bool best) {
+  const CheckpointDraft draft = begin(step);
+  CheckpointWriter writer(env_, path_of(draft));
+  try {
+    write(writer);
+  } catch (const std::exception&) {
+    abandon(draft);
+    throw;
+  }
+  return publish(draft, writer.files(), summary, best);
+}
+
+CheckpointDraft CheckpointStore::begin(int64_t step) {
   require(step >= 0, "[{}] step {} cannot be saved, expected 0 or more", directory_, step);
   env_.make_directories(directory_);
   clean_leftovers();
-
-  Checkpoint checkpoint;
-  checkpoint.step = step;
-  checkpoint.saved_at = seconds_now();
-  checkpoint.summary = summary;
+  CheckpointDraft draft{
+      .step = step, .saved_at = seconds_now(), .name = working_name(kTemporary, step_name(step))};
   for (const CheckpointListing& other : scan(false)) {
-    checkpoint.sequence = std::max(checkpoint.sequence, other.checkpoint.sequence + 1);
+    draft.sequence = std::max(draft.sequence, other.checkpoint.sequence + 1);
   }
-
-  const std::string name = step_name(step);
-  const std::string temporary = path_of(working_name(kTemporary, name));
   try {
-    env_.make_directory(temporary);
-    CheckpointWriter writer(env_, temporary);
-    write(writer);
-    checkpoint.files = std::move(writer.files_);
+    env_.make_directory(path_of(draft));
+  } catch (const std::exception&) {
+    abandon(draft);
+    throw;
+  }
+  return draft;
+}
+
+void CheckpointStore::abandon(const CheckpointDraft& draft) {
+  // A full disk needs the space back.
+  if (env_.exists(path_of(draft))) remove_quietly(path_of(draft));
+}
+
+Checkpoint CheckpointStore::publish(const CheckpointDraft& draft, const std::vector<CheckpointFile>& files,
+                                    const CheckpointSummary& summary, bool best) {
+  Checkpoint checkpoint{.step = draft.step,
+                        .sequence = draft.sequence,
+                        .saved_at = draft.saved_at,
+                        .summary = summary,
+                        .files = files};
+  const std::string name = step_name(draft.step), temporary = path_of(draft);
+  try {
     env_.write_synced(join_path(temporary, kManifestName), manifest_text(checkpoint));
     env_.sync_directory(temporary);
-    publish(temporary, name);
+    rename_to(temporary, name);
   } catch (const std::exception&) {
-    if (env_.exists(temporary)) remove_quietly(temporary);  // a full disk needs the space back
+    abandon(draft);
     throw;
   }
   write_pointer("latest", name);
@@ -165,7 +198,7 @@ Checkpoint CheckpointStore::save(int64_t step, const std::function<void(Checkpoi
 
 // Gives the finished folder `temporary` its name. A folder that already has the name is first moved aside; readers
 // still find it there while the name is free.
-void CheckpointStore::publish(const std::string& temporary, const std::string& name) {
+void CheckpointStore::rename_to(const std::string& temporary, const std::string& name) {
   const std::string final_path = path_of(name), aside = path_of(working_name(kReplaced, name));
   const bool replaces = env_.exists(final_path);
   if (replaces) {
@@ -316,7 +349,7 @@ std::vector<CheckpointListing> CheckpointStore::list(bool verify) const {
   return found;
 }
 
-std::optional<Checkpoint> CheckpointStore::open_latest() const {
+std::optional<Checkpoint> CheckpointStore::open_latest(const FileCheck& check) const {
   const std::vector<CheckpointListing> found = scan(false);
   if (found.empty()) return std::nullopt;
   std::string fault;
@@ -328,7 +361,8 @@ std::optional<Checkpoint> CheckpointStore::open_latest() const {
   for (const CheckpointListing& listing : found) {
     if (chosen && !listing.checkpoint.files.empty()) continue;
     std::string broken = listing.broken;
-    if (broken.empty() && !chosen) broken = check_files(env_, listing.checkpoint, true);
+    if (broken.empty() && !chosen)
+      broken = check ? check(listing.checkpoint) : check_files(env_, listing.checkpoint, true);
     if (!broken.empty()) {
       log_warning("[{}] is not complete and is skipped: {}", listing.checkpoint.path, broken);
     } else if (!chosen) {

@@ -52,17 +52,33 @@ struct CheckpointListing {
 // Receives the files of a checkpoint that is being saved.
 class CheckpointWriter {
  public:
+  // `directory` is the folder under its temporary name.
+  CheckpointWriter(Env& env, std::string directory) : env_(env), directory_(std::move(directory)) {}
+
   // `write` appends the bytes; then the file is synced and closed. Plain names only, each once.
   void file(const std::string& name, const std::function<void(Sink&)>& write);
+  // A file that somebody else has written and synced.
+  void add(CheckpointFile file);
+
+  const std::vector<CheckpointFile>& files() const { return files_; }
+  const std::string& directory() const { return directory_; }
 
  private:
-  friend class CheckpointStore;
-  CheckpointWriter(Env& env, std::string directory) : env_(env), directory_(std::move(directory)) {}
+  void check_name(const std::string& name) const;
 
   Env& env_;
   std::string directory_;
   std::vector<CheckpointFile> files_;
 };
+
+// A checkpoint that is being written and has not got its name yet.
+struct CheckpointDraft {
+  int64_t step = 0, sequence = 0, saved_at = 0;
+  std::string name;  // of its temporary folder
+};
+
+// What is wrong with the content of a checkpoint's files; empty: nothing.
+using FileCheck = std::function<std::string(const Checkpoint&)>;
 
 // A folder of checkpoints `step_N/`, with `latest` and `best` each pointing at one. However a save or prune ends
 // (error, kill, power failure), every checkpoint published before still exists and is whole, and nothing has to be
@@ -81,6 +97,15 @@ class CheckpointStore {
   Checkpoint save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                   const CheckpointSummary& summary, bool best = false);
 
+  // The same in steps, for files that several processes write: begin() makes the temporary folder; after every file is
+  // there and synced, publish() writes the manifest and gives the folder its name. If it cannot, it removes the folder,
+  // as abandon() does.
+  CheckpointDraft begin(int64_t step);
+  Checkpoint publish(const CheckpointDraft& draft, const std::vector<CheckpointFile>& files,
+                     const CheckpointSummary& summary, bool best = false);
+  void abandon(const CheckpointDraft& draft);  // a failure is a warning
+  std::string path_of(const CheckpointDraft& draft) const { return path_of(draft.name); }
+
   void mark_best(int64_t step);
 
   // Removes the oldest until `save_total_limit` whole ones are left; the best and the latest always stay and count. 0
@@ -92,8 +117,8 @@ class CheckpointStore {
   std::vector<CheckpointListing> list(bool verify = false) const;
 
   // The newest whole checkpoint, checksums verified. Warns about every newer one that is skipped. nullopt: there is
-  // none at all. Throws Error if there are some but none is whole.
-  std::optional<Checkpoint> open_latest() const;
+  // none at all. Throws Error if there are some but none is whole. `check` verifies the files instead.
+  std::optional<Checkpoint> open_latest(const FileCheck& check = {}) const;
   std::optional<Checkpoint> open_best() const;  // nullopt: none was marked. Error: it is not whole
 
  private:
@@ -101,7 +126,7 @@ class CheckpointStore {
   std::vector<CheckpointListing> scan(bool verify) const;  // by sequence, newest first
   std::optional<std::string> read_pointer(const char* name, std::string& fault) const;
   void write_pointer(const char* name, const std::string& target);
-  void publish(const std::string& temporary, const std::string& name);
+  void rename_to(const std::string& temporary, const std::string& name);
   void clean_leftovers();
   void remove_quietly(const std::string& path);  // a failure is a warning
 

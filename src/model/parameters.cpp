@@ -361,11 +361,17 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
 void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<float>& whole) {
   require(static_cast<int64_t>(whole.size()) == p.spec.shape.numel(),
           "[parameters] {}: {} values for shape {}", p.spec.name, whole.size(), p.spec.shape.to_string());
-  require(static_cast<bool>(p.weight) || p.weight.numel() == 0,
-          "[parameters] {} has no dense weight to write", p.spec.name);
   if (p.weight.numel() == 0) return;  // a share without rows
-  const auto values = std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * p.width()),
-                                               static_cast<size_t>(p.weight.numel()));
+  set_rows(device, p,
+           std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * p.width()),
+                                    static_cast<size_t>(p.weight.numel())));
+}
+
+void ParameterSet::set_rows(Device& device, Parameter& p, std::span<const float> values) {
+  require(static_cast<bool>(p.weight), "[parameters] {} has no dense weight to write", p.spec.name);
+  require(static_cast<int64_t>(values.size()) == p.weight.numel(),
+          "[parameters] {}: {} values for the {} of this rank", p.spec.name, values.size(), p.weight.numel());
+  if (values.empty()) return;  // a share without rows
   if (p.weight.dtype == DType::F32) {
     device.copy_to_device(p.weight, values.data());
     return;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -123,6 +124,8 @@ struct Parameter {
   Tensor reduced_parts;   // (P * part_rows, ...) fp32: of all parts, if every rank updates all weights
 
   uint64_t stream() const;  // of random numbers, derived from its name
+  // The rows on this rank: [first_row(), + shape()[0]).
+  int64_t first_row() const { return storage.is_shared() ? storage.first_row : 0; }
   // Elements of a row; a vector has rows of one element.
   int64_t width() const { return spec.shape.rank() == 1 ? 1 : spec.shape[1]; }
 
@@ -151,6 +154,8 @@ class ParameterSet {
   void initialise(Device& device, uint64_t seed, bool base = true);
   // Writes the rows of this rank from the fp32 values of the whole tensor, in the layout of spec.shape.
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
+  // The same from the values of these rows alone.
+  static void set_rows(Device& device, Parameter& parameter, std::span<const float> values);
   // The exact fp32 values of the rows of this rank.
   static std::vector<float> weight_values(Device& device, const Parameter& parameter);
 

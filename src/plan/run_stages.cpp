@@ -8,7 +8,7 @@
 namespace octet {
 
 RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed, const RankPlace& place) {
-  std::unique_ptr<Device> device = make_device(given);
+  std::unique_ptr<Device> device = make_device(given, place.local_rank);
   ModelChoice model = choose_model(given, std::move(resumed));
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
   // A run that continues has the defaults of its own start.

@@ -136,6 +136,17 @@ void RunFiles::open(const About& about) {
   if (saves()) open_saver(about);
 }
 
+void RunFiles::join(const About& about, const std::string& run_name) {
+  config_.run_name = run_name;
+  folder_ = run_folder(config_);
+  if (!env_.exists(join_path(folder_, "config.yaml"))) {
+    fail_config(
+        "this rank does not see {}, which the first rank has made: output_dir must be the same folder on all nodes",
+        folder_);
+  }
+  if (saves()) open_saver(about);
+}
+
 // A continued run repeats the steps after its checkpoint. Their old records are removed from metrics.jsonl and
 // TensorBoard.
 void RunFiles::open_reports(int64_t steps_done) {

@@ -35,12 +35,15 @@ class RunFiles {
   };
   // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);
+  // The same for a rank that is not the first: the files are the first rank's, and only checkpoints are written here.
+  // ConfigError if this rank cannot see them.
+  void join(const About& about, const std::string& run_name);
 
   const TrainConfig& config() const {
     return config_;
   }  // what config.yaml holds; with its name once it is open
   const std::string& folder() const { return folder_; }
-  MetricsWriter& metrics() { return *metrics_; }
+  MetricsWriter* metrics() { return metrics_.get(); }              // null: another rank writes them
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
 

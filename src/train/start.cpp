@@ -60,7 +60,7 @@ BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
 
 }  // namespace
 
-Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console) {
+Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console, Ranks& ranks) {
   const ModelChoice& choice = stages.model;
   const auto seed = static_cast<uint64_t>(stages.keys.seed);
   Start start;
@@ -72,6 +72,10 @@ Start start_weights(Env& env, const RunStages& stages, Transformer& model, Conso
         {checkpoint_file::kBase, to_json(base)}};
   }
   model.allocate();
+  if (model.sharding().is_active()) {
+    start.sync = std::make_unique<RankSync>(model, *stages.device, ranks);
+    console.print(fmt::format("ranks: {}", ranks.description()));
+  }
   if (!adapters && choice.resumed) {
     start.state = resume_from(env, *choice.resumed, stages, model, console);
     return start;

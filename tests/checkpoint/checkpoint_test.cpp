@@ -1,6 +1,6 @@
 // A run's state on its way to a checkpoint and back: forms that are converted, and what is refused.
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

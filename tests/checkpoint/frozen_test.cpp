@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "hf/hf_folder.h"
 #include "support/error_of.h"
 #include "support/model_fixture.h"

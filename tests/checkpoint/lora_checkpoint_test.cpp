@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "hf/peft_folder.h"
 #include "support/error_of.h"
 #include "support/lora_run.h"
