@@ -217,7 +217,7 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 }
 
 int run_comm(const Options& options) {
-  const std::unique_ptr<Ranks> ranks = make_single_rank();  // replaced by those of the environment
+  const std::unique_ptr<Ranks> ranks = make_single_rank();  // not yet those of a launcher
   const RankPlace& place = ranks->place();
   const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
   const ModelChoice model = choose_model(given);
