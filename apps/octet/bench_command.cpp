@@ -9,9 +9,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/bench.h"
+#include "bench/comm_bench.h"
 #include "command.h"
 #include "config/config.h"
 #include "plan/device_choice.h"
+#include "plan/sharding_choice.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -25,6 +27,7 @@ struct Options {
   int64_t bench_steps = 10;
   int64_t bench_warmup = 3;
   bool profile = false;
+  bool comm = false;
   std::string json;
   RunArguments run;
 };
@@ -206,7 +209,38 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
   return runs;
 }
 
+void write_json(const std::string& path, const nlohmann::json& results) {
+  std::ofstream file(path);
+  file << results.dump(1) << "\n";
+  file.close();
+  require(file.good(), "[{}] cannot be written", path);
+}
+
+int run_comm(const Options& options) {
+  const std::unique_ptr<Ranks> ranks = make_single_rank();  // not yet those of a launcher
+  const RankPlace& place = ranks->place();
+  const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const ModelChoice model = choose_model(given);
+  const TrainConfig config = keys_with_model(given, model.config);
+  if (!options.json.empty() && place.is_first()) check_writable(options.json);
+  const std::unique_ptr<Device> device = make_device(config);
+  Sharding sharding = sharding_of(config, place);
+  // A rank that is alone shares nothing, unless it is asked to.
+  if (!sharding.is_active()) sharding.mode = ShardingMode::Zero1;
+  const RunPlan plan = plan_run(
+      config, model.config, *device,
+      {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters, .sharding = sharding});
+  Transformer planned(model.config, plan.shape, plan.numerics, *device, plan.finetuning);
+  const CommReport report =
+      bench_comm(planned, *device, *ranks, {.warmup = options.bench_warmup, .repeats = options.bench_steps});
+  if (!place.is_first()) return kExitDone;
+  fmt::print("{}", comm_text(report));
+  if (!options.json.empty()) write_json(options.json, comm_json(report));
+  return kExitDone;
+}
+
 int run(const Options& options) {
+  if (options.comm) return run_comm(options);
   const TrainConfig base = load_plan_config(options.run.config_file, options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
@@ -236,12 +270,7 @@ int run(const Options& options) {
     if (result.profile.empty()) continue;
     fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
   }
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << results_json(results, base, options).dump(1) << "\n";
-    file.close();
-    require(file.good(), "[{}] cannot be written", options.json);
-  }
+  if (!options.json.empty()) write_json(options.json, results_json(results, base, options));
   return kExitDone;
 }
 
@@ -270,6 +299,16 @@ Command bench_command() {
   builder.keys.add("bench_warmup", &Options::bench_warmup, "Steps to run before measuring.").at_least(1);
   builder.keys.add("profile", &Options::profile,
                    "Run one more step and print the device time of every op, by kind. Needs a GPU.");
+  builder.keys.add(
+      "comm", &Options::comm,
+      "Measure communication between ranks instead: the collectives of one layer of this run, alone and "
+      "next to its matrix products. Start it with 'octet launch'.");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (!options.comm) return;
+    if (!options.variants.empty())
+      errors.emplace_back("--variants has no effect with --comm; remove one of them");
+    if (options.profile) errors.emplace_back("--profile has no effect with --comm; remove one of them");
+  });
   builder.keys.add("json", &Options::json, "Also write the results to this file.").value("FILE");
   builder.run_arguments(&Options::run);
   return builder.command(run);
