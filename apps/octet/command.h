@@ -19,6 +19,7 @@ const Command& find_command(std::string_view name);
 std::string program_help();
 
 Command train_command();
+Command launch_command();
 Command plan_command();
 Command bench_command();
 Command generate_command();

@@ -10,9 +10,9 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),   plan_command(),        bench_command(),  generate_command(),
-      eval_command(),    checkpoints_command(), export_command(), plot_command(),
-      prepare_command(), tokenize_command(),    keys_command(),   help_command(),
+      train_command(),    launch_command(),      plan_command(),   bench_command(), generate_command(),
+      eval_command(),     checkpoints_command(), export_command(), plot_command(),  prepare_command(),
+      tokenize_command(), keys_command(),        help_command(),
   };
   return kCommands;
 }
@@ -51,7 +51,8 @@ std::string program_help() {
   text += entry("2", "wrong usage or configuration; nothing was started");
   text += entry("3", "no finite gradient for three steps");
   text += entry("4", "three checkpoints in a row, or the last one, could not be saved");
-  text += entry("75", "stopped by a signal after saving; continue with --resume latest");
+  text += entry(
+      "75", "stopped by a signal after saving, or by the failure of a rank; continue with --resume latest");
   text += entry("128 + N", "ended at once by signal N");
   return text;
 }

@@ -3,11 +3,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/gpu_rates.h"
+#include "bench/rank_forecast.h"
 #include "command.h"
 #include "config/config.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
+#include "plan/sharding_choice.h"
 #include "report/text.h"
 
 namespace octet {
@@ -15,8 +17,64 @@ namespace {
 
 struct Options {
   std::string gpu;  // "": the one of this machine
+  int64_t ranks = 0, nodes = 1;
+  // 0: measured ones of comm_file, or else the default
+  double bandwidth_node_gb = 0, bandwidth_network_gb = 0;
+  double latency_node_us = 0, latency_network_us = 0;
+  std::string comm_file;
   RunArguments run;
 };
+
+RankPlace place_of(const Options& options) {
+  const auto ranks = static_cast<int>(std::max<int64_t>(options.ranks, 1));
+  return {.ranks = ranks, .local_ranks = ranks / static_cast<int>(options.nodes)};
+}
+
+LinkSpeeds speeds_of(const Options& options) {
+  LinkSpeeds speeds;
+  if (!options.comm_file.empty()) speeds = read_link_speeds(options.comm_file, speeds);
+  const auto set = [](double& speed, double given) {
+    if (given > 0) speed = given;
+  };
+  set(speeds.node_gb, options.bandwidth_node_gb);
+  set(speeds.network_gb, options.bandwidth_network_gb);
+  set(speeds.node_latency_us, options.latency_node_us);
+  set(speeds.network_latency_us, options.latency_network_us);
+  return speeds;
+}
+
+// Memory in every mode, then what communication is predicted to cost.
+void print_ranks(const Options& options, const TrainConfig& config, const PlanTarget& target,
+                 const RunPlan& plan, const std::optional<GpuRates>& rates) {
+  const RankPlace place = place_of(options);
+  const LinkSpeeds speeds = speeds_of(options);
+  fmt::print("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
+             sharding_text(plan.finetuning.sharding));
+  fmt::print("{}\n", modes_text(memory_of_modes(config, target, plan.shape, plan.numerics, place.local_ranks),
+                                plan.finetuning.sharding.mode));
+  Transformer transformer(target.model, plan.shape, plan.numerics, target.device, plan.finetuning);
+  const ComputeTimes compute = rates ? compute_times(transformer, *rates) : ComputeTimes{};
+  const StepForecast step =
+      forecast_step(rank_traffic(transformer), compute, speeds, plan.accumulation, place.local_ranks);
+  fmt::print("{}", traffic_text(step));
+  if (!rates) {
+    fmt::print("no times are predicted: no speeds of this GPU and precision are known (pass --gpu h200)\n");
+    return;
+  }
+  fmt::print("\n{}", forecast_text(step));
+  fmt::print("expected (predicted, not measured): {:.0f} tokens/s on {}, efficiency {:.1f} %\n",
+             static_cast<double>(plan.sequences_per_step() * plan.shape.length) / step.step,
+             counted(place.ranks, "GPU"), 100 * step.efficiency());
+  fmt::print(
+      "assumed: {:.0f} GB/s inside a node, {:.0f} GB/s per GPU between nodes, {:.0f} us per collective and {:.0f} us "
+      "per hop between nodes; computation is {:.0f} % slower while something travels\n\n",
+      speeds.node_gb, speeds.network_gb, speeds.node_latency_us, speeds.network_latency_us,
+      100 * speeds.compute_slowdown);
+  fmt::print("{}", scaling_text(forecast_scaling(transformer, target.device, *rates, speeds,
+                                                 plan.accumulation, place.local_ranks, target.limit.bytes)));
+  fmt::print(
+      "Every GPU has the same micro-batches in each row. Efficiency is the share of a step that is computation.\n");
+}
 
 int run(const Options& options) {
   std::string gpu = options.gpu;
@@ -45,7 +103,8 @@ int run(const Options& options) {
   }
   for (const std::string& what : missing) log_warning("this run would not start: {}", what);
   const std::unique_ptr<Device> device = planned ? std::move(planned) : make_device(config);
-  const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters});
+  const Sharding sharding = sharding_of(config, place_of(options));
+  const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
@@ -65,17 +124,27 @@ int run(const Options& options) {
   // The rates were measured with one scale per tensor.
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
-  if (const std::optional<GpuRates> rates = gpu_rates(gpu); rates && has_rates) {
-    if (transformer.has_adapters()) {
-      Numerics bf16 = plan.numerics;
-      bf16.precision = Precision::Bf16;
-      const int64_t need = Transformer(model, plan.shape, bf16, *device, plan.finetuning).plan().peak_bytes();
-      fmt::print("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
-      return kExitDone;
-    }
-    fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
-               expected_matrix_ratio(transformer, *rates));
+  const std::optional<GpuRates> rates = gpu_rates(gpu);
+  if (options.ranks > 0) {
+    const PlanTarget target{.model = model,
+                            .device = *device,
+                            .limit = plan.limit,
+                            .adapters = choice.adapters,
+                            .sharding = sharding};
+    const bool knows_speed = has_rates || plan.numerics.precision == Precision::Bf16;
+    print_ranks(options, config, target, plan, knows_speed ? rates : std::nullopt);
+    return kExitDone;
   }
+  if (!rates || !has_rates) return kExitDone;
+  if (transformer.has_adapters()) {
+    Numerics bf16 = plan.numerics;
+    bf16.precision = Precision::Bf16;
+    const int64_t need = Transformer(model, plan.shape, bf16, *device, plan.finetuning).plan().peak_bytes();
+    fmt::print("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
+    return kExitDone;
+  }
+  fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
+             expected_matrix_ratio(transformer, *rates));
   return kExitDone;
 }
 
@@ -97,6 +166,39 @@ Command plan_command() {
            "FP8 and BF16 speeds. Known: h200.")
       .value("NAME")
       .note("the GPU of this machine");
+  builder.keys
+      .add(
+          "ranks", &Options::ranks,
+          "Plan for this many GPUs in all: memory of each in every sharding_mode, and predicted communication and "
+          "speed up to 1,024 GPUs. 0: off.")
+      .at_least(0)
+      .at_most(1 << 16);
+  builder.keys
+      .add("nodes", &Options::nodes, "With ranks: machines that the GPUs are on, the same number on each.")
+      .at_least(1)
+      .at_most(1 << 16);
+  const auto speed = [&](const char* name, double Options::*member, const char* help, const char* note) {
+    builder.keys.add(name, member, help).at_least(0).at_most(1e6).note(note);
+  };
+  speed("bandwidth_node_gb", &Options::bandwidth_node_gb,
+        "With ranks: GB/s that a GPU receives from others in its node.", "that of comm_file, else 330");
+  speed("bandwidth_network_gb", &Options::bandwidth_network_gb,
+        "With ranks: GB/s that a GPU receives from other nodes.", "that of comm_file, else 46");
+  speed("latency_node_us", &Options::latency_node_us,
+        "With ranks: microseconds that a collective takes at least.", "that of comm_file, else 20");
+  speed("latency_network_us", &Options::latency_network_us,
+        "With ranks: more microseconds for each GPU in other nodes that a collective passes.",
+        "that of comm_file, else 8");
+  builder.keys
+      .add("comm_file", &Options::comm_file,
+           "With ranks: use speeds that 'octet bench --comm --json FILE' has measured.")
+      .value("FILE");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    const int64_t ranks = std::max<int64_t>(options.ranks, 1);
+    if (ranks % options.nodes != 0)
+      errors.push_back(fmt::format("--ranks is {} and --nodes is {}; expected the same number on every node",
+                                   options.ranks, options.nodes));
+  });
   builder.run_arguments(&Options::run);
   return builder.command(run);
 }

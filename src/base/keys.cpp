@@ -34,6 +34,10 @@ Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string 
   aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
   return *this;
 }
+Key& Key::also(const std::string& choice, std::vector<std::string> spellings) {
+  for (std::string& spelling : spellings) value_aliases.emplace_back(std::move(spelling), choice);
+  return *this;
+}
 Key& Key::bools(std::string when_true, std::string when_false) {
   return bool_choices = {{true, std::move(when_true)}, {false, std::move(when_false)}}, *this;
 }
@@ -73,6 +77,20 @@ std::optional<std::string> meaning_of_bool(std::string_view text,
   return std::nullopt;
 }
 
+// The choice that `text` stands for in a key with value aliases.
+std::optional<std::string> meaning_of_choice(std::string text, const Key& key) {
+  if (key.value_aliases.empty()) return std::nullopt;
+  std::ranges::transform(text, text.begin(), [](char c) {
+    if (c == '-') return '_';
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  if (std::ranges::find(key.choices, text) != key.choices.end()) return text;
+  for (const auto& [spelling, choice] : key.value_aliases) {
+    if (spelling == text) return choice;
+  }
+  return std::nullopt;
+}
+
 bool in_range(const Key& key, double value) {
   if (key.min_open ? value <= key.min : value < key.min) return false;
   return key.max_open ? value < key.max : value <= key.max;
@@ -93,6 +111,7 @@ std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
       return std::nullopt;
     case KeyType::Choice:
       if (std::ranges::find(key.choices, text) != key.choices.end()) return text;
+      if (const auto value = meaning_of_choice(text, key)) return *value;
       if (const auto value = meaning_of_bool(text, key.bool_choices)) return *value;
       return std::nullopt;
     case KeyType::String:
@@ -119,7 +138,10 @@ std::optional<KeyValue> parse_list(const Key& key, const KeySetting& setting) {
 std::optional<KeyValue> parse_setting(const Key& key, const KeyAlias* alias, const KeySetting& setting) {
   if (key.type == KeyType::StringList) return parse_list(key, setting);
   if (setting.is_list) return std::nullopt;
-  if (alias && !alias->values.empty()) return meaning_of_bool(setting.values.front(), alias->values);
+  if (alias && !alias->values.empty()) {
+    if (auto value = meaning_of_bool(setting.values.front(), alias->values)) return *value;
+    if (key.value_aliases.empty()) return std::nullopt;
+  }
   return parse_scalar(key, setting.values.front());
 }
 
@@ -204,7 +226,7 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       assignments.push_back({found->index, std::move(*value), setting.describe()});
       continue;
     }
-    const bool bool_alias = found->alias && !found->alias->values.empty();
+    const bool bool_alias = found->alias && !found->alias->values.empty() && key.value_aliases.empty();
     errors.push_back(fmt::format("{}{} is {}; expected {}", setting.describe(),
                                  found->alias ? " (alias of " + key.name + ")" : "", shown_value(setting),
                                  bool_alias ? std::string(kBoolNames) : allowed_text(key)));

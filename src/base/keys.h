@@ -23,7 +23,7 @@ enum class KeyType { Bool, Int, Double, String, Choice, StringList };
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
 // Another accepted spelling. With `values`, the given value is a bool that stands for a value of the key: use_fp8:
-// true means mixed_precision: fp8.
+// true means mixed_precision: fp8. If the key has value aliases, other values are read as those of the key.
 struct KeyAlias {
   std::string name;
   std::vector<std::pair<bool, std::string>> values;
@@ -41,6 +41,8 @@ struct Key {
   std::vector<KeyAlias> aliases;
   std::vector<std::string> choices;                        // Choice: the names, in the order of the enum
   std::vector<std::pair<bool, std::string>> bool_choices;  // Choice: what true and false mean, if anything
+  // Choice: other spellings of a choice. If there are any, all are read in any case, and with "-" for "_".
+  std::vector<std::pair<std::string, std::string>> value_aliases;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  // min itself is not allowed
@@ -56,6 +58,7 @@ struct Key {
   Key& below(double value);
   Key& alias(std::string alias_name);
   Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
+  Key& also(const std::string& choice, std::vector<std::string> spellings);
   Key& bools(std::string when_true, std::string when_false);
   Key& note(std::string text);
   Key& not_dumped();

@@ -57,6 +57,15 @@ std::string alias_text(const Key& key, std::string_view before, std::string_view
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// "; `ddp`, `no_shard` for `none`"
+std::string value_alias_text(const Key& key, const std::string& choice) {
+  std::vector<std::string> spellings;
+  for (const auto& [spelling, meaning] : key.value_aliases) {
+    if (meaning == choice) spellings.push_back('`' + spelling + '`');
+  }
+  return spellings.empty() ? "" : fmt::format("; {} for `{}`", fmt::join(spellings, ", "), choice);
+}
+
 std::string placeholder(const Key& key) {
   if (!key.value_name.empty()) return " " + key.value_name;
   if (key.repeats) return " TEXT";
@@ -261,6 +270,7 @@ std::string keys_markdown(std::span<const Key> keys) {
       allowed += fmt::format("{}`{}`", allowed.empty() ? "" : ", ", choice);
     for (const auto& [given, meaning] : key.bool_choices)
       allowed += fmt::format("; `{}` is `{}`", given, meaning);
+    for (const std::string& choice : key.choices) allowed += value_alias_text(key, choice);
     const std::string value = value_text(key.default_value);
     const std::string shown = !key.default_note.empty() ? key.default_note
                               : value.empty()           ? ""

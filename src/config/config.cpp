@@ -108,9 +108,9 @@ void apply_target_batch_size(TrainConfig& config, int64_t device_count) {
   config.gradient_accumulation_steps = config.target_effective_batch_size / micro_step;
 }
 
-TrainConfig with_batch_size(TrainConfig config, int64_t rows) {
+TrainConfig with_batch_size(TrainConfig config, int64_t rows, int64_t device_count) {
   config.per_device_train_batch_size = rows;
-  apply_target_batch_size(config);
+  apply_target_batch_size(config, device_count);
   return config;
 }
 

@@ -34,6 +34,8 @@ struct TrainConfig {
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
   enum class FrozenCopies { Auto, Two, One };
+  enum class ShardingMode { Auto, None, Zero1, Zero2, FsdpFull, Hsdp };
+  enum class GradientReduceDtype { Bf16, Fp32 };
   enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
   using Progress = ConsoleMode;
@@ -125,6 +127,15 @@ struct TrainConfig {
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
   FrozenCopies frozen_copies = FrozenCopies::Auto;             // the same
 
+  // Ranks
+  ShardingMode sharding_mode = ShardingMode::Auto;  // see sharding_of
+  GradientReduceDtype gradient_reduce_dtype = GradientReduceDtype::Bf16;
+  int64_t check_ranks_steps = 500;  // 0: never
+  double comm_timeout = 100;        // seconds
+  double rendezvous_timeout = 300;  // seconds
+  int64_t pretend_ranks = 0;        // 0: the ranks that there are
+  double pretend_bandwidth_gb = 300;
+
   // Run
   std::string output_dir = "runs";
   std::string run_name;  // "": made from the time and the model
@@ -191,7 +202,7 @@ void resolve_start(TrainConfig& config, bool starts_from_weights);
 // `device_count` devices; does nothing where the target is 0. A target that does not divide is a ConfigError.
 void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 // `config` with `rows` as per_device_train_batch_size, and the gradient_accumulation_steps that follow from it.
-TrainConfig with_batch_size(TrainConfig config, int64_t rows);
+TrainConfig with_batch_size(TrainConfig config, int64_t rows, int64_t device_count = 1);
 
 // Settings that have no effect because of other settings, one message each. For several runs that are compared:
 // settings that have no effect in any of them.

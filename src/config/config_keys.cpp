@@ -183,9 +183,10 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_least(1)
       .at_most(1 << 20)
       .alias("grad_accum_steps");
-  keys.add("target_effective_batch_size", &C::target_effective_batch_size,
-           "Sequences per optimizer step. Sets gradient_accumulation_steps. Must be a multiple of "
-           "per_device_train_batch_size. 0: off.")
+  keys.add(
+          "target_effective_batch_size", &C::target_effective_batch_size,
+          "Sequences per optimizer step, of all ranks together. Sets gradient_accumulation_steps. Must be a multiple of "
+          "per_device_train_batch_size times the number of ranks. 0: off.")
       .at_least(0)
       .at_most(kMaxCount);
   keys.add("auto_batch_size", &C::auto_batch_size,
@@ -327,6 +328,48 @@ void add_precision(KeyTable<C>& keys) {
            "only; backward transposes one layer at a time. auto: two if they fit the device.");
 }
 
+void add_ranks(KeyTable<C>& keys) {
+  keys.group("Ranks");
+  keys.add("sharding_mode", &C::sharding_mode, {"auto", "none", "zero1", "zero2", "fsdp_full", "hsdp"},
+           "What the ranks of a run share instead of keeping a copy each. none: nothing. zero1: the state of "
+           "the optimizer. zero2: gradients, too. fsdp_full: the weights of the layers, too. hsdp: fsdp_full "
+           "inside each node, zero1 between nodes. auto: zero1 if there are several ranks, otherwise none.")
+      .alias("sharding")
+      .alias("zero_stage")
+      .bool_alias("fsdp", "fsdp_full", "none")
+      .also("none", {"ddp", "no_shard", "no", "zero0", "zero_0", "0"})
+      .also("zero1", {"zero_1", "1"})
+      .also("zero2", {"zero_2", "2", "shard_grad_op", "shard_grad_op auto_wrap"})
+      .also("fsdp_full",
+            {"fsdp", "fsdp2", "full", "full_shard", "full_shard auto_wrap", "zero3", "zero_3", "3"})
+      .also("hsdp", {"hybrid", "hybrid_shard", "hybrid_shard auto_wrap"});
+  keys.add("gradient_reduce_dtype", &C::gradient_reduce_dtype, {"bf16", "fp32"},
+           "Precision of gradients on their way between ranks. They are always added in fp32.")
+      .also("bf16", {"bfloat16"})
+      .also("fp32", {"float32"});
+  keys.add("check_ranks_steps", &C::check_ranks_steps,
+           "Steps between checks that all ranks have the same weights. 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("comm_timeout", &C::comm_timeout,
+           "End the run if no communication between ranks finishes for this many seconds within a step.")
+      .above(0)
+      .at_most(1e9);
+  keys.add("rendezvous_timeout", &C::rendezvous_timeout,
+           "Seconds that ranks wait for each other at the start of the run.")
+      .above(0)
+      .at_most(1e9);
+  keys.add("pretend_ranks", &C::pretend_ranks,
+           "Run as the first of this many ranks, without the others: for memory and speed of one rank of "
+           "many on a single device. The results are not those of a real run. 0: off.")
+      .at_least(0)
+      .at_most(1 << 16);
+  keys.add("pretend_bandwidth_gb", &C::pretend_bandwidth_gb,
+           "With pretend_ranks: bandwidth of the pretended communication, in GB per second.")
+      .above(0)
+      .at_most(1e6);
+}
+
 void add_run(KeyTable<C>& keys) {
   keys.group("Run");
   keys.add("output_dir", &C::output_dir, "Folder for runs.");
@@ -411,6 +454,7 @@ const KeyTable<TrainConfig>& train_keys() {
     add_batch_and_length(keys);
     add_optimizer(keys);
     add_precision(keys);
+    add_ranks(keys);
     add_run(keys);
     add_checkpoints(keys);
     return keys;

@@ -169,6 +169,7 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
   if (config.save_strategy == TrainConfig::SaveStrategy::No) {
     for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
   }
+  if (config.pretend_ranks == 0) note("pretend_bandwidth_gb", "pretend_ranks is 0");
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
   if (!on_gpu && config.cuda_graphs == TrainConfig::CudaGraphs::On)
     note("cuda_graphs", "the run is on the CPU");

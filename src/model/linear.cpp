@@ -383,8 +383,11 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   if (adapter_ && adapter_.drops()) adapter_.add_dropped_input_gradient(ops, dx, weight_->stream());
 }
 
-void Linear::quantize_weight(Ops& ops) {
-  if (has_dense()) quantize_weight(ops, weight_->whole);
+void Linear::quantize_weight(Ops& ops, bool delayed) {
+  if (!has_dense() || !weight_fp8()) return;
+  Quantized copies = weight8_;
+  copies.rule.delayed = delayed;
+  ops.quantize({.dense = weight_->whole, .fp8 = &copies});
 }
 
 void Linear::quantize_part(Ops& ops, bool delayed) {
@@ -405,10 +408,6 @@ void Linear::transpose_codes(Ops& ops) {
 Quantized* Linear::updated_fp8() {
   if (!weight_->storage.is_cut() || !weight_->storage.is_shared()) return weight_fp8();
   return sends_codes() && knows_scale() && weight_->storage.rows > 0 ? &part8_ : nullptr;
-}
-
-void Linear::quantize_weight(Ops& ops, Tensor dense) {
-  if (weight_fp8()) ops.quantize({.dense = dense, .fp8 = &weight8_});
 }
 
 int64_t Linear::fill_rows(int64_t most) const {

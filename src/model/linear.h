@@ -78,8 +78,11 @@ class Linear {
   // weight has none.
   void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
-  // Rewrites the FP8 copies from the whole dense weight; does nothing if there is none.
-  void quantize_weight(Ops& ops);
+  // Rewrites the FP8 copies from the whole dense weight; does nothing if there is none. With `delayed`, by the scale of
+  // the slot.
+  void quantize_weight(Ops& ops) { quantize_weight(ops, weight8_.rule.delayed); }
+  void quantize_weight(Ops& ops, bool delayed);
+  bool is_delayed() const { return weight8_.rule.delayed; }  // as set_pass has left it
   // With ranks that send codes: rewrites the codes of this rank's rows. With `delayed`, by the scale of the slot;
   // otherwise by that of these rows alone, which the ranks must still agree on.
   void quantize_part(Ops& ops, bool delayed);
@@ -92,8 +95,6 @@ class Linear {
     Tensor scales_part, scales_group, scales_parts;  // (part_rows / 128, ...), likewise
   };
   const SharedCodes& shared_codes() const { return shared_; }
-  // The same from a dense weight (out, in) that is not kept: fills a Linear without a dense weight.
-  void quantize_weight(Ops& ops, Tensor dense);
   // Fills a Linear without a dense weight some rows at a time. `stage` writes rows [begin, begin + rows) of the weight
   // to a tensor (rows, in) in `staging`. It is called twice per range if the scale of the whole tensor must be known
   // first. `staging` (bytes) has room for at least 128 rows; see fill_rows().

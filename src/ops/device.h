@@ -158,6 +158,7 @@ struct CudaProbe {
   int major = 0, minor = 0;  // compute capability
   int64_t memory = 0, memory_free = 0;
   std::string driver;  // "driver 13.0, runtime 13.0"
+  std::string uuid;    // the same in every process that uses this GPU
 };
 CudaProbe probe_cuda(int device = 0);
 

@@ -49,20 +49,24 @@ EvalLoaderFactory packed_eval_loaders(const TrainingData& data, const TrainConfi
 
 }  // namespace
 
-std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data,
-                                               int64_t rows) {
+std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
+                                               int rank, int ranks) {
   const int64_t length = keys.max_seq_length;
   const TrainingData& source = data.data;
   if (source.train_plan) {
     PackedLoaderOptions options = packed_options(keys, *data.tokenizer, rows, length);
     options.shuffle = keys.data_order != TrainConfig::DataOrder::Sequential;
+    options.rank = rank;
+    options.ranks = ranks;
     return std::make_unique<Prefetcher>(
         std::make_unique<PackedLoader>(source.train_documents, options, source.train_plan));
   }
   LoaderOptions options{.rows = rows,
                         .length = length,
                         .order = sample_order(keys.data_order),
-                        .seed = static_cast<uint64_t>(keys.seed)};
+                        .seed = static_cast<uint64_t>(keys.seed),
+                        .rank = rank,
+                        .ranks = ranks};
   options.eos = document_end(keys.is_demo(), *data.tokenizer);
   options.respect_documents = options.align_to_documents = options.eos.has_value();
   return std::make_unique<Prefetcher>(std::make_unique<Loader>(source.train, options));

@@ -12,7 +12,8 @@
 namespace octet {
 
 // Micro-batches of `rows` sequences of the training data, prefetched.
-std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows);
+std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
+                                               int rank = 0, int ranks = 1);
 
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
 using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;

@@ -1,5 +1,6 @@
 #include "plan/device_choice.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/log.h"
@@ -18,14 +19,27 @@ std::string tuning_cache_path() {
   return error ? "" : join_path(folder, "gemm_plans.jsonl");
 }
 
+// A launcher may show every process one GPU only.
+int gpu_index(int local_rank) {
+  return probe_cuda().devices > 1 ? local_rank : 0;
+}
+
 }  // namespace
 
-std::unique_ptr<Device> make_device(const TrainConfig& config) {
+std::string gpu_of_rank(const TrainConfig& config, int local_rank) {
+  // For tests of several ranks on one GPU, which NCCL otherwise refuses, too.
+  if (std::getenv("OCTET_SHARE_GPU")) return "";
+  return runs_on_gpu(config) ? probe_cuda(gpu_index(local_rank)).uuid : "";
+}
+
+std::unique_ptr<Device> make_device(const TrainConfig& config, int local_rank) {
   const bool wants_cuda = config.device == TrainConfig::Device::Cuda;
   if (config.device != TrainConfig::Device::Cpu) {
-    const CudaProbe probe = probe_cuda();
+    const int gpu = gpu_index(local_rank);
+    const CudaProbe probe = probe_cuda(gpu);
     if (probe.usable) {
-      return make_cuda_device({.deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
+      return make_cuda_device(
+          {.device = gpu, .deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
     }
     if (wants_cuda) fail_config("device is cuda, but {}; use device cpu or auto", probe.reason);
     // If a driver is installed, the user probably expects the GPU to be used.

@@ -7,8 +7,11 @@
 
 namespace octet {
 
-// The device that a configuration asks for; ConfigError where it is not there.
-std::unique_ptr<Device> make_device(const TrainConfig& config);
+// The device that a configuration asks for; ConfigError where it is not there. Several ranks of a node use one GPU each,
+// by `local_rank`, or the only one that the process can see.
+std::unique_ptr<Device> make_device(const TrainConfig& config, int local_rank = 0);
+// What tells the GPU of a rank from those of others; empty without a GPU.
+std::string gpu_of_rank(const TrainConfig& config, int local_rank);
 // Whether make_device makes a GPU device, or fails because there is no GPU.
 bool runs_on_gpu(const TrainConfig& config);
 

@@ -30,13 +30,14 @@ MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
   return {available, false};
 }
 
-int64_t sampling_rows(const TrainConfig& config) {
+int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding) {
+  if (sharding.shares_weights()) return 0;
   constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
   return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
 }
 
 int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer) {
-  const int64_t rows = target.makes_samples ? sampling_rows(config) : 0;
+  const int64_t rows = target.makes_samples ? sampling_rows(config, target.sharding) : 0;
   return rows == 0 ? 0 : generator_bytes(transformer, target.device, rows, config.max_seq_length);
 }
 
@@ -65,6 +66,24 @@ TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
   return copies == FrozenCopies::Two ? TrainConfig::FrozenCopies::Two : TrainConfig::FrozenCopies::One;
 }
 
+StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
+                   const Numerics& numerics) {
+  StepPlan plan;
+  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
+    for (const FrozenCopies copies : copies_of(config, target.adapters)) {
+      shape.checkpointing = level;
+      const Finetuning finetuning{
+          .adapters = target.adapters, .frozen_copies = copies, .sharding = target.sharding};
+      plan.transformer =
+          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
+      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+      if (plan.need() <= target.limit.bytes) return plan;
+      if (!plan.first_need) plan.first_need = plan.need();
+    }
+  }
+  return plan;
+}
+
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory, const Finetuning& finetuning) {
   const auto fits = [&](int64_t rows) {
@@ -82,8 +101,9 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
   return std::min(low, kMost);
 }
 
-int64_t dividing_batch(const TrainConfig& config, int64_t most) {
-  const int64_t target = config.target_effective_batch_size;
+int64_t dividing_batch(const TrainConfig& config, int64_t most, int64_t ranks) {
+  const int64_t of_all = config.target_effective_batch_size;
+  const int64_t target = of_all % ranks == 0 ? of_all / ranks : 0;  // apply_target_batch_size refuses others
   if (target > 0) most = std::min(most, target);
   const int64_t sixteenths = std::gcd<int64_t>(16, config.max_seq_length);
   const int64_t step = config.mixed_precision == Precision::Fp8 ? 16 / sixteenths : 1;
@@ -108,7 +128,10 @@ class RemedySearch {
       return advice.has_value();
     };
     const TrainConfig& given = run_.config;
-    std::vector<TrainConfig> ways = smaller_states(given);
+    std::vector<TrainConfig> ways = more_sharing(given);
+    const std::vector<TrainConfig> smaller = smaller_states(ways.back());
+    ways.pop_back();  // the first of `smaller`
+    ways.insert(ways.end(), smaller.begin(), smaller.end());
     add(first_that_fits(ways));
     // The alternative: only fewer rows.
     if (const int64_t rows = most_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
@@ -116,7 +139,7 @@ class RemedySearch {
     if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
     // The last resort: no FP8 copies of weights, and half the size of fp32.
     if (run_.precision != Precision::Bf16 && !given.require_fp8 && !run_.precision_is_given) {
-      TrainConfig in_bf16 = given;
+      TrainConfig in_bf16 = more_sharing(given).back();
       in_bf16.mixed_precision = Precision::Bf16;
       ways = smaller_states(in_bf16);
       if (add(first_that_fits(ways)) || add(with_most_rows(ways))) return remedies;
@@ -134,6 +157,28 @@ class RemedySearch {
   }
 
  private:
+  // Several ranks may share more than they do. The configuration itself comes first.
+  std::vector<TrainConfig> more_sharing(const TrainConfig& config) const {
+    using Key = TrainConfig::ShardingMode;
+    std::vector<TrainConfig> ways = {config};
+    if (target_.sharding.ranks == 1) return ways;
+    for (const Key key : {Key::Zero1, Key::Zero2, Key::FsdpFull}) {
+      if (mode_of(key) <= target_.sharding.mode) continue;
+      ways.push_back(config);
+      ways.back().sharding_mode = key;
+    }
+    return ways;
+  }
+  // The key's names begin with auto.
+  static ShardingMode mode_of(TrainConfig::ShardingMode key) {
+    return static_cast<ShardingMode>(static_cast<int>(key) - 1);
+  }
+  Sharding sharding_of(const TrainConfig& way) const {
+    Sharding sharding = target_.sharding;
+    if (way.sharding_mode != run_.config.sharding_mode) sharding.mode = mode_of(way.sharding_mode);
+    return sharding;
+  }
+
   // Variants with less memory for the optimizer state and the head. The configuration itself comes first, then the
   // smallest change.
   std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
@@ -186,12 +231,16 @@ class RemedySearch {
 
   // With as few copies as the key allows.
   Finetuning finetuning_of(const TrainConfig& way) const {
-    return {.adapters = target_.adapters, .frozen_copies = copies_of(way, target_.adapters).back()};
+    return {.adapters = target_.adapters,
+            .frozen_copies = copies_of(way, target_.adapters).back(),
+            .sharding = sharding_of(way)};
   }
   int64_t need(const TrainConfig& way, Checkpointing level) const {
     Transformer transformer(target_.model, shape_of(way, level), numerics_of(way), target_.device,
                             finetuning_of(way));
-    return transformer.plan().peak_bytes() + sampling_bytes(way, target_, transformer);
+    PlanTarget target = target_;
+    target.sharding = sharding_of(way);
+    return transformer.plan().peak_bytes() + sampling_bytes(way, target, transformer);
   }
 
   MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
@@ -199,8 +248,8 @@ class RemedySearch {
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
     for (const char* key :
-         {"mixed_precision", "frozen_copies", "gradient_checkpointing", "fp8_head", "optimizer_state",
-          "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
+         {"mixed_precision", "sharding_mode", "frozen_copies", "gradient_checkpointing", "fp8_head",
+          "optimizer_state", "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
       const std::string value = config_text(way, key);
       if (value != config_text(run_.config, key)) advice.changes.push_back({key, value});
     }
@@ -227,7 +276,7 @@ class RemedySearch {
     const int64_t rows =
         largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way), target_.device,
                       target_.limit.bytes - run_.sampling_bytes, finetuning_of(way));
-    return rows == 0 ? 0 : dividing_batch(way, rows);
+    return rows == 0 ? 0 : dividing_batch(way, rows, target_.sharding.ranks);
   }
   std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {
     way.per_device_train_batch_size = rows;

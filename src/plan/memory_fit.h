@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,14 +30,16 @@ struct PlanTarget {
   MemoryLimit limit;
   bool makes_samples = true;  // where the configuration asks for them; a benchmark makes none
   AdapterPlan adapters = {};  // of the run; empty: all weights are trained
+  Sharding sharding = {};     // how ranks share the run; all plans are for one rank
 };
 
 // The numbers of FP8 copies of frozen matrices that frozen_copies leaves open, the faster one first.
 std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters);
 TrainConfig::FrozenCopies key_of(FrozenCopies copies);
 
-// Prompts that are continued together in this run; 0 when it makes no samples.
-int64_t sampling_rows(const TrainConfig& config);
+// Prompts that are continued together in this run; 0 when it makes no samples. Ranks that share the weights of layers
+// make none: generating needs the whole model.
+int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding = {});
 // What generating them allocates in addition to the plan of the training step.
 int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer);
 
@@ -45,12 +48,23 @@ std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key);
 TrainConfig::Checkpointing key_of(Checkpointing level);
 std::string key_text(Checkpointing level);  // as users write it
 
+// The training step with the first level of recomputation that fits; with the last level if none fits. Transposing
+// frozen weights costs less than recomputing more, so it comes first.
+struct StepPlan {
+  std::unique_ptr<Transformer> transformer;
+  int64_t sampling_bytes = 0;
+  std::optional<int64_t> first_need;  // of the first level, if it does not fit
+  int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
+};
+StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
+                   const Numerics& numerics);
+
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory, const Finetuning& finetuning = {});
-// The largest number of rows, at most `most`, that divides target_effective_batch_size. If possible, the tokens of a
+// The largest number of rows, at most `most`, with which `ranks` ranks divide target_effective_batch_size. If possible, the tokens of a
 // micro-batch are a multiple of 16, because FP8 weight gradients need that.
-int64_t dividing_batch(const TrainConfig& config, int64_t most);
+int64_t dividing_batch(const TrainConfig& config, int64_t most, int64_t ranks = 1);
 
 struct KeyChange {
   std::string key, value;  // as users write them
@@ -77,7 +91,7 @@ struct PlannedMemory {
 };
 
 // Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change
-// results, then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are
+// results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are
 // tried only if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "plan/data_loaders.h"
+#include "plan/sharding_choice.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -64,12 +65,19 @@ std::string schedule_text(const ScheduleConfig& schedule) {
   return table.str();
 }
 
+std::string ranks_text(const RunPlan& plan) {
+  constexpr auto kCommunication = static_cast<size_t>(MemoryCategory::Communication);
+  return fmt::format("{}; sharding_mode {}; buffers for communication take {}", plan.ranks(),
+                     sharding_text(plan.finetuning.sharding),
+                     human_bytes(static_cast<double>(plan.memory.bytes_in_arena()[kCommunication])));
+}
+
 std::string overview_text(const RunStages& stages) {
   const TrainConfig& keys = stages.keys;
   const ModelConfig& model = stages.model.config;
   const TrainingData& data = stages.data.data;
   const RunPlan& plan = stages.plan;
-  const int64_t positions_per_step = plan.accumulation * plan.shape.tokens();
+  const int64_t positions_per_step = plan.ranks() * plan.accumulation * plan.shape.tokens();
   const double used = data.train_plan ? data.train_plan->utilisation() : 1;  // the rest is padding
   const int64_t steps = stages.schedule.max_steps;
   const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
@@ -87,13 +95,17 @@ std::string overview_text(const RunStages& stages) {
                             count(model.parameter_count()), model.layers, model.width));
   if (!plan.finetuning.adapters.empty()) line("training", adapters_text(model, plan.finetuning));
   line("device", fmt::format("{}: {}", stages.device->name(), stages.device->description()));
+  if (plan.finetuning.sharding.is_active()) line("ranks", ranks_text(plan));
   line("precision", precision);
+  if (plan.evaluates_in_fp8)
+    line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
   line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),
                            count(data.eval.size())));
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
-  line("batch", fmt::format("{} x {} tokens x {} = {} tokens per step{}", plan.shape.rows, plan.shape.length,
-                            counted(plan.accumulation, "micro-batch", "micro-batches"), positions_per_step,
-                            used < 1 ? ", including padding" : ""));
+  line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
+                            plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),
+                            plan.ranks() > 1 ? fmt::format(" x {} ranks", plan.ranks()) : "",
+                            positions_per_step, used < 1 ? ", including padding" : ""));
   line("length", fmt::format("{}, {} tokens", counted(steps, "step"),
                              human_count(static_cast<double>(steps * positions_per_step) * used)));
   line("recompute", recompute_text(plan.shape.checkpointing));

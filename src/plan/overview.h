@@ -12,6 +12,9 @@ std::string overview_text(const RunStages& stages);
 // The memory plan by category, whose total is what the training step allocates, and what samples take in addition.
 std::string memory_text(const RunPlan& plan);
 
+// The ranks of a run: what each keeps, and the memory of what travels.
+std::string ranks_text(const RunPlan& plan);
+
 // What backward recomputes instead of keeping it.
 std::string recompute_text(Checkpointing level);
 

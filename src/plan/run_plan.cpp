@@ -15,52 +15,12 @@
 namespace octet {
 namespace {
 
-// The training step with the first level of recomputation that fits; with the last level if none fits.
-struct StepPlan {
-  std::unique_ptr<Transformer> transformer;
-  int64_t sampling_bytes = 0;
-  int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
-};
-
-StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
-                   const Numerics& numerics) {
-  StepPlan plan;
-  std::optional<int64_t> without;
-  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
-    // Transposing frozen weights costs less than recomputing more.
-    for (const FrozenCopies copies : copies_of(config, target.adapters)) {
-      shape.checkpointing = level;
-      const Finetuning finetuning{.adapters = target.adapters, .frozen_copies = copies};
-      plan.transformer =
-          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
-      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
-      const int64_t need = plan.need();
-      if (need > target.limit.bytes) {
-        if (!without) without = need;
-        continue;
-      }
-      if (without) {
-        std::vector<std::string> changes;
-        if (level != levels_of(config.gradient_checkpointing).front())
-          changes.push_back(fmt::format("gradient_checkpointing is {}", key_text(level)));
-        if (copies != copies_of(config, target.adapters).front())
-          changes.emplace_back("frozen_copies is one");
-        log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
-                 human_bytes(static_cast<double>(need)), human_bytes(static_cast<double>(*without)),
-                 human_bytes(static_cast<double>(target.limit.bytes)));
-      }
-      return plan;
-    }
-  }
-  return plan;
-}
-
 // The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
 int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape shape,
                     const Numerics& numerics, std::optional<int64_t> sequences) {
   if (!keys.auto_batch_size) return keys.per_device_train_batch_size;
   shape.rows = 1;
-  Finetuning finetuning{.adapters = target.adapters};
+  Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
   const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
   int64_t rows = 0;
@@ -73,8 +33,23 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
     }
   }
   rows = std::max<int64_t>(rows, 1);
-  if (sequences) rows = std::clamp<int64_t>(*sequences, 1, rows);  // more would only repeat them
-  return dividing_batch(keys, rows);
+  const int64_t ranks = target.sharding.ranks;
+  if (sequences)
+    rows = std::min(rows, std::max<int64_t>(*sequences / ranks, 1));  // more would only repeat them
+  return dividing_batch(keys, rows, ranks);
+}
+
+void log_changes(const TrainConfig& config, const PlanTarget& target, const StepPlan& plan) {
+  if (!plan.first_need || plan.need() > target.limit.bytes) return;
+  std::vector<std::string> changes;
+  const Checkpointing level = plan.transformer->shape().checkpointing;
+  if (level != levels_of(config.gradient_checkpointing).front())
+    changes.push_back(fmt::format("gradient_checkpointing is {}", key_text(level)));
+  if (plan.transformer->finetuning().frozen_copies != copies_of(config, target.adapters).front())
+    changes.emplace_back("frozen_copies is one");
+  log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
+           human_bytes(static_cast<double>(plan.need())), human_bytes(static_cast<double>(*plan.first_need)),
+           human_bytes(static_cast<double>(target.limit.bytes)));
 }
 
 // A launch takes some microseconds, and a micro-step has hundreds of them. Only a long micro-step hides that.
@@ -90,7 +65,12 @@ bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunSh
 
 RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
                  const PlanOptions& options) {
-  const PlanTarget target{model, device, memory_limit(keys, device), options.makes_samples, options.adapters};
+  const PlanTarget target{.model = model,
+                          .device = device,
+                          .limit = memory_limit(keys, device),
+                          .makes_samples = options.makes_samples,
+                          .adapters = options.adapters,
+                          .sharding = options.sharding};
   RunPlan plan;
   plan.limit = target.limit;
   plan.numerics = numerics_from(keys, device);
@@ -103,10 +83,11 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
                  .head_chunk_bytes = device.capabilities().logits_bytes};
   shape.rows = choose_rows(keys, target, shape, plan.numerics, options.sequences);
   shape.graphs = wants_graphs(keys, model, shape);
-  const TrainConfig config = with_batch_size(keys, shape.rows);
+  const TrainConfig config = with_batch_size(keys, shape.rows, options.sharding.ranks);
   plan.accumulation = config.gradient_accumulation_steps;
 
   StepPlan step = plan_step(config, target, shape, plan.numerics);
+  log_changes(config, target, step);
   if (plan.is_fp8()) plan.fallback_reason = no_fp8_reason(*step.transformer);
   const bool falls_back = !plan.fallback_reason.empty();
   if (falls_back) {
@@ -114,12 +95,21 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
     log_warning("FP8 cannot run: {}; the run continues in BF16", plan.fallback_reason);
     plan.numerics.precision = Precision::Bf16;
     step = plan_step(config, target, shape, plan.numerics);
+    log_changes(config, target, step);
+  }
+  if (options.makes_samples && options.sharding.shares_weights() && sampling_rows(keys) > 0) {
+    log_warning(
+        "no samples are made: with sharding_mode {} no rank has the whole model; run 'octet generate' with a "
+        "checkpoint instead",
+        name_of(options.sharding.mode));
   }
   plan.precision_label = falls_back ? "BF16 (fallback)" : precision_label(*step.transformer, device);
   plan.shape = step.transformer->shape();
   plan.finetuning = step.transformer->finetuning();
   plan.memory = step.transformer->plan();
   plan.sampling_bytes = step.sampling_bytes;
+  plan.evaluates_in_fp8 = std::ranges::any_of(step.transformer->parameters().all(),
+                                              [](const Parameter& p) { return p.storage.whole_is_codes; });
   plan.fp8_share = fp8_share(work_shares(*step.transformer));
   plan.shortage = memory_shortage({.config = config,
                                    .shape = plan.shape,

@@ -15,20 +15,22 @@ namespace octet {
 struct RunPlan {
   // The batch size that auto_batch_size found, the level of recomputation that fits, and whether graphs are recorded.
   RunShape shape;
-  int64_t accumulation = 1;     // micro-batches of an optimizer step
+  int64_t accumulation = 1;     // micro-batches of an optimizer step, on each rank
   Numerics numerics;            // after any fallback
-  Finetuning finetuning;        // the adapters, and how many copies of the frozen base fit
+  Finetuning finetuning;        // the adapters, how many copies of the frozen base fit, and what ranks share
   std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
   std::string fallback_reason;  // empty when there was none
   MemoryLimit limit;
   MemoryPlan memory;                       // of the training step: what a Transformer of this plan allocates
   int64_t sampling_bytes = 0;              // what generating samples allocates in addition
+  bool evaluates_in_fp8 = false;           // whatever fp8_eval says: no rank has the whole weights in BF16
   double fp8_share = 0;                    // of all FLOPs, 0 to 1
   std::optional<MemoryShortage> shortage;  // the run does not fit
 
   bool is_fp8() const { return numerics.precision == Precision::Fp8; }
   int64_t bytes() const { return memory.peak_bytes() + sampling_bytes; }
-  int64_t sequences_per_step() const { return shape.rows * accumulation; }
+  int64_t ranks() const { return finetuning.sharding.ranks; }
+  int64_t sequences_per_step() const { return shape.rows * accumulation * ranks(); }  // of all ranks
 };
 
 struct PlanOptions {
@@ -37,6 +39,7 @@ struct PlanOptions {
   bool makes_samples = true;        // where the configuration asks for them; a benchmark makes none
   bool precision_is_given = false;  // advice on memory must not change mixed_precision
   AdapterPlan adapters = {};        // of the run; empty: all weights are trained
+  Sharding sharding = {};           // of the run, see sharding_of; all memory is that of one rank
 };
 
 // Throws ConfigError or Error that names what is wrong. A run that does not fit is none of these: see

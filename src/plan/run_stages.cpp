@@ -3,11 +3,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "plan/device_choice.h"
+#include "plan/sharding_choice.h"
 
 namespace octet {
 
-RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed) {
-  std::unique_ptr<Device> device = make_device(given);
+RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed, const RankPlace& place) {
+  std::unique_ptr<Device> device = make_device(given, place.local_rank);
   ModelChoice model = choose_model(given, std::move(resumed));
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
   // A run that continues has the defaults of its own start.
@@ -20,6 +21,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   }
   const auto fitting_plan = [&](PlanOptions options) {
     options.adapters = model.adapters;
+    options.sharding = sharding_of(keys, place);
     RunPlan plan = plan_run(keys, model.config, *device, options);
     if (plan.shortage) fail_config("{}", plan.shortage->text);
     return plan;
@@ -43,7 +45,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
 
 TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,
                             const ScheduleConfig& schedule) {
-  TrainConfig config = with_batch_size(keys, plan.shape.rows);
+  TrainConfig config = with_batch_size(keys, plan.shape.rows, plan.ranks());
   config.tokenizer = data.tokenizer_name;
   if (!plan.shortage) {
     config.gradient_checkpointing = key_of(plan.shape.checkpointing);

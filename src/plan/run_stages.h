@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "dist/ranks.h"
 #include "plan/data_stage.h"
 #include "plan/model_stage.h"
 #include "plan/run_plan.h"
@@ -34,8 +35,10 @@ inline bool records_graphs(const RunStages& stages) {
 
 // All stages of a training run that can start: everything fits together, the memory is enough and the weights that it
 // starts from are there. ConfigError or Error otherwise. No large memory is taken, and nothing is written but a dataset
-// that has to be prepared, into the cache. With `resumed`, the run continues from that checkpoint.
-RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed = std::nullopt);
+// that has to be prepared, into the cache. With `resumed`, the run continues from that checkpoint. `place`: of this
+// process among the ranks of the run.
+RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed = std::nullopt,
+                      const RankPlace& place = {});
 
 // The keys with everything that the stages have found: tokenizer, batch size, accumulation, level of recomputation (where
 // the run fits) and number of steps.

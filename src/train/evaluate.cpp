@@ -1,6 +1,8 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
 
 #include "base/checked.h"
 #include "train/step.h"
@@ -17,6 +19,24 @@ void ignore_rows_from(Batch& batch, int64_t windows) {
   }
 }
 
+// Fills in the batches that other ranks have read.
+void share_results(HostChannel& host, std::vector<double>& losses, std::vector<int64_t>& correct) {
+  std::string mine;
+  const auto ranks = static_cast<size_t>(host.size()), rank = static_cast<size_t>(host.rank());
+  for (size_t i = rank; i < losses.size(); i += ranks)
+    mine += fmt::format("{:a} {}\n", losses[i], correct[i]);
+  const std::vector<std::string> texts = host.all_gather("evaluation", mine);
+  for (size_t r = 0; r < ranks; ++r) {
+    const char* at = texts[r].c_str();
+    char* end = nullptr;
+    for (size_t i = r; i < losses.size(); i += ranks) {
+      losses[i] = std::strtod(at, &end);
+      correct[i] = std::strtoll(end, &end, 10);
+      at = end;
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) const {
@@ -27,25 +47,36 @@ std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) cons
   const int64_t windows = loader->samples_per_epoch(), all = div_up(windows, shape.rows);
   const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
   Evaluation result;
-  int64_t correct = 0;
-  double loss = 0;
+  // fp32 on the device: many batches are added up here.
+  std::vector<double> losses(static_cast<size_t>(batches));
+  std::vector<int64_t> correct(static_cast<size_t>(batches));
   Batch batch;
-  for (int64_t i = 0; i < batches; ++i) {
-    loader->next(batch);
-    const int64_t rows = std::min(shape.rows, windows - i * shape.rows);
-    ignore_rows_from(batch, rows);
-    result.windows += rows;
-    result.targets += batch.target_count;
+  const int64_t ranks = host_ ? host_->size() : 1, rank = host_ ? host_->rank() : 0;
+  // Weights may travel in every pass, so all ranks make equally many; some passes count for nothing.
+  for (int64_t i = 0; i < round_up(batches, ranks); ++i) {
+    if (i < batches) {
+      loader->next(batch);
+      const int64_t rows = std::min(shape.rows, windows - i * shape.rows);
+      ignore_rows_from(batch, rows);
+      result.windows += rows;
+      result.targets += batch.target_count;
+    }
+    if (i % ranks != rank) continue;
     model.load(host_view(batch));
-    model.clear_sums();  // fp32 on the device: many batches are added up here
+    model.clear_sums();
     model.forward_loss({}, fp8);
-    loss += model.sums().loss;
-    correct += model.correct_targets();
+    if (i >= batches) continue;
+    losses[static_cast<size_t>(i)] = model.sums().loss;
+    correct[static_cast<size_t>(i)] = model.correct_targets();
   }
   model.clear_sums();
+  if (host_) share_results(*host_, losses, correct);
+  // In the order of the batches, whoever has read them.
+  const double loss = std::accumulate(losses.begin(), losses.end(), 0.0);
+  const int64_t all_correct = std::accumulate(correct.begin(), correct.end(), int64_t{0});
   const auto targets = static_cast<double>(std::max<int64_t>(result.targets, 1));
   result.loss = loss / targets;
-  result.accuracy = static_cast<double>(correct) / targets;
+  result.accuracy = static_cast<double>(all_correct) / targets;
   return result;
 }
 

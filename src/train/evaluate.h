@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "dist/host_channel.h"
 #include "model/transformer.h"
 #include "plan/data_loaders.h"
 
@@ -20,6 +21,8 @@ class Evaluator {
   // At most `batches` micro-batches of the model's shape, 0 for all there are.
   Evaluator(EvalLoaderFactory make_loader, int64_t batches)
       : make_loader_(std::move(make_loader)), batches_(batches) {}
+  // Ranks take turns with the batches. The result is the same on all of them, and as if one rank had read all.
+  void share(HostChannel& host) { host_ = &host; }
 
   // Empty when there is no held-out data, or less than one sequence of it.
   std::optional<Evaluation> evaluate(Transformer& model, bool fp8) const;
@@ -28,6 +31,7 @@ class Evaluator {
  private:
   EvalLoaderFactory make_loader_;
   int64_t batches_;
+  HostChannel* host_ = nullptr;
 };
 
 }  // namespace octet

@@ -34,7 +34,8 @@ struct RankSync::Group {
   // Gradients that travel after every micro-batch, and all of them.
   std::vector<ExchangeRound> rounds_per_layer, rounds;
   std::unique_ptr<Event> gathered;
-  bool fresh = false;  // gathered, but not used yet
+  bool fresh = false;    // gathered, but not used yet
+  bool delayed = false;  // how the optimizer would have quantised what was gathered
 };
 
 RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
@@ -152,6 +153,20 @@ Tensor RankSync::part_update(const Parameter& p) const {
   return {p.reduced.data, DType::F32, p.shape_of_rows(rows)};
 }
 
+// Where work is done when it is queued, this is also how long it took, and mostly waiting for other ranks.
+void RankSync::all_gather(Communicator& group, Queue& queue, std::span<const GatherItem> items,
+                          std::string_view what) {
+  const auto start = Clock::now();
+  group.all_gather(queue, items, what);
+  waited_ms_ += 1e3 * seconds_since(start);
+}
+
+void RankSync::exchange(Communicator& group, std::span<const ExchangeItem> items, std::string_view what) {
+  const auto start = Clock::now();
+  group.exchange(*reduce_queue_, items, what);
+  waited_ms_ += 1e3 * seconds_since(start);
+}
+
 // ---- weights ----
 
 bool RankSync::is_fetched(size_t group) const {
@@ -165,7 +180,7 @@ void RankSync::fetch(size_t index) {
   const size_t slot = index % 2;
   device_.record(*computed_, device_.queue());
   device_.wait(*gather_queue_, *computed_);
-  gather_->all_gather(*gather_queue_, group.per_layer, "weights of " + group.name);
+  all_gather(*gather_, *gather_queue_, group.per_layer, "weights of " + group.name);
   device_.record(*fetched_[slot], *gather_queue_);
   resident_[slot] = static_cast<int64_t>(index);
   group.fresh = true;
@@ -181,7 +196,7 @@ void RankSync::use(size_t index) {
   device_.wait(device_.queue(), *group.gathered);
   for (Linear* linear : group.linears) {
     if (!linear->sends_codes() && linear->weight().storage.is_shared())
-      linear->quantize_weight(device_.ops());
+      linear->quantize_weight(device_.ops(), group.delayed);
   }
 }
 
@@ -203,7 +218,7 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   device_.record(*computed_, device_.queue());
   device_.wait(*gather_queue_, *computed_);
   const auto gather = [&](Communicator& ranks, const std::vector<GatherItem>& items) {
-    if (!items.empty()) ranks.all_gather(*gather_queue_, items, "weights of " + group.name);
+    if (!items.empty()) all_gather(ranks, *gather_queue_, items, "weights of " + group.name);
   };
   if (gather_across_) {
     gather(*gather_across_, group.across);
@@ -218,6 +233,7 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   }
   device_.record(*group.gathered, *gather_queue_);
   group.fresh = true;
+  group.delayed = std::ranges::any_of(group.linears, &Linear::is_delayed);
 }
 
 void RankSync::gather_all() {
@@ -298,7 +314,7 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
                        .stride = groups * from.part_bytes});
     }
   }
-  reduce_->exchange(*reduce_queue_, items, "gradients of " + name);
+  exchange(*reduce_, items, "gradients of " + name);
   size_t next = 0;
   for (const ExchangePiece& piece : round.pieces) {
     const int64_t n = piece.elements();
@@ -321,7 +337,7 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
                        .sent = static_cast<const std::byte*>(buffers.partial.data) + piece.sums_sent,
                        .stride = n * wire_size});
     }
-    reduce_across_->exchange(*reduce_queue_, items, "gradients between nodes of " + name);
+    exchange(*reduce_across_, items, "gradients between nodes of " + name);
     for (size_t i = 0; i < items.size(); ++i)
       reduce_ops_->sum_parts(reduced(round.pieces[i]), items[i].received, accumulates(round.pieces[i]));
   }
@@ -332,12 +348,14 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
     if (p.reduced_parts && piece.begin + piece.rows == p.storage.part_rows)
       sums.push_back({p.reduced_parts, p.reduced});
   }
-  if (!sums.empty()) reduce_->all_gather(*reduce_queue_, sums, "summed gradients of " + name);
+  if (!sums.empty()) all_gather(*reduce_, *reduce_queue_, sums, "summed gradients of " + name);
 }
 
 // ---- a step ----
 
 void RankSync::begin_step(const StepNote& note) {
+  step_start_ = Clock::now();
+  waited_ms_ = 0;
   const RankBuffers& buffers = model_.rank_buffers();
   const int64_t rank = sharding_.rank;
   const Tensor count = elements_at(buffers.counts, rank * 4, DType::I32, {1});
@@ -347,7 +365,7 @@ void RankSync::begin_step(const StepNote& note) {
   const InputCopy inputs[] = {{count, &note.targets}, {record, &note}};
   device_.feed(inputs);
   const GatherItem counts{buffers.counts, count};
-  world_->all_gather(device_.queue(), {&counts, 1}, "targets");
+  all_gather(*world_, device_.queue(), {&counts, 1}, "targets");
   device_.ops().reciprocal_of_sum(model_.gradient_scale(), buffers.counts);
 }
 
@@ -362,7 +380,7 @@ void RankSync::finish_gradients(Tensor norm, float max_norm) {
   device_.copy(elements_at(buffers.records, begin + 4, DType::F32, {2}), model_.loss_sums());
   const GatherItem records{buffers.records,
                            elements_at(buffers.records, begin, DType::F32, {RankBuffers::kRecordValues})};
-  world_->all_gather(device_.queue(), {&records, 1}, "norms and losses");
+  all_gather(*world_, device_.queue(), {&records, 1}, "norms and losses");
   device_.ops().combine_norms(norm, buffers.records, max_norm);
   merge_slots();
 }
@@ -371,7 +389,7 @@ void RankSync::merge_slots() {
   const Tensor slots = model_.scales().slots();
   if (!slots) return;
   const GatherItem item{model_.rank_buffers().slots, slots};
-  world_->all_gather(device_.queue(), {&item, 1}, "FP8 scales");
+  all_gather(*world_, device_.queue(), {&item, 1}, "FP8 scales");
   device_.ops().merge_slots(slots, model_.rank_buffers().slots);
 }
 
@@ -391,6 +409,7 @@ void RankSync::update(Tensor norm, const AdamWOptions& options, float weight_dec
 }
 
 std::vector<RankRecord> RankSync::records() {
+  if (!device_.capabilities().separate_memory) compute_ms_ = 1e3 * seconds_since(step_start_) - waited_ms_;
   const RankBuffers& buffers = model_.rank_buffers();
   std::vector<float> values(static_cast<size_t>(buffers.records.numel()));
   device_.copy_to_host(values.data(), buffers.records);
@@ -426,7 +445,7 @@ uint64_t RankSync::weights_hash() {
 
 void RankSync::gather(Tensor parts, Tensor part, std::string_view what) {
   const GatherItem item{parts, part};
-  world_->all_gather(device_.queue(), {&item, 1}, what);
+  all_gather(*world_, device_.queue(), {&item, 1}, what);
 }
 
 }  // namespace octet

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "dist/ranks.h"
 #include "model/transformer.h"
 
@@ -59,12 +60,18 @@ class RankSync {
   // (parts * part_rows, ...) = the parts of all ranks, queued with the computation. For checkpoints.
   void gather(Tensor parts, Tensor part, std::string_view what);
   Ranks& ranks() { return ranks_; }
+  // Of the last step, without what it waited in collectives. 0 on a device that works while the host continues: only the
+  // device knows.
+  double compute_ms() const { return compute_ms_; }
   std::string description() const { return world_->description(); }
 
  private:
   struct Group;  // of parameters, with what its collectives need
 
   void make_communicators();
+  void all_gather(Communicator& group, Queue& queue, std::span<const GatherItem> items,
+                  std::string_view what);
+  void exchange(Communicator& group, std::span<const ExchangeItem> items, std::string_view what);
   void make_groups();
   void install_hooks();
   void before_forward(size_t group);
@@ -97,6 +104,8 @@ class RankSync {
   Tensor local_norm_;  // (2) fp32
   Tensor hash_;        // u8 (8)
   bool first_ = true, last_ = true;
+  Clock::time_point step_start_;
+  double waited_ms_ = 0, compute_ms_ = 0;
 };
 
 }  // namespace octet

@@ -136,6 +136,17 @@ void RunFiles::open(const About& about) {
   if (saves()) open_saver(about);
 }
 
+void RunFiles::join(const About& about, const std::string& run_name) {
+  config_.run_name = run_name;
+  folder_ = run_folder(config_);
+  if (!env_.exists(join_path(folder_, "config.yaml"))) {
+    fail_config(
+        "this rank does not see {}, which the first rank has made: output_dir must be the same folder on all nodes",
+        folder_);
+  }
+  if (saves()) open_saver(about);
+}
+
 // A continued run repeats the steps after its checkpoint. Their old records are removed from metrics.jsonl and
 // TensorBoard.
 void RunFiles::open_reports(int64_t steps_done) {
@@ -154,7 +165,8 @@ void RunFiles::open_saver(const About& about) {
   const std::string directory = checkpoint_directory(config_, fp8_);
   SaveOptions options{.total_limit = config_.save_total_limit,
                       .in_background = config_.save_async,
-                      .texts = read_tokenizer_texts(env_, about.tokenizer)};
+                      .texts = read_tokenizer_texts(env_, about.tokenizer),
+                      .ranks = about.ranks};
   options.texts.insert(options.texts.end(), about.texts.begin(), about.texts.end());
   CheckpointStore store(env_, directory);
   for (const CheckpointListing& listing : store.list()) {
@@ -164,7 +176,7 @@ void RunFiles::open_saver(const About& about) {
   // A kill between the two pointers leaves the older one.
   if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
       checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {
-    store.mark_best(checkpoint_->step);
+    if (metrics_) store.mark_best(checkpoint_->step);  // the first rank
     options.best = checkpoint_->summary.loss;
   }
   if (about.on_device && !has_host_memory_for(about.state_bytes)) {

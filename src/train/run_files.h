@@ -32,15 +32,19 @@ class RunFiles {
     bool on_device = false;             // they are not in host memory
     std::string tokenizer;              // whose files go into every checkpoint; as for make_tokenizer
     std::vector<NamedText> texts = {};  // other files that go into every checkpoint
+    std::optional<RankSaving> ranks = std::nullopt;  // of a run whose ranks save together
   };
   // A run without a name gets one. Checks again what check() does, under the lock.
   void open(const About& about);
+  // The same for a rank that is not the first: the files are the first rank's, and only checkpoints are written here.
+  // ConfigError if this rank cannot see them.
+  void join(const About& about, const std::string& run_name);
 
   const TrainConfig& config() const {
     return config_;
   }  // what config.yaml holds; with its name once it is open
   const std::string& folder() const { return folder_; }
-  MetricsWriter& metrics() { return *metrics_; }
+  MetricsWriter* metrics() { return metrics_.get(); }              // null: another rank writes them
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
 

@@ -8,8 +8,8 @@ namespace octet {
 
 Generator& Samples::generator() {
   if (!generator_) {
-    generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer,
-                                             sampling_rows(stages_.keys), stages_.keys.max_seq_length);
+    generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer, rows(),
+                                             stages_.keys.max_seq_length);
   }
   return *generator_;
 }
@@ -24,7 +24,7 @@ std::string Samples::make() {
 }
 
 void Samples::before() {
-  if (stages_.keys.is_demo()) exam_.before(generator());
+  if (takes_exam()) exam_.before(generator());
   if (wanted()) before_ = make();
 }
 
@@ -33,7 +33,7 @@ std::optional<double> Samples::after(Console& console) {
     if (!before_.empty()) console.print(fmt::format("\nbefore: {}", terminal_safe(before_)));
     console.print(fmt::format("after:  {}", terminal_safe(make())));
   }
-  if (!stages_.keys.is_demo()) return std::nullopt;
+  if (!takes_exam()) return std::nullopt;
   console.print(exam_.after(generator()));
   return exam_.score();
 }

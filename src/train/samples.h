@@ -18,8 +18,10 @@ class Samples {
 
   // Takes the planned memory, where samples are wanted, before training takes what is free.
   void reserve() {
-    if (sampling_rows(stages_.keys) > 0) generator();
+    if (rows() > 0) generator();
   }
+  // Whether the run makes samples of text.
+  bool wanted() const { return stages_.keys.sample_steps > 0 && rows() > 0; }
   // Of the model before training, to be shown next to what it says afterwards.
   void before();
   // Text of the model as it is now.
@@ -31,7 +33,9 @@ class Samples {
 
  private:
   Generator& generator();
-  bool wanted() const { return stages_.keys.sample_steps > 0; }
+  // Prompts at a time; 0: the run cannot or need not generate.
+  int64_t rows() const { return sampling_rows(stages_.keys, stages_.plan.finetuning.sharding); }
+  bool takes_exam() const { return stages_.keys.is_demo() && rows() > 0; }
 
   const RunStages& stages_;
   Transformer& model_;

@@ -12,9 +12,10 @@ namespace octet {
 namespace {
 
 TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages& stages, Transformer& model,
-                         Console& console) {
+                         Console& console, Ranks& ranks) {
   const auto start = Clock::now();
-  Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model);
+  Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model,
+                                         ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   console.print(fmt::format("resumed from {} after step {}: {} read in {}", checkpoint.path,
                             restored.state.step, human_bytes(static_cast<double>(checkpoint.total_bytes())),
                             human_duration(seconds_since(start))));
@@ -60,7 +61,7 @@ BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
 
 }  // namespace
 
-Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console) {
+Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console, Ranks& ranks) {
   const ModelChoice& choice = stages.model;
   const auto seed = static_cast<uint64_t>(stages.keys.seed);
   Start start;
@@ -72,8 +73,12 @@ Start start_weights(Env& env, const RunStages& stages, Transformer& model, Conso
         {checkpoint_file::kBase, to_json(base)}};
   }
   model.allocate();
+  if (model.sharding().is_active()) {
+    start.sync = std::make_unique<RankSync>(model, *stages.device, ranks);
+    console.print(fmt::format("ranks: {}", ranks.description()));
+  }
   if (!adapters && choice.resumed) {
-    start.state = resume_from(env, *choice.resumed, stages, model, console);
+    start.state = resume_from(env, *choice.resumed, stages, model, console, ranks);
     return start;
   }
   if (!choice.resumed && !stages.keys.resume.empty())
@@ -82,7 +87,7 @@ Start start_weights(Env& env, const RunStages& stages, Transformer& model, Conso
   if (choice.has_weights()) load_base(stages, model, console);
   if (!choice.adapter_folder.empty() && !choice.resumed) load_adapters(env, stages, model, console);
   model.weights_changed();
-  if (choice.resumed) start.state = resume_from(env, *choice.resumed, stages, model, console);
+  if (choice.resumed) start.state = resume_from(env, *choice.resumed, stages, model, console, ranks);
   return start;
 }
 

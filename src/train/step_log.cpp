@@ -48,8 +48,8 @@ void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
 }
 
 void StepLog::write(const StepRecord& record, bool logged) {
-  if (logged || record.fp8_json || record.checkpoint) {
-    files_.metrics().write(record);
+  if (files_.metrics() && (logged || record.fp8_json || record.checkpoint)) {
+    files_.metrics()->write(record);
     if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
   }
   if (logged) console_.step(record);

@@ -16,6 +16,8 @@
 #include "report/text.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
+#include "train/rank_start.h"
+#include "train/rank_watch.h"
 #include "train/samples.h"
 #include "train/saving.h"
 #include "train/start.h"
@@ -42,11 +44,13 @@ bool is_due(int64_t every, int64_t step) {
 // The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
-  Run(const RunStages& stages, RunFiles files, Env& env)
+  Run(const RunStages& stages, RunFiles files, Env& env, Ranks& ranks)
       : stages_(stages),
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
         env_(env),
+        ranks_(ranks),
+        log_file_(ranks.place()),
         model_(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
                stages.plan.finetuning),
         files_(std::move(files)),
@@ -57,41 +61,54 @@ class Run {
 
   int train() {
     console_.print(overview_text(stages_));
+    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
       console_.print(
           fmt::format("step {} of {} is done: nothing is left to train", resumed->step, max_steps_));
       return kExitDone;
     }
-    loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows);
-    Start begun = start_weights(env_, stages_, model_, console_);
+    const RankPlace& place = ranks_.place();
+    loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows, place.rank, place.ranks);
+    ranks_.progress().begin_phase("loading weights");
+    Start begun = start_weights(env_, stages_, model_, console_, ranks_);
+    sync_ = std::move(begun.sync);
     if (begun.state) restore(*begun.state);
     adapter_files_ = std::move(begun.adapter_files);
     StepRunner runner(model_, *stages_.device, *loader_, stages_.plan.accumulation,
                       optimizer_options(keys_, stages_.schedule),
-                      {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)});
+                      {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)}, sync_.get());
+    RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
-    samples_.reserve();
+    if (makes_samples()) samples_.reserve();
     if (!resumed) first_look();
+    if (resumed) checkpoint_exists();
 
     console_.begin(outcome_.steps, max_steps_);
-    for (int64_t step = outcome_.steps; step < max_steps_ && !stop_.requested() && !verdict_; ++step) {
+    for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
       const bool stats = wants_stats(step);
       const auto start = Clock::now();
-      const StepResult result = runner.train_step(step, stats);
+      ranks_.progress().begin_step(step + 1);
+      ranks_.progress().begin_phase("");
+      const StepResult result = runner.train_step(step, stats, watch.note(step, stop_.number()));
+      watch.look(step, result);
+      stop_signal_ = watch.agreed_signal(stop_.number());
       report(result, step, seconds_since(start), stats);
       if (saving_->is_due(step)) saving_->save(state(), fresh_eval());
+      write_progress();
       stop_if_hopeless();
     }
-    outcome_.stopped = stop_.requested();
+    outcome_.stopped = stop_signal_ != 0;
+    ranks_.progress().begin_phase("saving the last checkpoint");
     last_save();
+    if (crashes_) crashes_->finish();
     console_.finish();
     last_look();
     if (verdict_) return *verdict_;
     if (!outcome_.stopped) return kExitDone;
-    return saving_->is_on() ? kExitRequeue : 128 + stop_.number();
+    return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
 
  private:
@@ -126,13 +143,47 @@ class Run {
             .spikes_in_a_row = log_.spikes().spikes_in_a_row()};
   }
 
+  bool is_first() const { return ranks_.place().is_first(); }
+  // Only the first rank, and only if it has all weights whole.
+  bool makes_samples() const { return is_first() && !model_.sharding().shares_weights(); }
+
+  std::optional<RankSaving> rank_saving() {
+    if (!sync_ || ranks_.place().ranks == 1) return std::nullopt;
+    return RankSaving{.host = &ranks_.host(),
+                      .sharding = model_.sharding(),
+                      .gather = [this](Tensor parts, Tensor part,
+                                       std::string_view what) { sync_->gather(parts, part, what); },
+                      .merge_slots = [this] { sync_->merge_slots(); }};
+  }
+
+  // From now on a failure of any rank is worth another start.
+  void checkpoint_exists() {
+    if (saving_->is_on() && !(crashes_ && crashes_->is_hopeless())) ranks_.set_failure_code(kExitRequeue);
+  }
+
+  // For a launcher that starts a run again only if it had made progress.
+  void write_progress() const {
+    if (const char* path = std::getenv("OCTET_PROGRESS_FILE"); path && is_first())
+      env_.replace_file(path, fmt::format("{}\n", outcome_.steps));
+  }
+
   void open_files() {
-    files_.open({.model = stages_.model.config.name,
-                 .steps_done = outcome_.steps,
-                 .state_bytes = state_bytes(model_.parameters()),
-                 .on_device = stages_.device->capabilities().separate_memory,
-                 .tokenizer = stages_.data.tokenizer_source,
-                 .texts = std::move(adapter_files_)});
+    const RunFiles::About about{.model = stages_.model.config.name,
+                                .steps_done = outcome_.steps,
+                                .state_bytes = state_bytes(model_.parameters()),
+                                .on_device = stages_.device->capabilities().separate_memory,
+                                .tokenizer = stages_.data.tokenizer_source,
+                                .texts = std::move(adapter_files_),
+                                .ranks = rank_saving()};
+    if (is_first()) files_.open(about);
+    const std::string name = ranks_.host().from_first("run name", files_.config().run_name);
+    if (!is_first()) files_.join(about, name);
+    log_file_.open(join_path(files_.folder(), fmt::format("rank_{}.log", ranks_.place().rank)));
+    if (is_first() && ranks_.place().ranks > 1) {
+      crashes_.emplace(env_, files_.folder(), outcome_.steps);
+      if (crashes_->crashes() > 0)
+        log_warning("the last {} starts from step {} crashed", crashes_->crashes(), outcome_.steps);
+    }
     outcome_.run_folder = files_.folder();
     saving_.emplace(stages_, model_, files_.saver(), to_yaml(files_.config()), outcome_.steps);
   }
@@ -144,11 +195,15 @@ class Run {
     if (stats) log_.add_fp8_stats(record, model_);
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
-    const bool stopping = stop_.requested();
+    const bool stopping = stop_signal_ != 0;
     if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
       record.eval_loss = evaluate();
-    if (!stopping && is_due(keys_.sample_steps, step) && !last) record.samples = {samples_.make()};
+    if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
+      if (sync_) sync_->settle();
+      record.samples = {samples_.make()};
+    }
     record.checkpoint = saving_->take_cost();
+    if (record.checkpoint) checkpoint_exists();
     log_.write(record, is_due(keys_.logging_steps, step) || last || record.eval_loss ||
                            !record.samples.empty() || record.loss_spike || result.skipped);
   }
@@ -206,14 +261,18 @@ class Run {
   }
 
   void first_look() {
-    samples_.before();
+    if (sync_) sync_->settle();
+    if (makes_samples()) samples_.before();
     outcome_.first_eval = evaluate();
   }
 
   void last_look() {
     // A run that was stopped ends without samples.
     const bool show = outcome_.steps > outcome_.first_step && !outcome_.stopped && !verdict_;
-    if (show) outcome_.demo_score = samples_.after(console_);
+    if (show && makes_samples()) {
+      if (sync_) sync_->settle();
+      outcome_.demo_score = samples_.after(console_);
+    }
     outcome_.allocated_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     console_.print(fmt::format("\n{}", summary_text(stages_, outcome_)));
     if (keys_.is_demo() && show) console_.print(what_next());
@@ -237,7 +296,10 @@ class Run {
   const TrainConfig& keys_;
   const int64_t max_steps_;
   Env& env_;
+  Ranks& ranks_;
+  RankLog log_file_;
   Transformer model_;
+  std::unique_ptr<RankSync> sync_;  // null if no ranks share
   RunFiles files_;  // after the model: a save that is still being written looks at its parameters
   Console console_;
   const StopSignal stop_;
@@ -248,6 +310,8 @@ class Run {
   std::optional<Saving> saving_;
   Outcome outcome_;
   std::vector<NamedText> adapter_files_;  // for the checkpoints
+  std::optional<CrashCounter> crashes_;
+  int stop_signal_ = 0;  // that all ranks have agreed to follow
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
   std::optional<int> verdict_;  // the exit code of a run that must stop
@@ -270,28 +334,60 @@ std::string dry_run_text(const RunStages& stages) {
                                              schedule_text(stages.schedule))));
 }
 
-}  // namespace
+// Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
+void check_agreement(Ranks& ranks, const RunStages& stages) {
+  const std::string mine =
+      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}", stages.plan.shape.rows,
+                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
+                  stages.model.resumed ? stages.model.resumed->path : "a new run");
+  const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] != all[0])
+      throw RankError(fmt::format("[ranks] rank {} has planned {}, but rank 0 {}", r, all[r], all[0]));
+  }
+}
 
-int train(TrainConfig keys, Env& env) {
-  warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
+  const bool first = ranks.place().is_first();
+  if (first) warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+  ranks.progress().begin_phase("preparing the run");
   std::optional<RunLock> lock;
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
     const std::string folder = run_folder(keys);
-    if (!keys.dry_run && !keys.run_name.empty() && env.is_directory(folder)) lock.emplace(env, folder);
-    resumed = find_checkpoint(env, keys);
+    const bool locks = first && !keys.dry_run && !keys.run_name.empty();
+    if (locks && env.is_directory(folder)) lock.emplace(env, folder);
+    resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   }
   // Folders first: a mistake there must not come after hours of preparing data.
-  RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
-  const RunStages stages = prepare_run(keys, std::move(resumed));
-  if (const auto remark = stages.schedule.remark()) log_warning("{}", *remark);
+  if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
+  // The first rank prepares the data, which may take long; the others then find it in the cache.
+  constexpr std::chrono::hours kPreparing{24 * 7};
+  if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
+  const RunStages stages = prepare_run(keys, std::move(resumed), ranks.place());
+  if (first) ranks.host().all_gather("prepared", "", kPreparing, {});
+  check_agreement(ranks, stages);
+  if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
   if (stages.keys.dry_run) {
-    fmt::print("{}", dry_run_text(stages));
+    if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  return Run(stages, std::move(files), env).train();
+  return Run(stages, std::move(files), env, ranks).train();
+}
+
+}  // namespace
+
+int train(TrainConfig keys, Env& env) {
+  const std::unique_ptr<Ranks> ranks = join_ranks(keys);
+  if (!ranks->place().is_first()) keys.progress = TrainConfig::Progress::Plain;
+  try {
+    return train_as_rank(keys, env, *ranks);
+  } catch (const std::exception& error) {
+    ranks->report_failure(error.what());  // returns only if there are no other ranks
+    throw;
+  }
 }
 
 }  // namespace octet

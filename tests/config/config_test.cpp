@@ -95,6 +95,34 @@ TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
   EXPECT_FALSE(config.is_set("max_lr") || config.is_set("seed"));
 }
 
+TEST(TrainConfig, ShardingIsReadInTheWordsOfOtherProjects) {
+  using Mode = TrainConfig::ShardingMode;
+  EXPECT_EQ(from_yaml("seed: 1").sharding_mode, Mode::Auto);
+  for (const auto& [given, meant] :
+       {std::pair("none", Mode::None), std::pair("DDP", Mode::None), std::pair("ZeRO-1", Mode::Zero1),
+        std::pair("zero_2", Mode::Zero2), std::pair("SHARD_GRAD_OP", Mode::Zero2),
+        std::pair("fsdp", Mode::FsdpFull), std::pair("FULL_SHARD", Mode::FsdpFull),
+        std::pair("zero3", Mode::FsdpFull), std::pair("fsdp2", Mode::FsdpFull),
+        std::pair("full", Mode::FsdpFull), std::pair("Hybrid_Shard", Mode::Hsdp),
+        std::pair("hsdp", Mode::Hsdp), std::pair("auto", Mode::Auto)}) {
+    EXPECT_EQ(from_yaml(fmt::format("sharding_mode: {}", given)).sharding_mode, meant) << given;
+    EXPECT_EQ(from_flags({"--sharding", given}).sharding_mode, meant) << given;
+  }
+  constexpr Mode kStages[] = {Mode::None, Mode::Zero1, Mode::Zero2, Mode::FsdpFull};
+  for (int stage = 0; stage < 4; ++stage)
+    EXPECT_EQ(from_yaml(fmt::format("zero_stage: {}", stage)).sharding_mode, kStages[stage]) << stage;
+  EXPECT_EQ(from_yaml("fsdp: true").sharding_mode, Mode::FsdpFull);
+  EXPECT_EQ(from_yaml("fsdp: false").sharding_mode, Mode::None);
+  EXPECT_EQ(from_yaml("fsdp: full_shard auto_wrap").sharding_mode, Mode::FsdpFull);
+  EXPECT_EQ(from_flags({"--fsdp", "--max_steps", "3"}).sharding_mode, Mode::FsdpFull);
+  EXPECT_EQ(from_yaml("gradient_reduce_dtype: Float32").gradient_reduce_dtype,
+            TrainConfig::GradientReduceDtype::Fp32);
+  EXPECT_THROW(from_yaml("zero_stage: 4"), ConfigError);
+  EXPECT_THROW(from_yaml("fsdp: half"), ConfigError);
+  // Keys without other spellings stay as strict as they were.
+  EXPECT_THROW(from_yaml("mixed_precision: FP8"), ConfigError);
+}
+
 // Names in the table stand in the order of the enumerators: a wrong order would train something else.
 TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
   const auto text = [](auto member, auto value, std::string_view key) {
@@ -128,6 +156,11 @@ TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
   EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Auto, "frozen_copies"), "auto");
   EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Two, "frozen_copies"), "two");
   EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::One, "frozen_copies"), "one");
+  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Auto, "sharding_mode"), "auto");
+  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::None, "sharding_mode"), "none");
+  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Zero1, "sharding_mode"), "zero1");
+  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Hsdp, "sharding_mode"), "hsdp");
+  EXPECT_EQ(text(&C::gradient_reduce_dtype, C::GradientReduceDtype::Fp32, "gradient_reduce_dtype"), "fp32");
   EXPECT_EQ(text(&C::device, C::Device::Cuda, "device"), "cuda");
   EXPECT_EQ(text(&C::progress, C::Progress::Quiet, "progress"), "quiet");
 }

@@ -41,6 +41,8 @@ CudaProbe probe_cuda(int device) {
     return probe;
   }
   probe.name = properties.name;
+  for (const char byte : properties.uuid.bytes)
+    probe.uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   probe.major = properties.major;
   probe.minor = properties.minor;
   probe.memory = static_cast<int64_t>(properties.totalGlobalMem);

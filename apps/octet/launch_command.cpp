@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "command.h"
+#include "dist/launch_environment.h"
+#include "launcher.h"
+
+namespace octet {
+namespace {
+
+constexpr int kMostProcesses = 1024;
+
+struct Options {
+  int64_t nproc_per_node = 0, nnodes = 0, node_rank = -1, max_restarts = 0;
+  std::string master;
+};
+
+// The flags of `launch` end at the first word that is not one. All of them have a value.
+size_t count_own_words(std::span<const std::string> arguments) {
+  size_t i = 0;
+  while (i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--") {
+    const bool is_one_word =
+        arguments[i].find('=') != std::string::npos || arguments[i] == "-h" || arguments[i] == "--help";
+    i += is_one_word ? 1 : 2;
+  }
+  return std::min(i, arguments.size());
+}
+
+LaunchPlan plan_of(const Options& options, std::vector<std::string> command) {
+  const EnvironmentLookup environment = process_environment();
+  const NodeDefaults defaults = read_node_defaults(environment);
+  LaunchPlan plan{.command = std::move(command)};
+  plan.processes =
+      options.nproc_per_node > 0 ? static_cast<int>(options.nproc_per_node) : defaults.processes.value_or(0);
+  plan.nodes = options.nnodes > 0 ? static_cast<int>(options.nnodes) : defaults.nodes.value_or(1);
+  plan.node_rank =
+      options.node_rank >= 0 ? static_cast<int>(options.node_rank) : defaults.node_rank.value_or(0);
+  plan.max_restarts = static_cast<int>(options.max_restarts);
+  if (plan.processes == 0)
+    fail_config("octet launch needs -n: the number of processes on this node, one per GPU");
+  if (plan.processes > kMostProcesses)
+    fail_config("octet launch -n is {}, expected at most {}", plan.processes, kMostProcesses);
+  if (plan.node_rank >= plan.nodes) {
+    fail_config("--node_rank is {} and --nnodes is {}; expected a node from 0 to {}", plan.node_rank,
+                plan.nodes, plan.nodes - 1);
+  }
+  plan.secret = read_secret(environment);
+  plan.job = environment("OCTET_JOB").value_or("");
+  if (plan.nodes == 1) return plan;
+
+  HostAndPort master;
+  if (!options.master.empty()) {
+    master = parse_host_and_port(options.master, "--master");
+  } else if (defaults.master_host) {
+    master = parse_host_and_port(*defaults.master_host, "MASTER_ADDR");
+    master.port = defaults.master_port.value_or(master.port);
+  } else {
+    fail_config("octet launch on {} nodes needs --master HOST:PORT, the address of node 0, or MASTER_ADDR",
+                plan.nodes);
+  }
+  if (master.port == 0) master.port = defaults.master_port.value_or(29500);
+  plan.master = fmt::format(fmt::runtime(master.host.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"),
+                            master.host, master.port);
+  if (!plan.secret) {
+    fail_config(
+        "octet launch on {} nodes needs a secret that all nodes share, because rank 0 listens on the network: "
+        "'openssl rand -hex 32 > secret; chmod 600 secret' in a folder that all nodes see, then set "
+        "OCTET_SECRET_FILE to its path",
+        plan.nodes);
+  }
+  return plan;
+}
+
+CommandBuilder<Options> builder() {
+  CommandBuilder<Options> result("launch", "Start a command as several processes, one per GPU");
+  result.line.usage = "-n PROCESSES [FLAGS] COMMAND [ARGUMENTS]";
+  result.line.about =
+      "Starts 'octet COMMAND ARGUMENTS' PROCESSES times on this node. The processes find each other and train "
+      "together. Everything from COMMAND on is passed on unchanged.\n"
+      "  octet launch -n 8 train run.yaml\n"
+      "  octet launch -n 8 --nnodes 2 --node_rank 0 --master node0:29500 train run.yaml\n"
+      "On several nodes, start the same command on each node with its own --node_rank. They must share a secret: "
+      "OCTET_SECRET, or OCTET_SECRET_FILE with the path of a file.";
+  result.line.notes =
+      "Rank 0 writes to this console. If another rank fails early, the end of its output is shown. SIGTERM, SIGINT "
+      "and SIGUSR1 are passed on to all processes. If a process fails and the others do not end within 15 s, "
+      "they get SIGTERM, and SIGKILL 30 s later.\n"
+      "Exit code: the first code other than 0 and 75 that a process ended with. Otherwise 75 if one of them ended "
+      "with 75, also if another was killed by a signal: there is a checkpoint, and --resume latest continues. "
+      "Otherwise 128 + N if one was killed by signal N. Otherwise 0.\n"
+      "OMP_NUM_THREADS is set to the number of cores divided by PROCESSES, unless it is set already. torchrun, "
+      "mpirun and srun can start 'octet train' directly; then 'octet launch' is not needed.";
+  result.keys
+      .add("nproc_per_node", &Options::nproc_per_node, "Processes on this node: usually its number of GPUs.")
+      .short_flag('n')
+      .at_least(1)
+      .at_most(kMostProcesses)
+      .value("PROCESSES")
+      .note("NPROC_PER_NODE or GPU_NUM of the environment");
+  result.keys.add("nnodes", &Options::nnodes, "Number of nodes.")
+      .at_least(1)
+      .at_most(kMostRanks)
+      .note("NNODES, or WORLD_SIZE, of the environment; else 1");
+  result.keys.add("node_rank", &Options::node_rank, "Number of this node, from 0.")
+      .at_least(0)
+      .at_most(kMostRanks)
+      .note("NODE_RANK, or RANK, of the environment; else 0");
+  result.keys.add("master", &Options::master, "Address of node 0, and the first of 32 ports to try.")
+      .value("HOST:PORT")
+      .note("MASTER_ADDR and MASTER_PORT of the environment");
+  result.keys
+      .add(
+          "max_restarts", &Options::max_restarts,
+          "If all processes end after a failure and there is a checkpoint (exit code 75 without a signal), start "
+          "them again with --resume latest. Gives up with exit code 1 after this many restarts without a new step.")
+      .at_least(0)
+      .at_most(1000);
+  result.line.words = {
+      {.name = "COMMAND", .what = "command", .help = "Command of octet to start, with its arguments."}};
+  result.line.keys.assign(result.keys.keys().begin(), result.keys.keys().end());
+  return result;
+}
+
+int run(std::span<const std::string> arguments) {
+  const CommandBuilder<Options> build = builder();
+  const size_t own = count_own_words(arguments);
+  std::vector<std::string> words(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(own));
+  std::span<const std::string> command = arguments.subspan(own);
+  if (!command.empty() && command.front() == "--") command = command.subspan(1);
+  if (!command.empty()) words.insert(words.end(), {"--", command.front()});
+  const ParsedLine parsed = parse_command_line(build.line, words);
+  if (parsed.help) return print_help(build.line);
+  throw_errors(parsed);
+  Options options;
+  for (const KeyAssignment& assignment : parsed.own)
+    build.keys.set(options, assignment.index, assignment.value);
+  // A misspelt command is said once, not by every process.
+  if (!command.front().starts_with('-') && find_command(command.front()).line.name == "launch")
+    fail_config("octet launch cannot start itself; expected another command, such as train");
+  return launch_processes(plan_of(options, {command.begin(), command.end()}));
+}
+
+}  // namespace
+
+Command launch_command() {
+  return {builder().line, run};
+}
+
+}  // namespace octet

@@ -1,0 +1,312 @@
+#include "launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "dist/rendezvous_messages.h"
+#include "train/exit_codes.h"
+
+extern char** environ;
+
+namespace octet {
+namespace {
+
+using std::chrono::seconds;
+namespace fs = std::filesystem;
+
+constexpr seconds kGrace{15};      // for the ranks to notice a failure themselves
+constexpr seconds kAfterTerm{30};  // from SIGTERM to SIGKILL
+constexpr size_t kShownLines = 20, kShownRanks = 3;
+
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (fs::temp_directory_path() / "octet-launch-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      fail("[launch] {} cannot be made: {}", pattern, std::strerror(errno));
+    path_ = pattern;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// While it lives, signals wait until next() takes them. The launcher has no other threads.
+class WaitingSignals {
+ public:
+  WaitingSignals() {
+    sigemptyset(&set_);
+    for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGCHLD}) {
+      sigaddset(&set_, number);
+      signal(number, SIG_DFL);  // one that is ignored would not wait
+    }
+    sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~WaitingSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  WaitingSignals(const WaitingSignals&) = delete;
+  WaitingSignals& operator=(const WaitingSignals&) = delete;
+
+  // The number of a signal; 0 if none has come after a while.
+  int next() const {
+    const timespec limit{.tv_sec = 0, .tv_nsec = 200'000'000};
+    return std::max(0, sigtimedwait(&set_, nullptr, &limit));
+  }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+std::string last_lines(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+    if (lines.size() > kShownLines) lines.pop_front();
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+// One start of all processes of this node.
+class Attempt {
+ public:
+  Attempt(const LaunchPlan& plan, const WaitingSignals& signals, std::map<std::string, std::string> shared,
+          std::string folder)
+      : plan_(plan), signals_(signals), shared_(std::move(shared)), folder_(std::move(folder)) {}
+
+  // Returns when all processes have ended.
+  int run() {
+    for (int i = 0; i < plan_.processes; ++i) start(i);
+    while (!running_.empty()) {
+      const int number = signals_.next();
+      if (number == SIGHUP) {
+        forward(SIGTERM);
+      } else if (number != 0 && number != SIGCHLD) {
+        forward(number);
+      }
+      collect();
+      end_the_rest();
+    }
+    return combined_exit_code(ends_);
+  }
+  bool was_signalled() const { return was_signalled_; }
+
+ private:
+  std::string output_of(int local_rank) const {
+    return fmt::format("{}/rank_{}", folder_, rank_of(local_rank));
+  }
+  int rank_of(int local_rank) const { return plan_.node_rank * plan_.processes + local_rank; }
+
+  void start(int local_rank) {
+    std::map<std::string, std::string> variables = shared_;
+    variables["OCTET_RANK"] = std::to_string(rank_of(local_rank));
+    variables["OCTET_LOCAL_RANK"] = std::to_string(local_rank);
+    std::vector<std::string> environment;
+    for (char** each = environ; *each != nullptr; ++each) {
+      const std::string_view text = *each;
+      if (!variables.contains(std::string(text.substr(0, text.find('='))))) environment.emplace_back(text);
+    }
+    for (const auto& [name, value] : variables) environment.push_back(fmt::format("{}={}", name, value));
+    std::vector<std::string> words = plan_.command;
+    words.insert(words.begin(), "octet");
+
+    // Everything is ready before the fork.
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> result;
+      for (std::string& text : texts) result.push_back(text.data());
+      result.push_back(nullptr);
+      return result;
+    };
+    const std::vector<char*> argv = pointers(words), envp = pointers(environment);
+    const std::string output = output_of(local_rank);
+    const pid_t parent = getpid(), child = fork();
+    if (child < 0) {
+      const int code = errno;
+      forward(SIGKILL);
+      fail("[launch] rank {} cannot be started: {}", rank_of(local_rank), std::strerror(code));
+    }
+    if (child > 0) {
+      running_[child] = local_rank;
+      return;
+    }
+    // A group of its own: Ctrl-C then reaches the process through the launcher only, once.
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(128 + SIGTERM);
+    const int nothing = open("/dev/null", O_RDONLY);
+    if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+    if (rank_of(local_rank) != 0) {
+      const int file = open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+      if (file < 0) _exit(kExitFailure);
+      dup2(file, STDOUT_FILENO);
+      dup2(file, STDERR_FILENO);
+    }
+    sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
+    execve("/proc/self/exe", argv.data(), envp.data());
+    _exit(kExitFailure);
+  }
+
+  void forward(int number) {
+    was_signalled_ = true;
+    send_all(number);
+  }
+  void send_all(int number) const {
+    for (const auto& [pid, local_rank] : running_) kill(pid, number);
+  }
+
+  void collect() {
+    int status = 0;
+    pid_t pid = 0;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+      const auto found = running_.find(pid);
+      if (found == running_.end()) continue;
+      ProcessEnd end;
+      (WIFEXITED(status) ? end.code : end.signal) =
+          WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
+      ends_.push_back(end);
+      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) {
+        if (!first_failure_) first_failure_ = Clock::now();
+        report(found->second, end);
+      }
+      running_.erase(found);
+    }
+  }
+
+  // Many ranks fail with the same words; those of a few are enough.
+  void report(int local_rank, const ProcessEnd& end) {
+    const std::string how =
+        end.signal != 0 ? fmt::format("was killed by signal {} ({})", end.signal, strsignal(end.signal))
+                        : fmt::format("ended with code {}", end.code);
+    const int rank = rank_of(local_rank);
+    const std::string text = rank == 0 ? "" : last_lines(output_of(local_rank));
+    const bool is_shown = !text.empty() && shown_.size() < kShownRanks && shown_.insert(text).second;
+    fmt::print(stderr, "[launch] rank {} {}{}\n", rank, how, is_shown ? "; its last lines:" : "");
+    if (!is_shown) return;
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const size_t end_of_line = std::min(rest.find('\n'), rest.size());
+      fmt::print(stderr, "[rank {}] {}\n", rank, rest.substr(0, end_of_line));
+      rest.remove_prefix(std::min(end_of_line + 1, rest.size()));
+    }
+  }
+
+  void end_the_rest() {
+    if (!first_failure_ || running_.empty()) return;
+    const auto since = Clock::now() - *first_failure_;
+    if (since >= kGrace && !sent_term_) {
+      sent_term_ = true;
+      send_all(SIGTERM);
+    }
+    if (since >= kGrace + kAfterTerm && !sent_kill_) {
+      sent_kill_ = true;
+      send_all(SIGKILL);
+    }
+  }
+
+  const LaunchPlan& plan_;
+  const WaitingSignals& signals_;
+  const std::map<std::string, std::string> shared_;
+  const std::string folder_;
+  std::map<pid_t, int> running_;  // local rank by process
+  std::vector<ProcessEnd> ends_;  // in the order in which they ended
+  std::set<std::string> shown_;
+  std::optional<Clock::time_point> first_failure_;
+  bool was_signalled_ = false, sent_term_ = false, sent_kill_ = false;
+};
+
+int64_t last_step(const std::string& file) {
+  std::ifstream stream(file);
+  int64_t step = -1;
+  return stream >> step ? step : -1;
+}
+
+bool has_resume(const std::vector<std::string>& command) {
+  return std::ranges::any_of(
+      command, [](const std::string& word) { return word == "--resume" || word.starts_with("--resume="); });
+}
+
+}  // namespace
+
+int combined_exit_code(const std::vector<ProcessEnd>& ends) {
+  for (const ProcessEnd& end : ends) {
+    if (end.signal == 0 && end.code != kExitDone && end.code != kExitRequeue) return end.code;
+  }
+  // A rank that was killed says nothing about the checkpoint; those that saw it happen do.
+  for (const ProcessEnd& end : ends) {
+    if (end.signal == 0 && end.code == kExitRequeue) return kExitRequeue;
+  }
+  for (const ProcessEnd& end : ends) {
+    if (end.signal != 0) return 128 + end.signal;
+  }
+  return kExitDone;
+}
+
+int launch_processes(const LaunchPlan& plan) {
+  const ScratchFolder scratch;
+  const WaitingSignals signals;
+  LaunchPlan current = plan;
+  const std::string progress = scratch.path() + "/progress";
+  const std::string job = !plan.job.empty() ? plan.job
+                          : plan.nodes > 1  ? "launch at " + plan.master
+                                            : random_hex(16);
+  std::map<std::string, std::string> shared = {{"OCTET_RANKS", std::to_string(plan.nodes * plan.processes)},
+                                               {"OCTET_LOCAL_RANKS", std::to_string(plan.processes)},
+                                               {"OCTET_MASTER", plan.nodes > 1 ? plan.master : "127.0.0.1"},
+                                               {"OCTET_PROGRESS_FILE", progress}};
+  if (!plan.secret) shared["OCTET_SECRET"] = random_hex(32);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr)
+    shared["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores() / plan.processes));
+
+  int64_t step = -1;
+  int without_step = 0;
+  for (int restarts = 0;; ++restarts) {
+    // Another key: a process that is left over from the last time must not be taken for one of these.
+    shared["OCTET_JOB"] = restarts == 0 ? job : fmt::format("{} restart {}", job, restarts);
+    Attempt attempt(current, signals, shared, scratch.path());
+    const int code = attempt.run();
+    if (code != kExitRequeue || attempt.was_signalled() || plan.max_restarts == 0) return code;
+    const int64_t now_at = last_step(progress);
+    without_step = now_at > step ? 1 : without_step + 1;
+    step = std::max(step, now_at);
+    if (without_step > plan.max_restarts) {
+      log_warning("[launch] {} restarts without a new step; giving up", plan.max_restarts);
+      return kExitFailure;
+    }
+    if (!has_resume(current.command)) current.command.insert(current.command.end(), {"--resume", "latest"});
+    log_warning("[launch] restart {}: the processes ended after a failure, at step {}", restarts + 1,
+                step < 0 ? std::string("unknown") : std::to_string(step));
+  }
+}
+
+}  // namespace octet

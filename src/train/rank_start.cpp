@@ -1,0 +1,113 @@
+#include "train/rank_start.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "dist/pretend_ranks.h"
+#include "dist/process_ranks.h"
+#include "plan/device_choice.h"
+
+namespace octet {
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1e3 * seconds));
+}
+
+}  // namespace
+
+std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
+  const LaunchEnvironment launch = read_launch_environment(process_environment());
+  if (keys.pretend_ranks > 0) {
+    if (!launch.is_alone())
+      fail_config("[pretend_ranks] is {}, but {} ranks are there", keys.pretend_ranks, launch.place.ranks);
+    const int ranks = narrow<int>(keys.pretend_ranks);
+    return make_pretended_ranks(ranks, ranks, keys.pretend_bandwidth_gb);
+  }
+  if (launch.is_alone()) return make_single_rank();
+  ProcessRanksOptions options{.config = Hash64().add(to_yaml(keys)).text(),
+                              .version = OCTET_VERSION,
+                              .rendezvous = milliseconds(keys.rendezvous_timeout),
+                              .stall = milliseconds(keys.comm_timeout)};
+  options.gpu = gpu_of_rank(keys, launch.place.local_rank);
+  return make_process_ranks(launch, options);
+}
+
+struct RankLog::State {
+  int console = -1;  // the standard error as it was
+  std::mutex mutex;
+  std::string early;
+  bool is_open = false;
+};
+
+RankLog::RankLog(const RankPlace& place) {
+  if (place.is_first()) return;
+  state_ = std::make_unique<State>();
+  state_->console = dup(STDERR_FILENO);
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere >= 0) {
+    dup2(nowhere, STDOUT_FILENO);
+    ::close(nowhere);
+  }
+  set_log_sink([state = state_.get(), rank = place.rank](LogLevel level, std::string_view message) {
+    const std::lock_guard lock(state->mutex);
+    const std::string line = fmt::format("{}{}\n",
+                                         level == LogLevel::Error     ? "error: "
+                                         : level == LogLevel::Warning ? "warning: "
+                                                                      : "",
+                                         message);
+    if (level == LogLevel::Error) {
+      const std::string marked = fmt::format("[rank {}] {}", rank, line);
+      if (write(state->console, marked.data(), marked.size()) < 0) return;
+    }
+    if (!state->is_open) {
+      state->early += line;
+    } else if (write(STDERR_FILENO, line.data(), line.size()) < 0) {
+      return;
+    }
+  });
+}
+
+void RankLog::open(const std::string& path) {
+  if (!state_) return;
+  const std::lock_guard lock(state_->mutex);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  require(file >= 0, "[{}] the log of this rank cannot be opened", path);
+  std::fflush(stdout);
+  dup2(file, STDOUT_FILENO);
+  dup2(file, STDERR_FILENO);
+  ::close(file);
+  state_->is_open = true;
+  if (write(STDERR_FILENO, state_->early.data(), state_->early.size()) < 0) return;
+}
+
+RankLog::~RankLog() {
+  if (!state_) return;
+  std::fflush(stdout);
+  set_log_sink(nullptr);
+  dup2(state_->console, STDERR_FILENO);  // what comes now is of interest to everybody
+  ::close(state_->console);
+}
+
+CrashCounter::CrashCounter(Env& env, const std::string& run_folder, int64_t first_step)
+    : env_(env), path_(join_path(run_folder, "crashes")) {
+  // "STEP COUNT": a run that started at STEP has crashed COUNT times since.
+  int64_t step = -1;
+  int count = 0;
+  if (env_.exists(path_) && std::sscanf(env_.read_text(path_, 64).c_str(), "%ld %d", &step, &count) == 2 &&
+      step == first_step)
+    crashes_ = count;
+  env_.replace_file(path_, fmt::format("{} {}\n", first_step, crashes_ + 1));
+}
+
+void CrashCounter::finish() {
+  if (env_.exists(path_)) env_.remove_file(path_);
+}
+
+}  // namespace octet

@@ -1,0 +1,71 @@
+// octet launch from the command line.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+ProcessResult launch(std::vector<std::string> arguments, std::vector<std::string> variables = {}) {
+  std::vector<std::string> words = std::move(variables);
+  words.insert(words.end(), {OCTET_PROGRAM, "launch"});
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_process("/usr/bin/env", words);
+}
+
+TEST(LaunchCli, StartsACommand) {
+  const ProcessResult alone = run_process(OCTET_PROGRAM, {"keys"});
+  for (const char* flag : {"-n", "--nproc_per_node"}) {
+    const ProcessResult result = launch({flag, "3", "keys"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, alone.out);  // rank 0 alone speaks
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_THAT(launch({"-n", "2", "--", "--version"}).out, StartsWith("octet "));
+  EXPECT_EQ(launch({"keys"}, {"NPROC_PER_NODE=2"}).out, alone.out);
+}
+
+// Flags after the command are the command's.
+TEST(LaunchCli, PassesTheRestOnUnchanged) {
+  const ProcessResult result = launch({"-n", "2", "keys", "--markdown"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, StartsWith("# Configuration"));
+  EXPECT_THAT(launch({"-n", "2", "help", "train"}).out, StartsWith("Usage: octet train"));
+}
+
+TEST(LaunchCli, ReturnsTheCommandsCode) {
+  const ProcessResult result = launch({"-n", "2", "keys", "--no_such_flag"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("error: unknown flag '--no_such_flag'"),
+                                HasSubstr("rank 1 ended with code 2")));
+}
+
+TEST(LaunchCli, WrongUseIsSaidOnce) {
+  const auto error = [](std::vector<std::string> arguments, std::vector<std::string> variables = {}) {
+    const ProcessResult result = launch(std::move(arguments), std::move(variables));
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error({"keys"}, {"-u", "NPROC_PER_NODE", "-u", "GPU_NUM"}), HasSubstr("needs -n"));
+  EXPECT_THAT(error({"-n", "2"}), HasSubstr("needs COMMAND"));
+  EXPECT_THAT(error({"-n", "0", "keys"}), HasSubstr("-n"));
+  EXPECT_THAT(error({"-n", "2", "kees"}), HasSubstr("did you mean 'keys'?"));
+  EXPECT_THAT(error({"-n", "2", "launch"}), HasSubstr("cannot start itself"));
+  EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--node_rank", "2", "keys"}), HasSubstr("--node_rank is 2"));
+  EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "keys"}, {"-u", "MASTER_ADDR"}),
+              HasSubstr("--master HOST:PORT"));
+  EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--master", "a:b", "keys"}), HasSubstr("--master is 'a:b'"));
+  EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--master", "a:1", "keys"},
+                    {"-u", "OCTET_SECRET", "-u", "OCTET_SECRET_FILE"}),
+              AllOf(HasSubstr("needs a secret"), HasSubstr("openssl rand")));
+  EXPECT_THAT(error({"--number", "2", "keys"}), HasSubstr("--number"));
+}
+
+}  // namespace
+}  // namespace octet::test
