@@ -12,10 +12,12 @@
 #include "bench/comm_bench.h"
 #include "command.h"
 #include "config/config.h"
+#include "dist/launch_environment.h"
 #include "plan/device_choice.h"
 #include "plan/sharding_choice.h"
 #include "report/table.h"
 #include "report/text.h"
+#include "train/rank_start.h"
 
 namespace octet {
 namespace {
@@ -217,13 +219,13 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 }
 
 int run_comm(const Options& options) {
-  const std::unique_ptr<Ranks> ranks = make_single_rank();  // not yet those of a launcher
-  const RankPlace& place = ranks->place();
   const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const std::unique_ptr<Ranks> ranks = join_ranks(given);
+  const RankPlace& place = ranks->place();
   const ModelChoice model = choose_model(given);
   const TrainConfig config = keys_with_model(given, model.config);
   if (!options.json.empty() && place.is_first()) check_writable(options.json);
-  const std::unique_ptr<Device> device = make_device(config);
+  const std::unique_ptr<Device> device = make_device(config, place.local_rank);
   Sharding sharding = sharding_of(config, place);
   // A rank that is alone shares nothing, unless it is asked to.
   if (!sharding.is_active()) sharding.mode = ShardingMode::Zero1;
@@ -241,6 +243,8 @@ int run_comm(const Options& options) {
 
 int run(const Options& options) {
   if (options.comm) return run_comm(options);
+  if (!read_launch_environment(process_environment()).is_alone())
+    fail_config("bench measures a single rank; with several ranks use --comm, or train for some steps");
   const TrainConfig base = load_plan_config(options.run.config_file, options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
@@ -260,6 +264,7 @@ int run(const Options& options) {
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
+  if (!results.front().ranks.empty()) fmt::print("{}\n", results.front().ranks);
   const std::string& adapters = results.front().adapters;
   fmt::print("{}, {}{} x {} tokens x {}, {} after {}\n{}", model_name(base),
              adapters.empty() ? "" : adapters + "\n", results.front().rows, results.front().length,
