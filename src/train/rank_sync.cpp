@@ -302,6 +302,17 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   const auto accumulates = [&](const ExchangePiece& piece) {
     return piece.parameter->storage.gradient_per_layer && !first_;
   };
+  if (sharding_.ranks == 1) {  // nothing travels
+    for (const ExchangePiece& piece : round.pieces) {
+      const Tensor& gradient = piece.parameter->gradient_parts;
+      const int64_t offset =
+          piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(gradient.dtype));
+      reduce_ops_->sum_parts(reduced(piece),
+                             elements_at(gradient, offset, gradient.dtype, {1, piece.elements()}),
+                             accumulates(piece));
+    }
+    return;
+  }
   // Part g of every group of parts belongs to group g of ranks.
   std::vector<ExchangeItem> items;
   for (const ExchangePiece& piece : round.pieces) {
