@@ -195,10 +195,9 @@ class Attempt {
       (WIFEXITED(status) ? end.code : end.signal) =
           WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
       ends_.push_back(end);
-      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) {
-        if (!first_failure_) first_failure_ = Clock::now();
-        report(found->second, end);
-      }
+      // Also with a checkpoint: one that hangs must not outlive the others.
+      if ((end.signal != 0 || end.code != kExitDone) && !first_failure_) first_failure_ = Clock::now();
+      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) report(found->second, end);
       running_.erase(found);
     }
   }
@@ -227,6 +226,7 @@ class Attempt {
     if (since >= kGrace && !sent_term_) {
       sent_term_ = true;
       send_all(SIGTERM);
+      send_all(SIGCONT);  // a stopped process gets no other signal before
     }
     if (since >= kGrace + kAfterTerm && !sent_kill_) {
       sent_kill_ = true;

@@ -351,8 +351,10 @@ void add_ranks(KeyTable<C>& keys) {
            "Steps between checks that all ranks have the same weights. 0: never.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add("comm_timeout", &C::comm_timeout,
-           "End the run if no communication between ranks finishes for this many seconds within a step.")
+  keys.add(
+          "comm_timeout", &C::comm_timeout,
+          "End the run if no communication between ranks finishes for this many seconds within a step. A process "
+           "without a sign of life ends it after 30 seconds, or after half of this if that is less.")
       .above(0)
       .at_most(1e9);
   keys.add("rendezvous_timeout", &C::rendezvous_timeout,

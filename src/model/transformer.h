@@ -124,6 +124,7 @@ class Transformer {
     hooks_ = std::move(hooks);
     has_hooks_ = true;
   }
+  const LayerHooks& hooks() const { return hooks_; }
   void set_rank_hooks(RankHooks hooks) { rank_hooks_ = std::move(hooks); }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   const RankBuffers& rank_buffers() const { return ranks_; }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -15,6 +16,8 @@
 
 namespace octet {
 namespace {
+
+constexpr double kMostSilence = 30;  // seconds without a heartbeat
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1e3 * seconds));
@@ -34,6 +37,7 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
   ProcessRanksOptions options{.config = Hash64().add(to_yaml(keys)).text(),
                               .version = OCTET_VERSION,
                               .rendezvous = milliseconds(keys.rendezvous_timeout),
+                              .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
                               .stall = milliseconds(keys.comm_timeout)};
   options.gpu = gpu_of_rank(keys, launch.place.local_rank);
   return make_process_ranks(launch, options);
@@ -95,19 +99,21 @@ RankLog::~RankLog() {
   ::close(state_->console);
 }
 
-CrashCounter::CrashCounter(Env& env, const std::string& run_folder, int64_t first_step)
-    : env_(env), path_(join_path(run_folder, "crashes")) {
+CrashCounter::CrashCounter(Env& env, Ranks& ranks, const std::string& run_folder, int64_t first_step)
+    : env_(env), path_(join_path(run_folder, "crashes")), is_first_(ranks.place().is_first()) {
   // "STEP COUNT": a run that started at STEP has crashed COUNT times since.
-  int64_t step = -1;
-  int count = 0;
-  if (env_.exists(path_) && std::sscanf(env_.read_text(path_, 64).c_str(), "%ld %d", &step, &count) == 2 &&
-      step == first_step)
-    crashes_ = count;
-  env_.replace_file(path_, fmt::format("{} {}\n", first_step, crashes_ + 1));
+  if (is_first_) {
+    int64_t step = -1;
+    int count = 0;
+    const std::string text = env_.exists(path_) ? env_.read_text(path_, 64) : "";
+    if (std::sscanf(text.c_str(), "%ld %d", &step, &count) == 2 && step == first_step) crashes_ = count;
+    env_.replace_file(path_, fmt::format("{} {}\n", first_step, crashes_ + 1));
+  }
+  crashes_ = std::atoi(ranks.host().from_first("crashes", std::to_string(crashes_)).c_str());
 }
 
 void CrashCounter::finish() {
-  if (env_.exists(path_)) env_.remove_file(path_);
+  if (is_first_ && env_.exists(path_)) env_.remove_file(path_);
 }
 
 }  // namespace octet

@@ -31,17 +31,20 @@ class RankLog {
 // must not be started again and again by a scheduler.
 class CrashCounter {
  public:
-  CrashCounter(Env& env, const std::string& run_folder, int64_t first_step);
+  // On all ranks, of which the first one keeps the count: if it is the one that crashes, the others must know.
+  CrashCounter(Env& env, Ranks& ranks, const std::string& run_folder, int64_t first_step);
   // Too many starts from the same step have crashed: the next crash is not worth another one.
   bool is_hopeless() const { return crashes_ >= kMostCrashes; }
   int crashes() const { return crashes_; }
-  void finish();  // the run ends in order
+  void saved() { crashes_ = 0; }  // a new step: the next start begins there
+  void finish();                  // the run ends in order
 
   static constexpr int kMostCrashes = 3;
 
  private:
   Env& env_;
   std::string path_;
+  bool is_first_;
   int crashes_ = 0;
 };
 

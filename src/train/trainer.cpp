@@ -179,10 +179,11 @@ class Run {
     const std::string name = ranks_.host().from_first("run name", files_.config().run_name);
     if (!is_first()) files_.join(about, name);
     log_file_.open(join_path(files_.folder(), fmt::format("rank_{}.log", ranks_.place().rank)));
-    if (is_first() && ranks_.place().ranks > 1) {
-      crashes_.emplace(env_, files_.folder(), outcome_.steps);
-      if (crashes_->crashes() > 0)
-        log_warning("the last {} starts from step {} crashed", crashes_->crashes(), outcome_.steps);
+    if (ranks_.place().ranks > 1) {
+      crashes_.emplace(env_, ranks_, files_.folder(), outcome_.steps);
+      if (const int count = crashes_->crashes(); count > 0)
+        log_warning("{} from step {} crashed",
+                    count == 1 ? "the last start" : fmt::format("the last {} starts", count), outcome_.steps);
     }
     outcome_.run_folder = files_.folder();
     saving_.emplace(stages_, model_, files_.saver(), to_yaml(files_.config()), outcome_.steps);
@@ -203,7 +204,10 @@ class Run {
       record.samples = {samples_.make()};
     }
     record.checkpoint = saving_->take_cost();
-    if (record.checkpoint) checkpoint_exists();
+    if (record.checkpoint) {
+      if (crashes_) crashes_->saved();
+      checkpoint_exists();
+    }
     log_.write(record, is_due(keys_.logging_steps, step) || last || record.eval_loss ||
                            !record.samples.empty() || record.loss_spike || result.skipped);
   }
@@ -374,7 +378,14 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  return Run(stages, std::move(files), env, ranks).train();
+  Run run(stages, std::move(files), env, ranks);
+  try {
+    return run.train();
+  } catch (const std::exception& error) {
+    // While the groups of ranks are still there: others would only see closed connections, and report that first.
+    ranks.report_failure(error.what());
+    throw;
+  }
 }
 
 }  // namespace

@@ -47,13 +47,13 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
   return {exit_code, read_text(out), read_text(err)};
 }
 
-pid_t start_process(const std::string& program, std::vector<std::string> arguments,
-                    const std::string& folder) {
+pid_t start_process(const std::string& program, std::vector<std::string> arguments, const std::string& folder,
+                    const std::string& output) {
   arguments.insert(arguments.begin(), program);
   const pid_t child = fork();
   if (child != 0) return child;
   if (chdir(folder.c_str()) != 0) _exit(99);
-  const int out = open("out.txt", O_CREAT | O_WRONLY | O_TRUNC, 0644);
+  const int out = open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0644);
   dup2(out, 1);
   dup2(out, 2);
   std::vector<char*> argv;

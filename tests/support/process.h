@@ -18,9 +18,9 @@ struct ProcessResult {
 ProcessResult run_process(const std::string& program, const std::vector<std::string>& arguments,
                           const std::string& folder = "");
 
-// Starts the program in `folder`, its output in `folder`/out.txt, and returns at once.
-pid_t start_process(const std::string& program, std::vector<std::string> arguments,
-                    const std::string& folder);
+// Starts the program (a path) in `folder`, its output in the file `output` there, and returns at once.
+pid_t start_process(const std::string& program, std::vector<std::string> arguments, const std::string& folder,
+                    const std::string& output = "out.txt");
 // Its exit code when it has ended, 128 + the signal's number where a signal ended it.
 int wait_for_process(pid_t child);
 
