@@ -43,13 +43,13 @@ RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
       device_(device),
       ranks_(ranks),
       sharding_(model.sharding()),
+      memory_(device.allocate(512)),
       gather_queue_(device.make_queue()),
       reduce_queue_(device.make_queue()),
       gather_ops_(device.make_ops(*gather_queue_)),
       reduce_ops_(device.make_ops(*reduce_queue_)),
       computed_(device.make_event()),
       reduced_(device.make_event()),
-      memory_(device.allocate(512)),
       local_norm_{memory_.get(), DType::F32, {2}},
       hash_{static_cast<std::byte*>(memory_.get()) + 256, DType::U8, {8}} {
   const RankPlace& place = ranks.place();
