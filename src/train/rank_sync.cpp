@@ -136,6 +136,7 @@ void RankSync::install_hooks() {
                     .after_backward = [this](int64_t g) { after_backward(static_cast<size_t>(g)); }});
   model_.set_rank_hooks({.merge_slots = [this] { merge_slots(); },
                          .gather = [this] { gather_all(); },
+                         .settle = [this] { settle(); },
                          .largest =
                              [this](float value) {
                                float largest = value;

@@ -239,8 +239,6 @@ class Run {
   }
 
   std::optional<double> evaluate() {
-    // New weights get their FP8 copies now: an evaluation leaves the scales as they were.
-    if (sync_) sync_->settle();
     const std::optional<double> loss = evaluator_.loss(model_, keys_.fp8_eval);
     if (!loss) return loss;
     if (!outcome_.first_eval) outcome_.first_eval = loss;

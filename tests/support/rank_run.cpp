@@ -55,7 +55,6 @@ RankOutcome run_ranks(const RankRunOptions& options) {
     for (int i = 0; i < options.steps; ++i) {
       results.push_back(run.step());
       if (!options.evaluates) continue;
-      run.sync->settle();
       run.model->forward_loss({}, true);
     }
     run.sync->merge_slots();
