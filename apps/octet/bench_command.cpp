@@ -9,11 +9,15 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/bench.h"
+#include "bench/comm_bench.h"
 #include "command.h"
 #include "config/config.h"
+#include "dist/launch_environment.h"
 #include "plan/device_choice.h"
+#include "plan/sharding_choice.h"
 #include "report/table.h"
 #include "report/text.h"
+#include "train/rank_start.h"
 
 namespace octet {
 namespace {
@@ -25,6 +29,7 @@ struct Options {
   int64_t bench_steps = 10;
   int64_t bench_warmup = 3;
   bool profile = false;
+  bool comm = false;
   std::string json;
   RunArguments run;
 };
@@ -206,7 +211,40 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
   return runs;
 }
 
+void write_json(const std::string& path, const nlohmann::json& results) {
+  std::ofstream file(path);
+  file << results.dump(1) << "\n";
+  file.close();
+  require(file.good(), "[{}] cannot be written", path);
+}
+
+int run_comm(const Options& options) {
+  const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const std::unique_ptr<Ranks> ranks = join_ranks(given);
+  const RankPlace& place = ranks->place();
+  const ModelChoice model = choose_model(given);
+  const TrainConfig config = keys_with_model(given, model.config);
+  if (!options.json.empty() && place.is_first()) check_writable(options.json);
+  const std::unique_ptr<Device> device = make_device(config, place.local_rank);
+  Sharding sharding = sharding_of(config, place);
+  // A rank that is alone shares nothing, unless it is asked to.
+  if (!sharding.is_active()) sharding.mode = ShardingMode::Zero1;
+  const RunPlan plan = plan_run(
+      config, model.config, *device,
+      {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters, .sharding = sharding});
+  Transformer planned(model.config, plan.shape, plan.numerics, *device, plan.finetuning);
+  const CommReport report =
+      bench_comm(planned, *device, *ranks, {.warmup = options.bench_warmup, .repeats = options.bench_steps});
+  if (!place.is_first()) return kExitDone;
+  fmt::print("{}", comm_text(report));
+  if (!options.json.empty()) write_json(options.json, comm_json(report));
+  return kExitDone;
+}
+
 int run(const Options& options) {
+  if (options.comm) return run_comm(options);
+  if (!read_launch_environment(process_environment()).is_alone())
+    fail_config("bench measures a single rank; with several ranks use --comm, or train for some steps");
   const TrainConfig base = load_plan_config(options.run.config_file, options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
@@ -226,6 +264,7 @@ int run(const Options& options) {
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
+  if (!results.front().ranks.empty()) fmt::print("{}\n", results.front().ranks);
   const std::string& adapters = results.front().adapters;
   fmt::print("{}, {}{} x {} tokens x {}, {} after {}\n{}", model_name(base),
              adapters.empty() ? "" : adapters + "\n", results.front().rows, results.front().length,
@@ -236,12 +275,7 @@ int run(const Options& options) {
     if (result.profile.empty()) continue;
     fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
   }
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << results_json(results, base, options).dump(1) << "\n";
-    file.close();
-    require(file.good(), "[{}] cannot be written", options.json);
-  }
+  if (!options.json.empty()) write_json(options.json, results_json(results, base, options));
   return kExitDone;
 }
 
@@ -270,6 +304,16 @@ Command bench_command() {
   builder.keys.add("bench_warmup", &Options::bench_warmup, "Steps to run before measuring.").at_least(1);
   builder.keys.add("profile", &Options::profile,
                    "Run one more step and print the device time of every op, by kind. Needs a GPU.");
+  builder.keys.add(
+      "comm", &Options::comm,
+      "Measure communication between ranks instead: the collectives of one layer of this run, alone and "
+      "next to its matrix products. Start it with 'octet launch'.");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (!options.comm) return;
+    if (!options.variants.empty())
+      errors.emplace_back("--variants has no effect with --comm; remove one of them");
+    if (options.profile) errors.emplace_back("--profile has no effect with --comm; remove one of them");
+  });
   builder.keys.add("json", &Options::json, "Also write the results to this file.").value("FILE");
   builder.run_arguments(&Options::run);
   return builder.command(run);

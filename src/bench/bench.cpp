@@ -1,4 +1,7 @@
 #include "bench/bench.h"
+#include "dist/pretend_ranks.h"
+#include "plan/sharding_choice.h"
+#include "train/rank_sync.h"
 
 #include <fmt/ranges.h>
 
@@ -82,6 +85,20 @@ std::optional<double> gemm_ceiling_share(const RunPlan& plan, const Transformer&
   return static_cast<double>(plan.accumulation) * matrix_seconds(model, *rates) / step_seconds;
 }
 
+// One rank that is alone, or with pretend_ranks the first of so many.
+RankPlace place_of(const TrainConfig& config) {
+  if (config.pretend_ranks == 0) return {};
+  const int ranks = narrow<int>(config.pretend_ranks);
+  return {.ranks = ranks, .local_ranks = ranks};
+}
+
+std::unique_ptr<Ranks> make_ranks(const TrainConfig& config) {
+  const RankPlace place = place_of(config);
+  return config.pretend_ranks == 0
+             ? make_single_rank()
+             : make_pretended_ranks(place.ranks, place.local_ranks, config.pretend_bandwidth_gb);
+}
+
 // On `device`, which the first call makes. The choice of `device: auto` is stored in the config of the variant.
 BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
   if (!device) device = make_device(config);
@@ -90,7 +107,10 @@ BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
   ModelChoice model = choose_model(config);
   config = keys_with_model(std::move(config), model.config);
   RunPlan plan = plan_run(config, model.config, *device,
-                          {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters});
+                          {.makes_samples = false,
+                           .precision_is_given = true,
+                           .adapters = model.adapters,
+                           .sharding = sharding_of(config, place_of(config))});
   if (plan.shortage) fail_config("{}", plan.shortage->text);
   return {std::move(config), std::move(model), std::move(plan)};
 }
@@ -156,6 +176,9 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   tell(fmt::format("{}: {} on {}", plan.precision_label,
                    human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
+  const std::unique_ptr<Ranks> ranks = make_ranks(run.config);
+  std::unique_ptr<RankSync> sync;
+  if (model.sharding().is_active()) sync = std::make_unique<RankSync>(model, *device, *ranks);
   model.initialise(3);
   model.weights_changed();
   device->synchronize();
@@ -165,7 +188,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   OptimizerOptions optimizer;
   optimizer.schedule = {
       .type = ScheduleType::Constant, .peak_lr = 1e-5, .max_steps = 1000, .min_lr_ratio = 1};
-  StepRunner runner(model, *device, tokens, plan.accumulation, optimizer, {});
+  StepRunner runner(model, *device, tokens, plan.accumulation, optimizer, {}, sync.get());
 
   BenchResult result;
   std::vector<double> times;
@@ -195,6 +218,12 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   if (model.has_adapters()) {
     result.adapters = adapters_text(run.model.config, plan.finetuning);
     if (plan.is_fp8()) result.frozen_copies = plan.finetuning.frozen_copies == FrozenCopies::Two ? 2 : 1;
+  }
+  if (sync) {
+    result.ranks = fmt::format("{}; {}", ranks->description(), sharding_text(model.sharding()));
+    if (run.config.pretend_ranks > 0)
+      result.ranks +=
+          fmt::format("; pretended at {} GB/s, speed of this rank alone", run.config.pretend_bandwidth_gb);
   }
   result.cuda_graphs = can.graphs && plan.shape.graphs;
   result.graph_counts = device->graph_counts();

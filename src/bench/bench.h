@@ -46,6 +46,7 @@ struct BenchResult {
   bool fp8_head = false;               // the head's products are in FP8
   std::string gradient_checkpointing;  // the level that ran
   std::string adapters;                // with LoRA, in words; otherwise empty
+  std::string ranks;                   // if it runs as one of several ranks, in words; otherwise empty
   int frozen_copies = 0;               // with LoRA in FP8
   bool cuda_graphs = false;            // micro-steps are recorded and replayed
   GraphCounts graph_counts;            // of all steps, warm-up included; zeros without graphs

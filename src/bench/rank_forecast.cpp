@@ -74,7 +74,7 @@ std::vector<ScalePoint> forecast_scaling(const Transformer& transformer, Device&
                                          int64_t accumulation, int64_t local_ranks, int64_t memory_limit,
                                          int64_t most_ranks) {
   std::vector<int64_t> counts;
-  for (int64_t ranks = 1; ranks < std::min(local_ranks, most_ranks); ranks *= 2) counts.push_back(ranks);
+  for (int64_t ranks = 1; ranks < local_ranks && ranks <= most_ranks; ranks *= 2) counts.push_back(ranks);
   for (int64_t ranks = local_ranks; ranks <= most_ranks; ranks *= 2) counts.push_back(ranks);
   std::vector<ScalePoint> points;
   for (const int64_t ranks : counts) {

@@ -83,6 +83,11 @@ std::optional<CheckpointCost> CheckpointSaver::take_cost() {
   return std::exchange(cost_, std::nullopt);
 }
 
+bool CheckpointSaver::has_published() {
+  const std::lock_guard lock(mutex_);
+  return last_cost_.has_value();
+}
+
 int CheckpointSaver::failures_in_a_row() {
   const std::lock_guard lock(mutex_);
   return failures_in_a_row_;

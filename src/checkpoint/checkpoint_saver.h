@@ -50,6 +50,7 @@ class CheckpointSaver {
   // Only while nothing is being written.
   const std::optional<CheckpointCost>& last_cost() const { return last_cost_; }
   int failures_in_a_row();
+  bool has_published();  // at least one
   const std::string& directory() const { return store_.directory(); }
 
  private:

@@ -13,12 +13,12 @@ Tensor bytes_at(const void* data, int64_t offset, int64_t rows, int64_t row_byte
 
 }  // namespace
 
-int64_t PartGatherer::piece_rows(const SavedTensor& tensor, const Sharding& sharding) {
-  const int64_t fitting = kMostBytes / (sharding.ranks * tensor.row_bytes());
+int64_t PartGatherer::piece_rows(const SavedTensor& tensor, const Sharding& sharding) const {
+  const int64_t fitting = most_bytes_ / (sharding.ranks * tensor.row_bytes());
   return std::clamp<int64_t>(fitting, 1, tensor.parameter->storage.part_rows);
 }
 
-int64_t PartGatherer::buffer_bytes(const SaveLayout& layout) {
+int64_t PartGatherer::buffer_bytes(const SaveLayout& layout) const {
   int64_t bytes = 0;
   const Sharding& sharding = layout.sharding();
   for (const SavedTensor& tensor : layout.tensors()) {

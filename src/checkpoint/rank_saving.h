@@ -25,17 +25,19 @@ struct RankSaving {
 // buffer is allocated with the first save and kept. It is not part of the plan of the model's memory.
 class PartGatherer {
  public:
-  // Bytes of the buffer: what the largest tensor needs, and at most this.
   static constexpr int64_t kMostBytes = int64_t{64} << 20;
-  static int64_t buffer_bytes(const SaveLayout& layout);
+  // The buffer is as large as the largest tensor needs, and at most this, but at least a row of every rank.
+  explicit PartGatherer(int64_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
+  int64_t buffer_bytes(const SaveLayout& layout) const;
   void reserve(Device& device, const SaveLayout& layout);
   // Collective. `to` gets all rows, in their order in the whole tensor; null: another rank writes it.
   void gather(const SavedTensor& tensor, std::byte* to, const RankSaving& ranks);
 
  private:
-  static int64_t piece_rows(const SavedTensor& tensor, const Sharding& sharding);
+  int64_t piece_rows(const SavedTensor& tensor, const Sharding& sharding) const;
 
+  int64_t most_bytes_;
   Device* device_ = nullptr;
   std::shared_ptr<void> memory_;
   int64_t bytes_ = 0;

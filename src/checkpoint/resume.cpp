@@ -87,10 +87,10 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
   return config;
 }
 
-std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, HostChannel* host) {
-  FileCheck check;
-  if (host && host->size() > 1)
-    check = [&env, host](const Checkpoint& found) { return check_files_together(env, found, *host); };
+namespace {
+
+// `check` is called with every candidate, and says what is wrong with its files; without it checksums are verified.
+std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& config, const FileCheck& check) {
   const bool latest = config.resume == kLatest;
   std::vector<std::string> folders;
   if (!latest) {
@@ -125,6 +125,28 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, H
   if (latest) return std::nullopt;
   fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
               config.resume);
+}
+
+}  // namespace
+
+std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, HostChannel* host) {
+  if (!host || host->size() == 1) return find_checkpoint_alone(env, config, {});
+  // The first rank chooses, so that ranks that see other folders do not choose differently. Each candidate is named to
+  // the others, and all verify some of its files; no name ends the search.
+  const std::string tag = "checkpoint candidate";
+  const auto verify = [&](const std::string& path) {
+    return check_files_together(env, open_checkpoint(env, path, false), *host);
+  };
+  if (host->rank() == 0) {
+    const auto chosen = find_checkpoint_alone(
+        env, config, [&](const Checkpoint& found) { return verify(host->from_first(tag, found.path)); });
+    host->from_first(tag, "");
+    host->from_first("checkpoint", chosen ? chosen->path : "");
+    return chosen;
+  }
+  for (std::string path; !(path = host->from_first(tag, "")).empty();) verify(path);
+  const std::string chosen = host->from_first("checkpoint", "");
+  return chosen.empty() ? std::nullopt : std::optional(open_checkpoint(env, chosen, false));
 }
 
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {

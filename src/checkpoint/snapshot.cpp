@@ -20,6 +20,20 @@ int64_t state_bytes(const ParameterSet& parameters) {
   return total;
 }
 
+namespace {
+
+// A rank has recorded only what it has computed itself.
+void merge_scales(Device& device, Transformer& model, const RankSaving& ranks) {
+  for (Linear* linear : model.linears()) {
+    // Without rows of its own, a rank's slot would bring the last value of an earlier step.
+    if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows == 0)
+      linear->quantize_part(device.ops(), true);
+  }
+  ranks.merge_slots();
+}
+
+}  // namespace
+
 std::byte* Snapshot::add(std::vector<StateTensor>& tensors, size_t index, const SavedTensor& saved,
                          bool in_place) {
   if (index == tensors.size()) tensors.emplace_back();
@@ -76,8 +90,7 @@ void Snapshot::take(Device& device, Transformer& model, TrainerState state, std:
 
   fp8_.clear();
   if (model.numerics().precision == Precision::Fp8 && model.scales().count() > 0) {
-    // A rank has recorded only what it has computed itself.
-    if (ranks) ranks->merge_slots();
+    if (ranks) merge_scales(device, model, *ranks);
     if (layout.sharding().rank == 0) fp8_ = model.scales().save(device);
   }
   state_ = std::move(state);

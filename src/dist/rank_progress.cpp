@@ -37,6 +37,16 @@ void ProgressBoard::finished(int lane) {
   if (Lane* const state = lane_at(lane)) ++state->finished;
 }
 
+void ProgressBoard::failed(int, std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = reason.substr(0, kLongestName);
+}
+
+std::string ProgressBoard::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 HeartbeatMessage ProgressBoard::state() const {
   const std::lock_guard lock(mutex_);
   HeartbeatMessage message{.step = step_, .phase = phase_};

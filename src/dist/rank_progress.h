@@ -19,8 +19,11 @@ class ProgressBoard final : public Progress {
   void begin_phase(std::string_view phase) override;
   void queued(int lane, std::string_view what) override;
   void finished(int lane) override;
+  void failed(int lane, std::string_view reason) override;
 
   HeartbeatMessage state() const;
+  // Why a collective of this rank can never finish; empty: none.
+  std::string failure() const;
 
  private:
   // The names of the collectives that may not have finished yet. Older ones than these have lost their name.
@@ -33,7 +36,7 @@ class ProgressBoard final : public Progress {
 
   mutable std::mutex mutex_;
   int64_t step_ = -1;
-  std::string phase_;
+  std::string phase_, failure_;
   std::vector<Lane> lanes_;
 };
 

@@ -214,6 +214,15 @@ void RankService::serve(const std::vector<short>& events) {
   }
   if (fault_) return;
   const Clock::time_point now = Clock::now();
+  // A dead peer breaks collectives of its neighbours: its closed connection, seen above, is blamed first.
+  if (const std::string failure = board_.failure(); !failure.empty()) {
+    if (!collective_failed_) collective_failed_ = now;
+    constexpr milliseconds kPatience{1000};
+    if (now - *collective_failed_ > kPatience) {
+      fault_ = FaultMessage{.rank = place_.rank, .code = failure_code_, .reason = failure};
+      return;
+    }
+  }
   HeartbeatMessage state = board_.state();
   if (!same_work(state, own_state_)) own_changed_ = now;
   own_state_ = std::move(state);
@@ -327,14 +336,18 @@ void RankService::check_silence() {
 }
 
 // Rank 0 judges for all: it alone knows whether some rank is in a phase that may take long.
+// In a phase, work without collectives may take long on some rank. It has a limit, too, because collectives may also hang
+// there.
 void RankService::check_progress() {
+  constexpr milliseconds kLeastPhaseLimit{600'000};
   const Clock::time_point now = Clock::now();
   bool in_phase = !own_state_.phase.empty();
   for (const Connection& connection : connections_) in_phase |= !connection.state.phase.empty();
   if (in_phase) last_phase_ = now;
+  const auto limit = in_phase ? std::max<milliseconds>(6 * options_.stall, kLeastPhaseLimit) : options_.stall;
   const auto check = [&](int rank, const HeartbeatMessage& state, Clock::time_point since) {
-    since = std::max(since, last_phase_);
-    if (fault_ || now - since < options_.stall) return;
+    if (!in_phase) since = std::max(since, last_phase_);
+    if (fault_ || now - since < limit) return;
     for (const LaneState& lane : state.lanes) {
       if (lane.queued <= lane.finished) continue;
       const std::string behind = behind_text();

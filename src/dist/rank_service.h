@@ -112,6 +112,8 @@ class RankService final : public HostChannel {
   const std::string host_;
   const RankServiceOptions options_;
   ProgressBoard& board_;
+  std::optional<Clock::time_point>
+      collective_failed_;  // when this rank's engine said that one can never finish
   const int exceptions_at_start_;
   Socket wake_;  // an eventfd
 

@@ -113,6 +113,7 @@ struct LayerHooks {
 struct RankHooks {
   std::function<void()> merge_slots;    // the ScaleSlots of all ranks become equal
   std::function<void()> gather;         // every rank gets the rows of the others
+  std::function<void()> settle;         // what has been gathered is there, with all its FP8 copies
   std::function<float(float)> largest;  // of a number over all ranks
 };
 

@@ -294,6 +294,8 @@ std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bo
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
+  // First: making FP8 copies of new weights changes slots, and evaluation must not.
+  if (rank_hooks_.settle) rank_hooks_.settle();
   scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   shared_.adapter.dropout.active = false;
@@ -316,6 +318,7 @@ LossSums Transformer::sums() const {
 }
 
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
+  if (rank_hooks_.settle) rank_hooks_.settle();
   scales_.push_slots(device_);
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   shared_.adapter.dropout.active = false;

@@ -13,6 +13,7 @@ std::string memory_text(const RunPlan& plan) {
   Table table({{"memory"}, {"planned", Align::Right}});
   const auto bytes = plan.memory.bytes_in_arena();
   for (size_t i = 0; i < kMemoryCategories.size(); ++i) {
+    if (kMemoryCategories[i] == MemoryCategory::Communication && bytes[i] == 0) continue;  // no other ranks
     table.add_row({std::string(name_of(kMemoryCategories[i])), human_bytes(static_cast<double>(bytes[i]))});
   }
   table.add_rule();

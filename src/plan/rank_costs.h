@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -85,7 +86,7 @@ struct StepForecast {
   double stragglers = 0;    // waiting for the slowest rank
   // Bytes that a rank receives in a step; `between_nodes` of them over the network.
   double gather_bytes = 0, reduce_bytes = 0, between_nodes = 0;
-  double efficiency() const { return step > 0 ? compute / step : 1; }
+  double efficiency() const { return step > 0 ? std::min(1.0, compute / step) : 1; }
 };
 // A step in the middle of a run, of `accumulation` micro-batches, on ranks of which `local_ranks` are on each node. Follows
 // the three queues of RankSync: computation, gathers, gradients.

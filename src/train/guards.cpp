@@ -44,11 +44,11 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
   const Parameter* uppermost = nullptr;
   std::vector<std::byte> bytes;
   for (const Parameter& parameter : parameters.all()) {
-    if (!parameter.gradient) continue;  // frozen
+    if (!parameter.update) continue;  // frozen
     ++total;
-    bytes.resize(static_cast<size_t>(parameter.gradient.bytes()));
-    device.copy_to_host(bytes.data(), parameter.gradient);
-    if (all_finite(bytes, parameter.gradient.dtype)) continue;
+    bytes.resize(static_cast<size_t>(parameter.update.bytes()));
+    device.copy_to_host(bytes.data(), parameter.update);
+    if (all_finite(bytes, parameter.update.dtype)) continue;
     ++bad;
     // The table lists the embedding first; with a tied head its gradient is the sum of both ends.
     uppermost = &parameter;

@@ -43,13 +43,13 @@ RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
       device_(device),
       ranks_(ranks),
       sharding_(model.sharding()),
+      memory_(device.allocate(512)),
       gather_queue_(device.make_queue()),
       reduce_queue_(device.make_queue()),
       gather_ops_(device.make_ops(*gather_queue_)),
       reduce_ops_(device.make_ops(*reduce_queue_)),
       computed_(device.make_event()),
       reduced_(device.make_event()),
-      memory_(device.allocate(512)),
       local_norm_{memory_.get(), DType::F32, {2}},
       hash_{static_cast<std::byte*>(memory_.get()) + 256, DType::U8, {8}} {
   const RankPlace& place = ranks.place();
@@ -136,6 +136,7 @@ void RankSync::install_hooks() {
                     .after_backward = [this](int64_t g) { after_backward(static_cast<size_t>(g)); }});
   model_.set_rank_hooks({.merge_slots = [this] { merge_slots(); },
                          .gather = [this] { gather_all(); },
+                         .settle = [this] { settle(); },
                          .largest =
                              [this](float value) {
                                float largest = value;
@@ -302,6 +303,17 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   const auto accumulates = [&](const ExchangePiece& piece) {
     return piece.parameter->storage.gradient_per_layer && !first_;
   };
+  if (sharding_.ranks == 1) {  // nothing travels
+    for (const ExchangePiece& piece : round.pieces) {
+      const Tensor& gradient = piece.parameter->gradient_parts;
+      const int64_t offset =
+          piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(gradient.dtype));
+      reduce_ops_->sum_parts(reduced(piece),
+                             elements_at(gradient, offset, gradient.dtype, {1, piece.elements()}),
+                             accumulates(piece));
+    }
+    return;
+  }
   // Part g of every group of parts belongs to group g of ranks.
   std::vector<ExchangeItem> items;
   for (const ExchangePiece& piece : round.pieces) {

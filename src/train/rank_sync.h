@@ -16,7 +16,6 @@ struct StepNote {
   int32_t stop_signal = 0;          // 0: none
   int32_t save_failures = 0;        // in a row
   float compute_ms = 0;             // of the step before
-  float data_ms = 0;                // that it waited for data
   uint64_t weights_hash = 0;        // of the weights before this step; 0: not checked
 };
 struct RankRecord {
@@ -89,6 +88,7 @@ class RankSync {
   Device& device_;
   Ranks& ranks_;
   const Sharding sharding_;
+  std::shared_ptr<void> memory_;  // outlives the groups below, whose work may use it
   // Among the ranks of a group, and between groups (null if there is one group).
   std::unique_ptr<Communicator> gather_, reduce_, gather_across_, reduce_across_;
   std::unique_ptr<Communicator> world_;
@@ -100,9 +100,8 @@ class RankSync {
   int64_t resident_[2] = {-1, -1};  // the group in the gather ring
   std::vector<Group> groups_;
   std::vector<Tensor> updates_;  // gradients of this rank's parts, after the sum over ranks
-  std::shared_ptr<void> memory_;
-  Tensor local_norm_;  // (2) fp32
-  Tensor hash_;        // u8 (8)
+  Tensor local_norm_;            // (2) fp32
+  Tensor hash_;                  // u8 (8)
   bool first_ = true, last_ = true;
   Clock::time_point step_start_;
   double waited_ms_ = 0, compute_ms_ = 0;

@@ -25,8 +25,9 @@ std::vector<size_t> slow_ranks(const std::vector<double>& compute_ms) {
   return slow;
 }
 
-StepNote RankWatch::note(int64_t step, int signal) {
-  StepNote note{.stop_signal = signal, .compute_ms = static_cast<float>(compute_ms_)};
+StepNote RankWatch::note(int64_t step, int signal, int save_failures) {
+  StepNote note{
+      .stop_signal = signal, .save_failures = save_failures, .compute_ms = static_cast<float>(compute_ms_)};
   if (sync_ && check_steps_ > 0 && step % check_steps_ == 0) note.weights_hash = sync_->weights_hash();
   return note;
 }
@@ -34,7 +35,11 @@ StepNote RankWatch::note(int64_t step, int signal) {
 void RankWatch::look(int64_t step, const StepResult& result) {
   if (!sync_) return;
   compute_ms_ = sync_->compute_ms();
-  for (const RankRecord& record : result.ranks) signal_ = std::max(signal_, record.note.stop_signal);
+  save_failures_ = 0;
+  for (const RankRecord& record : result.ranks) {
+    signal_ = std::max(signal_, record.note.stop_signal);
+    save_failures_ = std::max(save_failures_, record.note.save_failures);
+  }
   compare_weights(step, result.ranks);
   name_stragglers(step, result.ranks);
 }

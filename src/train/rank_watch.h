@@ -17,11 +17,14 @@ class RankWatch {
   RankWatch(RankSync* sync, int64_t check_steps) : sync_(sync), check_steps_(check_steps) {}
 
   // Before step number `step`, counted from 0. `signal` has come to this rank; 0: none.
-  StepNote note(int64_t step, int signal);
+  // `save_failures` in a row here.
+  StepNote note(int64_t step, int signal, int save_failures = 0);
   // After it. RankError if the weights of the ranks differ; names the odd ones.
   void look(int64_t step, const StepResult& result);
   // The signal that some rank had before the last step; 0: none. Without other ranks: that of this one.
   int agreed_signal(int own) const { return sync_ ? signal_ : own; }
+  // The most that any rank had; likewise.
+  int agreed_failures(int own) const { return sync_ ? save_failures_ : own; }
 
  private:
   void compare_weights(int64_t step, const std::vector<RankRecord>& records) const;
@@ -29,7 +32,7 @@ class RankWatch {
 
   RankSync* sync_;
   int64_t check_steps_;
-  int signal_ = 0;
+  int signal_ = 0, save_failures_ = 0;
   double compute_ms_ = 0;
   std::vector<int> slow_steps_;  // of the last steps, per rank
   int64_t watched_steps_ = 0;

@@ -50,7 +50,10 @@ class RunFiles {
 
  private:
   bool goes_on_here() const;
-  bool saves() const { return config_.save_strategy == TrainConfig::SaveStrategy::Steps; }
+  // A run with pretended ranks has nothing worth saving.
+  bool saves() const {
+    return config_.save_strategy == TrainConfig::SaveStrategy::Steps && config_.pretend_ranks == 0;
+  }
   void take_free_name(const std::string& model);
   void refuse_if_taken() const;
   void open_reports(int64_t steps_done);

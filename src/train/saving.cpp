@@ -27,7 +27,9 @@ bool Saving::save_last(const TrainerState& state, std::optional<double> eval_los
   if (!saver_) return true;
   // A scheduler gives about 90 seconds. If a large checkpoint is being written already, there is no time for another.
   constexpr double kSlowSave = 20;
-  const bool slow = saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
+  bool slow = saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
+  // Whether a save is still being written differs between ranks from moment to moment.
+  if (host_) slow = host_->from_first("the last save is slow", slow ? "yes" : "no") == "yes";
   if (saved_step_ != state.step && !(was_stopped && slow)) save(state, eval_loss);
   saver_->wait();
   if (saver_->failures_in_a_row() > 0 && saver_->failures_in_a_row() < kMaxFailuresInARow) {

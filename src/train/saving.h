@@ -14,11 +14,12 @@ class Saving {
   // `saver` may be null: nothing is saved then. `train_config` is what a checkpoint holds of the configuration; the state
   // of `saved_step` is on disk already.
   Saving(const RunStages& stages, Transformer& model, CheckpointSaver* saver, std::string train_config,
-         int64_t saved_step)
+         int64_t saved_step, HostChannel* host = nullptr)
       : stages_(stages),
         model_(model),
         saver_(saver),
         train_config_(std::move(train_config)),
+        host_(host),
         saved_step_(saved_step) {}
 
   bool is_on() const { return saver_ != nullptr; }
@@ -34,6 +35,8 @@ class Saving {
   // What the last save cost, once after each.
   std::optional<CheckpointCost> take_cost();
   int failures_in_a_row() { return saver_ ? saver_->failures_in_a_row() : 0; }
+  // A checkpoint of this run is on disk.
+  bool has_published() const { return saver_ && saver_->has_published(); }
   std::string directory() const { return saver_ ? saver_->directory() : ""; }
   // Of the last checkpoint, while nothing is being written.
   std::optional<CheckpointCost> last_cost() const { return saver_ ? saver_->last_cost() : std::nullopt; }
@@ -43,6 +46,8 @@ class Saving {
   Transformer& model_;
   CheckpointSaver* saver_;
   std::string train_config_;
+  // Of a run of several ranks: they save together, so they decide together.
+  HostChannel* host_;
   int64_t saved_step_;                  // the last step whose state is on disk or on its way
   std::optional<double> slowest_save_;  // seconds
 };

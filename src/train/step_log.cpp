@@ -20,6 +20,7 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
   record.tokens_per_second = static_cast<double>(result.tokens) / seconds;
   record.tokens = outcome.tokens;
   record.precision = stages_.plan.precision_label;
+  if (stages_.keys.pretend_ranks > 0) record.precision += " (pretended ranks)";
   record.skipped_steps = outcome.skipped_steps;
   if (records_graphs(stages_)) record.graph_replays = stages_.device->graph_counts().replayed;
   if (result.skipped || !std::isfinite(result.loss)) return record;

@@ -3,6 +3,8 @@
 #include <errno.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "base/clock.h"
@@ -85,18 +87,21 @@ class Run {
     if (makes_samples()) samples_.reserve();
     if (!resumed) first_look();
     if (resumed) checkpoint_exists();
+    ranks_.progress().begin_phase("");
 
     console_.begin(outcome_.steps, max_steps_);
     for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
       const bool stats = wants_stats(step);
       const auto start = Clock::now();
       ranks_.progress().begin_step(step + 1);
-      ranks_.progress().begin_phase("");
-      const StepResult result = runner.train_step(step, stats, watch.note(step, stop_.number()));
+      const StepResult result =
+          runner.train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
       watch.look(step, result);
       stop_signal_ = watch.agreed_signal(stop_.number());
+      save_failures_ = watch.agreed_failures(saving_->failures_in_a_row());
       report(result, step, seconds_since(start), stats);
       if (saving_->is_due(step)) saving_->save(state(), fresh_eval());
+      note_published();
       write_progress();
       stop_if_hopeless();
     }
@@ -161,10 +166,17 @@ class Run {
     if (saving_->is_on() && !(crashes_ && crashes_->is_hopeless())) ranks_.set_failure_code(kExitRequeue);
   }
 
+  void note_published() {
+    if (!saving_->has_published()) return;
+    if (crashes_) crashes_->saved();
+    checkpoint_exists();
+  }
+
   // For a launcher that starts a run again only if it had made progress.
   void write_progress() const {
-    if (const char* path = std::getenv("OCTET_PROGRESS_FILE"); path && is_first())
-      env_.replace_file(path, fmt::format("{}\n", outcome_.steps));
+    // Every node has a launcher. The file needs no sync: it is of no use after a crash of the machine.
+    if (const char* path = std::getenv("OCTET_PROGRESS_FILE"); path && ranks_.place().local_rank == 0)
+      std::ofstream(path) << outcome_.steps << "\n";
   }
 
   void open_files() {
@@ -186,7 +198,8 @@ class Run {
                     count == 1 ? "the last start" : fmt::format("the last {} starts", count), outcome_.steps);
     }
     outcome_.run_folder = files_.folder();
-    saving_.emplace(stages_, model_, files_.saver(), to_yaml(files_.config()), outcome_.steps);
+    saving_.emplace(stages_, model_, files_.saver(), to_yaml(files_.config()), outcome_.steps,
+                    ranks_.place().ranks > 1 ? &ranks_.host() : nullptr);
   }
 
   void report(const StepResult& result, int64_t step, double seconds, bool stats) {
@@ -200,14 +213,12 @@ class Run {
     if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
       record.eval_loss = evaluate();
     if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
+      ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
       record.samples = {samples_.make()};
+      ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
-    if (record.checkpoint) {
-      if (crashes_) crashes_->saved();
-      checkpoint_exists();
-    }
     log_.write(record, is_due(keys_.logging_steps, step) || last || record.eval_loss ||
                            !record.samples.empty() || record.loss_spike || result.skipped);
   }
@@ -248,7 +259,7 @@ class Run {
       log_line(LogLevel::Error, no_finite_gradient_text(
                                     skipped_in_a_row_, outcome_.steps, where, keys_.learning_rate,
                                     stages_.plan.is_fp8() ? std::optional(keys_.fp8_margin) : std::nullopt));
-    } else if (const int failures = saving_->failures_in_a_row(); failures >= kMaxFailuresInARow) {
+    } else if (const int failures = save_failures_; failures >= kMaxFailuresInARow) {
       verdict_ = kExitSaveFailed;
       log_line(LogLevel::Error,
                fmt::format("{} checkpoints in a row could not be saved into {}; the run stops at step {}",
@@ -315,7 +326,8 @@ class Run {
   Outcome outcome_;
   std::vector<NamedText> adapter_files_;  // for the checkpoints
   std::optional<CrashCounter> crashes_;
-  int stop_signal_ = 0;  // that all ranks have agreed to follow
+  int save_failures_ = 0;  // in a row, on any rank
+  int stop_signal_ = 0;    // that all ranks have agreed to follow
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
   std::optional<int> verdict_;  // the exit code of a run that must stop
@@ -341,9 +353,9 @@ std::string dry_run_text(const RunStages& stages) {
 // Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
 void check_agreement(Ranks& ranks, const RunStages& stages) {
   const std::string mine =
-      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}", stages.plan.shape.rows,
+      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", stages.plan.shape.rows,
                   stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
-                  stages.model.resumed ? stages.model.resumed->path : "a new run");
+                  stages.model.resumed ? stages.model.resumed->path : "a new run", stages.device->name());
   const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] != all[0])

@@ -89,8 +89,10 @@ TEST(Frozen, SharesAreFilledFromAFolder) {
   const auto device = make_cpu_device(1);
   for (const int64_t rank : {0, 1}) {
     BufferPlanner planner;
-    ParameterSet share(whole.config, {.weight = DType::BF16}, false, planner,
-                       [rank](const ParameterSpec& spec) { return cut_storage(spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = 2, .group = 2}); });
+    ParameterSet share(
+        whole.config, {.weight = DType::BF16}, false, planner, [rank](const ParameterSpec& spec) {
+          return cut_storage(spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = 2, .group = 2});
+        });
     planner.finish();
     const std::shared_ptr<void> memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());

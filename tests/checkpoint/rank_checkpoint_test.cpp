@@ -15,6 +15,7 @@
 #include "checkpoint/model_folder.h"
 #include "data/temporary_folder.h"
 #include "dist/thread_ranks.h"
+#include "hf/hf_folder.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/lora_run.h"
@@ -34,6 +35,9 @@ struct Case {
   ShardingMode mode;
   TinyRunOptions run;
   int group = 0;  // 0: all ranks
+  // Nothing reads the slots of MX blocks. What they have seen of the weights differs: ranks record a weight when it is
+  // used, and one rank alone when it is changed.
+  bool equal_slots() const { return run.fp8.recipe != Fp8Recipe::Mxfp8; }
 };
 
 TinyRunOptions numerics(Precision precision, Fp8Recipe recipe = Fp8Recipe::Delayed) {
@@ -49,6 +53,11 @@ TinyRunOptions with_moments(TinyRunOptions o, DType moments) {
 
 TinyRunOptions with_lora(TinyRunOptions o) {
   o.adapters = lora_plan(o.preset);
+  return o;
+}
+
+TinyRunOptions of_family(const char* preset, TinyRunOptions o) {
+  o.preset = preset;
   return o;
 }
 
@@ -210,7 +219,9 @@ TEST_P(RankCheckpoint, AnyNumberOfRanksContinues) {
     });
     const State state = resumed.take();
     for (const auto& [name, bytes] : saved.tensors) EXPECT_TRUE(bytes == state.tensors.at(name)) << name;
-    EXPECT_TRUE(saved.fp8 == state.fp8);
+    if (ranks > 1 || c.equal_slots()) {
+      EXPECT_TRUE(saved.fp8 == state.fp8);
+    }
     if (ranks == kRanks) expect_equal(continued.take(), end);
   }
 
@@ -221,7 +232,7 @@ TEST_P(RankCheckpoint, AnyNumberOfRanksContinues) {
   for (const auto& [name, tensor] : by_one) EXPECT_TRUE(by_four.at(name) == tensor) << name;
   for (const char* name : {"config.json", "state.json", "fp8_state.bin", "adapter_model.safetensors"}) {
     ASSERT_EQ(fs::exists(path + "/" + name), fs::exists(alone + "/" + name)) << name;
-    if (fs::exists(path + "/" + name)) {
+    if (fs::exists(path + "/" + name) && (c.equal_slots() || std::string_view(name) != "fp8_state.bin")) {
       EXPECT_TRUE(posix_env().read_text(path + "/" + name) == posix_env().read_text(alone + "/" + name))
           << name;
     }
@@ -236,9 +247,12 @@ const Case kCases[] = {
     {"delayed_hsdp", ShardingMode::Hsdp, numerics(Precision::Fp8), 2},
     {"block_zero1", ShardingMode::Zero1, numerics(Precision::Fp8, Fp8Recipe::Block)},
     {"delayed_none", ShardingMode::None, numerics(Precision::Fp8)},
+    {"mxfp8_fsdp_full", ShardingMode::FsdpFull, numerics(Precision::Fp8, Fp8Recipe::Mxfp8)},
+    {"gpt2_zero2", ShardingMode::Zero2, of_family("gpt2-tiny", numerics(Precision::Bf16))},
     {"e4m3_moments", ShardingMode::FsdpFull, with_moments(numerics(Precision::Bf16), DType::E4M3)},
     {"lora_bf16_zero1", ShardingMode::Zero1, with_lora(numerics(Precision::Bf16))},
     {"lora_delayed_fsdp_full", ShardingMode::FsdpFull, with_lora(numerics(Precision::Fp8))},
+    {"lora_block_none", ShardingMode::None, with_lora(numerics(Precision::Fp8, Fp8Recipe::Block))},
 };
 INSTANTIATE_TEST_SUITE_P(Modes, RankCheckpoint, testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
@@ -352,6 +366,57 @@ TEST_F(RankFiles, ACheckpointThatDoesNotFitIsRefusedByAllRanks) {
   expect_equal(before.take(), after.take());
 }
 
+// A run that starts from the folder: each rank loads its rows, also where it keeps only FP8 codes of them.
+TEST_F(RankFiles, RanksLoadTheirRowsOfAFolder) {
+  const std::string path = saved();
+  const SafetensorsFolder files = SafetensorsFolder::open(posix_env(), path);
+  const HfWeights weights([&](std::string_view name) { return files.find(name); }, path);
+  for (const Precision precision : {Precision::Bf16, Precision::Fp32}) {
+    on_ranks({"", ShardingMode::FsdpFull, numerics(precision)}, 3, [&](TinyRun& run, Ranks*) {
+      load_hf_folder(*run.device, *run.model, path);
+      for (const Parameter& p : run.model->parameters().all()) {
+        EXPECT_TRUE(ParameterSet::weight_values(*run.device, p) ==
+                    weights.values(p.spec, p.first_row(), p.shape()[0]))
+            << p.spec.name;
+      }
+    });
+  }
+  const auto loss = [&](ShardingMode mode) {
+    double first = 0;
+    on_ranks({"", mode, with_lora(numerics(Precision::Fp8))}, 2, [&](TinyRun& run, Ranks* ranks) {
+      load_hf_folder(*run.device, *run.model, path);
+      run.model->weights_changed();
+      const StepResult result = run.step();
+      if (rank_of(ranks) == 0) first = result.loss;
+    });
+    return first;
+  };
+  EXPECT_EQ(loss(ShardingMode::None), loss(ShardingMode::FsdpFull));
+}
+
+// A tensor that is larger than the buffer travels in pieces.
+TEST_F(RankFiles, PiecesArriveInTheOrderOfTheWholeTensor) {
+  for (const int group : {0, 2}) {
+    const Case c{"", group > 0 ? ShardingMode::Hsdp : ShardingMode::Zero1, numerics(Precision::Bf16), group};
+    Collector all;
+    std::map<std::string, std::vector<std::byte>> gathered;
+    on_ranks(c, kRanks, [&](TinyRun& run, Ranks* ranks) {
+      all.add(run, rank_of(ranks));
+      PartGatherer gatherer(8192);
+      const SaveLayout layout(run.model->parameters(), run.model->sharding());
+      EXPECT_LE(gatherer.buffer_bytes(layout), 8192);
+      gatherer.reserve(*run.device, layout);
+      for (const SavedTensor& tensor : layout.tensors()) {
+        std::vector<std::byte> whole(static_cast<size_t>(tensor.bytes()));
+        const bool mine = rank_of(ranks) == 1;
+        gatherer.gather(tensor, mine ? whole.data() : nullptr, *saving_of(run, ranks));
+        if (mine) gathered[tensor.name] = std::move(whole);
+      }
+    });
+    EXPECT_TRUE(gathered == all.take().tensors);
+  }
+}
+
 // ---- failures ----
 
 // A disk that is full as soon as it is told so.
@@ -414,25 +479,6 @@ TEST_F(RankFiles, AStateThatIsNotFiniteIsNotPublished) {
   EXPECT_THAT(log.messages,
               AllOf(testing::SizeIs(kRanks), Each(HasSubstr("layers.1.mlp.down.weight holds values"))));
   EXPECT_FALSE(CheckpointStore(posix_env(), folder_.file("run")).open_latest().has_value());
-}
-
-// ---- who writes what ----
-
-TEST(DealByBytes, IsEvenAndTheSameEverywhere) {
-  EXPECT_EQ(deal_by_bytes(std::vector<int64_t>{5, 1, 1, 3}, 2), (std::vector<int>{0, 1, 1, 1}));
-  EXPECT_EQ(deal_by_bytes(std::vector<int64_t>{1, 1}, 4), (std::vector<int>{0, 1}));
-  EXPECT_EQ(deal_by_bytes({}, 4), (std::vector<int>{}));
-}
-
-TEST(SaveLayout, HasAtMostEightWritersSpreadOverTheRanks) {
-  const TinyRun run(numerics(Precision::Fp32));
-  std::vector<int> writers;
-  for (int rank = 0; rank < 32; ++rank) {
-    const SaveLayout layout(run.model->parameters(), {.rank = rank, .ranks = 32, .group = 32});
-    EXPECT_EQ(layout.my_weights().empty(), layout.my_bytes() == 0) << rank;
-    if (layout.my_bytes() > 0) writers.push_back(rank);
-  }
-  EXPECT_EQ(writers, (std::vector<int>{0, 4, 8, 12, 16, 20, 24, 28}));
 }
 
 }  // namespace

@@ -50,6 +50,24 @@ struct BenchCli : testing::Test {
   TemporaryFolder folder;
 };
 
+TEST_F(BenchCli, CommMeasuresCollectivesAndThePlanReadsThem) {
+  const ProcessResult result = bench({"--comm", "--json", "comm.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(StartsWith("1 rank on 1 node, sharding_mode zero1"), HasSubstr("weights of a layer (gather)"),
+            HasSubstr("gradients of a layer (exchange)"), HasSubstr("records of a step (gather)")));
+  const auto report = nlohmann::json::parse(read_text(folder.path() + "/comm.json"));
+  EXPECT_EQ(report["ranks"], 1);
+  EXPECT_EQ(report["collectives"].size(), 3u);
+  EXPECT_TRUE(report["speeds"].empty()) << "one rank shows no bandwidth";
+  const ProcessResult planned = run_process(
+      OCTET_PROGRAM, {"plan", "--gpu", "h200", "--ranks", "2", "--comm_file", "comm.json"}, folder.path());
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("assumed: 330 GB/s"));
+  expect_refused({"--comm", "--variants", "bf16"}, "--variants has no effect with --comm");
+}
+
 TEST_F(BenchCli, MeasuresWhatTheConfigurationSays) {
   EXPECT_THAT(measured({}), ElementsAre("BF16", "delayed"));
   EXPECT_THAT(measured({"--fp8_recipe", "current"}), ElementsAre("BF16", "current"));

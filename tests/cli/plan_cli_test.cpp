@@ -48,6 +48,32 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   row("expected speedup of the matrix products, FP8 over BF16, on NVIDIA H200: 1\\.31x");
 }
 
+TEST(PlanCli, RanksShowMemoryOfEveryModeAndAPrediction) {
+  const ProcessResult result =
+      plan({"--gpu", "h200", "--model_preset", "llama-3.1-8b", "--dataset", "demo", "--ranks", "16",
+            "--nodes", "2", "--sharding_mode", "fsdp", "--sample_steps", "0"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("16 ranks on 2 nodes; fsdp_full: each rank keeps 1/16 of the layers' weights"));
+  for (const char* mode : {"none ", "zero1 ", "zero2 ", "fsdp_full (chosen) ", "hsdp "})
+    EXPECT_THAT(result.out, HasSubstr(std::string("\n") + mode));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("a rank receives "), HasSubstr("predicted time of a step"),
+                    HasSubstr("expected (predicted, not measured): "), HasSubstr("\n1024    128 ")));
+  EXPECT_THAT(result.out, HasSubstr("assumed: 330 GB/s inside a node, 46 GB/s per GPU between nodes"));
+  const ProcessResult slow = plan({"--gpu", "h200", "--ranks", "2", "--bandwidth_node_gb", "10"});
+  EXPECT_THAT(slow.out, HasSubstr("assumed: 10 GB/s inside a node"));
+  // On a CPU nothing is known about speed.
+  const ProcessResult cpu = plan_on_cpu({"--ranks", "4"});
+  EXPECT_THAT(cpu.out, AllOf(HasSubstr("zero1 (chosen)"), HasSubstr("no times are predicted"),
+                             Not(HasSubstr("tokens/s"))));
+  const ProcessResult wrong = plan({"--ranks", "5", "--nodes", "2"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--ranks is 5 and --nodes is 2; expected the same number on every node"));
+  EXPECT_THAT(plan({"--ranks", "2", "--comm_file", "/nonexistent/comm.json", "--gpu", "h200"}).err,
+              HasSubstr("/nonexistent/comm.json"));
+}
+
 TEST(PlanCli, TheRatioFollowsTheCoverage) {
   const auto last_line = [](const std::string& text) {
     return text.substr(text.rfind('\n', text.size() - 2) + 1);

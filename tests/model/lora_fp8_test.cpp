@@ -182,7 +182,7 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
       }
       const Tensor dense{values.data(), DType::BF16, {out, in}};
       quantised.weight_fp8()->rule.delayed = false;
-      quantised.quantize_weight(whole.device.ops(), dense);
+      whole.device.ops().quantize({.dense = dense, .fp8 = quantised.weight_fp8()});
       const WeightState expected = state_of(quantised);
 
       for (const int64_t rows : {int64_t{128}, int64_t{300}, out}) {
@@ -229,7 +229,8 @@ TEST(LoraFp8, RandomWeightsAreThoseOfADenseModel) {
     for (Linear* linear : fp8.model->linears()) {
       if (!linear->weight_fp8()) continue;
       linear->weight_fp8()->rule.delayed = false;
-      linear->quantize_weight(fp8.device->ops(), bf16.model->parameters()[linear->weight().spec.name].weight);
+      fp8.device->ops().quantize({.dense = bf16.model->parameters()[linear->weight().spec.name].weight,
+                                  .fp8 = linear->weight_fp8()});
     }
     EXPECT_TRUE(weight_states(fp8) == drawn) << name_of(recipe);
     EXPECT_EQ(adapter_weights(fp8), adapter_weights(bf16));

@@ -84,7 +84,8 @@ TEST(Storage, LayersLiveOnFp8CopiesAlone) {
       const std::string& name = linear->weight().spec.name;
       if (!is_matrix_of_a_layer(linear->weight().spec)) continue;
       EXPECT_FALSE(linear->weight().weight) << name;
-      linear->quantize_weight(without.device.ops(), with.model.parameters()[name].weight);
+      without.device.ops().quantize(
+          {.dense = with.model.parameters()[name].weight, .fp8 = linear->weight_fp8()});
     }
     EXPECT_LT(without.model.plan().peak_bytes(), with.model.plan().peak_bytes());
     with.step();
@@ -117,7 +118,10 @@ TEST(Storage, SharesOfRanksMakeUpTheWhole) {
   struct Rank {
     Rank(CpuDevice& device, const ModelConfig& model, int64_t rank, int64_t ranks)
         : set(model, {.weight = DType::BF16, .stochastic = true}, true, planner,
-              [=](const ParameterSpec& spec) { return cut_storage(spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = ranks, .group = ranks}); }) {
+              [=](const ParameterSpec& spec) {
+                return cut_storage(
+                    spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = ranks, .group = ranks});
+              }) {
       planner.finish();
       memory = device.allocate(planner.plan().peak_bytes(), Place::Device);
       planner.bind(memory.get());
@@ -131,12 +135,12 @@ TEST(Storage, SharesOfRanksMakeUpTheWhole) {
   std::vector<uint8_t> workspace(1 << 20);
   device.ops().set_workspace({workspace.data(), DType::U8, {std::ssize(workspace)}});
   const auto update = [&](Parameter& p) {
-    std::vector<float> gradient(static_cast<size_t>(p.gradient.numel()), 0.25f);
-    device.copy_to_device(p.gradient, gradient.data());
+    std::vector<float> gradient(static_cast<size_t>(p.update.numel()), 0.25f);
+    device.copy_to_device(p.update, gradient.data());
     std::vector<float> clip = {1.0f, 1.0f};
     const AdamWParameter entry{.weight = p.weight,
                                .remainder = p.remainder,
-                               .gradient = p.gradient,
+                               .gradient = p.update,
                                .m = p.m,
                                .v = p.v,
                                .stream = p.stream(),
@@ -194,11 +198,12 @@ TEST(LayerHooks, StandBeforeForwardAndAroundBackward) {
   StoredRun run({}, Precision::Bf16, Checkpointing::Block);
   std::vector<std::string> calls;
   const auto note = [&calls](const char* what) {
-    return [&calls, what](int64_t layer) { calls.push_back(what + std::to_string(layer)); };
+    return [&calls, what](int64_t group) { calls.push_back(what + std::to_string(group)); };
   };
   run.model.set_hooks({note("up "), note("down "), note("done ")});
   run.step();
-  const std::vector<std::string> expected = {"up 0", "up 1", "down 1", "done 1", "down 0", "done 0"};
+  const std::vector<std::string> expected = {"up 0",   "up 1",   "up 2",   "up 3",   "done 3",
+                                             "down 2", "done 2", "down 1", "done 1", "done 0"};
   EXPECT_EQ(calls, expected);
 }
 

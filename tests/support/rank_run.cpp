@@ -51,7 +51,12 @@ RankOutcome run_ranks(const RankRunOptions& options) {
     o.ranks = &ranks;
     o.sharding = sharding_of(options, ranks.place().rank);
     TinyRun run(o);
-    const std::vector<StepResult> results = run.steps(options.steps);
+    std::vector<StepResult> results;
+    for (int i = 0; i < options.steps; ++i) {
+      results.push_back(run.step());
+      if (!options.evaluates) continue;
+      run.model->forward_loss({}, true);
+    }
     run.sync->merge_slots();
     const uint64_t hash = run.sync->weights_hash();
     const auto rank = static_cast<size_t>(ranks.place().rank);

@@ -10,7 +10,7 @@ namespace octet::test {
 
 // The end of a run of several ranks that are threads.
 struct RankOutcome {
-  std::vector<double> losses, norms;  // per step, as rank 0 reports them
+  std::vector<double> losses, norms;                      // per step, as rank 0 reports them
   std::map<std::string, std::vector<float>> weights;      // by parameter: whole, exact
   std::map<std::string, std::vector<std::byte>> moments;  // m and v by name, whole, as stored
   std::vector<std::byte> fp8_state;                       // of rank 0; the same on all ranks
@@ -26,6 +26,7 @@ struct RankRunOptions {
   int group = 0;  // 0: all ranks
   DType wire = DType::F32;
   int steps = 3;
+  bool evaluates = false;  // after every step
 };
 
 Sharding sharding_of(const RankRunOptions& options, int rank);

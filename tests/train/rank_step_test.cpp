@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "backend/cpu/cpu_device.h"
 #include "support/lora_run.h"
 #include "support/rank_run.h"
 
@@ -138,6 +139,54 @@ TEST(RankStepAlone, Adapters) {
     RankRunOptions options{.run = numerics(name), .ranks = 3};
     options.run.adapters = lora_plan("llama-tiny", {.rank = 8, .alpha = 8, .dropout = 0.1});
     expect_modes_equal(options, name);
+  }
+}
+
+// An evaluation between steps changes nothing. The FP8 copies of a tied head are made after the weights have arrived:
+// that must not happen inside an evaluation, which leaves the scales as they were.
+TEST(RankStepAlone, EvaluationChangesNothing) {
+  for (const char* name : {"delayed_head", "current", "mxfp8"}) {
+    for (const ShardingMode mode : {ShardingMode::Zero1, ShardingMode::FsdpFull}) {
+      RankRunOptions options{.run = numerics(name), .mode = mode};
+      options.run.fp8.head = true;
+      options.run.preset = "gpt2-tiny";  // its head is tied to the embedding
+      const RankOutcome without = run_ranks(options);
+      options.evaluates = true;
+      const RankOutcome with = run_ranks(options);
+      EXPECT_EQ(with.losses, without.losses) << name << " " << name_of(mode);
+      EXPECT_TRUE(with.weights == without.weights) << name << " " << name_of(mode);
+    }
+  }
+}
+
+constexpr ShardingMode kModes[] = {ShardingMode::None, ShardingMode::Zero1, ShardingMode::Zero2,
+                                   ShardingMode::FsdpFull};
+
+// No rank takes another amount of memory than its plan says.
+TEST(RankStepAlone, MemoryIsAsPlanned) {
+  for (const ShardingMode mode : kModes) {
+    const RankRunOptions options{.run = numerics("delayed"), .mode = mode, .ranks = 3, .steps = 1};
+    const RankOutcome outcome = run_ranks(options);
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      CpuDevice device(1);
+      const Transformer planned(
+          two_layers(options.run.preset), {.rows = 1, .length = 32, .head_chunk_bytes = 32 * 1024},
+          {.precision = Precision::Fp8}, device, {.sharding = sharding_of(options, rank)});
+      EXPECT_EQ(outcome.allocated[static_cast<size_t>(rank)], planned.plan().peak_bytes()) << name_of(mode);
+    }
+  }
+}
+
+// What a mode shares is not in memory twice: by plan, rank 0 of 8 of a model with 16 layers.
+TEST(RankStepAlone, MemoryFallsFromModeToMode) {
+  int64_t before = std::numeric_limits<int64_t>::max();
+  for (const ShardingMode mode : kModes) {
+    CpuDevice device(1);
+    const Transformer planned(model_preset("llama-3.2-1b"), {.rows = 1, .length = 128},
+                              {.precision = Precision::Fp8}, device,
+                              {.sharding = {.mode = mode, .ranks = 8, .group = 8}});
+    EXPECT_LT(planned.plan().peak_bytes(), before) << name_of(mode);
+    before = planned.plan().peak_bytes();
   }
 }
 

@@ -33,7 +33,8 @@ class GraphCache {
 
   Executable record(const std::function<void()>& work);
 
-  static constexpr size_t kMost = 32;
+  // A micro-step of ranks is recorded in pieces, two per layer: there must be room for all of them, in two variants.
+  static constexpr size_t kMost = 512;
   cudaStream_t stream_;
   std::list<Entry> entries_;  // most recently used first
   GraphCounts counts_;
