@@ -50,10 +50,12 @@ struct RankLog::State {
   bool is_open = false;
 };
 
-RankLog::RankLog(const RankPlace& place) {
+RankLog::RankLog(Ranks& ranks) : ranks_(ranks) {
+  const RankPlace& place = ranks.place();
   if (place.is_first()) return;
   state_ = std::make_unique<State>();
   state_->console = dup(STDERR_FILENO);
+  ranks.set_console(state_->console);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (nowhere >= 0) {
     dup2(nowhere, STDOUT_FILENO);
@@ -95,6 +97,7 @@ RankLog::~RankLog() {
   if (!state_) return;
   std::fflush(stdout);
   set_log_sink(nullptr);
+  ranks_.set_console(-1);
   dup2(state_->console, STDERR_FILENO);  // what comes now is of interest to everybody
   ::close(state_->console);
 }
