@@ -211,7 +211,8 @@ srun --mpi=none {command}
         assert "stopped on request" in text, text[-3000:]
         steps = stopped_at + 5
         steps_file.write_text(str(steps))
-        subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
+        # Not at once: a node refuses a start in the second in which it ended the job.
+        subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now+3seconds"], check=True)
         wait_for("the end of the job", lambda: job_state(job).get("JobState") in ("COMPLETED", "FAILED"))
         state = job_state(job)
         assert state["JobState"] == "COMPLETED", str(state) + (folder / "job.txt").read_text()[-3000:]
