@@ -34,7 +34,10 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
     return make_pretended_ranks(ranks, ranks, keys.pretend_bandwidth_gb);
   }
   if (launch.is_alone()) return make_single_rank();
-  ProcessRanksOptions options{.config = Hash64().add(to_yaml(keys)).text(),
+  // The text itself, so that the first setting that differs can be named.
+  constexpr size_t kMostConfig = 32768;
+  const std::string config = to_yaml(keys);
+  ProcessRanksOptions options{.config = config.size() < kMostConfig ? config : Hash64().add(config).text(),
                               .version = OCTET_VERSION,
                               .rendezvous = milliseconds(keys.rendezvous_timeout),
                               .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
