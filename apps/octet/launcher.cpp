@@ -197,7 +197,11 @@ class Attempt {
       ends_.push_back(end);
       // Also with a checkpoint: one that hangs must not outlive the others.
       if ((end.signal != 0 || end.code != kExitDone) && !first_failure_) first_failure_ = Clock::now();
-      if (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue)) report(found->second, end);
+      // A rank that could go on says nothing here, unless the first rank could not speak for it.
+      const bool failed = end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue);
+      const bool speaks = end.code == kExitRequeue && rank_of(found->second) != 0 &&
+                          !last_lines(output_of(found->second)).empty();
+      if (failed || speaks) report(found->second, end);
       running_.erase(found);
     }
   }

@@ -70,6 +70,7 @@ std::string to_json(const TrainerState& state) {
   json["loss_window"] = Json::array();
   for (const double loss : state.loss_window) json["loss_window"].push_back(number_json(loss));
   json["spikes_in_a_row"] = state.spikes_in_a_row;
+  if (state.sequences_per_step > 0) json["sequences_per_step"] = state.sequences_per_step;
   return json.dump(1) + "\n";
 }
 
@@ -91,6 +92,7 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
     if (json.contains("best_eval")) state.best_eval = number_from(json["best_eval"]);
     for (const nlohmann::json& loss : json.at("loss_window")) state.loss_window.push_back(number_from(loss));
     state.spikes_in_a_row = json.at("spikes_in_a_row").get<int>();
+    state.sequences_per_step = json.value("sequences_per_step", int64_t{0});
     return state;
   } catch (const nlohmann::json::exception& e) {
     fail("[{}] {}", place, plain_json_error(e.what()));

@@ -25,6 +25,7 @@ struct TrainerState {
   std::optional<double> first_eval, best_eval;
   std::vector<double> loss_window;  // of the SpikeDetector
   int spikes_in_a_row = 0;
+  int64_t sequences_per_step = 0;  // of all ranks; 0: not known
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -60,6 +60,7 @@ class ProcessRanks final : public Ranks {
   }
 
   void set_failure_code(int code) override { service_.set_failure_code(code); }
+  void set_console(int file) override { service_.set_console(file); }
   void report_failure(const std::string& reason) override {
     if (place_.ranks > 1) service_.report_failure(reason);
   }

@@ -11,7 +11,7 @@ namespace octet {
 
 struct ProcessRanksOptions {
   // All ranks must have the same of these.
-  std::string config;   // a hash of the configuration
+  std::string config;   // the configuration, one setting per line, at most 32 KiB
   std::string version;  // of the program
   // No two ranks of a host may have the same. Empty: no GPU, not checked.
   std::string gpu;   // UUID

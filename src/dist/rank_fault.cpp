@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kForTheLastWords{2000};
 constexpr milliseconds kForTheCause{300};
 
+constexpr int kUsageCode = 2;    // kExitUsage
 constexpr int kResumeCode = 75;  // kExitRequeue of train/exit_codes.h
 
 }  // namespace
@@ -51,6 +52,9 @@ std::string RankService::behind_text() const {
 }
 
 std::string RankService::fault_block(const FaultMessage& fault) const {
+  // A wrong configuration is no failure of a rank: the rank that found it says so, in one line.
+  if (fault.code == kUsageCode)
+    return fault.rank == place_.rank ? fmt::format("error: {}\n", clean_text(fault.reason)) : "";
   std::vector<std::string> names;
   for (const LaneInfo& lane : lanes_) names.push_back(lane.name);
   std::string text = "\n";
@@ -160,6 +164,18 @@ void RankService::hear_first(FaultMessage& fault) {
   fault.rank = 0;
 }
 
+namespace {
+
+void write_all(int file, std::string_view rest) {
+  while (!rest.empty()) {
+    const ssize_t count = write(file, rest.data(), rest.size());
+    if (count <= 0) return;
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+}  // namespace
+
 void RankService::end_process(FaultMessage fault) {
   if (place_.is_first()) {
     const bool is_reported = fault.rank == 0 || (fault.rank > 0 && connection_of(fault.rank)->has_reported);
@@ -174,12 +190,10 @@ void RankService::end_process(FaultMessage fault) {
     send_last(connections_.front(), to_frame(board_.state()), Clock::now() + kForTheLastWords);
   }
   const std::string text = fault_block(fault);
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t count = write(STDERR_FILENO, rest.data(), rest.size());
-    if (count <= 0) break;
-    rest.remove_prefix(static_cast<size_t>(count));
-  }
+  write_all(STDERR_FILENO, text);
+  // If the first rank cannot tell the user, the second one does.
+  const int console = console_;
+  if (fault.rank == 0 && place_.rank == 1 && console >= 0) write_all(console, text);
   _exit(fault.code);
 }
 

@@ -197,6 +197,16 @@ void RankService::run() {
 }
 
 void RankService::serve(const std::vector<short>& events) {
+  // A process that was stopped finds the others gone. It must not blame them.
+  const Clock::time_point round = Clock::now();
+  if (!fault_ && !stop_ && round - last_round_ > options_.silence) {
+    fault_ = FaultMessage{.rank = place_.rank,
+                          .code = failure_code_,
+                          .reason = fmt::format("it was stopped for {:.1f} s, longer than other ranks wait",
+                                                seconds_since(last_round_))};
+    return;
+  }
+  last_round_ = round;
   for (size_t i = 0; i < connections_.size(); ++i) {
     Connection& connection = connections_[i];
     if (connection.is_closed) continue;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -41,6 +42,7 @@ class RankService final : public HostChannel {
   void add_lane(const std::string& name, std::span<const int> members);
   void set_failure_code(int code);
   [[noreturn]] void report_failure(const std::string& reason);
+  void set_console(int file) { console_ = file; }
 
  private:
   struct Connection {
@@ -112,6 +114,8 @@ class RankService final : public HostChannel {
   const std::string host_;
   const RankServiceOptions options_;
   ProgressBoard& board_;
+  std::atomic<int> console_ = -1;  // where the user reads, if the standard error is a file of this rank
+  Clock::time_point last_round_ = Clock::now();
   std::optional<Clock::time_point>
       collective_failed_;  // when this rank's engine said that one can never finish
   const int exceptions_at_start_;

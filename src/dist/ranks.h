@@ -57,6 +57,8 @@ class Ranks {
 
   // The exit code of all ranks if one of them fails from now on: kExitRequeue once there is a checkpoint.
   virtual void set_failure_code(int code) { static_cast<void>(code); }
+  // A file descriptor that the user reads, if the standard error of this rank goes elsewhere; -1: none.
+  virtual void set_console(int file) { static_cast<void>(file); }
   // This rank has failed. Tells the others, which end with the same text; does not return if there are others.
   virtual void report_failure(const std::string& reason) { static_cast<void>(reason); }
 };

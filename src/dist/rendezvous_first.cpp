@@ -13,6 +13,18 @@
 namespace octet {
 namespace {
 
+// The first lines in which two texts differ.
+std::pair<std::string, std::string> first_difference(std::string_view a, std::string_view b) {
+  while (true) {
+    const size_t end_a = std::min(a.find('\n'), a.size()), end_b = std::min(b.find('\n'), b.size());
+    const std::string_view line_a = a.substr(0, end_a), line_b = b.substr(0, end_b);
+    if (line_a != line_b || end_a == a.size() || end_b == b.size())
+      return {std::string(line_a), std::string(line_b)};
+    a.remove_prefix(end_a + 1);
+    b.remove_prefix(end_b + 1);
+  }
+}
+
 // A client. It is anybody until its proof was right.
 struct Guest {
   Socket socket;
@@ -196,8 +208,10 @@ class FirstRank {
       return differ("the number of ranks per node", hello.local_ranks, first.local_ranks);
     if (hello.version != first.version)
       return differ("the program version", printable(hello.version), printable(first.version));
-    if (hello.config != first.config)
-      return differ("the configuration", printable(hello.config), printable(first.config));
+    if (hello.config != first.config) {
+      const auto [theirs, ours] = first_difference(hello.config, first.config);
+      return differ("the configuration", printable(theirs), printable(ours));
+    }
     if (hello.rank < 0 || hello.rank >= first.ranks)
       return fmt::format("[ranks] a process on {} is rank {}, expected 0 to {}", printable(hello.host),
                          hello.rank, first.ranks - 1);

@@ -7,7 +7,8 @@ namespace octet {
 namespace {
 
 constexpr char kMagic[4] = {'O', 'C', 'T', 'R'};
-constexpr size_t kMostName = 1024, kMostReason = 16384, kMostMembers = 16384, kMostLanes = 64;
+constexpr size_t kMostName = 1024, kMostConfig = 32768, kMostReason = 16384, kMostMembers = 16384,
+                 kMostLanes = 64;
 
 template <class... Args>
 [[noreturn]] void refuse(MessageProblem problem, fmt::format_string<Args...> format, Args&&... args) {
@@ -115,8 +116,10 @@ void fields(Archive& archive, HelloMessage& message) {
   archive.integer(message.rank);
   archive.integer(message.ranks);
   archive.integer(message.local_ranks);
-  for (std::string* text : {&message.host, &message.gpu, &message.config, &message.version})
-    archive.text(*text, kMostName);
+  archive.text(message.host, kMostName);
+  archive.text(message.gpu, kMostName);
+  archive.text(message.config, kMostConfig);
+  archive.text(message.version, kMostName);
   archive.fixed(message.proof);
 }
 

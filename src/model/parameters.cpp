@@ -262,6 +262,10 @@ void plan_gradient(Parameter& p, DType dtype, BufferPlanner& planner) {
     add(p.gradient_parts, ".gradient", dtype, padded_rows);
     planner.alias(p.gradient, p.gradient_parts, dtype, p.spec.shape);
   }
+  if (storage.parts == 1 && !storage.gradient_per_layer) {  // nothing is added up over ranks
+    planner.alias(p.update, p.gradient_parts, dtype, p.spec.shape);
+    return;
+  }
   if (storage.is_shared()) {
     add(p.reduced, ".gradient_part", DType::F32, storage.part_rows);
     planner.alias(p.update, p.reduced, DType::F32, p.shape());

@@ -34,7 +34,10 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
     return make_pretended_ranks(ranks, ranks, keys.pretend_bandwidth_gb);
   }
   if (launch.is_alone()) return make_single_rank();
-  ProcessRanksOptions options{.config = Hash64().add(to_yaml(keys)).text(),
+  // The text itself, so that the first setting that differs can be named.
+  constexpr size_t kMostConfig = 32768;
+  const std::string config = to_yaml(keys);
+  ProcessRanksOptions options{.config = config.size() < kMostConfig ? config : Hash64().add(config).text(),
                               .version = OCTET_VERSION,
                               .rendezvous = milliseconds(keys.rendezvous_timeout),
                               .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
@@ -50,10 +53,12 @@ struct RankLog::State {
   bool is_open = false;
 };
 
-RankLog::RankLog(const RankPlace& place) {
+RankLog::RankLog(Ranks& ranks) : ranks_(ranks) {
+  const RankPlace& place = ranks.place();
   if (place.is_first()) return;
   state_ = std::make_unique<State>();
   state_->console = dup(STDERR_FILENO);
+  ranks.set_console(state_->console);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (nowhere >= 0) {
     dup2(nowhere, STDOUT_FILENO);
@@ -95,6 +100,7 @@ RankLog::~RankLog() {
   if (!state_) return;
   std::fflush(stdout);
   set_log_sink(nullptr);
+  ranks_.set_console(-1);
   dup2(state_->console, STDERR_FILENO);  // what comes now is of interest to everybody
   ::close(state_->console);
 }

@@ -17,13 +17,14 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys);
 // logged before is written there, too. Errors always also go to the console.
 class RankLog {
  public:
-  explicit RankLog(const RankPlace& place);
+  explicit RankLog(Ranks& ranks);
   ~RankLog();
   RankLog(const RankLog&) = delete;
   void open(const std::string& run_folder);
 
  private:
   struct State;
+  Ranks& ranks_;
   std::unique_ptr<State> state_;
 };
 

@@ -149,6 +149,7 @@ void RankSync::install_hooks() {
 
 // The rows of the summed gradient that belong to this rank, without padding.
 Tensor RankSync::part_update(const Parameter& p) const {
+  if (!p.reduced) return p.update;  // a single rank
   const ParameterStorage& storage = p.storage;
   const int64_t rows = std::clamp<int64_t>(p.spec.shape[0] - storage.part_begin(), 0, storage.part_rows);
   return {p.reduced.data, DType::F32, p.shape_of_rows(rows)};
@@ -305,6 +306,7 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   };
   if (sharding_.ranks == 1) {  // nothing travels
     for (const ExchangePiece& piece : round.pieces) {
+      if (!piece.parameter->reduced) continue;  // the optimizer reads the gradient itself
       const Tensor& gradient = piece.parameter->gradient_parts;
       const int64_t offset =
           piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(gradient.dtype));

@@ -23,6 +23,13 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
   for (const std::string& change : changed_settings(checkpoint, stages.config)) {
     console.print(fmt::format("  changed setting: {}", change));
   }
+  const int64_t was = restored.state.sequences_per_step, is = stages.plan.sequences_per_step();
+  if (was > 0 && was != is) {
+    console.print(
+        fmt::format("  changed batch: {} -> {} sequences per step, over all ranks; to keep it, set "
+                    "per_device_train_batch_size and gradient_accumulation_steps for {} ranks",
+                    was, is, stages.plan.ranks()));
+  }
   return std::move(restored.state);
 }
 

@@ -52,7 +52,7 @@ class Run {
         max_steps_(stages.schedule.max_steps),
         env_(env),
         ranks_(ranks),
-        log_file_(ranks.place()),
+        log_file_(ranks),
         model_(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
                stages.plan.finetuning),
         files_(std::move(files)),
@@ -94,9 +94,10 @@ class Run {
       const bool stats = wants_stats(step);
       const auto start = Clock::now();
       ranks_.progress().begin_step(step + 1);
-      const StepResult result =
+      StepResult result =
           runner.train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
       watch.look(step, result);
+      if (keys_.pretend_ranks > 0) result.tokens /= keys_.pretend_ranks;  // those of this rank alone
       stop_signal_ = watch.agreed_signal(stop_.number());
       save_failures_ = watch.agreed_failures(saving_->failures_in_a_row());
       report(result, step, seconds_since(start), stats);
@@ -145,7 +146,8 @@ class Run {
             .first_eval = outcome_.first_eval,
             .best_eval = {},  // the saver knows
             .loss_window = log_.spikes().window(),
-            .spikes_in_a_row = log_.spikes().spikes_in_a_row()};
+            .spikes_in_a_row = log_.spikes().spikes_in_a_row(),
+            .sequences_per_step = stages_.plan.sequences_per_step()};
   }
 
   bool is_first() const { return ranks_.place().is_first(); }
@@ -393,6 +395,8 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   Run run(stages, std::move(files), env, ranks);
   try {
     return run.train();
+  } catch (const ConfigError&) {
+    throw;
   } catch (const std::exception& error) {
     // While the groups of ranks are still there: others would only see closed connections, and report that first.
     ranks.report_failure(error.what());
@@ -407,6 +411,10 @@ int train(TrainConfig keys, Env& env) {
   if (!ranks->place().is_first()) keys.progress = TrainConfig::Progress::Plain;
   try {
     return train_as_rank(keys, env, *ranks);
+  } catch (const ConfigError& error) {
+    ranks->set_failure_code(kExitUsage);
+    ranks->report_failure(error.what());
+    throw;
   } catch (const std::exception& error) {
     ranks->report_failure(error.what());  // returns only if there are no other ranks
     throw;
