@@ -4,6 +4,7 @@
 #   full       the GPU tests and the benchmark table (the default)
 #   sanitize   compute-sanitizer, memcheck and racecheck, on the op tests (SANITIZE_SECONDS: time limit per part)
 #   compare    100 training steps against Transformers (scripts/compare_transformers.py; needs torch and transformers)
+#   ranks      two NCCL ranks on the one GPU, compared with each other and with one rank (scripts/check_gpu_ranks.py)
 # The exit code is 1 if anything failed or a required speed was missed. Logs: build/gpu-check/.
 # OCTET_CUDNN_FRONTEND may name the folder with the headers of cudnn-frontend. Without a GPU, use `make test`.
 set -uo pipefail
@@ -133,11 +134,15 @@ compare() {
     { tail -20 $logs/compare.log; failed=1; }
 }
 
-usage() { sed -n '2,8s/^# //p' scripts/gpu-check.sh; }
+ranks() {
+  python3 scripts/check_gpu_ranks.py $octet || failed=1
+}
+
+usage() { sed -n '2,9s/^# //p' scripts/gpu-check.sh; }
 [[ $# -gt 0 ]] || set -- full
 for task in "$@"; do
   case $task in
-    quick | full | sanitize | compare) ;;
+    quick | full | sanitize | compare | ranks) ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown task '$task', expected one of:" >&2; usage >&2; exit 2 ;;
   esac
