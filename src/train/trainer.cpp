@@ -261,7 +261,8 @@ class Run {
       log_line(LogLevel::Error, no_finite_gradient_text(
                                     skipped_in_a_row_, outcome_.steps, where, keys_.learning_rate,
                                     stages_.plan.is_fp8() ? std::optional(keys_.fp8_margin) : std::nullopt));
-    } else if (const int failures = save_failures_; failures >= kMaxFailuresInARow) {
+    } else if (const int failures = sync_ ? save_failures_ : saving_->failures_in_a_row();
+               failures >= kMaxFailuresInARow) {
       verdict_ = kExitSaveFailed;
       log_line(LogLevel::Error,
                fmt::format("{} checkpoints in a row could not be saved into {}; the run stops at step {}",
@@ -328,7 +329,7 @@ class Run {
   Outcome outcome_;
   std::vector<NamedText> adapter_files_;  // for the checkpoints
   std::optional<CrashCounter> crashes_;
-  int save_failures_ = 0;  // in a row, on any rank
+  int save_failures_ = 0;  // in a row, on any rank, as all ranks knew before the last step
   int stop_signal_ = 0;    // that all ranks have agreed to follow
   int skipped_in_a_row_ = 0;
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
