@@ -5,6 +5,7 @@
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/config.h"
+#include "import/import.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 
@@ -17,7 +18,7 @@ struct Options {
 };
 
 int run(const Options& options) {
-  const TrainConfig config = load_train_config(options.run.config_file, options.run.settings);
+  const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");

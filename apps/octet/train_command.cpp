@@ -1,5 +1,6 @@
 #include "checkpoint/resume.h"
 #include "command.h"
+#include "import/import.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -10,7 +11,7 @@ struct Options {
 };
 
 int run(const Options& options) {
-  return train(load_resumable_config(options.run.config_file, options.run.settings));
+  return train(load_resumable_config(read_run_file(options.run.config_file), options.run.settings));
 }
 
 }  // namespace

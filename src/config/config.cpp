@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -17,10 +18,16 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
   }
 }
 
-TrainConfig read_config(const std::string& path, std::span<const KeySetting> flags) {
+FileSettings read_file(const std::string& path) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  if (!path.empty()) file.settings = read_settings_file(path, file.errors);
+  return file;
+}
+
+TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
   TrainConfig config;
-  std::vector<std::string> errors;
-  if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
+  std::vector<std::string> errors = std::move(file.errors);
+  apply(config, file.settings, errors);
   apply(config, flags, errors);
   throw_config_errors(errors);
   let_flags_win(config);
@@ -31,14 +38,22 @@ TrainConfig read_config(const std::string& path, std::span<const KeySetting> fla
 
 }  // namespace
 
-TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
-  TrainConfig config = read_config(path, flags);
+TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(std::move(file), flags);
   resolve_defaults(config);
   return config;
 }
 
+TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
+  return load_train_config(read_file(path), flags);
+}
+
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags) {
-  TrainConfig config = read_config(path, flags);
+  return load_plan_config(read_file(path), flags);
+}
+
+TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(std::move(file), flags);
   const bool demo_model = config.model_name_or_path.empty() &&
                           (config.model_preset.empty() || config.model_preset.ends_with("-tiny"));
   config.assumes_data = config.dataset.empty() && !demo_model;
