@@ -232,7 +232,7 @@ constexpr ToolDefault kDefaults[] = {
     {"adam_beta2", "0.999"},
     {"logging_steps", "500"},
     {"save_total_limit", "0"},
-    {"eval_steps", "0"},
+    {"eval_strategy", "no"},
 };
 
 int score(const SettingsTree& tree) {
@@ -307,6 +307,9 @@ void finish(Importer& importer) {
            .here = "takes it on the answers; set train_on all for the same as there"});
     }
   }
+  if (importer.value("eval_strategy") == "steps" && !importer.is_set("eval_steps"))
+    importer.set("eval_steps", importer.is_set("logging_steps") ? importer.value("logging_steps") : "500",
+                 "default of Transformers: logging_steps");
   if (!importer.is_set("mixed_precision")) {
     importer.set("mixed_precision", is_trl(tree) ? "bf16" : "fp32",
                  is_trl(tree) ? "default of TRL" : "default of Transformers: neither bf16 nor fp16 is set");

@@ -240,11 +240,9 @@ void eval_strategy_rule(Importer& importer, const TreeLeaf& leaf) {
   std::string word = plain_word(leaf.text);
   word = word.substr(word.rfind('.') + 1);
   if (word == "no" || word == "false") {
-    importer.map(leaf, "eval_steps", "0", "no evaluation during training");
-  } else if (word == "epoch") {
-    importer.warn(leaf, "octet counts evaluations in steps: every eval_steps, and at the end");
-  } else if (word == "steps") {
-    importer.derive(leaf, "eval_steps says how often");
+    importer.map(leaf, "eval_strategy", "no");
+  } else if (word == "epoch" || word == "steps") {
+    importer.map(leaf, "eval_strategy", word);
   } else {
     importer.refuse(leaf, "expected steps, epoch or no");
   }
