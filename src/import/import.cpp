@@ -63,6 +63,7 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
           fmt::format("{} is {}: {}", verdict.leaf.describe(), verdict.leaf.shown(), verdict.reason));
     }
   }
+  if (const std::string missing = missing_parts(result); !missing.empty()) notes.notes.push_back(missing);
   for (const Finding& finding : result.findings) notes.warnings.push_back(finding_text(finding));
   return file;
 }

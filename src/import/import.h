@@ -29,6 +29,8 @@ std::string import_report(const ImportResult& result);
 // "41 keys: 20 mapped, 3 derived, 16 ignored, 2 warned of, 0 refused; 9 defaults of LLaMA-Factory written out"
 std::string import_summary(const ImportResult& result);
 std::string finding_text(const Finding& finding);
+// What a run needs and the file does not say: "no model and no dataset are named..."; "" if it says enough.
+std::string missing_parts(const ImportResult& result);
 
 // The result as settings that load_train_config takes. Their places are those of the other program's file.
 std::vector<KeySetting> import_settings(const ImportResult& result);

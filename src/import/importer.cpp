@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "config/config.h"
+#include "import/diagnosis.h"
 
 namespace octet {
 namespace {
@@ -67,6 +68,7 @@ ImportResult Importer::run() {
     if (std::ranges::any_of(others, [&](std::string_view key) { return is_set(key); })) continue;
     set(fallback.octet_key, std::string(fallback.value), fmt::format("default of {}", tool_->name));
   }
+  diagnose(*this);
   mark_superseded();
   check_values();
   return std::move(result_);

@@ -69,7 +69,7 @@ void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& k
     return;
   }
   if (limit.empty() && weights.empty()) {
-    importer.map_list(leaf, key, names);
+    importer.map(leaf, key, fmt::format("{}", fmt::join(names, ",")));
     return;
   }
   std::string block;

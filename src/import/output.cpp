@@ -84,6 +84,19 @@ std::string import_summary(const ImportResult& result) {
   return text;
 }
 
+std::string missing_parts(const ImportResult& result) {
+  const bool model = result.find("model_name_or_path"), data = result.find("dataset");
+  if (result.count(Fate::Refused) > 0 || (model && data)) return "";
+  return fmt::format("the file names no {}: add {} to the result, or give {} as {}",
+                     model  ? "dataset"
+                     : data ? "model"
+                            : "model and no dataset",
+                     model  ? "dataset"
+                     : data ? "model_name_or_path"
+                            : "model_name_or_path and dataset",
+                     model || data ? "it" : "them", model || data ? "a flag" : "flags");
+}
+
 std::string import_yaml(const ImportResult& result) {
   std::string text =
       fmt::format("{} from {}, a configuration of {}.\n", kImportHeader, printable(result.file), result.tool);
@@ -128,6 +141,8 @@ std::string import_report(const ImportResult& result) {
       text += fmt::format("  {}{}\n", i++ == 0 ? "" : "  ", line);
     }
   }
+  if (const std::string missing = missing_parts(result); !missing.empty())
+    text += fmt::format("\n{}\n", missing);
   return text + fmt::format("\n{}\n", import_summary(result));
 }
 
