@@ -18,6 +18,7 @@
 #include "report/text.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
+#include "train/interval.h"
 #include "train/rank_start.h"
 #include "train/rank_watch.h"
 #include "train/samples.h"
@@ -57,6 +58,8 @@ class Run {
                stages.plan.finetuning),
         files_(std::move(files)),
         console_(keys_.progress),
+        eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
+                                     stages.steps_per_epoch())),
         evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
         samples_(stages, model_),
         log_(stages, files_, console_) {}
@@ -81,7 +84,8 @@ class Run {
                       optimizer_options(keys_, stages_.schedule),
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)}, sync_.get());
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
-    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
+    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data);
+        !reason.empty() && keys_.eval_strategy != TrainConfig::Strategy::No)
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
     if (makes_samples()) samples_.reserve();
@@ -212,8 +216,7 @@ class Run {
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
-    if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
-      add_evaluation(record);
+    if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
     if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
@@ -241,6 +244,7 @@ class Run {
   }
 
   std::optional<Evaluation> evaluate() {
+    if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
     std::optional<Evaluation> evaluation = evaluator_.evaluate(model_, keys_.fp8_eval);
     if (!evaluation) return evaluation;
     const double loss = evaluation->loss;
@@ -328,6 +332,7 @@ class Run {
   RunFiles files_;  // after the model: a save that is still being written looks at its parameters
   Console console_;
   const StopSignal stop_;
+  const Interval eval_interval_;
   Evaluator evaluator_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
