@@ -36,6 +36,10 @@ Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string 
   aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
   return *this;
 }
+Key& Key::bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false) {
+  bool_alias(std::move(alias_name), std::move(when_true), std::move(when_false));
+  return aliases.back().takes_values = true, *this;
+}
 Key& Key::also(const std::string& choice, std::vector<std::string> spellings) {
   for (std::string& spelling : spellings) value_aliases.emplace_back(std::move(spelling), choice);
   return *this;
@@ -250,7 +254,7 @@ std::optional<KeyValue> parse_setting(const Key& key, const Found& found, const 
   }
   if (found.alias && !found.alias->values.empty()) {
     if (auto value = meaning_of_bool(text, found.alias->values)) return *value;
-    if (key.value_aliases.empty()) return std::nullopt;
+    if (!found.alias->takes_values) return std::nullopt;
   }
   return parse_scalar(key, text);
 }
@@ -327,7 +331,7 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       }
     }
     const bool bool_alias =
-        found->negated || (found->alias && !found->alias->values.empty() && key.value_aliases.empty());
+        found->negated || (found->alias && !found->alias->values.empty() && !found->alias->takes_values);
     errors.push_back(fmt::format("{}{} is {}; expected {}", setting.describe(),
                                  found->alias ? " (alias of " + key.name + ")" : "", shown_value(setting),
                                  bool_alias ? std::string(kBoolNames) : allowed_text(key)));

@@ -28,10 +28,11 @@ using KeyValue =
     std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<KeyItem>>;
 
 // Another accepted spelling. With `values`, the given value is a bool that stands for a value of the key: use_fp8:
-// true means mixed_precision: fp8. If the key has value aliases, other values are read as those of the key.
+// true means mixed_precision: fp8.
 struct KeyAlias {
   std::string name;
   std::vector<std::pair<bool, std::string>> values;
+  bool takes_values = false;  // other values are read as those of the key
 };
 
 struct Key {
@@ -68,6 +69,7 @@ struct Key {
   Key& below(double value);
   Key& alias(std::string alias_name);
   Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
+  Key& bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false);
   Key& also(const std::string& choice, std::vector<std::string> spellings);
   Key& refuse(std::vector<std::string> spellings, const std::string& reason);
   Key& bools(std::string when_true, std::string when_false);
