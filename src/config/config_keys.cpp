@@ -110,9 +110,9 @@ void add_data(KeyTable<C>& keys) {
       .alias("train_dataset")
       .note("demo");
   keys.add(
-      "eval_dataset", &C::eval_dataset, dataset_part_keys(),
-      "Evaluation data, given like dataset, but without weights. Without it, the share eval_split of the "
-      "training data is held out.")
+          "eval_dataset", &C::eval_dataset, dataset_part_keys(),
+          "Evaluation data, given like dataset, but without weights. Without it, the share eval_split of the "
+          "training data is held out.")
       .alias("val_dataset")
       .alias("validation_file");
   keys.add("eval_dataset_split", &C::eval_dataset_split,

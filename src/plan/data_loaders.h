@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "data/loading/loader.h"
 #include "plan/data_stage.h"
 
 // Batches from the data of a run.
