@@ -115,7 +115,7 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
 
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
-  if (demo) config.dataset = "demo";
+  if (demo && config.dataset.empty()) config.dataset = {{.path = "demo"}};
   if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   config.max_steps = std::max<int64_t>(config.max_steps, 0);
@@ -179,7 +179,9 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    text += fmt::format("{}{}: {}", decider.empty() ? "" : "# ", key.name, value_yaml(table.get(config, i)));
+    const std::string value = value_yaml(table.get(config, i));
+    text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
+                        value.starts_with('\n') ? "" : " ", value);
     text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);
   }
   return text;

@@ -9,7 +9,7 @@
 
 #include "base/keys.h"
 #include "config/schedule.h"
-#include "data/records/example_reader.h"
+#include "data/datasets/dataset_part.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
 #include "report/console.h"
@@ -61,8 +61,9 @@ struct TrainConfig {
   std::string adapter_name_or_path;  // "": new adapters
 
   // Data
-  std::string dataset;  // "" is resolved to "demo", the built-in stories
-  std::string eval_dataset, eval_dataset_split;
+  std::vector<DatasetPart> dataset;  // none is resolved to "demo", the built-in stories
+  std::vector<DatasetPart> eval_dataset;
+  std::string eval_dataset_split;
   std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
   ExampleFormat dataset_format = ExampleFormat::Auto;
   std::string text_column, prompt_column, completion_column, messages_column;
@@ -181,7 +182,9 @@ struct TrainConfig {
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
   bool is_lora() const { return finetuning_type == FinetuningType::Lora; }
-  bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
+  bool is_demo() const {
+    return dataset.empty() ? !assumes_data : dataset.size() == 1 && dataset[0].path == "demo";
+  }
 };
 
 const KeyTable<TrainConfig>& train_keys();
