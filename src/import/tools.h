@@ -13,6 +13,7 @@ const Tool& llamafactory_tool();
 const Tool& llamafactory_v1_tool();
 const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
 const Tool& deepspeed_tool();
+const Tool& axolotl_tool();
 
 std::span<const Tool* const> tools();
 
