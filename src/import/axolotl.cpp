@@ -195,23 +195,18 @@ void checkpointing_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void per_epoch_rule(Importer& importer, const TreeLeaf& leaf) {
-  const bool saves = leaf.name == "saves_per_epoch";
-  const char* key = saves ? "save_steps" : "eval_steps";
   const auto times = leaf.number();
-  const auto steps = importer.tree().number("max_steps");
+  const bool saves = leaf.name == "saves_per_epoch";
   if (leaf.is_off() || !times || *times <= 0) {
     importer.ignore(leaf, "off");
-  } else if (!saves && !importer.tree().is_on("val_set_size") && !importer.tree().has("test_datasets")) {
+  } else if (!saves && !importer.tree().is_on("val_set_size") && !importer.tree().has("test_datasets.0")) {
     importer.ignore(leaf, "there is no evaluation data");
-  } else if (steps && *steps >= 1) {
-    const double epochs = std::max(1.0, importer.tree().number("num_epochs").value_or(1));
-    importer.map(leaf, key,
-                 fmt::format("{}", std::max<int64_t>(1, static_cast<int64_t>(*steps / (*times * epochs)))),
-                 "a share of max_steps");
-  } else if (saves && *times == 1) {
-    importer.map(leaf, "save_strategy", "epoch");
+  } else if (*times < 1) {
+    importer.warn(leaf,
+                  fmt::format("octet counts at least once per epoch, or in steps: {} 1 is used", leaf.name));
+    importer.set(leaf.name, "1", leaf.name, leaf.place);
   } else {
-    importer.warn(leaf, fmt::format("octet counts in steps: set {}", key));
+    importer.map(leaf, leaf.name, fmt::format("{}", static_cast<int64_t>(*times)));
   }
 }
 
@@ -380,8 +375,8 @@ constexpr ToolKey kKeys[] = {
     {"model_quantization_config_kwargs.**", Fate::Ignored, "", "part of model_quantization_config"},
     {"output_dir", Fate::Mapped, "output_dir", "", output_dir_rule},
     {"logging_steps", Fate::Mapped, "logging_steps", "", interval_rule},
-    {"evals_per_epoch", Fate::Mapped, "eval_steps", "", per_epoch_rule},
-    {"saves_per_epoch", Fate::Mapped, "save_steps", "", per_epoch_rule},
+    {"evals_per_epoch", Fate::Mapped, "evals_per_epoch", "", per_epoch_rule},
+    {"saves_per_epoch", Fate::Mapped, "saves_per_epoch", "", per_epoch_rule},
     {"eval_steps", Fate::Mapped, "eval_steps", "", interval_rule},
     {"save_steps", Fate::Mapped, "save_steps", "", interval_rule},
     {"eval_strategy", Fate::Derived, "eval_steps", "", eval_strategy_rule},
@@ -429,7 +424,7 @@ constexpr ToolDefault kDefaults[] = {
     {"mixed_precision", "bf16"},
     {"packing", "none"},
     {"save_total_limit", "4"},
-    {"save_strategy", "epoch", "save_steps"},
+    {"save_strategy", "epoch", "save_steps saves_per_epoch"},
 };
 
 int score(const SettingsTree& tree) {
@@ -515,6 +510,7 @@ void find_mistakes(Importer& importer) {
                               .gathers_fp8 = tree.find("fp8_enable_fsdp_float8_all_gather"),
                               .ram_efficient = fsdp_setting(tree, "cpu_ram_efficient_loading"),
                               .fsdp_version = fsdp_version_of(tree)});
+  find_gpt2_in_bf16(importer, tree.text("base_model"), fp8.describe());
   if (axolotl_trains_adapters(tree)) {
     importer.find(
         {.name = "fp8-adapters-torchao",

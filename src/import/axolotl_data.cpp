@@ -322,6 +322,14 @@ void packing_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.map(leaf, "packing", leaf.is_off() ? "none" : "best_fit");
 }
 
+void old_packing_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.map(leaf, "packing", "best_fit", "removed from Axolotl, which has sample_packing now");
+  }
+}
+
 void concatenation_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_off()) {
     importer.ignore(leaf, "off");
@@ -362,7 +370,9 @@ void special_token_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
   } else if (which == "pad_token") {
     importer.ignore(leaf, "padding is never attended to and never a target, so its token does not matter");
-  } else if (which == "eos_token" || which == "bos_token" || which == "unk_token") {
+  } else if (which == "unk_token") {
+    importer.ignore(leaf, "octet uses the tokenizer's own");
+  } else if (which == "eos_token" || which == "bos_token") {
     importer.warn(leaf, "octet uses the tokenizer's own; this one is usually the same");
   } else {
     importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
@@ -453,6 +463,7 @@ constexpr ToolKey kKeys[] = {
     {"excess_length_strategy", Fate::Warned, "", "", long_text_rule},
     {"min_sample_len", Fate::Warned, "", "octet trains on short examples, too"},
     {"sample_packing", Fate::Mapped, "packing", "", packing_rule},
+    {"max_packed_sequence_len", Fate::Mapped, "packing", "", old_packing_rule},
     {"pretraining_sample_concatenation", Fate::Mapped, "packing", "", concatenation_rule},
     {"curriculum_sampling", Fate::Mapped, "data_order", "", sequential_rule},
     {"shuffle_merged_datasets", Fate::Ignored, "", "octet shuffles all sequences, as the trainer there does"},

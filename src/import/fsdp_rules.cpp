@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "import/rules.h"
+#include "import/torch_rules.h"
 
 namespace octet {
 namespace {
@@ -55,12 +56,7 @@ void offload_rule(Importer& importer, const TreeLeaf& leaf) {
   }
   importer.warn(leaf,
                 "octet keeps weights and moments on the GPUs; 'octet plan --ranks N' shows whether they fit");
-  importer.find(
-      {.name = "cpu-offload",
-       .where = leaf.describe(),
-       .there = "weights and moments cross PCIe in every step and AdamW runs on the CPU, which costs more "
-                "time than FP8 saves",
-       .here = "keeps everything on the GPUs; optimizer_state fp8 and sharding_mode fsdp_full save memory"});
+  find_cpu_offload(importer, leaf);
 }
 
 void checkpointing_rule(Importer& importer, const TreeLeaf& leaf) {

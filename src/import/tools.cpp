@@ -20,7 +20,7 @@ bool is_own(const SettingsTree& tree) {
 
 std::span<const Tool* const> tools() {
   static const std::array all = {&llamafactory_tool(), &llamafactory_v1_tool(), &deepspeed_tool(),
-                                 &hf_trainer_tool(), &axolotl_tool()};
+                                 &hf_trainer_tool(),   &axolotl_tool(),         &torchtune_tool()};
   return all;
 }
 

@@ -14,6 +14,7 @@ const Tool& llamafactory_v1_tool();
 const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
 const Tool& deepspeed_tool();
 const Tool& axolotl_tool();
+const Tool& torchtune_tool();
 
 std::span<const Tool* const> tools();
 

@@ -1,6 +1,9 @@
 #include "import/torch_rules.h"
 
+#include <utility>
+
 #include "config/config.h"
+#include "import/rules.h"
 
 namespace octet {
 
@@ -20,6 +23,15 @@ void wandb_value_rule(Importer& importer, const TreeLeaf& leaf, std::string_view
   } else {
     importer.warn(leaf, "octet has no such setting of Weights & Biases");
   }
+}
+
+void find_cpu_offload(Importer& importer, const TreeLeaf& leaf) {
+  importer.find(
+      {.name = "cpu-offload",
+       .where = leaf.describe(),
+       .there = "weights and moments cross PCIe in every step and AdamW runs on the CPU, which costs more "
+                "time than FP8 saves",
+       .here = "keeps everything on the GPUs; optimizer_state fp8 and sharding_mode fsdp_full save memory"});
 }
 
 void torchao_findings(Importer& importer, const TorchaoUse& use) {
@@ -51,6 +63,17 @@ void torchao_findings(Importer& importer, const TorchaoUse& use) {
                    .there = "Accelerate stops with an error if this is on and FP8 runs through torchao",
                    .here = "always reads weights in pieces; the setting is not needed"});
   }
+}
+
+void find_gpt2_in_bf16(Importer& importer, std::string_view model, std::string where) {
+  const std::string word = plain_word(model);
+  if (word.find("gpt2") == word.npos && word.find("cerebras-gpt") == word.npos) return;
+  importer.find(
+      {.name = "gpt2-stays-bf16",
+       .where = std::move(where),
+       .there = "only nn.Linear runs in FP8, but the matrices of GPT-2 are Conv1D: all of them stay in BF16, "
+                "without a warning",
+       .here = "runs them in FP8"});
 }
 
 }  // namespace octet
