@@ -23,11 +23,13 @@ struct Options : DeviceOptions {
   int64_t max_seq_length = 0, batch_size = 8, batches = 0;
 };
 
-EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
+std::vector<EvalSet> open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
   if (model.tokenizer.empty()) {
     // Token files need no tokenizer.
     try {
-      return stream_eval_loaders(open_tokens(options.dataset, model.config.vocab, nullptr), {});
+      return {{.name = options.dataset,
+               .make_loader =
+                   stream_eval_loaders(open_tokens(options.dataset, model.config.vocab, nullptr), {})}};
     } catch (const Error& error) {
       if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
       fail_config("{}; the model has none, so pass --tokenizer", error.what());
@@ -41,11 +43,12 @@ EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, co
   }
   // Examples are read as the run read them: columns, chat template, packing.
   TrainConfig config = model.run.value_or(TrainConfig{});
-  config.eval_dataset = options.dataset;
+  config.eval_dataset = {{.path = options.dataset}};
   config.eval_dataset_split = options.split;
   config.tokenizer = model.tokenizer;
   config.max_seq_length = shape.length;
-  return open_evaluation_data(config, model.config.vocab, *tokenizer);
+  return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, *tokenizer),
+                        *tokenizer);
 }
 
 RunShape shape_for(const Options& options, const ModelFolder& model) {
@@ -88,8 +91,8 @@ int run(const Options& options) {
   ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   const RunShape shape = shape_for(options, model);
-  EvalLoaderFactory data = open_data(options, model, shape);
-  if (!data(1, shape.length)) {
+  std::vector<EvalSet> data = open_data(options, model, shape);
+  if (!data[0].make_loader(1, shape.length)) {
     fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs", options.dataset,
                 shape.length);
   }

@@ -69,7 +69,12 @@ Command keys_command() {
                                   .what = "word",
                                   .help = "Looked up in names, aliases, values and descriptions.",
                                   .required = false});
-  builder.keys.add("markdown", &Options::markdown, "Print the page docs/configuration.md.");
+  builder.keys.add("markdown", &Options::markdown,
+                   "Print the page docs/configuration.md, which has all keys.");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (options.markdown && !options.words.empty())
+      errors.emplace_back("--markdown prints all keys; give no words");
+  });
   return builder.command(run);
 }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/config.h"
+#include "import/import.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 
@@ -17,7 +18,7 @@ struct Options {
 };
 
 int run(const Options& options) {
-  const TrainConfig config = load_train_config(options.run.config_file, options.run.settings);
+  const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
@@ -31,14 +32,15 @@ int run(const Options& options) {
   const std::string tokenizer_name = choose_tokenizer(
       config, config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
-  const PreparedFolder prepared = prepare_with_progress(config,
-                                                        {.examples = train_examples(config),
-                                                         .tokenizer = tokenizer_name,
-                                                         .max_samples = config.max_samples,
-                                                         .eval_split = config.eval_split,
-                                                         .seed = static_cast<uint64_t>(config.seed),
-                                                         .output = options.output},
-                                                        *tokenizer);
+  const PreparedFolder prepared =
+      prepare_with_progress(config,
+                            {.examples = train_examples(config, config.dataset[0]),
+                             .tokenizer = tokenizer_name,
+                             .max_samples = config.max_samples,
+                             .eval_split = config.eval_split,
+                             .seed = static_cast<uint64_t>(config.seed),
+                             .output = options.output},
+                            *tokenizer);
   if (config.progress != TrainConfig::Progress::Quiet)
     fmt::print("{}", statistics_text(prepared.result.manifest));
   return kExitDone;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "config/config.h"
+#include "import/diagnosis.h"
 
 namespace octet {
 namespace {
@@ -67,6 +68,8 @@ ImportResult Importer::run() {
     if (std::ranges::any_of(others, [&](std::string_view key) { return is_set(key); })) continue;
     set(fallback.octet_key, std::string(fallback.value), fmt::format("default of {}", tool_->name));
   }
+  diagnose(*this);
+  mark_superseded();
   check_values();
   return std::move(result_);
 }
@@ -74,13 +77,17 @@ ImportResult Importer::run() {
 void Importer::work_through() {
   for (const TreeLeaf& leaf : tree_->leaves) {
     const size_t before = result_.verdicts.size();
-    if (const ToolKey* row = row_of(*tool_, leaf.name)) {
+    if (tool_->auto_is_unset && leaf.is_auto()) {
+      ignore(leaf, "auto: from the trainer's settings");
+    } else if (const ToolKey* row = row_of(*tool_, leaf.name)) {
       apply_row(*row, leaf);
     } else {
       apply_unknown(leaf);
     }
     if (result_.verdicts.size() == before) derive(leaf, "used with other settings");
   }
+  const auto postponed = std::exchange(later_, {});
+  for (const auto& function : postponed) function(*this);
   if (tool_->finish) tool_->finish(*this);
 }
 
@@ -149,11 +156,16 @@ void Importer::apply_unknown(const TreeLeaf& leaf) {
   }
 }
 
-void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string octet) {
+void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string key,
+                     std::string octet) {
   const auto same = std::ranges::find_if(result_.verdicts, [&](const Verdict& verdict) {
     return verdict.leaf.name == leaf.name && verdict.leaf.place == leaf.place;
   });
-  Verdict verdict{.leaf = leaf, .fate = fate, .octet = std::move(octet), .reason = std::move(reason)};
+  Verdict verdict{.leaf = leaf,
+                  .fate = fate,
+                  .key = std::move(key),
+                  .octet = std::move(octet),
+                  .reason = std::move(reason)};
   if (same == result_.verdicts.end()) {
     result_.verdicts.push_back(std::move(verdict));
   } else {
@@ -164,7 +176,7 @@ void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::s
 void Importer::map(const TreeLeaf& leaf, std::string_view key, std::string value, std::string reason) {
   const std::string shown = fmt::format("{} {}", key, printable(value));
   set(key, std::move(value), leaf.name, leaf.place);
-  judge(leaf, Fate::Mapped, std::move(reason), shown);
+  judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
 }
 
 void Importer::map_list(const TreeLeaf& leaf, std::string_view key, std::vector<std::string> values,
@@ -176,7 +188,7 @@ void Importer::map_list(const TreeLeaf& leaf, std::string_view key, std::vector<
        .block = {},
        .comment = leaf.name,
        .place = leaf.place});
-  judge(leaf, Fate::Mapped, std::move(reason), shown);
+  judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
 }
 
 void Importer::set(std::string_view key, std::string value, std::string comment, std::string place) {
@@ -204,6 +216,21 @@ void Importer::unset(std::string_view key) {
 void Importer::find(Finding finding) {
   if (std::ranges::find(result_.findings, finding.name, &Finding::name) == result_.findings.end())
     result_.findings.push_back(std::move(finding));
+}
+
+// Of several keys that land in one of octet's, the last one decides.
+void Importer::mark_superseded() {
+  for (Verdict& verdict : result_.verdicts) {
+    if (verdict.fate != Fate::Mapped) continue;
+    const ImportedSetting* setting = result_.find(verdict.key);
+    if (setting && setting->comment == verdict.leaf.name && setting->place == verdict.leaf.place) continue;
+    verdict.fate = Fate::Derived;
+    verdict.octet.clear();
+    verdict.reason = !setting ? "other settings decide"
+                     : verdict.key == "mixed_precision"
+                         ? "everything outside the FP8 matrix products is BF16 anyway"
+                         : fmt::format("{} decides", setting->comment);
+  }
 }
 
 // A value that octet does not take is refused where it stands in the file.

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/keys.h"
@@ -50,11 +52,13 @@ struct Tool {
   int (*score)(const SettingsTree&) = nullptr;
   // Called after the keys and before the defaults, for everything that depends on several keys: may be nullptr.
   void (*finish)(Importer&) = nullptr;
+  bool auto_is_unset = false;  // the value "auto" means that another program fills it in
 };
 
 struct Verdict {
   TreeLeaf leaf;
   Fate fate = Fate::Ignored;
+  std::string key;     // Mapped: the key of octet
   std::string octet;   // Mapped: "max_seq_length 2048"
   std::string reason;  // may be empty if Mapped
 };
@@ -122,6 +126,9 @@ class Importer {
   std::string value(std::string_view key) const { return result_.value(key); }
   void find(Finding finding);  // once per name
 
+  // Calls the function after all rows of the tree at hand, before finish: for what depends on keys further down.
+  void later(std::function<void(Importer&)> function) { later_.push_back(std::move(function)); }
+
   // Works through another file that the first one names, with the table of its tool, into the same result.
   void include(const Tool& tool, const SettingsTree& tree);
 
@@ -130,15 +137,18 @@ class Importer {
 
  private:
   void work_through();
-  void judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string octet = "");
+  void judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string key = "",
+             std::string octet = "");
   void apply_row(const ToolKey& row, const TreeLeaf& leaf);
   void apply_unknown(const TreeLeaf& leaf);
   void check_values();
+  void mark_superseded();
 
   const Tool* tool_;
   SettingsTree main_;
   const SettingsTree* tree_;
   bool with_defaults_;
+  std::vector<std::function<void(Importer&)>> later_;
   ImportResult result_;
 };
 

@@ -240,11 +240,9 @@ void eval_strategy_rule(Importer& importer, const TreeLeaf& leaf) {
   std::string word = plain_word(leaf.text);
   word = word.substr(word.rfind('.') + 1);
   if (word == "no" || word == "false") {
-    importer.map(leaf, "eval_steps", "0", "no evaluation during training");
-  } else if (word == "epoch") {
-    importer.warn(leaf, "octet counts evaluations in steps: every eval_steps, and at the end");
-  } else if (word == "steps") {
-    importer.derive(leaf, "eval_steps says how often");
+    importer.map(leaf, "eval_strategy", "no");
+  } else if (word == "epoch" || word == "steps") {
+    importer.map(leaf, "eval_strategy", word);
   } else {
     importer.refuse(leaf, "expected steps, epoch or no");
   }
@@ -332,8 +330,8 @@ void fsdp_rule(Importer& importer, const TreeLeaf& leaf) {
   for (const std::string& item : leaf.list()) words += plain_word(item) + " ";
   const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
   if (has("offload")) {
-    importer.refuse(
-        leaf, "octet keeps weights and optimizer on the GPU; use sharding_mode fsdp_full without offload");
+    importer.set("sharding_mode", has("shard_grad_op") ? "zero2" : "fsdp_full", leaf.name, leaf.place);
+    importer.warn(leaf, "octet keeps weights and optimizer on the GPU; 'octet plan' shows whether they fit");
   } else if (has("hybrid_shard_zero2") || has("hybrid")) {
     importer.map(leaf, "sharding_mode", "hsdp");
   } else if (has("full_shard") || has("true") || words == "1 ") {
@@ -372,9 +370,8 @@ void deepspeed_file_rule(Importer& importer, const TreeLeaf& leaf) {
   }
   const std::string file = named_file(importer, leaf.text);
   if (!file.empty()) {
-    const SettingsTree tree = read_tree_file(file);
     importer.derive(leaf, "read, and its settings are used");
-    importer.include(deepspeed_tool(), tree);
+    importer.later([file](Importer& after) { after.include(deepspeed_tool(), read_tree_file(file)); });
     return;
   }
   // The names of the files that the tools ship tell the stage.

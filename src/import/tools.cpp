@@ -10,12 +10,6 @@ namespace {
 
 constexpr int kLikely = 50;
 
-bool is_own(const SettingsTree& tree) {
-  return std::ranges::all_of(tree.leaves, [](const TreeLeaf& leaf) {
-    return key_called(train_keys().keys(), leaf.name) != nullptr;
-  });
-}
-
 }  // namespace
 
 std::span<const Tool* const> tools() {
@@ -24,8 +18,14 @@ std::span<const Tool* const> tools() {
   return all;
 }
 
+bool is_own_configuration(const SettingsTree& tree) {
+  return std::ranges::all_of(tree.leaves, [](const TreeLeaf& leaf) {
+    return key_called(train_keys().keys(), leaf.name) != nullptr;
+  });
+}
+
 const Tool* tool_of(const SettingsTree& tree) {
-  if (is_own(tree)) return nullptr;
+  if (is_own_configuration(tree)) return nullptr;
   const Tool* best = nullptr;
   int best_score = kLikely - 1;
   for (const Tool* tool : tools()) {
@@ -36,6 +36,12 @@ const Tool* tool_of(const SettingsTree& tree) {
     }
   }
   return best;
+}
+
+std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables) {
+  std::vector<ToolKey> all;
+  for (const std::span<const ToolKey> table : tables) all.insert(all.end(), table.begin(), table.end());
+  return all;
 }
 
 int count_keys(const SettingsTree& tree, std::span<const std::string_view> names, int points) {
