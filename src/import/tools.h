@@ -16,6 +16,7 @@ const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
 const Tool& deepspeed_tool();
 const Tool& axolotl_tool();
 const Tool& torchtune_tool();
+const Tool& accelerate_tool();
 
 // The rows of TrainingArguments, which other tools include; and several tables as one.
 std::span<const ToolKey> hf_training_keys();

@@ -10,6 +10,8 @@ namespace octet {
 
 // Parts of torchtune_tool(), see tools.h.
 
+std::span<const KeyGroup> torchtune_groups();
+
 // Rows about data.
 std::span<const ToolKey> torchtune_data_keys();
 // Sets dataset, eval_split, train_on and what belongs to them. Called after the rows.
