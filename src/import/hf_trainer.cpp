@@ -226,7 +226,7 @@ constexpr ToolDefault kDefaults[] = {
     {"num_train_epochs", "3", "max_steps"},
     {"learning_rate", "5e-5"},
     {"lr_scheduler_type", "linear"},
-    {"min_lr_ratio", "0"},
+    {"min_lr_ratio", "0", "min_lr"},
     {"warmup_steps", "0", "warmup_ratio"},
     {"weight_decay", "0"},
     {"adam_beta2", "0.999"},

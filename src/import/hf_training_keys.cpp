@@ -106,20 +106,6 @@ void parallel_size_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-// lr_scheduler_kwargs: {min_lr: 1e-6}
-void min_lr_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.later([leaf](Importer& after) {
-    const auto peak = parse_double(after.value("learning_rate"));
-    const double rate = peak.value_or(5e-5);
-    const auto low = leaf.number();
-    if (!low || rate <= 0) {
-      after.refuse(leaf, "expected a number");
-      return;
-    }
-    after.map(leaf, "min_lr_ratio", fmt::format("{}", *low / rate), "as a share of the learning rate");
-  });
-}
-
 void cycles_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null() || leaf.number() == 0.5) {
     importer.ignore(leaf, "half a cosine, as octet's schedule");
@@ -301,7 +287,7 @@ constexpr ToolKey kKeys[] = {
     {"generation_max_length", Fate::Ignored, "", kPredict},
     {"generation_num_beams", Fate::Ignored, "", kPredict},
     {"lr_scheduler_kwargs", Fate::Ignored, "", "nothing is set"},
-    {"lr_scheduler_kwargs.min_lr", Fate::Mapped, "min_lr_ratio", "", min_lr_rule},
+    {"lr_scheduler_kwargs.min_lr", Fate::Mapped, "min_lr"},
     {"lr_scheduler_kwargs.min_lr_rate", Fate::Mapped, "min_lr_ratio"},
     {"lr_scheduler_kwargs.min_lr_ratio", Fate::Mapped, "min_lr_ratio"},
     {"lr_scheduler_kwargs.num_cycles", Fate::Derived, "", "", cycles_rule},
