@@ -197,6 +197,10 @@ void flatten(const Node& node, const std::string& name, SettingsTree& tree) {
   } else if (node.kind == Node::Kind::Scalar) {
     leaf.text = node.text;
     leaf.is_quoted = node.is_quoted;
+    // 500_000 is a number for the YAML readers of these programs.
+    if (!leaf.is_quoted && !leaf.text.empty() &&
+        leaf.text.find_first_not_of("0123456789_") == leaf.text.npos && leaf.text.front() != '_')
+      std::erase(leaf.text, '_');
   } else if (node.kind == Node::Kind::List && !has_containers) {
     leaf.kind = TreeLeaf::Kind::List;
     for (const auto& [unused, item] : node.children) leaf.items.push_back(item.text);
