@@ -127,6 +127,9 @@ TEST(PublicConfigs, EveryFileHasItsCase) {
   for (const auto& entry : fs::recursive_directory_iterator(folder())) {
     if (!entry.is_regular_file()) continue;
     const std::string name = fs::relative(entry.path(), folder()).string();
+    // The files of the other tools are in public_other_tools_test.cpp.
+    const bool here = name.starts_with("deepspeed/") || name.starts_with("llamafactory/");
+    if (!here || name.starts_with("llamafactory/accelerate/")) continue;
     EXPECT_TRUE(std::ranges::any_of(configs(), [&](const PublicConfig& c) { return name == c.file; }))
         << name;
   }

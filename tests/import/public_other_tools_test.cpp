@@ -81,6 +81,10 @@ const std::vector<PublicFile>& public_files() {
        "torchtune",
        {},
        {{"model_name_or_path", "/tmp/Qwen3-1.7B"}, {"weight_decay", "0.01"}, {"train_on", "all"}}},
+      // The DeepSpeed file that it names is not next to it.
+      {"accelerate/examples/alst_ulysses_sequence_parallelism/sp-alst.accelerate-config.yml",
+       "Accelerate",
+       {"deepspeed_config.deepspeed_config_file"}},
       {"accelerate/examples/config_yaml_templates/multi_node.yaml",
        "Accelerate",
        {},
