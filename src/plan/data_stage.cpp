@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "data/shards/manifest.h"
+#include "plan/dataset_items.h"
 
 namespace octet {
 
