@@ -8,6 +8,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "data/datasets/prepared_list.h"
+#include "import/import.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 #include "plan/dataset_items.h"
@@ -34,7 +35,7 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
 }
 
 int run(const Options& options) {
-  const TrainConfig config = load_train_config(options.run.config_file, options.run.settings);
+  const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");

@@ -69,8 +69,9 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
   return (fs::path(run_folder(config)) / kCheckpointFolders[fp8]).string();
 }
 
-TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
-  TrainConfig config = load_train_config(path, flags);
+TrainConfig load_resumable_config(const FileSettings& given, std::span<const KeySetting> flags) {
+  const std::string& path = given.path;
+  TrainConfig config = load_train_config(given, flags);
   if (config.resume.empty() || config.list_checkpoints) return config;
   const bool named = config.is_set("run_name");
   fs::path run;

@@ -189,13 +189,22 @@ struct TrainConfig {
 
 const KeyTable<TrainConfig>& train_keys();
 
-// Reads the file ("" for none) and lays the flags over it; checks every value and every contradiction, then
-// fills in the defaults that depend on other keys. Everything wrong is reported in one ConfigError, a message
-// per line.
+// The settings of a configuration file, and what is wrong with it.
+struct FileSettings {
+  std::string path;  // "": no file
+  std::vector<KeySetting> settings;
+  std::vector<std::string> errors;
+};
+
+// Lays the flags over the settings of the file; checks every value and every contradiction, then fills in the defaults
+// that depend on other keys. Everything wrong is reported in one ConfigError, a message per line.
+TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags);
+// The same for a file with octet's own keys alone, "" for none.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
 
 // As load_train_config, for commands that look at a run without its data. Without a dataset, a `-tiny` preset (or no
 // model at all) means the demo. For any other model, some dataset is assumed.
+TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags);
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
 
 // The parts of load_train_config, for callers that build a config in code.
