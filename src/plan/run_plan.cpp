@@ -60,6 +60,8 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
   rows = std::max<int64_t>(rows, 1);
   if (keys.max_batch_size > 0) rows = std::min(rows, keys.max_batch_size);
   const int64_t ranks = target.sharding.ranks;
+  if (sequences)
+    rows = std::min(rows, std::max<int64_t>(*sequences / ranks, 1));  // more would only repeat them
   // With a target, the user has decided how much a step sees.
   if (keys.target_effective_batch_size == 0) rows = sensible_rows(keys, rows, ranks, sequences);
   return dividing_batch(keys, rows, ranks);

@@ -72,7 +72,7 @@ TEST(HoldOut, FewTextsAreCutWhereWholeOnesMissTheShare) {
 }
 
 TEST(HoldOut, ConversationsStayWholeUnlessThereIsOnlyOne) {
-  EXPECT_DOUBLE_EQ(held_out_share(std::vector<int64_t>(30, 100), 0.05, 1000, true), 2.0 / 30);
+  EXPECT_DOUBLE_EQ(held_out_share(std::vector<int64_t>(30, 100), 0.05, 1000, true), 1.0 / 30);
   EXPECT_DOUBLE_EQ(held_out_share(std::vector<int64_t>(3, 100), 0.05, 1000, true), 1.0 / 3);
   EXPECT_DOUBLE_EQ(held_out_share({400}, 0.05, 1000, true), 0.05);
 }

@@ -178,7 +178,8 @@ bool has_dataset_info(const std::string& folder) {
 
 std::vector<std::string> dataset_info_names(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : read_info(folder).items()) names.push_back(name);
+  const json info = read_info(folder);
+  for (const auto& [name, entry] : info.items()) names.push_back(name);
   return names;
 }
 
