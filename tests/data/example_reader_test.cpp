@@ -356,8 +356,8 @@ TEST(EncodeExample, SentencePieceAddsNoSpacesInside) {
   expected.push_back(2);
   EXPECT_EQ(document.tokens, expected);
   const Example turns = {.pieces = {{"<s>", true, false}, {"[INST]", true, false}, {"Hi", false, false}}};
-  EXPECT_EQ(tokenizer->decode_continued(std::span(encode_example(turns, *tokenizer).tokens).subspan(2)),
-            "Hi");
+  const std::vector<int32_t> ids = encode_example(turns, *tokenizer).tokens;
+  EXPECT_EQ(tokenizer->decode_continued(std::span(ids).subspan(2)), "Hi");
 }
 
 }  // namespace

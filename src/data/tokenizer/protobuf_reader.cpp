@@ -7,7 +7,7 @@
 namespace octet {
 
 void ProtobufReader::broken(const char* what) const {
-  fail("[{}] {} at byte {}: the file is cut off or is not a protobuf message", place_, what,
+  fail("[{}] {} at byte {}: the file is cut off or is no SentencePiece model (protobuf)", place_, what,
        rest_.data() - begin_);
 }
 
