@@ -73,7 +73,12 @@ void add_run(KeyTable<C>& keys) {
            "micro-step takes less than about 150 ms, because launch overhead matters then. Micro-batches of "
            "a new shape run kernel by kernel. With deterministic, the results are bit-equal.")
       .bools("on", "off");
-  keys.add("num_threads", &C::num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
+  keys.add(
+          "num_threads", &C::num_threads,
+          "CPU threads. 0: OMP_NUM_THREADS if it is set; else one per core that this process may use (affinity, "
+          "cgroup limit).")
+      .at_least(0)
+      .at_most(4096);
   keys.add("logging_steps", &C::logging_steps, "Steps between lines on the console and in metrics.jsonl.")
       .at_least(1)
       .at_most(kMaxCount)

@@ -176,7 +176,7 @@ TEST(TrainConfig, TheTableHasNoNameTwiceAndEveryKeyIsExplained) {
 TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
   const TrainConfig demo = load_train_config("", {});
   EXPECT_EQ(demo.model_preset, "llama-tiny");
-  EXPECT_EQ(demo.dataset, "demo");
+  EXPECT_EQ(names_text(demo.dataset), "demo");
   EXPECT_EQ(demo.max_seq_length, 128);
   EXPECT_EQ(demo.max_steps, 600);
   EXPECT_EQ(demo.num_train_epochs, 0);

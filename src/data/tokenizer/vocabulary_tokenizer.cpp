@@ -5,6 +5,7 @@
 #include <exception>
 #include <thread>
 
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/hash.h"
 
@@ -159,7 +160,7 @@ void VocabularyTokenizer::encode_chunks(std::string_view text, const CutText& cu
       failure = std::current_exception();
     }
   };
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cores = static_cast<size_t>(default_threads().count);
   {
     std::vector<std::jthread> threads;
     for (size_t i = 1; i < std::min(cores, chunks.size()); ++i) threads.emplace_back(work);
