@@ -116,6 +116,14 @@ def test_texts(args, specials):
     return {"cases": CASES + SPACES, "corpus": documents, "fuzz": fuzz, "code points": points}
 
 
+def without_ties(library, expected, actual):
+    """Where Unigram has two ways of the same sum of scores, float rounding chooses one."""
+    def score(ids):
+        return sum(library.get_score(i) for i in ids)
+    same = [a != b and abs(score(a) - score(b)) <= 1e-6 * abs(score(a)) for a, b in zip(expected, actual)]
+    return [a if s else b for a, b, s in zip(expected, actual, same)], sum(same)
+
+
 def check_model(octet, model, args):
     """Against `sentencepiece`, which does not look for control tokens in a text."""
     library = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -124,11 +132,15 @@ def check_model(octet, model, args):
     wrong = 0
     for what, texts in test_texts(args, ["<user>", "<sep>", "ing"]).items():
         texts = [t for t in texts if not any(c in t for c in control)]
-        if "unigram" in model.stem:  # float sums of a longer text can round to another of two nearly equal ways
+        if "unigram" in model.stem:
             texts = [t[:8000] for t in texts]
         expected = [library.encode(t) for t in texts]
-        wrong += compare(model.stem, f"model, {what}", texts, expected, octet.encode(texts))
-        special = [t for t in texts[:200] if t]
+        actual = octet.encode(texts)
+        if "unigram" in model.stem:
+            actual, ties = without_ties(library, expected, actual)
+            print(f"{model.stem}: {ties} of {len(texts)} are other ways of the same score")
+        wrong += compare(model.stem, f"model, {what}", texts, expected, actual)
+        special = [t for t, a, b in zip(texts[:200], expected, octet.encode(texts[:200])) if t and a == b]
         wrong += compare(model.stem, "model, bos", special, [library.encode(t, add_bos=library.bos_id() >= 0) for t in special],
                          octet.encode(special, "--add_special"))
         # The library shows an unknown token as " \u2047 ".

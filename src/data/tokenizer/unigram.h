@@ -18,8 +18,8 @@ class UnigramModel {
   UnigramModel(const std::vector<std::string>& tokens, std::vector<float> scores, float unknown_score,
                BpeModel::Fallback fallback);
 
-  // Appends the ids of the whole text. Scores are summed in float from the start of the text on, as the library does it
-  // (of two ways that are nearly equal, rounding may decide), so the text is not encoded in parts.
+  // Appends the ids of the whole text. Scores are summed in float from the start of the text on, as in the library, so the
+  // text is not encoded in parts. Of two ways with the same sum up to rounding, the library may choose the other.
   void encode(std::string_view text, std::vector<int32_t>& out) const;
 
   std::optional<int32_t> find(std::string_view text) const;
