@@ -218,7 +218,7 @@ Command eval_command() {
       .note("all files except validation and test");
   add_adapter_key(keys);
   keys.add("best", &Options::best, kBestHelp);
-  keys.add("tokenizer", &Options::tokenizer, "bytes, or a tokenizer file or folder.")
+  keys.add("tokenizer", &Options::tokenizer, "bytes, a tokenizer file or folder, or a hub id.")
       .value("FILE_OR_FOLDER")
       .note("the tokenizer of the model");
   keys.add("max_seq_length", &Options::max_seq_length, "Tokens per window.")

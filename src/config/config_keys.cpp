@@ -161,7 +161,7 @@ void add_data(KeyTable<C>& keys) {
            "Maximum number of training examples. eval_dataset is always read whole. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
+  keys.add("tokenizer", &C::tokenizer, "bytes, a tokenizer file or folder, or a hub id such as org/name.")
       .alias("tokenizer_name_or_path")
       .alias("tokenizer_name")
       .alias("tokenizer_path")
