@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
 #include "command.h"
+#include "import/environment.h"
 #include "import/import.h"
 #include "train/trainer.h"
 
@@ -32,6 +34,7 @@ int list_checkpoints_of(const TrainConfig& config) {
 }
 
 int run(const Options& options) {
+  for (const std::string& note : environment_notes(current_environment())) log_info("{}", note);
   const TrainConfig config =
       load_resumable_config(read_run_file(options.run.config_file), options.run.settings);
   return config.list_checkpoints ? list_checkpoints_of(config) : train(config);

@@ -11,6 +11,7 @@ namespace {
 struct Variable {
   std::string_view name;  // a "*" at the end: all names that start so
   std::string_view note;
+  bool works = false;  // it has the same effect here
 };
 
 // The first that matches decides.
@@ -54,7 +55,11 @@ constexpr Variable kVariables[] = {
     {"PYTORCH_CUDA_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
     {"PYTORCH_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
     {"TORCH_NCCL_*", "is for PyTorch. The keys here are comm_timeout and rendezvous_timeout"},
-    {"TOKENIZERS_PARALLELISM", "is for Hugging Face's tokenizers. octet uses num_threads"},
+    {"NCCL_*", "is read by NCCL here, too", true},
+    {"OMP_NUM_THREADS", "limits the CPU threads here, too; so does num_threads", true},
+    {"CUDA_VISIBLE_DEVICES", "chooses the GPUs here, too", true},
+    {"HF_HOME", "is the cache of downloads here, too", true},
+    {"HF_ENDPOINT", "is the hub that is asked here, too", true},
     {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
     {"USE_MODELSCOPE_HUB", "is for LLaMA-Factory. octet downloads from the Hugging Face hub"},
     {"WANDB_DISABLED",
@@ -68,13 +73,13 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 }  // namespace
 
-std::vector<std::string> environment_notes(const EnvironmentNames& environment) {
+std::vector<std::string> environment_notes(const EnvironmentNames& environment, bool with_working) {
   std::vector<std::string> notes;
   for (const std::string& entry : environment) {
     const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
     const auto found = std::ranges::find_if(
         kVariables, [&](const Variable& variable) { return matches(variable.name, name); });
-    if (found != std::end(kVariables))
+    if (found != std::end(kVariables) && (with_working || !found->works))
       notes.push_back(fmt::format("environment variable {} {}", name, found->note));
   }
   std::ranges::sort(notes);
@@ -89,7 +94,8 @@ EnvironmentNames current_environment() {
 
 std::string environment_report() {
   std::string text;
-  for (const std::string& note : environment_notes(current_environment())) text += fmt::format("{}\n", note);
+  for (const std::string& note : environment_notes(current_environment(), true))
+    text += fmt::format("{}\n", note);
   return text.empty() ? text : '\n' + text;
 }
 

@@ -14,7 +14,8 @@ constexpr int kLikely = 50;
 
 std::span<const Tool* const> tools() {
   static const std::array all = {&llamafactory_tool(), &llamafactory_v1_tool(), &deepspeed_tool(),
-                                 &hf_trainer_tool()};
+                                 &hf_trainer_tool(),   &axolotl_tool(),         &torchtune_tool(),
+                                 &accelerate_tool()};
   return all;
 }
 

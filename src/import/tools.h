@@ -14,6 +14,9 @@ const Tool& llamafactory_tool();
 const Tool& llamafactory_v1_tool();
 const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
 const Tool& deepspeed_tool();
+const Tool& axolotl_tool();
+const Tool& torchtune_tool();
+const Tool& accelerate_tool();
 
 // The rows of TrainingArguments, which other tools include; and several tables as one.
 std::span<const ToolKey> hf_training_keys();

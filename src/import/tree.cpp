@@ -197,6 +197,10 @@ void flatten(const Node& node, const std::string& name, SettingsTree& tree) {
   } else if (node.kind == Node::Kind::Scalar) {
     leaf.text = node.text;
     leaf.is_quoted = node.is_quoted;
+    // 500_000 is a number for the YAML readers of these programs.
+    if (!leaf.is_quoted && !leaf.text.empty() &&
+        leaf.text.find_first_not_of("0123456789_") == leaf.text.npos && leaf.text.front() != '_')
+      std::erase(leaf.text, '_');
   } else if (node.kind == Node::Kind::List && !has_containers) {
     leaf.kind = TreeLeaf::Kind::List;
     for (const auto& [unused, item] : node.children) leaf.items.push_back(item.text);
@@ -431,6 +435,13 @@ std::string read_config_text(const std::string& path) {
 }
 
 SettingsTree read_tree_file(const std::string& path) {
+  if (path.ends_with(".toml")) {
+    fail_config(
+        "{} is TOML, as torchtitan has it; octet reads YAML and JSON. Write its values into a YAML file: float8 is "
+        "mixed_precision: fp8, recipe_name tensorwise or rowwise is fp8_recipe: current, mx is fp8_recipe: mxfp8, "
+        "filter_fqns is fp8_skip_layers; enable_fsdp_float8_all_gather is always on with sharding_mode: fsdp_full",
+        printable(path));
+  }
   return parse_tree(read_config_text(path), printable(path));
 }
 

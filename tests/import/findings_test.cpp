@@ -105,6 +105,8 @@ TEST(Environment, VariablesOfOtherProgramsAreNamed) {
   EXPECT_THAT(environment_notes({"FP8_BACKEND=te"}), ElementsAre(HasSubstr("LLaMA-Factory")));
   EXPECT_THAT(environment_notes({"PATH=/bin", "NCCL_DEBUG=INFO", "OMP_NUM_THREADS=4", "HF_HOME=/x", "NVTE"}),
               IsEmpty());
+  EXPECT_THAT(environment_notes({"NCCL_DEBUG=INFO", "OMP_NUM_THREADS=4"}, true),
+              ElementsAre(HasSubstr("NCCL here, too"), HasSubstr("limits the CPU threads")));
 }
 
 }  // namespace

@@ -1,0 +1,412 @@
+// Axolotl's YAML files: the model, adapters, precision, schedule and ranks. axolotl_data.cpp has the data.
+
+#include "import/axolotl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "import/fsdp_rules.h"
+#include "import/rules.h"
+#include "import/tools.h"
+#include "import/torch_rules.h"
+
+namespace octet {
+namespace {
+
+bool wants_fp8(const SettingsTree& tree) {
+  return tree.is_on("fp8") || axolotl_wants_small_base(tree);
+}
+
+void model_class_rule(Importer& importer, const TreeLeaf& leaf) {
+  constexpr std::string_view kOwn[] = {"AutoModelForCausalLM", "LlamaForCausalLM", "MistralForCausalLM",
+                                       "Qwen2ForCausalLM",     "Qwen3ForCausalLM", "GPT2LMHeadModel"};
+  if (leaf.is_off() || std::ranges::find(kOwn, leaf.text) != std::end(kOwn)) {
+    importer.ignore(leaf, "octet reads the family from config.json");
+  } else if (leaf.text.find("Classification") != leaf.text.npos) {
+    importer.refuse(leaf, "a classifier; octet trains language models");
+  } else if (leaf.text.find("Conditional") != leaf.text.npos || leaf.text.find("Image") != leaf.text.npos ||
+             leaf.text.find("Vision") != leaf.text.npos) {
+    importer.refuse(leaf, "a model of images or audio; octet trains text models only");
+  } else {
+    importer.refuse(leaf, "octet has GPT-2, Llama, Qwen2.5, Qwen3 and Mistral");
+  }
+}
+
+void tokenizer_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off() || leaf.text == importer.tree().text("base_model")) {
+    importer.ignore(leaf, "the tokenizer of the model");
+  } else {
+    importer.map(leaf, "tokenizer", leaf.text);
+  }
+}
+
+void revision_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off() || leaf.text == "main") {
+    importer.ignore(leaf, "the branch main");
+  } else {
+    importer.warn(leaf, "octet loads the branch main; to use another one, download it and name the folder");
+  }
+}
+
+void memory_limit_rule(Importer& importer, const TreeLeaf& leaf) {
+  std::string number = leaf.text;
+  for (const char* unit : {"GiB", "GB", "gib", "gb"}) {
+    if (number.ends_with(unit)) number.resize(number.size() - std::string_view(unit).size());
+  }
+  if (!leaf.is_off() && parse_double(number)) {
+    importer.map(leaf, "device_memory_limit_gb", number);
+  } else {
+    importer.ignore(leaf, "octet uses the memory that the device has");
+  }
+}
+
+void precision_rule(Importer& importer, const TreeLeaf& leaf) {
+  const SettingsTree& tree = importer.tree();
+  if (leaf.is_off()) {
+    importer.derive(leaf, "the precision comes from other settings");
+  } else if (wants_fp8(tree)) {
+    importer.derive(leaf, "everything outside the FP8 matrix products is BF16 in octet anyway");
+  } else if (leaf.name == "float32") {
+    importer.map(leaf, "mixed_precision", "fp32");
+  } else {
+    importer.map(leaf, "mixed_precision", "bf16");
+    if (leaf.name == "bfloat16")
+      importer.set("master_weights", "stochastic", "bfloat16: weights are BF16 only", leaf.place);
+  }
+}
+
+void attention_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (plain_word(leaf.text) == "fp8") {
+    importer.warn(leaf, "FP8 attention there; octet's attention runs in BF16");
+  } else {
+    importer.ignore(leaf, "octet has its own attention kernels");
+  }
+}
+
+void checkpointing_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string word = plain_word(leaf.text);
+  if (word.starts_with("offload") || word == "unsloth" || word == "legacy") {
+    importer.map(leaf, "gradient_checkpointing", "auto",
+                 "octet recomputes as much as the memory needs; it moves no activations to the CPU");
+  } else {
+    recompute_rule(importer, leaf);
+  }
+}
+
+void per_epoch_rule(Importer& importer, const TreeLeaf& leaf) {
+  const auto times = leaf.number();
+  const bool saves = leaf.name == "saves_per_epoch";
+  if (leaf.is_off() || !times || *times <= 0) {
+    importer.ignore(leaf, "off");
+  } else if (!saves && !importer.tree().is_on("val_set_size") && !importer.tree().has("test_datasets.0")) {
+    importer.ignore(leaf, "there is no evaluation data");
+  } else if (*times < 1) {
+    importer.warn(leaf,
+                  fmt::format("octet counts at least once per epoch, or in steps: {} 1 is used", leaf.name));
+    importer.set(leaf.name, "1", leaf.name, leaf.place);
+  } else {
+    importer.map(leaf, leaf.name, fmt::format("{}", static_cast<int64_t>(*times)));
+  }
+}
+
+void sample_switch_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.map(leaf, "sample_steps", "100", "samples of text during training");
+  }
+}
+
+void wandb_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+    return;
+  }
+  const std::string_view key = leaf.name == "wandb_project" ? "wandb_project"
+                               : leaf.name == "wandb_name"  ? "wandb_run_name"
+                                                            : "";
+  wandb_value_rule(importer, leaf, key);
+}
+
+void schedule_extra_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else if (leaf.name.ends_with(".min_lr_rate")) {
+    importer.map(leaf, "min_lr_ratio", leaf.text);
+  } else if (leaf.name.ends_with(".num_cycles") && leaf.number() == 0.5) {
+    importer.ignore(leaf, "half a cosine, as in octet");
+  } else {
+    importer.refuse(leaf, "octet's schedules take min_lr_ratio and decay_ratio only");
+  }
+}
+
+void wrong_name_rule(Importer& importer, const TreeLeaf& leaf) {
+  const bool is_epsilon = leaf.name == "adam_eps";
+  importer.warn(
+      leaf, fmt::format("Axolotl has no such key and drops it; {}",
+                        is_epsilon ? "it means adam_epsilon" : "cosine_min_lr_ratio sets the final rate"));
+  importer.find(
+      {.name = "axolotl-unknown-key",
+       .where = leaf.describe(),
+       .there = "a key that Axolotl does not know is dropped without a word",
+       .here = fmt::format("does not use it either; set {}", is_epsilon ? "adam_epsilon" : "min_lr_ratio")});
+}
+
+void plugin_rule(Importer& importer, const TreeLeaf& leaf) {
+  struct Plugin {
+    std::string_view part, reason;
+    Fate fate;
+  };
+  constexpr Plugin kPlugins[] = {
+      {"liger", "octet has its own fused kernels", Fate::Ignored},
+      {"cut_cross_entropy", "octet has its own fused kernels", Fate::Ignored},
+      {"kernels", "octet has its own kernels", Fate::Ignored},
+      {"lm_eval", "run lm-eval on the folder that 'octet export' writes", Fate::Warned},
+      {"swanlab", "octet sends nothing there; metrics are in metrics.jsonl and TensorBoard files",
+       Fate::Warned},
+      {"llm_compressor", "keeps pruned weights at zero; octet has no sparse training", Fate::Refused},
+      {"diffusion", "a diffusion language model; octet trains next-token prediction", Fate::Refused},
+      {"spectrum", "Spectrum trains a selection of weights; octet trains all weights or adapters",
+       Fate::Refused},
+      {"grokfast", "Grokfast changes the gradients", Fate::Refused},
+      {"expert_parallel", "octet has no mixture of experts", Fate::Refused},
+      {".kd", "octet has no distillation", Fate::Refused},
+  };
+  Fate worst = Fate::Ignored;
+  std::string reason = leaf.is_off() ? "off" : "octet has its own fused kernels";
+  for (const std::string& name : leaf.is_off() ? std::vector<std::string>() : leaf.list()) {
+    const auto known =
+        std::ranges::find_if(kPlugins, [&](const Plugin& p) { return name.find(p.part) != name.npos; });
+    const Fate fate = known == std::end(kPlugins) ? Fate::Refused : known->fate;
+    if (fate <= worst) continue;
+    worst = fate;
+    reason = known == std::end(kPlugins)
+                 ? fmt::format("{} runs Python code of its own; octet runs none", printable(name))
+                 : std::string(known->reason);
+  }
+  if (worst == Fate::Refused) {
+    importer.refuse(leaf, reason);
+  } else if (worst == Fate::Warned) {
+    importer.warn(leaf, reason);
+  } else {
+    importer.ignore(leaf, reason);
+  }
+}
+
+void reinit_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.refuse(
+        leaf,
+        "to start from random weights, name a folder with config.json alone as model_name_or_path, or set "
+        "model_preset");
+  }
+}
+
+void resume_latest_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.warn(leaf, "octet starts a new run; add '--resume latest' to continue one");
+  }
+}
+
+constexpr ToolKey kKeys[] = {
+    {"base_model", Fate::Mapped, "model_name_or_path", "", model_rule},
+    {"tokenizer_config", Fate::Mapped, "tokenizer", "", tokenizer_rule},
+    {"model_type", Fate::Ignored, "", "", model_class_rule},
+    {"type_of_model", Fate::Ignored, "", "", model_class_rule},
+    {"revision_of_model", Fate::Warned, "", "", revision_rule},
+    {"gpu_memory_limit", Fate::Mapped, "device_memory_limit_gb", "", memory_limit_rule},
+    {"reinit_weights", Fate::Refused, "", "", reinit_rule},
+    {"sequence_len", Fate::Mapped, "max_seq_length"},
+    {"micro_batch_size", Fate::Mapped, "per_device_train_batch_size"},
+    {"gradient_accumulation_steps", Fate::Mapped, "gradient_accumulation_steps"},
+    {"batch_size", Fate::Derived, "gradient_accumulation_steps", "gives gradient_accumulation_steps"},
+    {"auto_find_batch_size", Fate::Ignored, "", "octet plans memory before it starts; see auto_batch_size"},
+    {"num_epochs", Fate::Mapped, "num_train_epochs"},
+    {"max_steps", Fate::Mapped, "max_steps", "", max_steps_rule},
+    {"learning_rate", Fate::Mapped, "learning_rate", "", learning_rate_rule},
+    {"lr", Fate::Mapped, "learning_rate", "", learning_rate_rule},
+    {"optimizer", Fate::Mapped, "optimizer_state", "", optimizer_rule},
+    {"lr_scheduler", Fate::Mapped, "lr_scheduler_type", "", schedule_rule},
+    {"lr_scheduler_kwargs.**", Fate::Mapped, "min_lr_ratio", "", schedule_extra_rule},
+    {"cosine_min_lr_ratio", Fate::Mapped, "min_lr_ratio"},
+    {"eta_min", Fate::Warned, "", "", wrong_name_rule},
+    {"adam_eps", Fate::Warned, "", "", wrong_name_rule},
+    {"warmup_steps", Fate::Mapped, "warmup_steps", "", warmup_steps_rule},
+    {"warmup_ratio", Fate::Mapped, "warmup_ratio"},
+    {"weight_decay", Fate::Mapped, "weight_decay"},
+    {"adam_beta1", Fate::Mapped, "adam_beta1"},
+    {"adam_beta2", Fate::Mapped, "adam_beta2"},
+    {"adam_epsilon", Fate::Mapped, "adam_epsilon"},
+    {"max_grad_norm", Fate::Mapped, "max_grad_norm"},
+    {"seed", Fate::Mapped, "seed"},
+    {"bf16", Fate::Mapped, "mixed_precision", "", precision_rule},
+    {"bfloat16", Fate::Mapped, "master_weights", "", precision_rule},
+    {"float32", Fate::Mapped, "mixed_precision", "", precision_rule},
+    {"fp16", Fate::Warned, "", "", fp16_rule},
+    {"float16", Fate::Warned, "", "", fp16_rule},
+    {"fp8", Fate::Mapped, "mixed_precision", "", fp8_rule},
+    {"fp8_enable_fsdp_float8_all_gather", Fate::Ignored, "", "octet always gathers FP8 codes in an FP8 run"},
+    {"attn_implementation", Fate::Ignored, "", "", attention_rule},
+    {"gradient_checkpointing", Fate::Mapped, "gradient_checkpointing", "", checkpointing_rule},
+    {"activation_offloading", Fate::Ignored, "",
+     "octet recomputes activations instead of moving them to the CPU"},
+    {"layer_offloading", Fate::Warned, "", "octet keeps all layers on the GPU, the frozen ones in FP8"},
+    {"output_dir", Fate::Mapped, "output_dir", "", output_dir_rule},
+    {"logging_steps", Fate::Mapped, "logging_steps", "", interval_rule},
+    {"evals_per_epoch", Fate::Mapped, "evals_per_epoch", "", per_epoch_rule},
+    {"saves_per_epoch", Fate::Mapped, "saves_per_epoch", "", per_epoch_rule},
+    {"eval_steps", Fate::Mapped, "eval_steps", "", interval_rule},
+    {"save_steps", Fate::Mapped, "save_steps", "", interval_rule},
+    {"eval_strategy", Fate::Derived, "eval_steps", "", eval_strategy_rule},
+    {"evaluation_strategy", Fate::Derived, "eval_steps", "", eval_strategy_rule},
+    {"save_strategy", Fate::Mapped, "save_strategy", "", save_strategy_rule},
+    {"save_total_limit", Fate::Mapped, "save_total_limit", "", save_limit_rule},
+    {"resume_from_checkpoint", Fate::Mapped, "resume", "", resume_rule},
+    {"auto_resume_from_checkpoints", Fate::Warned, "", "", resume_latest_rule},
+    {"generate_samples", Fate::Mapped, "sample_steps", "", sample_switch_rule},
+    {"generation_max_new_tokens", Fate::Mapped, "sample_tokens"},
+    {"generation_temperature", Fate::Mapped, "sample_temperature"},
+    {"use_wandb", Fate::Mapped, "use_wandb", "", wandb_rule},
+    {"wandb_project", Fate::Mapped, "wandb_project", "", wandb_rule},
+    {"wandb_entity", Fate::Warned, "", "", wandb_rule},
+    {"wandb_watch", Fate::Warned, "", "", wandb_rule},
+    {"wandb_name", Fate::Mapped, "wandb_run_name", "", wandb_rule},
+    {"wandb_run_id", Fate::Warned, "", "", wandb_rule},
+    {"wandb_log_model", Fate::Warned, "", "", wandb_rule},
+    {"wandb_mode", Fate::Warned, "", "", wandb_rule},
+    {"use_tensorboard", Fate::Mapped, "use_tensorboard"},
+    {"deepspeed", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
+    {"fsdp", Fate::Mapped, "sharding_mode", "", fsdp_rule},
+    {"fsdp_config.**", Fate::Derived, "sharding_mode", "", fsdp_config_rule},
+    {"fsdp_version", Fate::Ignored, "", "both versions of FSDP become sharding_mode"},
+    {"dp_shard_size", Fate::Derived, "sharding_mode", "gives sharding_mode"},
+    {"dp_replicate_size", Fate::Derived, "sharding_mode", "gives sharding_mode"},
+    {"context_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"tensor_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"expert_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"sequence_parallel_degree", Fate::Refused, "", "", parallel_size_rule},
+    {"context_parapllel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"bnb_config_kwargs.**", Fate::Ignored, "", "part of load_in_4bit"},
+    {"ddp_timeout", Fate::Mapped, "comm_timeout"},
+    {"plugins", Fate::Refused, "", "", plugin_rule},
+};
+
+constexpr ToolDefault kDefaults[] = {
+    {"max_seq_length", "512"},
+    {"per_device_train_batch_size", "1"},
+    {"num_train_epochs", "1", "max_steps"},
+    {"lr_scheduler_type", "cosine"},
+    {"warmup_ratio", "0.03", "warmup_steps"},
+    {"weight_decay", "0"},
+    {"adam_beta2", "0.999"},
+    {"mixed_precision", "bf16"},
+    {"packing", "none"},
+    {"save_total_limit", "4"},
+    {"save_strategy", "epoch", "save_steps saves_per_epoch"},
+};
+
+int score(const SettingsTree& tree) {
+  constexpr std::string_view kCertain[] = {"base_model", "micro_batch_size", "sequence_len"};
+  constexpr std::string_view kLikely[] = {"datasets.0.type",
+                                          "val_set_size",
+                                          "saves_per_epoch",
+                                          "evals_per_epoch",
+                                          "lora_r",
+                                          "num_epochs",
+                                          "sample_packing",
+                                          "plugins",
+                                          "adapter",
+                                          "datasets.0.path",
+                                          "pretraining_dataset.0.path"};
+  return count_keys(tree, kCertain, 30) + count_keys(tree, kLikely, 10);
+}
+
+void finish_batch(Importer& importer) {
+  const SettingsTree& tree = importer.tree();
+  const TreeLeaf* total = tree.find("batch_size");
+  if (!total || total->is_off() || importer.is_set("gradient_accumulation_steps")) return;
+  const auto rows = total->number();
+  const double micro = std::max(1.0, tree.number("micro_batch_size").value_or(1));
+  if (rows && *rows >= micro) {
+    importer.map(*total, "gradient_accumulation_steps",
+                 fmt::format("{}", static_cast<int64_t>(*rows / micro)), "batch_size / micro_batch_size");
+  }
+}
+
+void finish_precision(Importer& importer) {
+  const SettingsTree& tree = importer.tree();
+  if (tree.is_on("fp8")) {
+    if (!importer.is_set("fp8_recipe"))
+      importer.set("fp8_recipe", "current", "torchao scales each tensor by its own maximum");
+  } else if (axolotl_wants_small_base(tree)) {
+    importer.set("mixed_precision", "fp8", "frozen weights in 4 or 8 bits there");
+  }
+  const TreeLeaf* bf16 = tree.find("bf16");
+  if (bf16 && !bf16->is_null() && bf16->is_off() && !importer.is_set("mixed_precision")) {
+    importer.set("mixed_precision", "fp32", "bf16 is off", bf16->place);
+    importer.warn(
+        *bf16,
+        "without bf16 and fp16 everything is fp32, which is several times slower; mixed_precision bf16 "
+        "or fp8 is better");
+  }
+}
+
+void finish_ranks(Importer& importer) {
+  const SettingsTree& tree = importer.tree();
+  const TreeLeaf* shard = tree.find("dp_shard_size");
+  const TreeLeaf* replicate = tree.find("dp_replicate_size");
+  if (const TreeLeaf* from = shard && !shard->is_off() ? shard : replicate; from && !from->is_off())
+    set_mesh_sharding(importer, tree.number("dp_replicate_size").value_or(0),
+                      tree.number("dp_shard_size").value_or(0), *from);
+  const bool has_fsdp = std::ranges::any_of(tree.leaves, [](const TreeLeaf& leaf) {
+    return leaf.name.starts_with("fsdp_config.") && !leaf.is_null();
+  });
+  if (has_fsdp) set_default_fsdp_sharding(importer, "fsdp_config: everything is sharded by default");
+}
+
+void find_mistakes(Importer& importer) {
+  const SettingsTree& tree = importer.tree();
+  if (!tree.is_on("fp8")) return;
+  const TreeLeaf& fp8 = *tree.find("fp8");
+  find_torchao_fsdp_mistakes(importer, tree.find("fp8_enable_fsdp_float8_all_gather"),
+                             fsdp_setting(tree, "cpu_ram_efficient_loading"), fsdp_version_of(tree));
+  if (axolotl_trains_adapters(tree)) {
+    importer.find(
+        {.name = "fp8-adapters-torchao",
+         .where = fp8.describe(),
+         .there = "adapters of rank 8 are too narrow for FP8 products, and the frozen weights stay in BF16 "
+                  "memory",
+         .here = "keeps frozen weights as FP8 codes; adapters run in BF16 with any rank"});
+  }
+}
+
+void finish(Importer& importer) {
+  finish_batch(importer);
+  finish_axolotl_adapters(importer);
+  finish_precision(importer);
+  finish_ranks(importer);
+  finish_axolotl_data(importer);
+  find_mistakes(importer);
+}
+
+}  // namespace
+
+const Tool& axolotl_tool() {
+  static const std::vector<ToolKey> keys = [] {
+    std::vector<ToolKey> rows(std::begin(kKeys), std::end(kKeys));
+    for (const std::span<const ToolKey> more : {axolotl_adapter_keys(), axolotl_data_keys()})
+      rows.insert(rows.end(), more.begin(), more.end());
+    return joined_keys(rows, axolotl_groups());
+  }();
+  static const Tool tool{
+      .name = "Axolotl", .keys = keys, .defaults = kDefaults, .score = score, .finish = finish};
+  return tool;
+}
+
+}  // namespace octet

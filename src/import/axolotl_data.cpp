@@ -1,0 +1,464 @@
+// Axolotl's datasets, prompt formats and chat templates.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "import/axolotl.h"
+#include "import/axolotl_prompts.h"
+#include "import/dataset_list.h"
+#include "import/rules.h"
+
+namespace octet {
+namespace {
+
+// The datasets of one key: datasets, test_datasets or pretraining_dataset.
+class DatasetSection {
+ public:
+  DatasetSection(Importer& importer, std::string_view section) : importer_(importer), section_(section) {}
+
+  std::vector<ImportedDataset> read() {
+    std::vector<ImportedDataset> found;
+    for (size_t i = 0;; ++i) {
+      const std::string prefix = fmt::format("{}.{}", section_, i);
+      if (!importer_.tree().has(prefix)) return found;
+      if (auto dataset = read_item(prefix)) found.push_back(std::move(*dataset));
+    }
+  }
+  const std::set<std::string>& templates() const { return templates_; }
+  bool is_chat() const { return is_chat_; }
+
+ private:
+  const TreeLeaf* leaf(const std::string& prefix, std::string_view name) const {
+    const TreeLeaf* found = importer_.tree().find(fmt::format("{}.{}", prefix, name));
+    return found && found->is_off() ? nullptr : found;
+  }
+  std::string text(const std::string& prefix, std::string_view name) const {
+    const TreeLeaf* found = leaf(prefix, name);
+    return found ? found->text : "";
+  }
+
+  std::optional<ImportedDataset> read_item(const std::string& prefix);
+  bool read_source(const std::string& prefix, ImportedDataset& dataset);
+  bool read_type(const std::string& prefix, ImportedDataset& dataset);
+  bool read_custom_type(const std::string& prefix, ImportedDataset& dataset);
+  void read_messages(const std::string& prefix, ImportedDataset& dataset);
+  void take(const std::string& prefix, std::string_view name, std::string_view octet_key) {
+    if (const TreeLeaf* found = leaf(prefix, name))
+      importer_.derive(*found, fmt::format("becomes {}", octet_key));
+  }
+
+  Importer& importer_;
+  std::string section_;
+  std::set<std::string> templates_;
+  bool is_chat_ = false;
+};
+
+std::optional<ImportedDataset> DatasetSection::read_item(const std::string& prefix) {
+  ImportedDataset dataset;
+  if (!read_source(prefix, dataset) || !read_type(prefix, dataset)) return std::nullopt;
+  if (const TreeLeaf* split = leaf(prefix, "split")) {
+    const std::string missing = apply_split(dataset, split->text);
+    if (missing.empty()) {
+      importer_.derive(*split, "becomes dataset_split and max_samples");
+    } else {
+      importer_.warn(*split, missing);
+    }
+  }
+  dataset.subset = text(prefix, "name");
+  dataset.revision = text(prefix, "revision");
+  take(prefix, "name", "dataset_subset");
+  take(prefix, "revision", "dataset_revision");
+  return dataset;
+}
+
+// path, or path: json with data_files.
+bool DatasetSection::read_source(const std::string& prefix, ImportedDataset& dataset) {
+  const TreeLeaf* path = leaf(prefix, "path");
+  const TreeLeaf* files = leaf(prefix, "data_files");
+  if (!path) return false;
+  dataset.path = path->text;
+  dataset.comment = path->name;
+  dataset.place = path->place;
+  constexpr std::string_view kLoaders[] = {"json", "csv", "parquet", "text"};
+  const bool is_loader = std::ranges::find(kLoaders, path->text) != std::end(kLoaders);
+  if (files && files->list().size() > 1) {
+    importer_.refuse(*files, "give each file an entry of its own in datasets");
+    return false;
+  }
+  if (files && is_loader) {
+    dataset.path = files->list().front();
+    importer_.derive(*files, "becomes dataset");
+  } else if (files) {
+    importer_.warn(*files, "octet reads all files of a hub dataset, or those of a split and a subset");
+  } else if (is_loader) {
+    importer_.refuse(*path, "names a kind of file, but there are no data_files");
+    return false;
+  }
+  if (text(prefix, "ds_type") == "arrow") {
+    importer_.refuse(*leaf(prefix, "ds_type"), "octet reads JSON, CSV, Parquet and text files, not Arrow");
+    return false;
+  }
+  importer_.map(*path, section_ == "test_datasets" ? "eval_dataset" : "dataset", dataset.path);
+  return true;
+}
+
+bool DatasetSection::read_type(const std::string& prefix, ImportedDataset& dataset) {
+  const TreeLeaf* type = leaf(prefix, "type");
+  if (!type && importer_.tree().has(prefix + ".type") && !importer_.tree().find(prefix + ".type"))
+    return read_custom_type(prefix, dataset);
+  if (!type && section_ == "pretraining_dataset") {
+    dataset.format = "text";
+  } else {
+    const PromptType meaning = prompt_type(type ? type->text : "");
+    if (!meaning.refusal.empty()) {
+      importer_.refuse(type ? *type : *leaf(prefix, "path"), meaning.refusal);
+      return false;
+    }
+    dataset.format = meaning.format;
+    dataset.completion_column = meaning.completion_column;
+    is_chat_ = is_chat_ || meaning.chat_template == "chat";
+    if (!meaning.chat_template.empty()) templates_.insert(meaning.chat_template);
+    if (type) importer_.derive(*type, fmt::format("becomes dataset_format {}", dataset.format));
+  }
+  if (dataset.format == "text") {
+    for (const char* name : {"field", "text_column"}) {
+      if (const std::string column = text(prefix, name); !column.empty()) dataset.text_column = column;
+      take(prefix, name, "text_column");
+    }
+  } else if (dataset.format == "messages") {
+    read_messages(prefix, dataset);
+  }
+  return true;
+}
+
+// type: {field_instruction: q, field_output: a, format: "{instruction}"}
+bool DatasetSection::read_custom_type(const std::string& prefix, ImportedDataset& dataset) {
+  const auto plain = [](std::string format) {
+    std::erase(format, ' ');
+    return format.empty() || format == "{instruction}" || format == "{instruction}{input}";
+  };
+  for (const char* name : {"format", "no_input_format"}) {
+    const TreeLeaf* format = leaf(prefix, fmt::format("type.{}", name));
+    if (!format || plain(format->text)) continue;
+    importer_.refuse(
+        *format,
+        "octet has no prompts of your own; use chat_template (llama3, chatml), alpaca, or write the whole "
+        "prompt into a column");
+    return false;
+  }
+  if (const TreeLeaf* input = leaf(prefix, "type.field_input"); input && leaf(prefix, "type.format")) {
+    importer_.refuse(*input, "octet's prompts have one column; write instruction and input into one");
+    return false;
+  }
+  dataset.format = "prompt_completion";
+  dataset.prompt_column = text(prefix, "type.field_instruction");
+  dataset.completion_column = text(prefix, "type.field_output");
+  if (dataset.prompt_column.empty()) dataset.prompt_column = "instruction";
+  if (dataset.completion_column.empty()) dataset.completion_column = "output";
+  templates_.insert("plain");
+  if (const TreeLeaf* system = leaf(prefix, "type.system_prompt"))
+    importer_.map(*system, "default_system", system->text);
+  return true;
+}
+
+void DatasetSection::read_messages(const std::string& prefix, ImportedDataset& dataset) {
+  const std::string type = plain_word(text(prefix, "type"));
+  const bool is_sharegpt = type.starts_with("sharegpt");
+  dataset.messages_column = text(prefix, "field_messages");
+  if (is_sharegpt && dataset.messages_column.empty()) dataset.messages_column = "conversations";
+  if (dataset.messages_column == "messages") dataset.messages_column.clear();
+  take(prefix, "field_messages", "messages_column");
+  for (const char* name : {"message_property_mappings.role", "message_field_role"}) {
+    if (const TreeLeaf* role = leaf(prefix, name)) {
+      if (role->text == "role" || role->text == "from") {
+        importer_.derive(*role, "octet reads role or from");
+      } else {
+        importer_.refuse(*role, "octet reads the role from 'role' or 'from'; rename the field");
+      }
+    }
+  }
+  for (const char* name : {"message_property_mappings.content", "message_field_content"}) {
+    if (const TreeLeaf* content = leaf(prefix, name)) {
+      if (content->text == "content" || content->text == "value") {
+        importer_.derive(*content, "octet reads content or value");
+      } else {
+        importer_.refuse(*content, "octet reads the text from 'content' or 'value'; rename the field");
+      }
+    }
+  }
+  for (const char* name : {"chat_template", "conversation"}) {
+    const TreeLeaf* given = leaf(prefix, name);
+    if (!given) continue;
+    const TemplateChoice choice = template_named(given->text);
+    if (!choice.refusal.empty()) {
+      importer_.refuse(*given, choice.refusal);
+    } else {
+      importer_.map(*given, "chat_template", choice.name);
+    }
+  }
+}
+
+void roles_rule(Importer& importer, const TreeLeaf& leaf) {
+  constexpr std::string_view kKnown[] = {"user",    "human", "assistant", "gpt",
+                                         "chatgpt", "model", "system",    "developer"};
+  const std::string target = leaf.name.substr(leaf.name.rfind('.') + 1);
+  for (const std::string& name : leaf.is_off() ? std::vector<std::string>() : leaf.list()) {
+    if (std::ranges::find(kKnown, name) == std::end(kKnown)) {
+      importer.refuse(
+          leaf, fmt::format("octet knows the roles system, user (human) and assistant (gpt, model), not "
+                            "'{}' for {}; rename it in the data",
+                            printable(name), target));
+      return;
+    }
+  }
+  importer.ignore(leaf, "octet knows these roles");
+}
+
+void trained_roles_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "the default: the assistant");
+    return;
+  }
+  std::vector<std::string> roles;
+  for (std::string role : leaf.list()) {
+    if (role == "human") role = "user";
+    if (role == "gpt" || role == "model") role = "assistant";
+    roles.push_back(std::move(role));
+  }
+  const bool is_usual = roles == std::vector<std::string>{"assistant"};
+  importer.map(leaf, "train_on", is_usual ? "completion" : fmt::format("{}", fmt::join(roles, ",")));
+}
+
+void turn_end_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string word = plain_word(leaf.text);
+  if (leaf.is_off() || word == "turn") {
+    importer.ignore(leaf, "octet trains the token that ends each trained message");
+  } else {
+    importer.warn(leaf, "octet trains the token that ends each trained message, and no other end");
+  }
+}
+
+void held_out_rule(Importer& importer, const TreeLeaf& leaf) {
+  const auto size = leaf.number();
+  if (!leaf.is_null() && size && *size >= 1) {
+    importer.warn(leaf,
+                  "octet holds out a share, not a count; 5 % is used, set eval_split for another share");
+    importer.set("eval_split", "0.05", leaf.name, leaf.place);
+  } else {
+    importer.map(leaf, "eval_split", leaf.is_null() ? "0" : leaf.text);
+  }
+}
+
+void inputs_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (!leaf.is_null()) {
+    importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
+  } else {
+    importer.ignore(leaf, "null: the default");
+  }
+}
+
+void packing_rule(Importer& importer, const TreeLeaf& leaf) {
+  importer.map(leaf, "packing", leaf.is_off() ? "none" : "best_fit");
+}
+
+void old_packing_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.map(leaf, "packing", "best_fit", "removed from Axolotl, which has sample_packing now");
+  }
+}
+
+void concatenation_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.map(leaf, "packing", "stream");
+  }
+}
+
+void sequential_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off: shuffled");
+  } else {
+    importer.map(leaf, "data_order", "sequential");
+  }
+}
+
+void template_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the default");
+    return;
+  }
+  const TemplateChoice choice = template_named(leaf.text);
+  if (!choice.refusal.empty()) {
+    importer.refuse(leaf, choice.refusal);
+    return;
+  }
+  importer.map(leaf, "chat_template", choice.name);
+  if (choice.without_system && !importer.tree().is_on("default_system_message"))
+    importer.set("default_system", "", fmt::format("{} adds no system message there", leaf.text), leaf.place);
+}
+
+// special_tokens and the old `tokens`.
+void special_token_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string which = leaf.name.substr(leaf.name.rfind('.') + 1);
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "empty");
+  } else if (leaf.kind == TreeLeaf::Kind::List) {
+    importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
+  } else if (which == "pad_token") {
+    importer.ignore(leaf, "padding is never attended to and never a target, so its token does not matter");
+  } else if (which == "unk_token") {
+    importer.ignore(leaf, "octet uses the tokenizer's own");
+  } else if (which == "eos_token" || which == "bos_token") {
+    importer.warn(leaf, "octet uses the tokenizer's own; this one is usually the same");
+  } else {
+    importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
+  }
+}
+
+void long_text_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the default");
+  } else {
+    importer.warn(leaf, "octet cuts a long document into pieces of max_seq_length and trains on all of them");
+  }
+}
+
+constexpr std::string_view kPerMessage = "octet trains whole messages by role; it has no marks per message";
+constexpr std::string_view kPart = "used with the dataset";
+
+constexpr ToolKey kKeys[] = {
+    {"datasets.*.path", Fate::Derived, "dataset", kPart},
+    {"datasets.*.type", Fate::Derived, "dataset_format", kPart},
+    {"datasets.*.type.*", Fate::Derived, "prompt_column", kPart},
+    {"datasets.*.split", Fate::Derived, "dataset_split", kPart},
+    {"datasets.*.name", Fate::Derived, "dataset_subset", kPart},
+    {"datasets.*.revision", Fate::Derived, "dataset_revision", kPart},
+    {"datasets.*.data_files", Fate::Derived, "dataset", kPart},
+    {"datasets.*.data_files.*", Fate::Refused, "", "give each file an entry of its own in datasets"},
+    {"datasets.*.ds_type", Fate::Ignored, "", "octet sees the kind of a file by its name"},
+    {"datasets.*.field", Fate::Derived, "text_column", kPart},
+    {"datasets.*.text_column", Fate::Derived, "text_column", kPart},
+    {"datasets.*.field_messages", Fate::Derived, "messages_column", kPart},
+    {"datasets.*.message_field_role", Fate::Derived, "", kPart},
+    {"datasets.*.message_field_content", Fate::Derived, "", kPart},
+    {"datasets.*.message_property_mappings.*", Fate::Ignored, "", "octet reads role and content only"},
+    {"datasets.*.chat_template", Fate::Derived, "chat_template", kPart},
+    {"datasets.*.conversation", Fate::Derived, "chat_template", kPart},
+    {"datasets.*.chat_template_jinja", Fate::Refused, "",
+     "octet has templates of its own; see chat_template"},
+    {"datasets.*.roles.*", Fate::Ignored, "", "", roles_rule},
+    {"datasets.*.roles_to_train", Fate::Mapped, "train_on", "", trained_roles_rule},
+    {"datasets.*.train_on_eos", Fate::Ignored, "", "", turn_end_rule},
+    {"datasets.*.train_on_eot", Fate::Ignored, "", "", turn_end_rule},
+    {"datasets.*.train_on_split", Fate::Derived, "dataset_split", kPart},
+    {"datasets.*.message_field_training", Fate::Warned, "", kPerMessage},
+    {"datasets.*.message_field_training_detail", Fate::Warned, "", kPerMessage},
+    {"datasets.*.field_human", Fate::Refused, "",
+     "octet reads lists of messages, or prompt_completion columns"},
+    {"datasets.*.field_model", Fate::Refused, "",
+     "octet reads lists of messages, or prompt_completion columns"},
+    {"datasets.*.field_tools", Fate::Warned, "", "octet's templates show no tools"},
+    {"datasets.*.field_thinking", Fate::Warned, "", "octet reads role and content only"},
+    {"datasets.*.template_thinking_key", Fate::Ignored, "", "part of field_thinking"},
+    {"datasets.*.split_thinking", Fate::Warned, "", "octet trains the content as it is"},
+    {"datasets.*.field_chosen", Fate::Refused, "", "a dataset of preferences; octet trains on next tokens"},
+    {"datasets.*.field_rejected", Fate::Refused, "", "a dataset of preferences; octet trains on next tokens"},
+    {"datasets.*.logprobs_field", Fate::Refused, "", "octet has no distillation"},
+    {"datasets.*.temperature", Fate::Ignored, "", "part of logprobs_field"},
+    {"datasets.*.drop_system_message", Fate::Warned, "",
+     "octet keeps system messages; remove them from the data"},
+    {"datasets.*.shards", Fate::Warned, "", "octet reads all of it; set max_samples to read less"},
+    {"datasets.*.shards_idx", Fate::Ignored, "", "part of shards"},
+    {"datasets.*.preprocess_shards", Fate::Ignored, "", "octet reads data with threads of its own"},
+    {"datasets.*.input_format", Fate::Ignored, "", "part of another prompt format"},
+    {"datasets.*.input_transform", Fate::Refused, "", "names a Python function"},
+    {"datasets.*.trust_remote_code", Fate::Ignored, "", "octet never runs code from a dataset"},
+    {"datasets.*.step_separator", Fate::Refused, "", "a dataset of rewards; octet trains on next tokens"},
+    {"datasets.*.max_completion_length", Fate::Ignored, "", "part of step_separator"},
+    {"datasets.*.train_on_last_step_only", Fate::Ignored, "", "part of step_separator"},
+    {"datasets.**", Fate::Ignored, "", "no data is named"},
+    {"test_datasets.*.path", Fate::Derived, "eval_dataset", kPart},
+    {"test_datasets.*.type", Fate::Derived, "dataset_format", "as in datasets"},
+    {"test_datasets.*.type.*", Fate::Derived, "", "as in datasets"},
+    {"test_datasets.*.split", Fate::Derived, "eval_dataset_split", kPart},
+    {"test_datasets.*.name", Fate::Derived, "", kPart},
+    {"test_datasets.*.data_files", Fate::Derived, "eval_dataset", kPart},
+    {"test_datasets.*.ds_type", Fate::Ignored, "", "octet sees the kind of a file by its name"},
+    {"test_datasets.**", Fate::Ignored, "", "as in datasets"},
+    {"pretraining_dataset", Fate::Derived, "dataset", kPart},
+    {"pretraining_dataset.*.path", Fate::Derived, "dataset", kPart},
+    {"pretraining_dataset.*.type", Fate::Derived, "dataset_format", kPart},
+    {"pretraining_dataset.*.split", Fate::Derived, "dataset_split", kPart},
+    {"pretraining_dataset.*.name", Fate::Derived, "dataset_subset", kPart},
+    {"pretraining_dataset.*.text_column", Fate::Derived, "text_column", kPart},
+    {"pretraining_dataset.*.field", Fate::Derived, "text_column", kPart},
+    {"pretraining_dataset.*.data_files", Fate::Derived, "dataset", kPart},
+    {"pretraining_dataset.*.trust_remote_code", Fate::Ignored, "", "octet never runs code from a dataset"},
+    {"pretraining_dataset.*.skip", Fate::Warned, "", "octet skips no examples"},
+    {"val_set_size", Fate::Mapped, "eval_split", "", held_out_rule},
+    {"excess_length_strategy", Fate::Warned, "", "", long_text_rule},
+    {"min_sample_len", Fate::Warned, "", "octet trains on short examples, too"},
+    {"sample_packing", Fate::Mapped, "packing", "", packing_rule},
+    {"max_packed_sequence_len", Fate::Mapped, "packing", "", old_packing_rule},
+    {"pretraining_sample_concatenation", Fate::Mapped, "packing", "", concatenation_rule},
+    {"curriculum_sampling", Fate::Mapped, "data_order", "", sequential_rule},
+    {"shuffle_merged_datasets", Fate::Ignored, "", "octet shuffles all sequences, as the trainer there does"},
+    {"chat_template", Fate::Mapped, "chat_template", "", template_rule},
+    {"chat_template_jinja", Fate::Refused, "", "octet has templates of its own; see chat_template"},
+    {"default_system_message", Fate::Mapped, "default_system"},
+    {"train_on_inputs", Fate::Mapped, "train_on", "", inputs_rule},
+    {"roles_to_train", Fate::Mapped, "train_on", "", trained_roles_rule},
+    {"eot_tokens", Fate::Ignored, "", "octet trains the token that ends each message of the template"},
+    {"special_tokens.**", Fate::Ignored, "", "", special_token_rule},
+    {"tokens.**", Fate::Ignored, "", "", special_token_rule},
+};
+
+}  // namespace
+
+std::span<const ToolKey> axolotl_data_keys() {
+  return kKeys;
+}
+
+void finish_axolotl_data(Importer& importer) {
+  const SettingsTree& tree = importer.tree();
+  DatasetSection section(importer, "datasets");
+  std::vector<ImportedDataset> datasets = section.read();
+  DatasetSection pretraining(importer, "pretraining_dataset");
+  for (ImportedDataset& dataset : pretraining.read()) datasets.push_back(std::move(dataset));
+  if (const TreeLeaf* path = tree.find("pretraining_dataset"); path && !path->is_off()) {
+    importer.map(*path, "dataset", path->text);
+    datasets.push_back({.path = path->text, .format = "text", .comment = path->name, .place = path->place});
+  }
+  set_datasets(importer, datasets);
+
+  // A dataset of the type alpaca has the Alpaca prompt, whatever chat_template says.
+  std::set<std::string> templates = section.templates();
+  if (templates.size() > 1) {
+    const TreeLeaf* leaf = tree.find("datasets.0.type");
+    if (leaf)
+      importer.refuse(
+          *leaf, "one run of octet has one prompt format, but the datasets have several; use the same type");
+  } else if (!templates.empty() && *templates.begin() != "chat") {
+    importer.set("chat_template", *templates.begin(), fmt::format("type {}", *templates.begin()));
+    if (const TreeLeaf* given = tree.find("chat_template"); given && !given->is_off())
+      importer.derive(*given, "not used by datasets of this type");
+  }
+
+  DatasetSection tests(importer, "test_datasets");
+  const std::vector<ImportedDataset> held_out = tests.read();
+  set_eval_datasets(importer, held_out);
+  if (held_out.empty() && !importer.is_set("eval_split"))
+    importer.set("eval_split", "0", fmt::format("default of {}", importer.tool().name));
+  const bool is_pretraining = tree.has("pretraining_dataset") && !importer.is_set("packing");
+  if (is_pretraining) importer.set("packing", "stream", "pretraining_dataset: texts are joined");
+}
+
+}  // namespace octet

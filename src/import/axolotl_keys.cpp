@@ -1,0 +1,231 @@
+// Axolotl's keys that need no thought: those that octet ignores, warns of or refuses whatever else is set.
+
+#include "import/axolotl.h"
+
+namespace octet {
+namespace {
+
+constexpr KeyGroup kGroups[] = {
+    {"base_model_config", Fate::Ignored, "octet reads config.json from base_model"},
+    {"tokenizer_type", Fate::Ignored, "the tokenizer follows from the model's files"},
+    {"cls_model_config", Fate::Ignored, "names a Python class; octet has its own model code"},
+    {"tokenizer_use_fast tokenizer_legacy", Fate::Ignored, "octet has one tokenizer engine"},
+    {"tokenizer_save_jinja_files", Fate::Ignored, "concerns how the tokenizer is saved there"},
+    {"trust_remote_code", Fate::Ignored, "octet never runs code from a model folder"},
+    {"strict", Fate::Ignored, "octet always checks every key"},
+    {"base_model_ignore_patterns", Fate::Ignored, "octet downloads only the files that it reads"},
+    {"low_cpu_mem_usage experimental_skip_move_to_device qlora_sharded_model_loading", Fate::Ignored,
+     "octet reads weights in pieces, straight to their place"},
+    {"device_map.**", Fate::Ignored, "octet places the model itself"},
+    {"max_memory.**", Fate::Ignored, "octet plans memory itself; see device_memory_limit_gb"},
+    {"device", Fate::Ignored, "octet takes a GPU if there is one"},
+    {"torch_dtype", Fate::Ignored, "octet stores weights as BF16 plus a 16-bit remainder"},
+    {"full_finetune", Fate::Ignored, "no such key in Axolotl; adapter decides"},
+    {"is_falcon_derived_model is_llama_derived_model is_mistral_derived_model is_qwen_derived_model",
+     Fate::Ignored, "octet reads the family from config.json"},
+    {"dataset_prepared_path", Fate::Ignored, "octet keeps prepared data in its own cache (cache_dir)"},
+    {"eval_sequence_len", Fate::Ignored, "evaluation uses max_seq_length"},
+    {"max_prompt_len", Fate::Ignored, "only for preference training"},
+    {"eval_sample_packing", Fate::Ignored, "evaluation packs like training; the loss per token is the same"},
+    {"pad_to_sequence_len", Fate::Ignored, "changes only how batches are padded"},
+    {"pad_to_multiple_of", Fate::Ignored, "changes only how batches are padded"},
+    {"sample_packing_eff_est sample_packing_seq_len_multiplier sample_packing_sequentially "
+     "sample_packing_group_size sample_packing_bin_size sample_packing_mp_start_method "
+     "multipack_real_batches batch_flattening streaming_multipack_buffer_size "
+     "pretrain_multipack_buffer_size skip_position_ids",
+     Fate::Ignored, "how batches are filled there; octet packs in its own way"},
+    {"total_num_tokens total_supervised_tokens", Fate::Ignored, "octet counts tokens itself"},
+    {"shuffle_before_merging_datasets", Fate::Ignored, "octet shuffles all sequences in every epoch"},
+    {"dataset_processes dataset_num_proc dataloader_pin_memory dataloader_num_workers "
+     "dataloader_prefetch_factor preprocess_iterable",
+     Fate::Ignored, "octet reads data with threads of its own"},
+    {"num_dataset_shards_to_save", Fate::Ignored,
+     "octet cuts prepared data into shards of its own (shard_tokens)"},
+    {"dataset_keep_in_memory", Fate::Ignored, "octet maps prepared data into memory"},
+    {"dataloader_drop_last", Fate::Ignored, "a detail of PyTorch's data loader"},
+    {"skip_prepare_dataset", Fate::Ignored, "octet prepares text itself"},
+    {"remove_unused_columns", Fate::Ignored, "octet reads only the columns that it needs"},
+    {"streaming", Fate::Ignored, "octet streams files and keeps the tokens on disk"},
+    {"pretrain_multipack_attn", Fate::Ignored, "octet never attends across documents of a packed sequence"},
+    {"hf_use_auth_token", Fate::Ignored, "octet takes the token from HF_TOKEN"},
+    {"is_preprocess axolotl_config_path", Fate::Ignored, "set by Axolotl itself"},
+    {"pose_split_on_token_ids pose_max_context_len pose_num_chunks", Fate::Ignored, "part of use_pose"},
+    {"eval_batch_size", Fate::Ignored, "octet evaluates with the training batch"},
+    {"adam_beta3 adam_epsilon2", Fate::Ignored, "belongs to the optimizer CAME"},
+    {"dion_lr dion_momentum dion_rank_fraction dion_rank_multiple_of qgalore_rank qgalore_update_proj_gap "
+     "qgalore_scale qgalore_proj_type qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size "
+     "qgalore_cos_threshold qgalore_gamma_proj qgalore_queue_size",
+     Fate::Ignored, "belongs to an optimizer that octet does not have"},
+    {"tf32", Fate::Ignored, "octet has no TF32 products: they are BF16, FP8 or fp32"},
+    {"fp32_norms fp32_norm_classes", Fate::Ignored, "octet computes norms in fp32"},
+    {"embeddings_skip_upcast", Fate::Ignored, "octet keeps the embedding in BF16 with exact updates"},
+    {"torch_compile torch_compile_backend torch_compile_mode torch_compile_options.** deepcompile",
+     Fate::Ignored, "octet is compiled already"},
+    {"flash_attention xformers_attention sdp_attention eager_attention flex_attention large_head_attention "
+     "flash_attn_d512 sdpa_varlen flex_attn_compile_kwargs.** flash_optimum fused_attn_kernel",
+     Fate::Ignored, "octet has its own attention kernels"},
+    {"flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_mlp flash_attn_fuse_qkv lora_mlp_kernel "
+     "lora_qkv_kernel lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_rms_norm_gated "
+     "liger_layer_norm liger_swiglu liger_glu_activation liger_cross_entropy "
+     "liger_fused_linear_cross_entropy liger_use_token_scaling cut_cross_entropy chunked_cross_entropy "
+     "chunked_cross_entropy_num_chunks use_kernels unsloth_cross_entropy_loss unsloth_lora_mlp "
+     "unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope",
+     Fate::Ignored, "octet has its own fused kernels"},
+    {"scaling_softmax_factor scaling_softmax_bias", Fate::Ignored, "part of scaling_softmax"},
+    {"gradient_checkpointing_kwargs.** selective_checkpointing.**", Fate::Ignored,
+     "octet chooses itself what to recompute"},
+    {"torch_empty_cache_steps gc_steps gc_collect_steps tiled_mlp tiled_mlp_num_shards "
+     "tiled_mlp_use_original_mlp",
+     Fate::Ignored, "octet plans all memory before it starts"},
+    {"lora_fan_in_fan_out", Fate::Ignored, "follows from the model"},
+    {"lora_on_cpu", Fate::Ignored, "octet keeps adapters on the device"},
+    {"peft_autocast_adapter_dtype", Fate::Ignored, "octet keeps adapters in fp32"},
+    {"peft_ensure_weight_tying", Fate::Ignored, "octet follows tie_word_embeddings of the model"},
+    {"loraplus_lr_embedding", Fate::Ignored, "octet has no adapters of the embedding"},
+    {"merge_lora merge_method", Fate::Ignored, "use 'octet export RUN --merge'"},
+    {"gptq_disable_exllama", Fate::Ignored, "part of gptq"},
+    {"save_only_model", Fate::Ignored, "octet checkpoints can always be resumed"},
+    {"save_safetensors", Fate::Ignored, "octet always writes safetensors"},
+    {"save_first_step", Fate::Ignored, "octet saves at the end and when it is stopped"},
+    {"dynamic_checkpoint.**", Fate::Ignored, "send USR1 to an octet run to save and stop"},
+    {"load_best_model_at_end", Fate::Ignored, "octet keeps the best checkpoint and the last one"},
+    {"metric_for_best_model greater_is_better", Fate::Ignored,
+     "octet's best checkpoint is the one with the lowest evaluation loss"},
+    {"loss_watchdog_threshold loss_watchdog_patience", Fate::Ignored,
+     "octet skips steps that are not finite and warns of spikes"},
+    {"num_generation_samples generation_top_p generation_top_k generation_prompt_ratio "
+     "generation_do_sample eval_table_size eval_max_new_tokens",
+     Fate::Ignored,
+     "belongs to samples of text; octet has sample_steps, sample_tokens and sample_temperature"},
+    {"bench_dataset bench_split", Fate::Ignored, "part of do_bench_eval"},
+    {"lm_eval_batch_size lm_eval_post_train lm_eval_model", Fate::Ignored, "part of lm_eval_tasks"},
+    {"profiler_steps profiler_steps_start", Fate::Ignored, "octet writes its own timings to metrics.jsonl"},
+    {"include_tokens_per_second include_tkps", Fate::Ignored, "octet always reports tokens per second"},
+    {"debug", Fate::Ignored, "concerns the other tool's log"},
+    {"test_value", Fate::Ignored, "no such key in Axolotl"},
+    {"local_rank world_size", Fate::Ignored, "octet reads it from the launcher's environment"},
+    {"gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens "
+     "gradio_temperature",
+     Fate::Ignored, "concerns Axolotl's chat window; use 'octet generate --chat'"},
+    {"fsdp_final_state_dict_type", Fate::Ignored, "octet checkpoints hold whole tensors"},
+    {"heads_k_stride ring_attn_func", Fate::Ignored, "part of context_parallel_size"},
+    {"ddp ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers", Fate::Ignored,
+     "a detail of PyTorch"},
+    {"torchdistx_path", Fate::Ignored, "removed from Axolotl"},
+    {"accelerator_config.**", Fate::Ignored, "settings of Accelerate's data loader"},
+    {"use_ray ray_run_name ray_num_workers resources_per_worker.**", Fate::Ignored,
+     "octet launch, torchrun, mpirun or srun start the ranks"},
+    {"vllm.**", Fate::Ignored, "concerns generation for RL"},
+    {"relora_prune_ratio relora_prune_method relora_cpu_offload", Fate::Ignored, "part of relora"},
+    {"jagged_restart_warmup_steps jagged_restart_anneal_steps", Fate::Ignored,
+     "part of jagged_restart_steps"},
+    {"lisa_step_interval lisa_layers_attribute", Fate::Ignored, "part of lisa_n_layers"},
+    {"mean_resizing_embeddings", Fate::Ignored, "octet does not change the size of the vocabulary"},
+    {"eaft_alpha eaft_k", Fate::Ignored, "part of use_eaft"},
+    {"spectrum_model_name", Fate::Ignored, "part of spectrum_top_fraction"},
+    {"kd_beta", Fate::Ignored, "part of kd_trainer"},
+    {"group_by_length", Fate::Warned, "octet does not sort by length; the order stays random"},
+    {"chat_template_kwargs.**", Fate::Warned, "arguments of a Jinja template; octet's templates take none"},
+    {"dataset_exact_deduplication", Fate::Warned,
+     "octet removes no duplicates; remove them from the file before training"},
+    {"push_dataset_to_hub", Fate::Warned, "octet uploads nothing"},
+    {"sage_attention", Fate::Warned, "quantised attention; octet's attention runs in BF16"},
+    {"early_stopping_patience", Fate::Warned, "octet does not stop early; it keeps the best checkpoint"},
+    {"do_causal_lm_eval eval_causal_lm_metrics do_bench_eval", Fate::Warned, "octet evaluates the loss only"},
+    {"lm_eval_tasks", Fate::Warned, "run lm-eval on the folder that 'octet export' writes"},
+    {"use_mlflow mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts "
+     "use_comet comet_project_name comet_api_key comet_workspace comet_experiment_key comet_mode "
+     "comet_online comet_experiment_config.** use_trackio trackio_project_name trackio_run_name "
+     "trackio_space_id use_swanlab swanlab_project swanlab_experiment_name swanlab_description "
+     "swanlab_mode swanlab_workspace swanlab_api_key swanlab_log_model swanlab_web_host swanlab_api_host "
+     "swanlab_lark_webhook_url swanlab_lark_secret swanlab_log_completions swanlab_completion_log_interval "
+     "swanlab_completion_max_buffer use_otel_metrics otel_metrics_host otel_metrics_port",
+     Fate::Warned, "octet sends nothing there; metrics are in metrics.jsonl and TensorBoard files"},
+    {"hub_model_id hub_strategy hub_revision", Fate::Warned,
+     "octet uploads nothing; use the folder that 'octet export' writes"},
+    {"added_tokens_overrides.**", Fate::Refused,
+     "octet does not rename reserved tokens; edit tokenizer.json instead"},
+    {"processor_type processor_kwargs.**", Fate::Refused,
+     "an image or audio processor: octet trains text models only"},
+    {"model_config.**", Fate::Refused,
+     "changes fields of the model's config.json, such as MoE outputs; edit config.json instead"},
+    {"overrides_of_model_config.**", Fate::Refused,
+     "changes fields of the model's config.json; edit config.json instead"},
+    {"overrides_of_model_kwargs.**", Fate::Refused, "passes arguments to a Python class"},
+    {"rope_scaling.**", Fate::Refused, "removed from Axolotl; set rope_scaling in the model's config.json"},
+    {"dataset_shard_num dataset_shard_idx", Fate::Refused,
+     "trains on a part of the data; use max_samples, or write the part to a file"},
+    {"use_pose", Fate::Refused, "PoSE trains on shifted positions; octet has no such thing"},
+    {"optim_args.**", Fate::Refused, "arguments of another optimizer"},
+    {"optim_target_modules", Fate::Refused, "chooses matrices for GaLore; octet has AdamW only"},
+    {"cosine_constant_lr_ratio", Fate::Refused,
+     "keeps the cosine constant at its end; use lr_scheduler_type wsd in octet"},
+    {"lr_quadratic_warmup", Fate::Warned, "octet's warm-up is linear"},
+    {"lr_div_factor", Fate::Refused, "belongs to the one_cycle schedule, which octet does not have"},
+    {"lr_groups.** embedding_lr embedding_lr_scale", Fate::Refused,
+     "octet has one learning rate for all weights (and loraplus_lr_ratio)"},
+    {"s2_attention", Fate::Refused, "shifted sparse attention; octet has full attention only"},
+    {"scaling_softmax", Fate::Refused, "changes the attention scores; octet has no such thing"},
+    {"lora_modules_to_save", Fate::Refused,
+     "octet trains no whole modules next to adapters; train with adapter empty, or drop the modules"},
+    {"lora_on_experts use_scattermoe use_sonicmoe quantize_moe_experts experts_implementation "
+     "llama4_linearized_experts expert_parallel_num_nvl_bytes expert_parallel_token_capacity "
+     "expert_parallel_backend expert_backend moe_grouped_backend dense_mixer use_dsv4_kernels "
+     "dsv4_fp4_grouped_mode use_glm_dsa_kernels nvfp4_merge_aware nonexpert_quantization",
+     Fate::Refused, "octet has no mixture of experts"},
+    {"lora_target_parameters", Fate::Refused,
+     "adapters for stacked expert weights: octet has no mixture of experts"},
+    {"lora_rank_pattern.** lora_alpha_pattern.**", Fate::Refused,
+     "octet gives all new adapters one rank and one alpha"},
+    {"peft_use_dora", Fate::Refused, "octet has LoRA, not DoRA"},
+    {"peft_layer_replication", Fate::Refused, "octet does not repeat layers"},
+    {"peft_trainable_token_indices", Fate::Refused, "octet trains no embedding rows next to adapters"},
+    {"peft.** loftq_config.**", Fate::Refused, "LoftQ changes the base weights; octet keeps them"},
+    {"gptq gptq_groupsize gptq_model_v1", Fate::Refused,
+     "octet reads BF16, fp16 and fp32 weights, not GPTQ; name the original model"},
+    {"rl trl.** reward_model process_reward_model rl_beta orpo_alpha kto_desirable_weight "
+     "kto_undesirable_weight simpo_gamma cpo_alpha rpo_alpha dpo_beta dpo_use_weighting "
+     "dpo_label_smoothing dpo_loss_type dpo_loss_weights dpo_norm_loss dpo_use_logits_to_keep "
+     "dpo_generate_during_eval dpo_use_liger_kernel dpo_padding_free precompute_ref_log_probs "
+     "center_rewards_coefficient num_labels ebft.** nemo_gym_enabled",
+     Fate::Refused, "octet trains on next tokens; it has no preference training, reward models or RL"},
+    {"freeze_mm_modules image_size image_resize_algorithm role_boundaries.**", Fate::Refused,
+     "octet trains text models only"},
+    {"gemma4_hybrid_attn_impl", Fate::Refused, "Gemma is not a family that octet trains"},
+    {"tokenizer_use_mistral_common", Fate::Refused,
+     "octet reads tokenizer.json and tokenizer.model, not Mistral's own tokenizer files"},
+    {"neftune_noise_alpha noisy_embedding_alpha", Fate::Refused, "octet adds no noise to embeddings"},
+    {"qat.**", Fate::Refused,
+     "quantisation-aware training; octet trains in FP8 instead (mixed_precision: fp8)"},
+    {"quantization.**", Fate::Refused,
+     "quantises the finished model; use another tool on the folder that 'octet export' writes"},
+    {"unfrozen_parameters", Fate::Refused,
+     "octet trains all weights or adapters, not a selection of weights"},
+    {"relora relora_steps", Fate::Refused, "octet has LoRA, not ReLoRA"},
+    {"jagged_restart_steps", Fate::Refused, "octet's learning rate does not restart"},
+    {"lisa_n_layers", Fate::Refused, "LISA trains changing layers; octet has full training and LoRA"},
+    {"diffusion.**", Fate::Refused, "a diffusion language model; octet trains next-token prediction"},
+    {"resize_token_embeddings_to_32x shrink_embeddings", Fate::Refused,
+     "octet does not change the size of the vocabulary"},
+    {"fix_untrained_tokens", Fate::Refused, "octet does not edit embeddings before training"},
+    {"use_onebitllms", Fate::Refused, "1.58-bit training; octet trains in FP8 or BF16"},
+    {"use_eaft", Fate::Refused,
+     "weights the loss by entropy; octet has plain cross entropy (see penalty_type)"},
+    {"llmcompressor.**", Fate::Refused, "keeps pruned weights at zero; octet has no sparse training"},
+    {"spectrum_top_fraction", Fate::Refused,
+     "Spectrum trains a selection of weights; octet trains all weights or adapters"},
+    {"grokfast_alpha grokfast_lamb", Fate::Refused,
+     "Grokfast changes the gradients; octet has no such thing"},
+    {"kd_trainer kd_ce_alpha kd_alpha kd_temperature", Fate::Refused, "octet has no distillation"},
+    {"mora.**", Fate::Refused, "MoRA; octet has LoRA"},
+    {"hatchery.**", Fate::Refused, "trains on a remote service"},
+    {"trainer_cls", Fate::Refused, "names a Python class"},
+};
+
+}  // namespace
+
+std::span<const KeyGroup> axolotl_groups() {
+  return kGroups;
+}
+
+}  // namespace octet
