@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Times `octet tokenize` against the `tokenizers` library on one core, and octet on all cores.
+"""Times `octet tokenize` against the `tokenizers` library on one core, and octet on all cores. Also against
+`sentencepiece`, for tokenizers/*.model.
 
 Both encode the same documents in memory, without loading, reading or printing. The library uses encode_batch_fast,
 which skips offsets. One core is measured in CPU time, because other load disturbs it less. "first" is the first pass (empty word caches), "best" the fastest of the later ones.
 
-usage: scripts/bench_tokenizers.py --data FOLDER [--octet build/release/octet] [--repeats 5]
+usage: scripts/bench_tokenizers.py --data FOLDER [--octet build/release/octet] [--tokenizers FOLDER] [--repeats 5]
 """
 import argparse
 import json
@@ -27,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def documents(folder):
     texts = []
-    for path in sorted(folder.glob("text/*")):
+    for path in sorted([*folder.glob("text/*.txt"), *folder.glob("text/*.jsonl")]):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             texts += [json.loads(line)["text"] for line in text.splitlines()]
@@ -47,6 +48,17 @@ def library_seconds(tokenizer, texts, repeats):
     return seconds, tokens
 
 
+def sentencepiece_seconds(path, texts, repeats):
+    import sentencepiece
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        tokens = sum(len(processor.encode(text)) for text in texts)
+        seconds.append(time.process_time() - start)
+    return seconds, tokens
+
+
 def octet_bench(program, path, data, repeats, *flags):
     done = subprocess.run([program, "tokenize", "--tokenizer", str(path), "--bench", str(repeats), *flags],
                           input=data, capture_output=True)
@@ -59,15 +71,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--octet", default=str(ROOT / "build/release/octet"))
+    parser.add_argument("--tokenizers", type=pathlib.Path, help="folder of tokenizers, instead of FOLDER/tokenizers")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     texts = documents(args.data)
     lines = "".join(json.dumps(t) + "\n" for t in texts).encode()
     whole = "\n".join(texts * 8).encode()
     slower = 0
-    for path in sorted((args.data / "tokenizers").glob("*.json")):
+    folder = args.data / "tokenizers" if args.tokenizers is None else args.tokenizers
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.model")]):
         octet = octet_bench(args.octet, path, lines, args.repeats, "--jsonl")
-        theirs, tokens = library_seconds(Tokenizer.from_file(str(path)), texts, args.repeats)
+        if path.suffix == ".model":
+            theirs, tokens = sentencepiece_seconds(path, texts, args.repeats)
+        else:
+            theirs, tokens = library_seconds(Tokenizer.from_file(str(path)), texts, args.repeats)
         cores = octet_bench(args.octet, path, whole, args.repeats)
         if tokens != octet["tokens"]:
             sys.exit(f"{path.name}: {octet['tokens']} tokens by octet, {tokens} by the library")

@@ -114,6 +114,8 @@ def all_points():
 
 def corpus(folder):
     for path in sorted([*folder.glob("text/*"), *folder.glob("sft/*"), *folder.glob("eval/*")]):
+        if path.suffix not in (".txt", ".json", ".jsonl"):
+            continue
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             rows = [json.loads(line) for line in text.splitlines()]

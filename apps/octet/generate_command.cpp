@@ -261,7 +261,7 @@ Command generate_command() {
   keys.add("prompt_ids", &Options::prompt_ids, "Prompt as token ids, separated by spaces.")
       .repeatable()
       .value("\"1 2 3\"");
-  keys.add("tokenizer", &Options::tokenizer, "bytes, or a tokenizer file or folder.")
+  keys.add("tokenizer", &Options::tokenizer, "bytes, a tokenizer file or folder, or a hub id.")
       .value("FILE_OR_FOLDER")
       .note("the tokenizer of the model");
   keys.add("max_new_tokens", &Options::max_new_tokens, "Maximum number of tokens to generate per prompt.")

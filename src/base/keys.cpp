@@ -162,9 +162,10 @@ std::optional<KeyValue> parse_list(const Key& key, const KeySetting& setting) {
 
 // "a,b" are two paths, unless there is a file of that name.
 std::vector<std::string> split_paths(const std::string& text) {
+  std::error_code code;
+  if (std::filesystem::exists(text, code)) return {text};
   const std::vector<std::string> words = split_list(text);
   std::vector<std::string> paths;
-  std::error_code code;
   for (size_t begin = 0, end = 0; begin < words.size(); begin = end) {
     std::string path, longer = words[begin];
     for (size_t i = begin; i < words.size(); longer += ++i < words.size() ? "," + words[i] : "") {

@@ -129,7 +129,7 @@ std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& na
   const std::optional<TrainConfig> run = model_of_checkpoint(checkpoint).run;
   if (run && absolute_path(run->tokenizer) == absolute_path(name))
     return has_copy_of(checkpoint, name) ? name : checkpoint.path;
-  if (posix_env().exists(name)) return name;
+  if (posix_env().exists(name) || is_hub_tokenizer(name)) return name;
   fail_config("[tokenizer] '{}' does not exist; to use the copy in the checkpoint, pass --tokenizer {}", name,
               checkpoint.path);
 }
@@ -154,11 +154,7 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
 }
 
 std::string local_model_folder(const std::string& name) {
-  if (posix_env().exists(name) || !is_hub_id(name)) return name;
-  // A name that starts with an existing folder is a path with a mistake, not a hub id.
-  if (posix_env().is_directory(name.substr(0, name.find('/')))) return name;
-  // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
-  if (name.find('/') == std::string::npos && !name.starts_with("gpt2")) return name;
+  if (!is_hub_name(name)) return name;
   HubRequest request{.kind = HubKind::Model, .id = name, .files = hub_model_files()};
   double said = 0;
   request.on_progress = [&said](const HubProgress& progress) {

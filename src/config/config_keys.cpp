@@ -161,7 +161,7 @@ void add_data(KeyTable<C>& keys) {
            "Maximum number of training examples. eval_dataset is always read whole. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
+  keys.add("tokenizer", &C::tokenizer, "bytes, a tokenizer file or folder, or a hub id such as org/name.")
       .alias("tokenizer_name_or_path")
       .alias("tokenizer_name")
       .alias("tokenizer_path")
@@ -240,7 +240,8 @@ void add_batch_and_length(KeyTable<C>& keys) {
   keys.add("auto_batch_size", &C::auto_batch_size,
            "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
            "gradient_checkpointing auto: the largest that fits without recomputation, if at least one "
-           "sequence does.");
+           "sequence does. Without target_effective_batch_size, an epoch keeps at least 50 steps and a step "
+           "has at most 1,048,576 tokens.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
            "Memory that the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: "
            "all of it.")

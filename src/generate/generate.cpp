@@ -155,11 +155,12 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
   const auto on_token = [&](size_t row, int32_t id) {
     if (tokenizer_.eos() == id || id >= tokenizer_.vocab_size()) return false;
     kept[row].push_back(id);
-    return options.stop.empty() || tokenizer_.decode(kept[row]).find(options.stop) == std::string::npos;
+    return options.stop.empty() ||
+           tokenizer_.decode_continued(kept[row]).find(options.stop) == std::string::npos;
   };
   generate_ids(decoder_, ids, options, ends, {.on_token = on_token, .slide = true});
   std::vector<std::string> texts;
-  for (const std::vector<int32_t>& row : kept) texts.push_back(tokenizer_.decode(row));
+  for (const std::vector<int32_t>& row : kept) texts.push_back(tokenizer_.decode_continued(row));
   return texts;
 }
 

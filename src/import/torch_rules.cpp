@@ -35,7 +35,7 @@ void find_torchao_fsdp_mistakes(Importer& importer, const TreeLeaf* gathers_fp8,
                                 const TreeLeaf* ram_efficient, int fsdp_version) {
   if (gathers_fp8 && !gathers_fp8->is_off() && fsdp_version != 2) {
     importer.find(
-        {.name = "fp8-all-gather-without-fsdp2",
+        {.name = "float8-all-gather",
          .where = gathers_fp8->describe(),
          .there = "only FSDP 2 gathers weights as FP8; without it the setting does nothing or is an error",
          .here = "sends FP8 codes in every sharding_mode of an FP8 run"});

@@ -435,6 +435,13 @@ std::string read_config_text(const std::string& path) {
 }
 
 SettingsTree read_tree_file(const std::string& path) {
+  if (path.ends_with(".toml")) {
+    fail_config(
+        "{} is TOML, as torchtitan has it; octet reads YAML and JSON. Write its values into a YAML file: float8 is "
+        "mixed_precision: fp8, recipe_name tensorwise or rowwise is fp8_recipe: current, mx is fp8_recipe: mxfp8, "
+        "filter_fqns is fp8_skip_layers; enable_fsdp_float8_all_gather is always on with sharding_mode: fsdp_full",
+        printable(path));
+  }
   return parse_tree(read_config_text(path), printable(path));
 }
 

@@ -112,6 +112,28 @@ const std::vector<std::string>& hub_model_files() {
   return kFiles;
 }
 
+const std::vector<std::string>& hub_tokenizer_files() {
+  static const std::vector<std::string> kFiles = {"tokenizer.json",
+                                                  "tokenizer.model",
+                                                  "tokenizer_config.json",
+                                                  "special_tokens_map.json",
+                                                  "added_tokens.json",
+                                                  "vocab.json",
+                                                  "merges.txt",
+                                                  "*.tiktoken",
+                                                  "*.jinja"};
+  return kFiles;
+}
+
+bool is_hub_name(const std::string& name) {
+  if (!is_hub_id(name) || posix_env().exists(name)) return false;
+  const size_t slash = name.find('/');
+  // A bare word is more often a mistyped folder than one of the hub's few models without an owner.
+  if (slash == std::string::npos) return name.starts_with("gpt2");
+  // A name that starts with an existing folder is a path with a mistake.
+  return !posix_env().is_directory(name.substr(0, slash));
+}
+
 HubSnapshot hub_fetch(const HubRequest& request) {
   require(is_hub_id(request.id), "[hub] id '{}', expected org/name", printable(request.id));
   check_relative_path(request.revision);

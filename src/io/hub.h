@@ -58,8 +58,14 @@ std::string hub_snapshot(const HubRequest& request);
 // What octet reads of a model's repository.
 const std::vector<std::string>& hub_model_files();
 
+// The same of a tokenizer.
+const std::vector<std::string>& hub_tokenizer_files();
+
 // "org/name" or "name", as the hub allows them.
 bool is_hub_id(const std::string& id);
+// Whether a name that could also be a path is meant as a hub id: no such path exists, and it is "org/name" (but not in
+// an existing folder org) or one of the GPT-2 models, which have no owner.
+bool is_hub_name(const std::string& name);
 bool matches_any_glob(const std::string& path, const std::vector<std::string>& globs);
 
 }  // namespace octet

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -12,6 +11,7 @@
 #include "data/datasets/dataset_presets.h"
 #include "data/shards/manifest.h"
 #include "plan/data_prepare.h"
+#include "plan/dataset_items.h"
 
 namespace octet {
 namespace {
@@ -21,48 +21,6 @@ namespace fs = std::filesystem;
 // The validation split does not depend on the seed of the run: runs with different seeds share the prepared files and
 // are evaluated on the same documents.
 constexpr uint64_t kSplitSeed = 42;
-constexpr const char* kDemo = "demo";
-
-enum class DataKind {
-  Prepared,  // a folder of octet's shards
-  Stream,    // the demo, token files or plain text, all of which data/dataset.h opens
-  Examples,  // records, to be prepared
-};
-
-bool ends_with_any(const std::string& path, std::initializer_list<const char*> endings) {
-  return std::any_of(endings.begin(), endings.end(),
-                     [&](const char* ending) { return path.ends_with(ending); });
-}
-
-bool asks_for_documents(const TrainConfig& config, const ExampleOptions& examples) {
-  return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
-         examples.format != ExampleFormat::Auto || !examples.text_column.empty() ||
-         !examples.prompt_column.empty() || !examples.messages_column.empty();
-}
-
-DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
-  const std::string& dataset = examples.dataset;
-  const auto kind_of_file = [&](const std::string& path) {
-    if (path.ends_with(".bin")) return DataKind::Stream;
-    if (path.ends_with(".txt") && !asks_for_documents(config, examples)) return DataKind::Stream;
-    return DataKind::Examples;
-  };
-  if (dataset == kDemo) return DataKind::Stream;
-  std::error_code error;
-  if (!fs::is_directory(dataset, error)) return kind_of_file(dataset);
-  if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
-  require(!fs::exists(fs::path(dataset) / kProgressName, error),
-          "[dataset] {} is not fully prepared; run the same 'octet prepare' command again", dataset);
-  bool tokens = false, text = false, records = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {
-    const std::string path = entry.path().string();
-    tokens = tokens || path.ends_with(".bin");
-    text = text || path.ends_with(".txt");
-    records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
-  }
-  if (tokens || (text && !records)) return kind_of_file(tokens ? "x.bin" : "x.txt");
-  return DataKind::Examples;
-}
 
 DatasetManifest read_prepared(const std::string& folder, const std::string& tokenizer_name,
                               const Tokenizer& tokenizer) {
@@ -72,36 +30,6 @@ DatasetManifest read_prepared(const std::string& folder, const std::string& toke
                 manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer.fingerprint());
   }
   return manifest;
-}
-
-// "chats" for data/chats.jsonl.gz and for org/chats. Parts that would have the same name get their whole path, and
-// then a number.
-std::vector<std::string> part_names(const std::vector<DatasetPart>& parts) {
-  std::vector<std::string> names;
-  const auto add_unique = [&](const std::vector<std::string>& candidates) {
-    for (const std::string& name : candidates) {
-      if (std::ranges::find(names, name) == names.end()) return names.push_back(name);
-    }
-    names.push_back(fmt::format("{}-{}", candidates.back(), names.size() + 1));
-  };
-  for (const DatasetPart& part : parts) {
-    const fs::path path = fs::path(part.path).lexically_normal();
-    std::string stem = (path.has_filename() ? path : path.parent_path()).filename().string();
-    for (bool more = true; more;) {
-      more = false;
-      for (const std::string_view ending :
-           {".gz", ".zst", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet", ".bin"}) {
-        if (!stem.ends_with(ending) || stem.size() == ending.size()) continue;
-        stem.resize(stem.size() - ending.size());
-        more = true;
-      }
-    }
-    if (!part.split.empty())
-      add_unique({stem, stem + "-" + part.split, part.path + "-" + part.split});
-    else
-      add_unique({stem, part.path});
-  }
-  return names;
 }
 
 class PartOpener {
@@ -248,18 +176,16 @@ int64_t TrainingData::eval_tokens() const {
   return sum;
 }
 
-std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys) {
-  return keys.dataset;
-}
-
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
                                       const std::string& tokenizer_name, const Tokenizer& tokenizer) {
+  throw_config_errors(idle_choices(keys));
   const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
-  const std::vector<std::string> names = part_names(keys.eval_dataset);
+  const std::vector<DatasetPart> items = expanded_eval_dataset(keys);
+  const std::vector<std::string> names = part_names(items);
   std::vector<DataPart> parts;
-  for (size_t i = 0; i < names.size(); ++i) {
-    parts.push_back(opener.open_eval(keys.eval_dataset[i]));
-    parts.back().path = keys.eval_dataset[i].path;
+  for (size_t i = 0; i < items.size(); ++i) {
+    parts.push_back(opener.open_eval(items[i]));
+    parts.back().path = items[i].path;
     parts.back().name = names[i];
   }
   return parts;
@@ -267,6 +193,7 @@ std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_siz
 
 TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer) {
+  throw_config_errors(idle_choices(keys));
   const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
   const std::vector<DatasetPart> items = expanded_dataset(keys);
   const std::vector<std::string> names = part_names(items);
@@ -288,7 +215,7 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
 }
 
 std::vector<std::string> missing_parts(const TrainConfig& keys) {
-  std::vector<std::string> missing;
+  std::vector<std::string> missing = idle_choices(keys);
   const auto find = [&](const ExampleOptions& examples) {
     if (examples.dataset == kDemo) return;
     try {
@@ -299,8 +226,12 @@ std::vector<std::string> missing_parts(const TrainConfig& keys) {
       missing.emplace_back(error.what());
     }
   };
-  for (const DatasetPart& part : expanded_dataset(keys)) find(train_examples(keys, part));
-  for (const DatasetPart& part : keys.eval_dataset) find(eval_examples(keys, part));
+  try {
+    for (const DatasetPart& part : expanded_dataset(keys)) find(train_examples(keys, part));
+    for (const DatasetPart& part : expanded_eval_dataset(keys)) find(eval_examples(keys, part));
+  } catch (const Error& error) {
+    missing.emplace_back(error.what());
+  }
   return missing;
 }
 

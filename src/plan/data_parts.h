@@ -39,9 +39,6 @@ struct TrainingData {
   int64_t eval_tokens() const;
 };
 
-// The items of `dataset` as they are read: a folder that 'octet prepare' wrote for a list stands for its parts.
-std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys);
-
 // Opens all parts; prepares what is neither tokens nor plain text, into the cache. `tokenizer_name` is for messages and
 // manifests.
 TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,

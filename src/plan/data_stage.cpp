@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "data/shards/manifest.h"
+#include "plan/dataset_items.h"
 
 namespace octet {
 
@@ -29,7 +30,7 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
     }
   }
   // The run may be looked at from another folder, and resumed after the tokenizer is gone.
-  return name == "bytes" ? name : fs::absolute(name).lexically_normal().string();
+  return name == "bytes" || is_hub_tokenizer(name) ? name : fs::absolute(name).lexically_normal().string();
 }
 
 namespace {
@@ -59,7 +60,7 @@ std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoi
     attempt([&] {
       const bool of_model = !config.is_set("tokenizer") && !model.tokenizer.empty();
       const std::string& name = of_model ? model.tokenizer : config.tokenizer;
-      check_vocabulary(name, *make_tokenizer(name), model);
+      if (!is_hub_tokenizer(name)) check_vocabulary(name, *make_tokenizer(name), model);
     });
   }
   return missing;
@@ -99,6 +100,8 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
                 posix_env().exists(choice.tokenizer_name) ? "has changed since the run began" : "is gone",
                 choice.tokenizer_source);
   }
+  // From here on a path: the hub is asked once.
+  choice.tokenizer_source = local_tokenizer(choice.tokenizer_source);
   choice.tokenizer = make_tokenizer(choice.tokenizer_source);
   check_vocabulary(choice.tokenizer_name, *choice.tokenizer, model);
   choice.data = open_parts(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer);

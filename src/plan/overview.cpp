@@ -132,7 +132,6 @@ std::string overview_text(const RunStages& stages) {
     line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
   line("data", fmt::format("{}: {} tokens to train on, {} held out", names_text(keys.dataset),
                            count(data.train_tokens()), count(data.eval_tokens())));
-  if (data.train.size() > 1) text += parts_text(stages);
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),
@@ -141,6 +140,7 @@ std::string overview_text(const RunStages& stages) {
   line("length", fmt::format("{}, {} tokens", counted(steps, "step"),
                              human_count(static_cast<double>(steps * positions_per_step) * used)));
   line("recompute", recompute_text(plan.shape.checkpointing));
+  if (data.train.size() > 1) text += fmt::format("\n{}", parts_text(stages));
   return text + fmt::format("\n{}", memory_text(plan));
 }
 

@@ -118,5 +118,21 @@ TEST_F(CheckpointTokenizer, IsCheckedBeforeItIsUsed) {
   EXPECT_THAT(log.text(), HasSubstr("it is skipped"));
 }
 
+// A SentencePiece model comes with the files that change what it does.
+TEST_F(CheckpointTokenizer, CopiesASentencePieceModel) {
+  const std::string golden = OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model";
+  fs::remove(tokenizer + "/tokenizer.json");
+  fs::copy_file(golden, tokenizer + "/tokenizer.model");
+  folder.write("tokenizer/tokenizer_config.json", R"({"add_bos_token": false, "legacy": false})");
+  ASSERT_EQ(train(with_tokenizer("run", {{"vocab_size", "432"}})), kExitDone);
+  const uint64_t fingerprint = load_tokenizer(tokenizer)->fingerprint();
+  fs::remove_all(tokenizer);
+  const ModelFolder model = find_model(folder.path() + "/runs/run");
+  EXPECT_EQ(make_tokenizer(model.tokenizer)->fingerprint(), fingerprint);
+  const Exported exported = export_model(posix_env(), model, folder.path() + "/out", {});
+  EXPECT_EQ(exported.tokenizer, "tokenizer.model, tokenizer_config.json");
+  EXPECT_EQ(load_tokenizer(folder.path() + "/out")->fingerprint(), fingerprint);
+}
+
 }  // namespace
 }  // namespace octet::test

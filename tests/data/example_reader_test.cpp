@@ -9,6 +9,7 @@
 #include "data/records/record_reader.h"
 #include "data/tokenizer/bytes_tokenizer.h"
 #include "data/tokenizer/hf_tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "temporary_folder.h"
 #include "tiny_tokenizer.h"
 
@@ -341,6 +342,22 @@ TEST_F(Examples, ALaterParquetFileWithoutTheColumnNamesWhatItHas) {
     EXPECT_THAT(error.what(),
                 HasSubstr("2.parquet]: format text needs the columns text; the columns are: id, kind"));
   }
+}
+
+// A space in front of a text is added where the text begins, not where its mask changes.
+TEST(EncodeExample, SentencePieceAddsNoSpacesInside) {
+  const auto tokenizer = load_tokenizer(OCTET_SOURCE_DIR "/tests/golden/sentencepiece/mistral_v03.json");
+  const Example example = {
+      .pieces = {
+          {"<s>", true, false}, {"Question:", false, false}, {" answer", false, true}, {"</s>", true, true}}};
+  const Document document = encode_example(example, *tokenizer);
+  std::vector<int32_t> expected = {1};
+  for (const int32_t id : tokenizer->encode("Question: answer")) expected.push_back(id);
+  expected.push_back(2);
+  EXPECT_EQ(document.tokens, expected);
+  const Example turns = {.pieces = {{"<s>", true, false}, {"[INST]", true, false}, {"Hi", false, false}}};
+  const std::vector<int32_t> ids = encode_example(turns, *tokenizer).tokens;
+  EXPECT_EQ(tokenizer->decode_continued(std::span(ids).subspan(2)), "Hi");
 }
 
 }  // namespace

@@ -174,8 +174,9 @@ TEST(TokenSource, ADocumentsFirstTokenIsNoTarget) {
   EXPECT_THAT(targets(source, 4, 3), ElementsAre(1, 0, 1));
   source.append(TokenSource(source));
   EXPECT_THAT(targets(source, 7, 4), ElementsAre(1, 1, 0, 1));
-  const auto [front, tail] = source.split_tail(0.5);  // 5 and 4 tokens of each piece
-  EXPECT_THAT(targets(tail, 0, 8), ElementsAre(0, 1, 1, 1, 0, 1, 1, 1));
+  const auto [front, tail] = source.split_tail(0.5);  // 4 and 5 of 9 tokens
+  EXPECT_EQ(tail.size(), 9);
+  EXPECT_THAT(targets(tail, 0, 9), ElementsAre(0, 1, 1, 1, 1, 0, 1, 1, 1));
   EXPECT_THAT(targets(front, 0, 5), ElementsAre(0, 1, 1, 0, 1));
 }
 

@@ -58,8 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   expect(to_nfc(composed) == composed);
   expect(!surely_nfc(text) || composed == text);
   try {
-    const ByteLevelTokenizer tokenizer(parse_tokenizer_json(text, "fuzz"));
-    check_text(tokenizer, text, false);
+    check_text(*make_json_tokenizer(text, "fuzz"), text, false);
   } catch (const Error&) {
   }
   return 0;

@@ -145,14 +145,13 @@ TEST(Accelerate, Torchao) {
                          "dynamo_config:\n  dynamo_backend: INDUCTOR\nfsdp_config:\n  fsdp_version: 2\n"
                          "  fsdp_cpu_ram_efficient_loading: false\n",
                  .settings = {{"fp8_recipe", "current"}, {"sharding_mode", "fsdp_full"}}});
-  expect_import(
-      {.name = "mistakes",
-       .tool = "Accelerate",
-       .text = text + "fsdp_config:\n  fsdp_version: 1\n  fsdp_cpu_ram_efficient_loading: true\n"
-                      "  fsdp_activation_checkpointing: true\n  fsdp_offload_params: true\n",
-       .warned = {"fsdp_config.fsdp_offload_params"},
-       .findings = {"cpu-offload", "fp8-all-gather-without-fsdp2", "ram-efficient-loading-with-torchao",
-                    "fp8-with-recompute", "torchao-without-compile"}});
+  expect_import({.name = "mistakes",
+                 .tool = "Accelerate",
+                 .text = text + "fsdp_config:\n  fsdp_version: 1\n  fsdp_cpu_ram_efficient_loading: true\n"
+                                "  fsdp_activation_checkpointing: true\n  fsdp_offload_params: true\n",
+                 .warned = {"fsdp_config.fsdp_offload_params"},
+                 .findings = {"cpu-offload", "float8-all-gather", "ram-efficient-loading-with-torchao",
+                              "fp8-with-recompute", "torchao-without-compile"}});
 }
 
 TEST(Accelerate, Fp8WithDeepSpeedOrWithoutABackend) {
@@ -184,6 +183,12 @@ TEST(Accelerate, Meshes) {
        .tool = "Accelerate",
        .text = text + "  parallelism_config_cp_size: 2\n  parallelism_config_cp_comm_strategy: allgather\n",
        .refused = {"parallelism_config.parallelism_config_cp_size"}});
+}
+
+TEST(Torchtitan, TomlIsRefusedWithAdvice) {
+  const std::string error = test::config_error_of([] { import_file("llama3_8b.toml"); });
+  EXPECT_THAT(error, testing::HasSubstr("torchtitan"));
+  EXPECT_THAT(error, testing::HasSubstr("mixed_precision: fp8"));
 }
 
 }  // namespace

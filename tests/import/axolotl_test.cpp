@@ -253,7 +253,7 @@ TEST(Axolotl, SeveralDatasetsBecomeAList) {
               testing::HasSubstr("- path: org/b\n    max_samples: 100\n    split: train\n"
                                  "    format: messages\n"
                                  "    messages_column: conversations\n"));
-  EXPECT_NO_THROW(load_train_config("", import_settings(result)));
+  EXPECT_NO_THROW(test::load(result));
   expect_import({.name = "two formats",
                  .tool = "Axolotl",
                  .text = with_datasets(
@@ -334,16 +334,16 @@ TEST(Axolotl, Fp8AndItsMistakes) {
                "fsdp_config:\n  offload_params: false\n  cpu_ram_efficient_loading: false\n"
                "  auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  reshard_after_forward: true\n",
        .settings = {{"mixed_precision", "fp8"}, {"fp8_recipe", "current"}, {"sharding_mode", "fsdp_full"}}});
-  expect_import(
-      {.name = "fp8 mistakes",
-       .tool = "Axolotl",
-       .text = kBase + "fp8: true\nfp8_enable_fsdp_float8_all_gather: true\ngradient_checkpointing: true\n"
-                       "fsdp:\n  - full_shard\n  - auto_wrap\nfsdp_config:\n  fsdp_offload_params: true\n"
-                       "  fsdp_cpu_ram_efficient_loading: true\n  fsdp_state_dict_type: FULL_STATE_DICT\n",
-       .settings = {{"mixed_precision", "fp8"}, {"sharding_mode", "fsdp_full"}},
-       .warned = {"fsdp_config.fsdp_offload_params"},
-       .findings = {"cpu-offload", "fp8-all-gather-without-fsdp2", "ram-efficient-loading-with-torchao",
-                    "fp8-with-recompute", "torchao-without-compile"}});
+  expect_import({.name = "fp8 mistakes",
+                 .tool = "Axolotl",
+                 .text = kBase +
+                         "fp8: true\nfp8_enable_fsdp_float8_all_gather: true\ngradient_checkpointing: true\n"
+                         "fsdp:\n  - full_shard\n  - auto_wrap\nfsdp_config:\n  fsdp_offload_params: true\n"
+                         "  fsdp_cpu_ram_efficient_loading: true\n  fsdp_state_dict_type: FULL_STATE_DICT\n",
+                 .settings = {{"mixed_precision", "fp8"}, {"sharding_mode", "fsdp_full"}},
+                 .warned = {"fsdp_config.fsdp_offload_params"},
+                 .findings = {"cpu-offload", "float8-all-gather", "ram-efficient-loading-with-torchao",
+                              "fp8-with-recompute", "torchao-without-compile"}});
   expect_import(
       {.name = "fp8 adapters",
        .tool = "Axolotl",

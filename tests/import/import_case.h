@@ -7,9 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/config.h"
-#include "import/import.h"
-#include "import/tree.h"
+#include "import_support.h"
 
 namespace octet {
 
@@ -48,7 +46,7 @@ inline void expect_result(const ImportCase& given, const ImportResult& result) {
   for (const Verdict& verdict : result.verdicts) {
     if (verdict.fate != Fate::Mapped) EXPECT_FALSE(verdict.reason.empty()) << verdict.leaf.name;
   }
-  if (given.refused.empty()) EXPECT_NO_THROW(load_train_config("", import_settings(result)));
+  if (given.refused.empty()) EXPECT_NO_THROW(test::load(result));
 }
 
 // Imports it, compares, and loads the result if nothing is refused.

@@ -164,10 +164,11 @@ TEST_F(Stages, TheBatchIsTheGivenOneOrWhatFits) {
                   {"device_memory_limit_gb", "0.05"}})
                 .bytes(),
             largest.limit.bytes);
-  // More rows than the data has sequences would only repeat them.
-  EXPECT_EQ(plan(automatic, {.sequences = 5}).shape.rows, 5);
+  // An epoch keeps 50 steps, if there is enough data.
+  EXPECT_EQ(plan(automatic, {.sequences = 5}).shape.rows, 1);
+  EXPECT_EQ(plan(automatic, {.sequences = 500}).shape.rows, 10);
   EXPECT_EQ(plan(automatic, {.sequences = 100'000}).shape.rows, largest.shape.rows);
-  // The accumulation follows from the target.
+  // The accumulation follows from the target. More rows than the data has sequences would only repeat them.
   const RunPlan target = plan(with(automatic, {{"target_effective_batch_size", "24"}}), {.sequences = 9});
   EXPECT_EQ(target.shape.rows, 8);
   EXPECT_EQ(target.accumulation, 3);

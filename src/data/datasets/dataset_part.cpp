@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace octet {
 
@@ -83,6 +84,34 @@ std::string names_text(std::span<const DatasetPart> parts) {
   if (parts.size() == 1) return parts[0].path;
   if (parts.size() == 2) return fmt::format("{} and {}", parts[0].path, parts[1].path);
   return fmt::format("{} and {} more", parts[0].path, parts.size() - 1);
+}
+
+std::vector<std::string> part_names(std::span<const DatasetPart> parts) {
+  std::vector<std::string> names;
+  const auto add_unique = [&](const std::vector<std::string>& candidates) {
+    for (const std::string& name : candidates) {
+      if (std::ranges::find(names, name) == names.end()) return names.push_back(name);
+    }
+    names.push_back(fmt::format("{}-{}", candidates.back(), names.size() + 1));
+  };
+  for (const DatasetPart& part : parts) {
+    const std::filesystem::path path = std::filesystem::path(part.path).lexically_normal();
+    std::string stem = (path.has_filename() ? path : path.parent_path()).filename().string();
+    for (bool more = true; more;) {
+      more = false;
+      for (const std::string_view ending :
+           {".gz", ".zst", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet", ".bin"}) {
+        if (!stem.ends_with(ending) || stem.size() == ending.size()) continue;
+        stem.resize(stem.size() - ending.size());
+        more = true;
+      }
+    }
+    if (!part.split.empty())
+      add_unique({stem, stem + "-" + part.split, part.path + "-" + part.split});
+    else
+      add_unique({stem, part.path});
+  }
+  return names;
 }
 
 }  // namespace octet

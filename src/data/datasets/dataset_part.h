@@ -29,6 +29,10 @@ const KeyTable<DatasetPart>& dataset_part_keys();
 void check_dataset_parts(std::span<const DatasetPart> parts, const std::string& key,
                          std::vector<std::string>& errors);
 
+// A short name for each: "chats" for data/chats.jsonl.gz and for org/chats. Parts that would have the same name get their
+// split, their whole path, or a number.
+std::vector<std::string> part_names(std::span<const DatasetPart> parts);
+
 // "a.jsonl", "a.jsonl and b.parquet", "a.jsonl and 3 more": for messages.
 std::string names_text(std::span<const DatasetPart> parts);
 

@@ -189,24 +189,30 @@ Document encode_example(const Example& example, const Tokenizer& tokenizer) {
     document.is_target.insert(document.is_target.end(), ids.size(), is_target ? 1 : 0);
   };
   const std::vector<ExamplePiece>& pieces = example.pieces;
+  // The tokens that begin every text of the model are not part of the text.
+  const std::vector<int32_t> around = tokenizer.add_special({});
+  Before before = Before::Nothing;
   for (size_t i = 0; i < pieces.size();) {
     const bool is_target = pieces[i].is_target;
     if (pieces[i].is_special) {
       const std::optional<int32_t> id = tokenizer.find_token(pieces[i].text);
       require(id.has_value(), "[tokenizer] no token {}, which the example needs", printable(pieces[i].text));
       append(std::span(&*id, 1), is_target);
+      const bool begins_text = i < around.size() && around[i] == *id && before == Before::Nothing;
+      if (!begins_text) before = Before::Token;
       ++i;
       continue;
     }
     size_t end = i + 1;
     while (end < pieces.size() && !pieces[end].is_special && pieces[end].is_target == is_target) ++end;
     if (end == i + 1) {
-      append(tokenizer.encode(pieces[i].text), is_target);
+      append(tokenizer.encode_after(before, pieces[i].text), is_target);
     } else {
       std::string text;
       for (size_t k = i; k < end; ++k) text += pieces[k].text;
-      append(tokenizer.encode(text), is_target);
+      append(tokenizer.encode_after(before, text), is_target);
     }
+    before = Before::Text;
     i = end;
   }
   return document;

@@ -161,6 +161,7 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
   for (const std::string& path : paths) {
     const std::unique_ptr<RecordReader> records = text_records(open_byte_stream(path));
     Record record;
+    Before before = Before::Nothing;  // a long text comes in several records
     while (true) {
       try {
         if (!records->next(record)) break;
@@ -170,7 +171,8 @@ TokenSource TokenSource::from_text_files(std::span<const std::string> paths, con
         continue;
       }
       const std::vector<int32_t> encoded =
-          tokenizer.encode(record.value["text"].get_ref<const std::string&>());
+          tokenizer.encode_after(before, record.value["text"].get_ref<const std::string&>());
+      before = record.is_end ? Before::Nothing : Before::Text;
       ids.insert(ids.end(), encoded.begin(), encoded.end());
       if (record.is_end && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }

@@ -100,6 +100,12 @@ int32_t AddedTokenMatcher::match(std::string_view text, size_t begin) const {
   return longest;
 }
 
+size_t AddedTokenMatcher::match_length(std::string_view text, size_t begin) const {
+  if (tokens_.empty()) return 0;
+  const int32_t index = match(text, begin);
+  return index < 0 ? 0 : tokens_[static_cast<size_t>(index)].content.size();
+}
+
 void AddedTokenMatcher::split(std::string_view text, const std::function<void(std::string_view)>& on_text,
                               const std::function<void(int32_t)>& on_token) const {
   size_t done = 0;  // everything before this is handed out

@@ -13,6 +13,7 @@ namespace octet {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
+  std::string shown = {};    // what it decodes to; empty: the content
   bool single_word = false;  // matches only where no word character touches it
   bool lstrip = false;       // also takes the white space before it
   bool rstrip = false;       // also takes the white space after it
@@ -27,6 +28,9 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
+
+  // Length of the longest token that stands at `begin`, whatever its flags; 0: none.
+  size_t match_length(std::string_view text, size_t begin) const;
 
   // Calls text(piece) and token(id) in the order of the text; the pieces are not empty.
   void split(std::string_view text, const std::function<void(std::string_view)>& on_text,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/tokenizer/unicode.h"
 
 namespace octet {
 namespace {
@@ -58,8 +59,9 @@ size_t BpeScratch::slot_of(const Key& key) {
   return static_cast<size_t>(((low ^ low >> 32) + (high ^ high >> 29)) * kMix >> (64 - 15));
 }
 
-BpeModel::BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges)
-    : tokens_(std::move(tokens)), ignore_merges_(ignore_merges) {
+BpeModel::BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges,
+                   std::optional<Fallback> characters)
+    : tokens_(std::move(tokens)), characters_(characters), ignore_merges_(ignore_merges) {
   token_table_.assign(std::bit_ceil(tokens_.size() * 2 + 2), -1);
   byte_ids_.fill(-1);
   for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -67,6 +69,12 @@ BpeModel::BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& me
     if (bytes.empty()) continue;
     insert_token(bytes, static_cast<int32_t>(id));
     if (bytes.size() == 1) byte_ids_[static_cast<unsigned char>(bytes[0])] = static_cast<int32_t>(id);
+  }
+  if (characters_) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      if (byte_ids_[byte] < 0) byte_ids_[byte] = characters_->bytes[byte];
+      if (byte_ids_[byte] < 0) byte_ids_[byte] = characters_->unknown;
+    }
   }
 
   const size_t slots = std::bit_ceil(merges.size() * 2 + 2);
@@ -141,7 +149,8 @@ void BpeModel::encode_word(std::string_view word, size_t readable, BpeScratch& s
       return;
     }
   }
-  const size_t count = word.size() <= kShortWord ? merge_short(word, scratch) : merge_long(word, scratch);
+  const size_t symbols = start_word(word, scratch);
+  const size_t count = symbols <= kShortWord ? merge_short(symbols, scratch) : merge_long(symbols, scratch);
   out.insert(out.end(), scratch.ids_.begin(), scratch.ids_.begin() + static_cast<ptrdiff_t>(count));
   if (slot && count <= BpeScratch::kMaxIds) {
     slot->key = key;
@@ -150,14 +159,16 @@ void BpeModel::encode_word(std::string_view word, size_t readable, BpeScratch& s
   }
 }
 
-// Fills ids_ with the tokens of the single bytes and ranks_[i] with the rank of merging symbols i and i + 1.
-void BpeModel::start_word(std::string_view word, BpeScratch& scratch) const {
+// Fills ids_ with the tokens of the single bytes or characters and ranks_[i] with the rank of merging symbols i and
+// i + 1. Returns how many symbols there are.
+size_t BpeModel::start_word(std::string_view word, BpeScratch& scratch) const {
   require(word.size() < INT32_MAX, "[tokenizer] a word of {} bytes, at most {} are supported", word.size(),
           INT32_MAX - 1);
   if (scratch.ids_.size() < word.size()) {
     scratch.ids_.resize(word.size());
     scratch.ranks_.resize(word.size());
   }
+  if (characters_) return start_characters(word, scratch);
   const auto* bytes = reinterpret_cast<const unsigned char*>(word.data());
   for (size_t i = 0; i < word.size(); ++i) {
     const int32_t id = byte_ids_[bytes[i]];
@@ -166,14 +177,54 @@ void BpeModel::start_word(std::string_view word, BpeScratch& scratch) const {
     scratch.ranks_[i] =
         i + 1 < word.size() ? byte_pair_ranks_[size_t{bytes[i]} * 256 + bytes[i + 1]] : kNoRank;
   }
+  return word.size();
+}
+
+size_t BpeModel::start_characters(std::string_view word, BpeScratch& scratch) const {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(word.data());
+  size_t count = 0;
+  const auto add = [&](int32_t id) {
+    if (count > 0) scratch.ranks_[count - 1] = rank_of(scratch.ids_[count - 1], id);
+    scratch.ids_[count++] = id;
+  };
+  for (size_t i = 0; i < word.size();) {
+    const Utf8Char c = decode_utf8(word.data() + i, word.size() - i);
+    if (c.length == 1) {
+      const int32_t id = byte_ids_[bytes[i]];
+      if (id < 0) fail("[tokenizer] the vocabulary has no token for byte {:#04x}", bytes[i]);
+      const bool follows_byte = count > 0 && i > 0 && bytes[i - 1] < 0x80 && bytes[i] < 0x80;
+      if (follows_byte) {
+        scratch.ranks_[count - 1] = byte_pair_ranks_[size_t{bytes[i - 1]} * 256 + bytes[i]];
+        scratch.ids_[count++] = id;
+      } else {
+        add(id);
+      }
+      ++i;
+      continue;
+    }
+    const std::string_view character = word.substr(i, c.length);
+    i += c.length;
+    if (const std::optional<int32_t> id = find(character)) {
+      add(*id);
+      continue;
+    }
+    const auto byte_id = [&](char byte) { return characters_->bytes[static_cast<unsigned char>(byte)]; };
+    if (std::ranges::all_of(character, [&](char byte) { return byte_id(byte) >= 0; })) {
+      for (const char byte : character) add(byte_id(byte));
+    } else if (characters_->unknown >= 0) {
+      add(characters_->unknown);
+    } else {
+      fail("[tokenizer] the vocabulary has no token for the character '{}' (U+{:04X})", character, c.point);
+    }
+  }
+  if (count > 0) scratch.ranks_[count - 1] = kNoRank;
+  return count;
 }
 
 // Both leave the ids at the front of scratch.ids_ and return how many there are.
-size_t BpeModel::merge_short(std::string_view word, BpeScratch& scratch) const {
-  start_word(word, scratch);
+size_t BpeModel::merge_short(size_t count, BpeScratch& scratch) const {
   int32_t* ids = scratch.ids_.data();
   uint32_t* ranks = scratch.ranks_.data();
-  size_t count = word.size();
   while (count > 1) {
     const size_t best = static_cast<size_t>(std::min_element(ranks, ranks + count - 1) - ranks);
     if (ranks[best] == kNoRank) break;
@@ -187,14 +238,13 @@ size_t BpeModel::merge_short(std::string_view word, BpeScratch& scratch) const {
   return count;
 }
 
-size_t BpeModel::merge_long(std::string_view word, BpeScratch& scratch) const {
-  start_word(word, scratch);
-  const auto size = static_cast<int32_t>(word.size());
+size_t BpeModel::merge_long(size_t symbols, BpeScratch& scratch) const {
+  const auto size = static_cast<int32_t>(symbols);
   std::vector<int32_t>&ids = scratch.ids_, &next = scratch.next_, &previous = scratch.previous_;
   std::vector<uint32_t>& ranks = scratch.ranks_;
   std::vector<uint64_t>& heap = scratch.heap_;
-  next.resize(word.size());
-  previous.resize(word.size());
+  next.resize(symbols);
+  previous.resize(symbols);
   heap.clear();
   const auto at = [](auto& values, int32_t i) -> auto& {
     return values[static_cast<size_t>(i)];
@@ -207,8 +257,8 @@ size_t BpeModel::merge_long(std::string_view word, BpeScratch& scratch) const {
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
 
-  // An entry is out of date if its rank is not the current rank at its position: a changed pair is longer, so its
-  // result and its rank differ.
+  // An entry is out of date if its rank is not the current rank at its position. An old entry whose rank is also that
+  // of the new pair is as good as the new pair's own.
   const auto update = [&](int32_t i) {
     const int32_t right = at(next, i);
     const uint32_t rank = right < size ? rank_of(at(ids, i), at(ids, right)) : kNoRank;

@@ -37,7 +37,8 @@ class BpeScratch {
   std::vector<uint64_t> heap_;
 };
 
-// Byte-level byte pair encoding: a vocabulary of byte strings and ranked merges of two of them into a third.
+// Byte pair encoding: a vocabulary of byte strings and ranked merges of two of them into a third. Words are merged from
+// single bytes or, as SentencePiece does it, from characters.
 class BpeModel {
  public:
   struct Merge {
@@ -45,13 +46,20 @@ class BpeModel {
     uint32_t rank;  // the lowest is merged first; of equal ranks the leftmost
   };
 
-  // tokens[id]: the bytes of a token that the model can produce; empty if there is none. Merges of the same rank have
-  // the same result; of two merges of the same pair the later one counts. With `ignore_merges`, a word that is itself
-  // a token becomes that token, whatever the merges say.
-  BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges);
+  // Ids for a character that has no token: those of its bytes or, where one of them has none, `unknown`. -1: none.
+  struct Fallback {
+    std::array<int32_t, 256> bytes;
+    int32_t unknown = -1;
+  };
+
+  // tokens[id]: the bytes of a token that the model can produce; empty if there is none. Of two merges
+  // of the same pair the later one counts. With `ignore_merges`, a word that is itself
+  // a token becomes that token, whatever the merges say. With `characters`, words are merged from characters.
+  BpeModel(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool ignore_merges,
+           std::optional<Fallback> characters = std::nullopt);
 
   // Appends the ids of a word. `readable` >= word.size(): bytes that may be read from word.data() on, so that the
-  // cache can compare whole machine words. A byte without a token is an Error.
+  // cache can compare whole machine words. A byte or a character without any id is an Error.
   void encode_word(std::string_view word, size_t readable, BpeScratch& scratch,
                    std::vector<int32_t>& out) const;
 
@@ -69,15 +77,17 @@ class BpeModel {
   uint32_t rank_of(int32_t left, int32_t right) const;
   void insert_pair(uint64_t key, uint32_t rank, int32_t result);
   void insert_token(std::string_view bytes, int32_t id);
-  void start_word(std::string_view word, BpeScratch& scratch) const;
-  size_t merge_short(std::string_view word, BpeScratch& scratch) const;
-  size_t merge_long(std::string_view word, BpeScratch& scratch) const;
+  size_t start_word(std::string_view word, BpeScratch& scratch) const;
+  size_t start_characters(std::string_view word, BpeScratch& scratch) const;
+  size_t merge_short(size_t count, BpeScratch& scratch) const;
+  size_t merge_long(size_t symbols, BpeScratch& scratch) const;
 
   std::vector<std::string> tokens_;
   std::vector<int32_t> token_table_;  // open addressing by the hash of the bytes; -1: empty
   std::vector<Pair> pairs_;           // open addressing
   int pair_shift_ = 0;
-  std::array<int32_t, 256> byte_ids_{};
+  std::array<int32_t, 256> byte_ids_{};  // what a word that is this byte starts with
+  std::optional<Fallback> characters_;
   // (256 * 256) of the tokens of two single bytes: where every word starts
   std::vector<uint32_t> byte_pair_ranks_;
   bool ignore_merges_ = false;

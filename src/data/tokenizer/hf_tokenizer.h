@@ -8,16 +8,22 @@
 
 namespace octet {
 
-// load_tokenizer (data/tokenizer.h) takes
-//   tokenizer.json           of Hugging Face: byte-level BPE with the patterns of GPT-2, Llama 3 and Qwen2.5
+// load_tokenizer (data/tokenizer/tokenizer.h) takes
+//   tokenizer.json           of Hugging Face: byte-level BPE with the patterns of GPT-2, Llama 3 and Qwen2.5, or
+//                            SentencePiece BPE as in Llama 2 and Mistral
+//   tokenizer.model          of SentencePiece (BPE or Unigram)
 //   vocab.json + merges.txt  the older pair; a tokenizer_config.json next to them names the class and the added tokens
 //   a tiktoken rank file     lines of a base64 token and its rank (Llama 3's tokenizer.model, qwen.tiktoken)
+//   a .bin file              the vocabulary of llama2.c
 //   a folder                 that holds one of these, searched in this order
 // A tokenizer_config.json in the same folder gives bos and eos. A component that octet does not know is an Error that
 // names it.
 
-ByteLevelSpec read_tokenizer_json(const std::string& path);
-ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& place);  // the file's own text
+// From the text of a tokenizer.json: byte-level BPE; a tokenizer of any kind, with bos and eos of the
+// tokenizer_config.json in `folder` (empty: none).
+ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& place);
+std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view text, const std::string& place,
+                                               const std::string& folder = "");
 ByteLevelSpec read_vocab_and_merges(const std::string& vocab_path, const std::string& merges_path);
 
 // A rank file does not say how text is split. Without `family`, the number of ranks decides the family.

@@ -29,7 +29,10 @@ size_t repair(std::string_view text, bool more, std::string& out) {
 }  // namespace
 
 std::string StreamDecoder::push(int32_t id) {
-  if (!skip_special_ || !tokenizer_->is_special(id)) held_ += tokenizer_->decode({&id, 1});
+  if (!skip_special_ || !tokenizer_->is_special(id)) {
+    held_ += started_ ? tokenizer_->decode_continued({&id, 1}) : tokenizer_->decode({&id, 1});
+    started_ = true;
+  }
   std::string out;
   held_.erase(0, repair(held_, true, out));
   return out;
@@ -39,6 +42,7 @@ std::string StreamDecoder::finish() {
   std::string out;
   repair(held_, false, out);
   held_.clear();
+  started_ = continues_;
   return out;
 }
 

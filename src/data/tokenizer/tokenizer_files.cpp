@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "data/tokenizer/hf_tokenizer.h"
+#include "data/tokenizer/sentencepiece_files.h"
 #include "data/tokenizer/tokenizer_parts.h"
 
 namespace octet {
@@ -112,12 +113,12 @@ std::string sibling(const std::string& path, std::string_view from, std::string_
 constexpr const char* kJsonName = "tokenizer.json";
 constexpr const char* kVocabName = "vocab.json";
 constexpr const char* kMergesName = "merges.txt";
-constexpr const char* kRanksName = "tokenizer.model";
+constexpr const char* kModelName = "tokenizer.model";
 
 // What a tokenizer is read from.
 struct Form {
-  enum class Kind { Json, Pair, Ranks } kind;
-  std::string path;    // of the JSON, of a pair's vocabulary, of the rank file
+  enum class Kind { Json, Pair, Model } kind;
+  std::string path;    // of the JSON, of a pair's vocabulary, of the SentencePiece model or rank file
   std::string merges;  // of a pair
 };
 
@@ -127,29 +128,24 @@ Form form_of(const std::string& path) {
     const auto in_folder = [&](const char* name) { return (fs::path(path) / name).string(); };
     if (fs::exists(in_folder(kJsonName))) return {Json, in_folder(kJsonName), ""};
     if (fs::exists(in_folder(kVocabName))) return {Pair, in_folder(kVocabName), in_folder(kMergesName)};
-    if (fs::exists(in_folder(kRanksName))) return {Ranks, in_folder(kRanksName), ""};
+    if (fs::exists(in_folder(kModelName))) return {Model, in_folder(kModelName), ""};
     for (const auto& entry : fs::directory_iterator(path)) {
-      if (entry.path().extension() == ".tiktoken") return {Ranks, entry.path().string(), ""};
+      if (entry.path().extension() == ".tiktoken") return {Model, entry.path().string(), ""};
     }
     fail("[{}] the folder holds none of tokenizer.json, vocab.json, tokenizer.model, *.tiktoken", path);
   }
   if (!fs::exists(path)) fail("[{}] there is no such file or folder", path);
   if (is_flat_vocab(path)) return {Pair, path, sibling(path, kVocabName, kMergesName)};
   if (path.ends_with(kMergesName)) return {Pair, sibling(path, kMergesName, kVocabName), path};
-  return {path.ends_with(".json") ? Json : Ranks, path, ""};
+  return {path.ends_with(".json") ? Json : Model, path, ""};
 }
 
-ByteLevelSpec read_any(const std::string& path) {
-  const Form form = form_of(path);
-  switch (form.kind) {
-    case Form::Kind::Json:
-      return read_tokenizer_json(form.path);
-    case Form::Kind::Pair:
-      return read_vocab_and_merges(form.path, form.merges);
-    case Form::Kind::Ranks:
-      break;
-  }
-  return read_tiktoken(form.path);
+// A rank file is text; a SentencePiece model is not.
+bool is_text(std::string_view start) {
+  return std::ranges::none_of(start, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 && c != '\n' && c != '\r' && c != '\t';
+  });
 }
 
 }  // namespace
@@ -233,7 +229,7 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
     if (!bytes)
       fail(
           "[{}] line {} is not a base64 token and its rank; octet reads tiktoken rank files, tokenizer.json, "
-          "and vocab.json with merges.txt (not SentencePiece models)",
+          "vocab.json with merges.txt, and SentencePiece models",
           path, number);
     if (rank >= spec.tokens.size()) spec.tokens.resize(std::max<size_t>(rank + 1, spec.tokens.size() * 2));
     if (!spec.tokens[rank].empty()) fail("[{}] line {}: rank {} appears twice", path, number, rank);
@@ -278,16 +274,33 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir) {
-  return std::make_unique<ByteLevelTokenizer>(read_any(file_or_dir));
+  const Form form = form_of(file_or_dir);
+  const fs::path file(form.path);
+  switch (form.kind) {
+    case Form::Kind::Json: {
+      const std::string folder = file.filename() == kJsonName ? file.parent_path().string() : "";
+      return make_json_tokenizer(read_text_file(form.path), form.path, folder);
+    }
+    case Form::Kind::Pair:
+      return std::make_unique<ByteLevelTokenizer>(read_vocab_and_merges(form.path, form.merges));
+    case Form::Kind::Model:
+      break;
+  }
+  if (file.extension() == ".bin")
+    return std::make_unique<SentencePieceTokenizer>(read_llama2c_vocabulary(form.path));
+  if (!is_text(read_text_file(form.path).substr(0, 4096)))
+    return std::make_unique<SentencePieceTokenizer>(read_sentencepiece_model(form.path));
+  return std::make_unique<ByteLevelTokenizer>(read_tiktoken(form.path));
 }
 
 std::vector<TokenizerFile> tokenizer_files(const std::string& name) {
   std::vector<TokenizerFile> files;
   if (name == "bytes") return files;
-  const Form form = form_of(name);
+  const std::string local = local_tokenizer(name);
+  const Form form = form_of(local);
   if (form.kind == Form::Kind::Json) files = {{kJsonName, form.path}};
   if (form.kind == Form::Kind::Pair) files = {{kVocabName, form.path}, {kMergesName, form.merges}};
-  if (form.kind == Form::Kind::Ranks) files = {{kRanksName, form.path}};
+  if (form.kind == Form::Kind::Model) files = {{kModelName, form.path}};
   const fs::path main = form.path;
   // A JSON file with another name is read without tokenizer_config.json. Under the name tokenizer.json, the config
   // would count.
@@ -295,7 +308,7 @@ std::vector<TokenizerFile> tokenizer_files(const std::string& name) {
   std::vector<const char*> others = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                      "chat_template.jinja"};
   // For a folder, also the forms that were not read: other programs may prefer them.
-  if (fs::is_directory(name)) others.insert(others.end(), {kVocabName, kMergesName, kRanksName});
+  if (fs::is_directory(local)) others.insert(others.end(), {kVocabName, kMergesName, kModelName});
   for (const char* other : others) {
     const fs::path path = main.parent_path() / other;
     const bool listed = std::ranges::any_of(files, [&](const TokenizerFile& f) { return f.name == other; });

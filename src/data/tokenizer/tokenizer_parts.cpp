@@ -40,7 +40,7 @@ std::optional<std::string> token_text(const json& config, const char* key) {
   return std::nullopt;
 }
 
-std::optional<int32_t> added_id(const ByteLevelSpec& spec, std::string_view content) {
+std::optional<int32_t> added_id(const VocabularySpec& spec, std::string_view content) {
   for (const AddedToken& token : spec.added) {
     if (token.content == content) return token.id;
   }
@@ -96,7 +96,7 @@ void VocabReader::read(const json& vocab) {
     if (owners[index])
       fail("[{}] tokens '{}' and '{}' have the same id {}", spec_->place, *owners[index], token, id);
     owners[index] = &ids_.emplace(token, id).first->first;
-    if (std::optional<std::string> bytes = bytes_of_alphabet(token)) {
+    if (std::optional<std::string> bytes = token_bytes_(token)) {
       if (index >= spec_->tokens.size()) spec_->tokens.resize(index + 1);
       spec_->tokens[index] = std::move(*bytes);
     } else {
@@ -164,7 +164,7 @@ void VocabReader::add_added(int32_t id, const json& entry) {
   spec_->added.push_back(std::move(token));
 }
 
-std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, const std::string& folder) {
+std::string apply_tokenizer_config(VocabularySpec& spec, VocabReader* vocab, const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "tokenizer_config.json").string();
   if (!std::filesystem::exists(path)) return "";
   const json config = read_json_file(path);
@@ -190,7 +190,7 @@ std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, cons
   return name != config.end() && name->is_string() ? name->get<std::string>() : "";
 }
 
-void guess_eos(ByteLevelSpec& spec) {
+void guess_eos(VocabularySpec& spec) {
   for (const char* text : {"<|end_of_text|>", "<|endoftext|>", "</s>"}) {
     if (!spec.eos) spec.eos = added_id(spec, text);
   }

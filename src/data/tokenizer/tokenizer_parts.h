@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer/byte_level_tokenizer.h"
+#include "data/tokenizer/vocabulary_tokenizer.h"
 
 namespace octet {
 
@@ -24,7 +24,10 @@ std::optional<std::string> bytes_of_alphabet(std::string_view token);
 // A vocabulary under construction: token strings as in the file, each with its own id.
 class VocabReader {
  public:
-  explicit VocabReader(ByteLevelSpec& spec) : spec_(&spec) {}
+  // The bytes that a token of the file stands for, or nothing if it is a token that encoding never produces.
+  using TokenBytes = std::optional<std::string> (*)(std::string_view token);
+  explicit VocabReader(VocabularySpec& spec, TokenBytes token_bytes = bytes_of_alphabet)
+      : spec_(&spec), token_bytes_(token_bytes) {}
 
   void read(const nlohmann::json& vocab);
   // Merges get their ranks in the order of the calls.
@@ -38,7 +41,8 @@ class VocabReader {
   int32_t merge_part(std::string_view token, std::string_view left, std::string_view right,
                      size_t number) const;
 
-  ByteLevelSpec* spec_;
+  VocabularySpec* spec_;
+  TokenBytes token_bytes_;
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<std::string, int32_t> added_by_content_;
   std::unordered_map<int32_t, std::string> added_by_id_;
@@ -49,9 +53,9 @@ int32_t checked_token_id(const nlohmann::json& value, const std::string& place, 
 
 // Reads bos and eos from the tokenizer_config.json in `folder`, if there is one, and the added tokens into `vocab`,
 // if given. Returns its tokenizer_class.
-std::string apply_tokenizer_config(ByteLevelSpec& spec, VocabReader* vocab, const std::string& folder);
+std::string apply_tokenizer_config(VocabularySpec& spec, VocabReader* vocab, const std::string& folder);
 
 // eos if no config names it: the special token that ends a document in the known families.
-void guess_eos(ByteLevelSpec& spec);
+void guess_eos(VocabularySpec& spec);
 
 }  // namespace octet
