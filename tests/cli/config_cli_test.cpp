@@ -158,7 +158,7 @@ TEST(ConfigCli, BadFlags) {
   expect_usage_error(octet({"train", "--max_steps"}),
                      "error: --max_steps needs a value; expected an integer from -1 to 1000000000000\n");
   expect_usage_error(octet({"train", "--dataset", "--max_steps", "3"}),
-                     "error: --dataset needs a value; expected UTF-8 text\n");
+                     "error: --dataset needs a value; expected one path, or a list of paths\n");
   expect_usage_error(octet({"train", "--seed", "-1"}),
                      "error: --seed is '-1'; expected an integer of at least 0\n");
   expect_usage_error(octet({"train", "-lr", "1"}),
