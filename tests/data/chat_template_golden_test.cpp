@@ -22,13 +22,13 @@ Example render(const nlohmann::json& entry, const Tokenizer& tokenizer, const ch
   Conversation conversation;
   for (const auto& message : entry["messages"]) {
     const std::string role = message["role"];
-    conversation.push_back({role == "system" ? ChatRole::System
+    conversation.messages.push_back({role == "system" ? ChatRole::System
                             : role == "user" ? ChatRole::User
                                              : ChatRole::Assistant,
                             message["content"].get<std::string>()});
   }
   const ChatTemplate chat_template = parse_chat_template(entry["template"].get<std::string>());
-  return ChatRenderer(chat_template, tokenizer, parse_loss_roles(loss_on), std::nullopt, true)
+  return ChatRenderer({chat_template}, tokenizer, parse_loss_roles(loss_on))
       .render(conversation);
 }
 
