@@ -1,5 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "base/error.h"
+#include "base/key_search.h"
+#include "base/text.h"
 #include "command.h"
 #include "config/config.h"
 
@@ -34,11 +38,23 @@ std::string configuration_markdown() {
 }
 
 struct Options {
+  std::vector<std::string> words;
   bool markdown = false;
 };
 
 int run(const Options& options) {
-  fmt::print("{}", options.markdown ? configuration_markdown() : keys_help(train_keys().keys()).substr(1));
+  if (options.markdown) {
+    fmt::print("{}", configuration_markdown());
+    return kExitDone;
+  }
+  if (options.words.empty()) {
+    fmt::print("{}", keys_help(train_keys().keys()).substr(1));
+    return kExitDone;
+  }
+  const std::string query = fmt::format("{}", fmt::join(options.words, " "));
+  const std::vector<Key> found = search_keys(train_keys().keys(), query);
+  if (found.empty()) fail_config("no key has to do with '{}'; 'octet keys' lists all keys", printable(query));
+  fmt::print("{}", keys_help(found).substr(1));
   return kExitDone;
 }
 
@@ -46,7 +62,13 @@ int run(const Options& options) {
 
 Command keys_command() {
   CommandBuilder<Options> builder("keys", "List the configuration keys of 'octet train'");
-  builder.line.about = "Lists the configuration keys of 'octet train'.";
+  builder.line.about =
+      "Lists the configuration keys of 'octet train'. With words, only the keys that have to do with all of them: "
+      "'octet keys fp8', 'octet keys eval steps'.";
+  builder.words(&Options::words, {.name = "WORD",
+                                  .what = "word",
+                                  .help = "Looked up in names, aliases, values and descriptions.",
+                                  .required = false});
   builder.keys.add("markdown", &Options::markdown, "Print the page docs/configuration.md.");
   return builder.command(run);
 }

@@ -41,8 +41,11 @@ struct Key {
   std::vector<KeyAlias> aliases;
   std::vector<std::string> choices;                        // Choice: the names, in the order of the enum
   std::vector<std::pair<bool, std::string>> bool_choices;  // Choice: what true and false mean, if anything
-  // Choice: other spellings of a choice. If there are any, all are read in any case, and with "-" for "_".
+  // Choice: other spellings of a choice. Choices and spellings are read in any case, and with "-" for "_".
   std::vector<std::pair<std::string, std::string>> value_aliases;
+  std::vector<std::pair<std::string, std::string>>
+      refused_values;  // Choice: values that people try, and why not
+  std::string alone;   // String: the value if the flag stands alone or is given true; false means ""
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  // min itself is not allowed
@@ -59,7 +62,9 @@ struct Key {
   Key& alias(std::string alias_name);
   Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
   Key& also(const std::string& choice, std::vector<std::string> spellings);
+  Key& refuse(std::vector<std::string> spellings, const std::string& reason);
   Key& bools(std::string when_true, std::string when_false);
+  Key& value_if_alone(std::string value_alone);
   Key& note(std::string text);
   Key& not_dumped();
   Key& value(std::string name_in_help);
@@ -110,7 +115,8 @@ std::vector<KeySetting> parse_settings(const std::string& text, const std::strin
 //   Any         the value only if it reads as a bool
 enum class PositionalKind { None, ConfigFile, Any };
 
-// --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores.
+// --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores. --no_key
+// is the opposite of a bool key, also in files.
 // A value may start with a dash (-1, "- item") unless it is written like a flag; --key=value takes any. Other words
 // are positionals, and so is everything after "--".
 struct KeyArguments {

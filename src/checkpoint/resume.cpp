@@ -47,7 +47,7 @@ fs::path run_of(const fs::path& path) {
 
 // Whether a key changes what the run computes, not only where it is stored and how it is shown.
 bool is_compared(const Key& key) {
-  const bool about_the_run = key.group == "Run" || key.group == "Checkpoints";
+  const bool about_the_run = key.group == "Run" || key.group == "Checkpoints" || key.group == "Reports";
   return !key.transient && (!about_the_run || key.name == "seed");
 }
 
@@ -64,7 +64,7 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
 
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
   TrainConfig config = load_train_config(path, flags);
-  if (config.resume.empty()) return config;
+  if (config.resume.empty() || config.list_checkpoints) return config;
   const bool named = config.is_set("run_name");
   fs::path run;
   if (config.resume != kLatest) {

@@ -18,7 +18,11 @@ namespace {
 // The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
 int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape shape,
                     const Numerics& numerics, std::optional<int64_t> sequences) {
-  if (!keys.auto_batch_size) return keys.per_device_train_batch_size;
+  if (!keys.auto_batch_size) {
+    if (keys.max_batch_size == 0 || keys.is_set("per_device_train_batch_size"))
+      return keys.per_device_train_batch_size;
+    return dividing_batch(keys, keys.max_batch_size, target.sharding.ranks);
+  }
   shape.rows = 1;
   Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
@@ -33,6 +37,7 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
     }
   }
   rows = std::max<int64_t>(rows, 1);
+  if (keys.max_batch_size > 0) rows = std::min(rows, keys.max_batch_size);
   const int64_t ranks = target.sharding.ranks;
   if (sequences)
     rows = std::min(rows, std::max<int64_t>(*sequences / ranks, 1));  // more would only repeat them

@@ -18,6 +18,7 @@
 #include "report/text.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
+#include "train/interval.h"
 #include "train/rank_start.h"
 #include "train/rank_watch.h"
 #include "train/samples.h"
@@ -57,6 +58,8 @@ class Run {
                stages.plan.finetuning),
         files_(std::move(files)),
         console_(keys_.progress),
+        eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
+                                     stages.steps_per_epoch())),
         evaluator_(make_eval_loader_factory(keys_, stages.data), keys_.eval_batches),
         samples_(stages, model_),
         log_(stages, files_, console_) {}
@@ -81,7 +84,8 @@ class Run {
                       optimizer_options(keys_, stages_.schedule),
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)}, sync_.get());
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
-    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
+    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data);
+        !reason.empty() && keys_.eval_strategy != TrainConfig::Strategy::No)
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
     if (makes_samples()) samples_.reserve();
@@ -212,7 +216,7 @@ class Run {
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
-    if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
+    if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last))
       record.eval_loss = evaluate();
     if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
@@ -241,6 +245,7 @@ class Run {
   }
 
   std::optional<double> evaluate() {
+    if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
     const std::optional<double> loss = evaluator_.loss(model_, keys_.fp8_eval);
     if (!loss) return loss;
     if (!outcome_.first_eval) outcome_.first_eval = loss;
@@ -321,6 +326,7 @@ class Run {
   RunFiles files_;  // after the model: a save that is still being written looks at its parameters
   Console console_;
   const StopSignal stop_;
+  const Interval eval_interval_;
   Evaluator evaluator_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
