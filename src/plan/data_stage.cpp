@@ -94,7 +94,9 @@ class DataOpener {
       const bool holds_out = !names_eval && validation.empty() && config_.eval_split > 0;
       const auto [folder, manifest] =
           find_prepared(examples, kind, holds_out ? config_.eval_split : 0, config_.max_samples);
-      set_train(open_prepared(folder, manifest, manifest.train));
+      std::vector<Shard> shards = open_prepared(folder, manifest, manifest.train);
+      add_note(note_of(examples.dataset, manifest, shards, tokenizer_));
+      set_train(std::move(shards));
       if (!validation.empty()) {
         ExampleOptions of_validation = examples;
         of_validation.split = validation;
@@ -197,6 +199,11 @@ class DataOpener {
     // A prepared folder's validation split is meant for this; one without it is taken whole.
     const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
     set_eval(open_prepared(folder, manifest, split));
+  }
+
+  void add_note(DatasetNote note) {
+    if (!data_.chat) data_.chat = note.chat;
+    data_.notes.push_back(std::move(note));
   }
 
   void set_train(std::vector<Shard> shards) {

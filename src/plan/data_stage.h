@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "data/datasets/dataset.h"
 #include "data/loading/packed_loader.h"
+#include "plan/data_note.h"
 #include "plan/model_stage.h"
 
 // The second stage of a run: its tokenizer and its data.
@@ -18,6 +19,8 @@ struct TrainingData {
   TokenSource train, eval;
   DocumentSource train_documents, eval_documents;
   std::shared_ptr<const PackingPlan> train_plan, eval_plan;  // null: a stream
+  std::vector<DatasetNote> notes;                            // of the records to train on
+  std::optional<ChatStyle> chat;                             // of their conversations
 
   // Sequences of one pass over the training data.
   int64_t samples_per_epoch(int64_t length) const;

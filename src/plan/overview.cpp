@@ -102,6 +102,11 @@ std::string overview_text(const RunStages& stages) {
     line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
   line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),
                            count(data.eval.size())));
+  for (const DatasetNote& note : data.notes) {
+    for (const auto& [what, value] : note_lines(note)) line(what.c_str(), value);
+  }
+  if (!keys.is_demo() && stages.data.tokenizer)
+    line("tokenizer", tokenizer_text(stages.data.tokenizer_name, *stages.data.tokenizer));
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),

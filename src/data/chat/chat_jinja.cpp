@@ -287,8 +287,8 @@ std::string ChatRenderer::jinja() const {
       {"@EOS@", string_literal(eos_)},
       {"@PREFIX@", string_literal(prefix)},
       {"@INST@", string_literal(is_v1   ? " [INST] "
-                        : is_v3 ? "[INST] "
-                                : "[INST]")},
+                                : is_v3 ? "[INST] "
+                                        : "[INST]")},
       {"@END@", string_literal(is_v1 ? " [/INST]" : "[/INST]")},
       {"@ANSWER@", string_literal(is_v1 || is_v3 ? " " : "")},
       {"@TRIM@", is_v3 ? "true" : "false"},

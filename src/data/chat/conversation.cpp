@@ -180,8 +180,6 @@ Message message_of(const Json& item, const std::string& place) {
   Message message{role_of(role_name, place), ""};
   message.is_target = target_flag(item, place);
   if (content != item.end() && !(calls && content->is_null())) read_content(message, *content, place);
-  if (message.role == ChatRole::User && has_media_placeholder(message.content))
-    refuse_media("a message has a place for a picture or sound (such as <image>)", place);
   for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
     if (const Json* reasoning = given(item, key); reasoning && message.reasoning.empty())
       message.reasoning = string_of(*reasoning, key, place);
@@ -261,6 +259,10 @@ Conversation read_conversation(const Json& record, const FormatColumns& columns,
   }
   if (conversation.messages.empty())
     fail_record(SkipReason::BadValue, "[{}: a conversation without messages", place);
+  for (const Message& message : conversation.messages) {
+    if (message.role == ChatRole::User && has_media_placeholder(message.content))
+      refuse_media("a message has a place for a picture or sound (such as <image>)", place);
+  }
   std::string system;
   for (const char* name : kSystemColumns) {
     if (system.empty()) system = optional_string(record, name, place);

@@ -140,7 +140,7 @@ std::vector<std::string> FormatColumns::all() const {
 
 std::string FormatColumns::describe() const {
   const std::vector<std::string> names = required_columns(*this);
-  return fmt::format("{} (column{} {})", name_of(format), names.size() == 1 ? "" : "s", list_columns(names));
+  return fmt::format("column{} {}", names.size() == 1 ? "" : "s", list_columns(names));
 }
 
 void check_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,

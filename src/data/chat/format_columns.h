@@ -18,7 +18,7 @@ struct FormatColumns {
   bool is_text() const { return format == ExampleFormat::Text; }
   // All columns that may be read, also those that a record need not have.
   std::vector<std::string> all() const;
-  // "prompt_completion (columns prompt, response)".
+  // "columns prompt, response".
   std::string describe() const;
 };
 

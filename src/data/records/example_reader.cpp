@@ -74,6 +74,7 @@ class Reader final : public DatasetReader {
   int64_t examples() const override { return examples_; }
   ExampleFormat format() const override { return columns_ ? columns_->format : options_.format; }
   ChatTemplate chat_template() const override { return template_; }
+  std::string columns() const override { return columns_ ? columns_->describe() : std::string(); }
 
  private:
   void open_next_file() {

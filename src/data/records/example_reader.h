@@ -108,6 +108,7 @@ class DatasetReader : public ExampleReader {
   // What Auto was resolved to: known once next() has given an example.
   virtual ExampleFormat format() const = 0;
   virtual ChatTemplate chat_template() const = 0;
+  virtual std::string columns() const { return {}; }  // "columns prompt, response"
 };
 
 // Increases with every code change that gives other tokens or targets for the same files, so that a dataset prepared
