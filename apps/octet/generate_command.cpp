@@ -135,7 +135,7 @@ class GenerateRun {
                   found.unknown.empty()
                       ? "was not trained on conversations and has no chat template"
                       : fmt::format("the chat template in {} is not one that octet knows", found.unknown),
-                  fmt::join(chat_template_names(), ", "));
+                  fmt::join(std::views::drop(chat_template_names(), 1), ", "));
     }
     renderer_.emplace(*found.style, *tokenizer_, parse_loss_roles("completion"));
     greeting_ = fmt::format("{}\nchat template {} ({})", model_.source, name_of(renderer_->chat_template()),
