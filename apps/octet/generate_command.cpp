@@ -131,11 +131,13 @@ class GenerateRun {
       return;
     }
     if (!found.style) {
+      std::vector<std::string> names = chat_template_names();
+      names.erase(names.begin());  // auto
       fail_config("[{}] {}; pass --chat_template: one of {}", model_.folder,
                   found.unknown.empty()
                       ? "was not trained on conversations and has no chat template"
                       : fmt::format("the chat template in {} is not one that octet knows", found.unknown),
-                  fmt::join(std::views::drop(chat_template_names(), 1), ", "));
+                  fmt::join(names, ", "));
     }
     renderer_.emplace(*found.style, *tokenizer_, parse_loss_roles("completion"));
     greeting_ = fmt::format("{}\nchat template {} ({})", model_.source, name_of(renderer_->chat_template()),
