@@ -13,6 +13,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "dist/launch_environment.h"
+#include "import/import.h"
 #include "plan/device_choice.h"
 #include "plan/sharding_choice.h"
 #include "report/table.h"
@@ -219,7 +220,7 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 }
 
 int run_comm(const Options& options) {
-  const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   const std::unique_ptr<Ranks> ranks = join_ranks(given);
   const RankPlace& place = ranks->place();
   const ModelChoice model = choose_model(given);
@@ -245,7 +246,7 @@ int run(const Options& options) {
   if (options.comm) return run_comm(options);
   if (!read_launch_environment(process_environment()).is_alone())
     fail_config("bench measures a single rank; with several ranks use --comm, or train for some steps");
-  const TrainConfig base = load_plan_config(options.run.config_file, options.run.settings);
+  const TrainConfig base = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
   for (const std::string& name : options.variants.empty() ? configured_variants(base) : options.variants) {

@@ -29,6 +29,7 @@ Command export_command();
 Command plot_command();
 Command prepare_command();
 Command tokenize_command();
+Command import_command();
 Command keys_command();
 Command help_command();
 

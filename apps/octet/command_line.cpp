@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "import/flags.h"
 #include "train/exit_codes.h"
 
 namespace octet {
@@ -62,6 +63,16 @@ void check_required(const CommandLine& line, std::span<const KeySetting> given, 
     if (key.required && std::ranges::none_of(given, sets_key))
       parsed.errors.push_back(fmt::format("octet {} needs {}", line.name, flag_text(key)));
   }
+}
+
+// Flags that are not of this command may be of another program.
+void translate_flags(const CommandLine& line, std::vector<KeySetting>& settings, ParsedLine& parsed) {
+  const auto is_of_command = [&](const KeySetting& setting) { return key_called(line.keys, setting.name); };
+  const auto others = std::ranges::stable_partition(settings, is_of_command);
+  std::vector<KeySetting> run(std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
+  settings.erase(others.begin(), others.end());
+  std::ranges::move(translate_settings(std::move(run), parsed.notes, parsed.errors),
+                    std::back_inserter(settings));
 }
 
 // What else people give where the configuration file goes, and the flag for it; "" if it may be a configuration.
@@ -122,9 +133,13 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
   std::vector<Key> keys = line.keys;
   if (line.run_keys != RunKeys::No)
     keys.insert(keys.end(), train_keys().keys().begin(), train_keys().keys().end());
+  const size_t own_count = keys.size();
+  if (line.run_keys != RunKeys::No) std::ranges::copy(foreign_keys(), std::back_inserter(keys));
   ParsedLine parsed;
   KeyArguments read = parse_key_arguments(keys, arguments, parsed.errors, kind_of_words(line));
   if (read.help) return {.help = true};
+  keys.resize(own_count);
+  if (line.run_keys != RunKeys::No) translate_flags(line, read.settings, parsed);
   parsed.words = std::move(read.positionals);
   parsed.has_unknown = read.has_unknown;
 
@@ -157,7 +172,10 @@ void throw_errors(const ParsedLine& parsed) {
   std::vector<std::string> errors;
   if (!parsed.run.config_file.empty()) {
     try {
-      resolve_settings(train_keys().keys(), read_settings_file(parsed.run.config_file, errors), errors);
+      SettingsNotes unused;
+      const FileSettings file = read_run_file(parsed.run.config_file, unused);
+      errors = file.errors;
+      resolve_settings(train_keys().keys(), file.settings, errors);
     } catch (const ConfigError& error) {
       errors.emplace_back(error.what());
     }

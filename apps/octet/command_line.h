@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/keys.h"
+#include "import/import.h"
 
 namespace octet {
 
@@ -49,6 +50,7 @@ struct ParsedLine {
   std::vector<std::string> words;  // counted, and none is empty, where there are no errors
   std::vector<KeyAssignment> own;  // by their index in CommandLine::keys
   RunArguments run;
+  SettingsNotes notes;              // about flags of other programs
   bool has_unknown = false;         // an unknown flag: what seems to be missing may be that flag, misspelt
   std::vector<std::string> errors;  // messages for the user
 };
@@ -127,6 +129,7 @@ class CommandBuilder {
     }
     if (check_ && !parsed.has_unknown) check_(options, parsed.errors);
     throw_errors(parsed);
+    log_notes(parsed.notes);
     return options;
   }
 

@@ -12,7 +12,7 @@ std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
       train_command(),    launch_command(),      plan_command(),   bench_command(), generate_command(),
       eval_command(),     checkpoints_command(), export_command(), plot_command(),  prepare_command(),
-      tokenize_command(), keys_command(),        help_command(),
+      tokenize_command(), import_command(),      keys_command(),   help_command(),
   };
   return kCommands;
 }

@@ -34,7 +34,11 @@ void add_device_keys(KeyTable<Options>& keys, std::vector<std::string> precision
   keys.add("device", device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.");
   keys.add("mixed_precision", mixed_precision, std::move(precisions), "Precision of the matrix products.")
       .note("bf16 on a GPU, fp32 on the CPU");
-  keys.add("num_threads", num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
+  keys.add(
+          "num_threads", num_threads,
+          "CPU threads. 0: OMP_NUM_THREADS if it is set; else one per core that this process may use (affinity, cgroup limit).")
+      .at_least(0)
+      .at_most(4096);
 }
 
 }  // namespace octet

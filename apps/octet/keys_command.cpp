@@ -24,8 +24,10 @@ std::string configuration_markdown() {
       "  count as underscores (`--max-steps`). Flags override the file. Other commands read their flags by "
       "the\n"
       "  same rules.\n"
+      "- `--no_KEY` is the opposite of a bool `KEY` (`--no_fp8_head`). Choices are read in any case (`HYBRID`).\n"
       "- Write `--key=value` for a value that looks like a flag (`--sample_prompt=--help`).\n"
-      "- An alias is an older or shorter name of a key. A key and its alias together are an error.\n"
+      "- An alias is another name of a key. A key and its alias together are an error.\n"
+      "- `octet keys WORD` searches this page.\n"
       "- Numbers may be written as `6e-4`, and integers as `1e6` if the value is exact. `null` keeps the "
       "default.\n"
       "- A list is `[a, b]` in YAML and `a,b` as a flag.\n"
@@ -69,7 +71,12 @@ Command keys_command() {
                                   .what = "word",
                                   .help = "Looked up in names, aliases, values and descriptions.",
                                   .required = false});
-  builder.keys.add("markdown", &Options::markdown, "Print the page docs/configuration.md.");
+  builder.keys.add("markdown", &Options::markdown,
+                   "Print the page docs/configuration.md, which has all keys.");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (options.markdown && !options.words.empty())
+      errors.emplace_back("--markdown prints all keys; give no words");
+  });
   return builder.command(run);
 }
 

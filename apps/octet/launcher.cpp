@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -81,12 +81,6 @@ class WaitingSignals {
  private:
   sigset_t set_{}, before_{};
 };
-
-int cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 std::string last_lines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -290,7 +284,7 @@ int launch_processes(const LaunchPlan& plan) {
                                                {"OCTET_PROGRESS_FILE", progress}};
   if (!plan.secret) shared["OCTET_SECRET"] = random_hex(32);
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
-    shared["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores() / plan.processes));
+    shared["OMP_NUM_THREADS"] = std::to_string(std::max(1, default_threads().count / plan.processes));
 
   int64_t step = -1;
   int without_step = 0;

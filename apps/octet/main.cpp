@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "command.h"
 #include "plan/data_prepare.h"
@@ -52,6 +54,8 @@ void print_error(std::string_view message) {
 int main(int argc, char** argv) {
   using namespace octet;
   try {
+    // For loops over weights that are read or written. OpenMP alone would not know the limits of a container.
+    omp_set_num_threads(default_threads().count);
     const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
     const int code = run_program(arguments);
     // A full disk or a closed pipe is only seen here.

@@ -6,6 +6,7 @@
 #include "bench/rank_forecast.h"
 #include "command.h"
 #include "config/config.h"
+#include "import/import.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
@@ -84,7 +85,7 @@ int run(const Options& options) {
     const GpuRates asked = *gpu_rates(gpu);
     planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
   }
-  const TrainConfig given = load_plan_config(options.run.config_file, options.run.settings);
+  const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   const ModelChoice choice = choose_model(given);
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);

@@ -4,6 +4,7 @@
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
 #include "command.h"
+#include "import/import.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -31,7 +32,8 @@ int list_checkpoints_of(const TrainConfig& config) {
 }
 
 int run(const Options& options) {
-  const TrainConfig config = load_resumable_config(options.run.config_file, options.run.settings);
+  const TrainConfig config =
+      load_resumable_config(read_run_file(options.run.config_file), options.run.settings);
   return config.list_checkpoints ? list_checkpoints_of(config) : train(config);
 }
 

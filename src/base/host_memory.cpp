@@ -1,6 +1,5 @@
 #include "base/host_memory.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <span>
 #include <sstream>
 #include <string_view>
+
+#include "base/cgroups.h"
 
 namespace octet {
 namespace {
@@ -43,17 +44,13 @@ std::optional<int64_t> sum_in(const fs::path& path, std::span<const std::string_
 
 // How the two versions of cgroups name their files.
 struct CgroupFiles {
-  const char* mount;
   const char* limit;
   const char* usage;
   std::array<std::string_view, 2> page_cache;  // lines of memory.stat
 };
-constexpr CgroupFiles kVersion2 = {
-    "sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
-constexpr CgroupFiles kVersion1 = {"sys/fs/cgroup/memory",
-                                   "memory.limit_in_bytes",
-                                   "memory.usage_in_bytes",
-                                   {"total_inactive_file", "total_active_file"}};
+constexpr CgroupFiles kVersion2 = {"memory.max", "memory.current", {"inactive_file", "active_file"}};
+constexpr CgroupFiles kVersion1 = {
+    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
 
 int64_t left_in_folder(const fs::path& folder, const CgroupFiles& files) {
   const std::optional<int64_t> limit = number_in(folder / files.limit);
@@ -63,32 +60,12 @@ int64_t left_in_folder(const fs::path& folder, const CgroupFiles& files) {
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, usage - cache));
 }
 
-// What is left in the cgroup `path` and in all its parents. In a container the path may be the host's and not exist;
-// then the folder of the mount is the container's own.
-int64_t left_in_cgroups(const fs::path& root, const std::string& path, const CgroupFiles& files) {
-  const fs::path mount = root / files.mount;
-  int64_t left = left_in_folder(mount, files);
-  fs::path folder = mount;
-  for (const fs::path& part : fs::path(path).relative_path()) {
-    if (part == "..") break;  // outside what this process can see
-    folder /= part;
-    left = std::min(left, left_in_folder(folder, files));
-  }
-  return left;
-}
-
-// The memory cgroups of this process, from lines "number:controllers:path"; that of version 2 has no controllers.
 int64_t left_in_own_cgroups(const fs::path& root) {
-  std::string path1 = "/", path2 = "/";
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == line.npos || second == line.npos) continue;
-    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    if (controllers == ",,") path2 = line.substr(second + 1);
-    if (controllers.find(",memory,") != controllers.npos) path1 = line.substr(second + 1);
-  }
-  return std::min(left_in_cgroups(root, path1, kVersion1), left_in_cgroups(root, path2, kVersion2));
+  const CgroupFolders folders = cgroup_folders(root, "memory");
+  int64_t left = kNoLimit;
+  for (const fs::path& folder : folders.version1) left = std::min(left, left_in_folder(folder, kVersion1));
+  for (const fs::path& folder : folders.version2) left = std::min(left, left_in_folder(folder, kVersion2));
+  return left;
 }
 
 }  // namespace

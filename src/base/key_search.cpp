@@ -158,12 +158,6 @@ double likeness(const Words& a, const Words& b, const std::vector<Name>& names) 
   return total > 0 ? common / total : 0;
 }
 
-bool contains_text(std::string_view text, std::string_view part) {
-  return std::ranges::search(text, part, [](char a, char b) {
-           return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
-         }).begin() != text.end();
-}
-
 }  // namespace
 
 std::vector<std::string> similar_keys(std::span<const Key> keys, std::string_view name) {
@@ -210,12 +204,13 @@ std::vector<Key> search_keys(std::span<const Key> keys, std::string_view query) 
   const Words wanted = words_of(query);
   std::vector<Key> found;
   for (const Key& key : keys) {
-    std::string text = key.name + ' ' + key.group + ' ' + key.help;
-    for (const KeyAlias& alias : key.aliases) text += ' ' + alias.name;
-    for (const std::string& choice : key.choices) text += ' ' + choice;
-    const Words words = words_of(text);
+    std::string names = key.name;
+    for (const KeyAlias& alias : key.aliases) names += ' ' + alias.name;
+    for (const std::string& choice : key.choices) names += ' ' + choice;
+    const Words words = words_of(names + ' ' + key.group + ' ' + key.help);
+    constexpr size_t kPart = 3;  // letters that say something about a longer word
     const auto has = [&](const std::string& word) {
-      return words.contains(word) || contains_text(text, word);
+      return words.contains(word) || (word.size() >= kPart && names.find(word) != std::string::npos);
     };
     if (!wanted.empty() && std::ranges::all_of(wanted, has)) found.push_back(key);
   }

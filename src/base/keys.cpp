@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cassert>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -34,6 +35,10 @@ Key& Key::alias(std::string alias_name) {
 Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string when_false) {
   aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
   return *this;
+}
+Key& Key::bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false) {
+  bool_alias(std::move(alias_name), std::move(when_true), std::move(when_false));
+  return aliases.back().takes_values = true, *this;
 }
 Key& Key::also(const std::string& choice, std::vector<std::string> spellings) {
   for (std::string& spelling : spellings) value_aliases.emplace_back(std::move(spelling), choice);
@@ -137,6 +142,7 @@ std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
       if (is_clean_utf8(text)) return text;
       return std::nullopt;
     case KeyType::StringList:
+    case KeyType::ItemList:
       break;
   }
   return std::nullopt;
@@ -152,6 +158,57 @@ std::optional<KeyValue> parse_list(const Key& key, const KeySetting& setting) {
     if (item.empty() || !is_clean_utf8(item)) return std::nullopt;
   }
   return items;
+}
+
+// "a,b" are two paths, unless there is a file of that name.
+std::vector<std::string> split_paths(const std::string& text) {
+  const std::vector<std::string> words = split_list(text);
+  std::vector<std::string> paths;
+  std::error_code code;
+  for (size_t begin = 0, end = 0; begin < words.size(); begin = end) {
+    std::string path, longer = words[begin];
+    for (size_t i = begin; i < words.size(); longer += ++i < words.size() ? "," + words[i] : "") {
+      if (i > begin && !std::filesystem::exists(longer, code)) continue;
+      path = longer;
+      end = i + 1;
+    }
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+// The items of the setting. What is wrong with one is added to `errors`.
+std::vector<KeyItem> parse_items(const Key& key, const KeySetting& setting,
+                                 std::vector<std::string>& errors) {
+  const std::string& main = key.item_keys.front().name;
+  std::vector<KeySetting::Item> items = setting.items;
+  if (items.empty()) {
+    const std::vector<std::string> paths =
+        setting.is_list ? setting.values : split_paths(setting.values.front());
+    for (const std::string& path : paths)
+      items.push_back({setting.place, {KeySetting{.name = "", .values = {path}, .place = ""}}});
+  }
+  std::vector<KeyItem> parsed;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::string what = items.size() == 1 && !setting.is_list
+                                 ? setting.describe()
+                                 : fmt::format("item {} of {}", i + 1, setting.describe());
+    for (KeySetting& field : items[i].fields) {
+      if (field.name.empty()) field.name = main;
+      const std::string line = field.place.empty() ? setting.place : field.place;
+      field.place = fmt::format("item {} of {}{}", i + 1, setting.is_flag() ? "--" : "", setting.name);
+      if (!line.empty()) field.place += fmt::format(" ({})", line);
+    }
+    const size_t errors_before = errors.size();
+    KeyItem item;
+    for (const KeyAssignment& assignment : resolve_settings(key.item_keys, items[i].fields, errors))
+      item.emplace_back(key.item_keys[assignment.index].name, scalar_of(assignment.value));
+    const auto given = std::ranges::find(item, main, &KeyItem::value_type::first);
+    if (errors.size() == errors_before && (given == item.end() || given->second == KeyScalar("")))
+      errors.push_back(fmt::format("{} has no {}", what, main));
+    parsed.push_back(std::move(item));
+  }
+  return parsed;
 }
 
 std::string shown_value(const KeySetting& setting) {
@@ -197,7 +254,7 @@ std::optional<KeyValue> parse_setting(const Key& key, const Found& found, const 
   }
   if (found.alias && !found.alias->values.empty()) {
     if (auto value = meaning_of_bool(text, found.alias->values)) return *value;
-    if (key.value_aliases.empty()) return std::nullopt;
+    if (!found.alias->takes_values) return std::nullopt;
   }
   return parse_scalar(key, text);
 }
@@ -248,6 +305,15 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       continue;
     }
     if (setting.is_null) continue;
+    if (key.type == KeyType::ItemList) {
+      assignments.push_back({found->index, parse_items(key, setting, errors), setting.describe()});
+      continue;
+    }
+    if (!setting.items.empty()) {
+      errors.push_back(
+          fmt::format("{} is a map inside a list; expected {}", setting.describe(), allowed_text(key)));
+      continue;
+    }
     if (auto value = parse_setting(key, *found, setting)) {
       const auto same = std::ranges::find(assignments, found->index, &KeyAssignment::index);
       if (same != assignments.end()) {  // only a repeatable key gets here twice
@@ -265,12 +331,29 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       }
     }
     const bool bool_alias =
-        found->negated || (found->alias && !found->alias->values.empty() && key.value_aliases.empty());
+        found->negated || (found->alias && !found->alias->values.empty() && !found->alias->takes_values);
     errors.push_back(fmt::format("{}{} is {}; expected {}", setting.describe(),
                                  found->alias ? " (alias of " + key.name + ")" : "", shown_value(setting),
                                  bool_alias ? std::string(kBoolNames) : allowed_text(key)));
   }
   return assignments;
+}
+
+KeyScalar scalar_of(const KeyValue& value) {
+  return std::visit(
+      [](const auto& held) -> KeyScalar {
+        if constexpr (std::is_constructible_v<KeyScalar, decltype(held)>) {
+          return held;
+        } else {
+          assert(false);
+          return {};
+        }
+      },
+      value);
+}
+
+KeyValue value_of(const KeyScalar& scalar) {
+  return std::visit([](const auto& held) { return KeyValue(held); }, scalar);
 }
 
 const Key* key_called(std::span<const Key> keys, std::string_view name) {

@@ -19,7 +19,7 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8);
 // As load_train_config. With `resume` and without a file, the configuration is the one that the resumed run wrote, and
 // flags override it. Unless run_name is set, the run continues in its own folder. With a file, `latest` needs run_name, so
 // that no other run is continued by mistake.
-TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags);
+TrainConfig load_resumable_config(const FileSettings& given, std::span<const KeySetting> flags);
 
 // The checkpoint that `resume` names. latest: the newest whole one of this run, whatever its precision; none is no
 // error, the run starts from the beginning. A path: a checkpoint, or a folder of checkpoints or of a run, whose latest

@@ -21,6 +21,12 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
   }
 }
 
+FileSettings read_file(const std::string& path) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  if (!path.empty()) file.settings = read_settings_file(path, file.errors);
+  return file;
+}
+
 // People write the name of a preset where the name of a model goes. GPT-2's names are also hub ids from the time before
 // these had an organisation; there the weights are meant.
 void read_preset_name(TrainConfig& config) {
@@ -41,10 +47,10 @@ void read_preset_name(TrainConfig& config) {
   config.origins.erase("model_name_or_path");
 }
 
-TrainConfig read_config(const std::string& path, std::span<const KeySetting> flags) {
+TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
   TrainConfig config;
-  std::vector<std::string> errors;
-  if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
+  std::vector<std::string> errors = std::move(file.errors);
+  apply(config, file.settings, errors);
   apply(config, flags, errors);
   throw_config_errors(errors);
   if (!config.is_set("model_preset")) read_preset_name(config);
@@ -56,14 +62,22 @@ TrainConfig read_config(const std::string& path, std::span<const KeySetting> fla
 
 }  // namespace
 
-TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
-  TrainConfig config = read_config(path, flags);
+TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(std::move(file), flags);
   resolve_defaults(config);
   return config;
 }
 
+TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
+  return load_train_config(read_file(path), flags);
+}
+
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags) {
-  TrainConfig config = read_config(path, flags);
+  return load_plan_config(read_file(path), flags);
+}
+
+TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(std::move(file), flags);
   const bool demo_model = config.model_name_or_path.empty() &&
                           (config.model_preset.empty() || config.model_preset.ends_with("-tiny"));
   config.assumes_data = config.dataset.empty() && !demo_model;
@@ -101,7 +115,7 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
 
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
-  if (demo) config.dataset = "demo";
+  if (demo && config.dataset.empty()) config.dataset = {{.path = "demo"}};
   if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   config.max_steps = std::max<int64_t>(config.max_steps, 0);
@@ -165,7 +179,9 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    text += fmt::format("{}{}: {}", decider.empty() ? "" : "# ", key.name, value_yaml(table.get(config, i)));
+    const std::string value = value_yaml(table.get(config, i));
+    text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
+                        value.starts_with('\n') ? "" : " ", value);
     text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);
   }
   return text;

@@ -9,7 +9,7 @@
 
 #include "base/keys.h"
 #include "config/schedule.h"
-#include "data/records/example_reader.h"
+#include "data/datasets/dataset_part.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
 #include "report/console.h"
@@ -61,8 +61,9 @@ struct TrainConfig {
   std::string adapter_name_or_path;  // "": new adapters
 
   // Data
-  std::string dataset;  // "" is resolved to "demo", the built-in stories
-  std::string eval_dataset, eval_dataset_split;
+  std::vector<DatasetPart> dataset;  // none is resolved to "demo", the built-in stories
+  std::vector<DatasetPart> eval_dataset;
+  std::string eval_dataset_split;
   std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
   ExampleFormat dataset_format = ExampleFormat::Auto;
   std::string text_column, prompt_column, completion_column, messages_column;
@@ -181,18 +182,29 @@ struct TrainConfig {
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
   bool is_lora() const { return finetuning_type == FinetuningType::Lora; }
-  bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
+  bool is_demo() const {
+    return dataset.empty() ? !assumes_data : dataset.size() == 1 && dataset[0].path == "demo";
+  }
 };
 
 const KeyTable<TrainConfig>& train_keys();
 
-// Reads the file ("" for none) and lays the flags over it; checks every value and every contradiction, then
-// fills in the defaults that depend on other keys. Everything wrong is reported in one ConfigError, a message
-// per line.
+// The settings of a configuration file, and what is wrong with it.
+struct FileSettings {
+  std::string path;  // "": no file
+  std::vector<KeySetting> settings;
+  std::vector<std::string> errors;
+};
+
+// Lays the flags over the settings of the file; checks every value and every contradiction, then fills in the defaults
+// that depend on other keys. Everything wrong is reported in one ConfigError, a message per line.
+TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags);
+// The same for a file with octet's own keys alone, "" for none.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
 
 // As load_train_config, for commands that look at a run without its data. Without a dataset, a `-tiny` preset (or no
 // model at all) means the demo. For any other model, some dataset is assumed.
+TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags);
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
 
 // The parts of load_train_config, for callers that build a config in code.

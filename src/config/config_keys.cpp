@@ -95,10 +95,13 @@ void add_lora(KeyTable<C>& keys) {
 
 void add_data(KeyTable<C>& keys) {
   keys.group("Data");
-  keys.add("dataset", &C::dataset,
-           "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
-           "JSON, CSV or Parquet file (or a folder or glob of them), a preset such as gsm8k, or a hub id "
-           "such as org/name.")
+  keys.add(
+          "dataset", &C::dataset, dataset_part_keys(),
+          "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
+          "JSON, CSV or Parquet file (or a folder or glob of them), a preset such as gsm8k, a hub id such as "
+          "org/name, or a name in the dataset_info.json of dataset_dir. Several are separated by commas, or "
+          "are a list in YAML. An item of the list is a path, or a map with path, weight, max_samples, split "
+          "and more, see docs/datasets.md.")
       .alias("dataset_name")
       .alias("dataset_path")
       .alias("data_path")
@@ -106,9 +109,10 @@ void add_data(KeyTable<C>& keys) {
       .alias("train_file")
       .alias("train_dataset")
       .note("demo");
-  keys.add("eval_dataset", &C::eval_dataset,
-           "Evaluation data, given like dataset. Without it, the share eval_split of the training data is "
-           "held out.")
+  keys.add(
+          "eval_dataset", &C::eval_dataset, dataset_part_keys(),
+          "Evaluation data, given like dataset, but without weights. Without it, the share eval_split of the "
+          "training data is held out.")
       .alias("val_dataset")
       .alias("validation_file");
   keys.add("eval_dataset_split", &C::eval_dataset_split,
@@ -126,9 +130,7 @@ void add_data(KeyTable<C>& keys) {
   keys.add("dataset_dir", &C::dataset_dir,
            "Folder with the files of a preset. They are then not taken from the cache or downloaded.")
       .alias("data_dir");
-  keys.add("dataset_format", &C::dataset_format,
-           {"auto", "text", "prompt_completion", "question_answer", "problem_solution", "alpaca", "sharegpt",
-            "messages"},
+  keys.add("dataset_format", &C::dataset_format, example_format_names(),
            "What the columns of a record mean. auto decides by the first record.")
       .alias("formatting");
   keys.add("text_column", &C::text_column, "Column with the text. Implies dataset_format text.")
@@ -239,7 +241,8 @@ void add_batch_and_length(KeyTable<C>& keys) {
   keys.add("auto_batch_size", &C::auto_batch_size,
            "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
            "gradient_checkpointing auto: the largest that fits without recomputation, if at least one "
-           "sequence does.");
+           "sequence does. Without target_effective_batch_size, an epoch keeps at least 50 steps and a step "
+           "has at most 1,048,576 tokens.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
            "Memory that the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: "
            "all of it.")

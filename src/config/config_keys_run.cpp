@@ -15,7 +15,7 @@ void add_ranks(KeyTable<C>& keys) {
            "inside each node, zero1 between nodes. auto: zero1 if there are several ranks, otherwise none.")
       .alias("sharding")
       .alias("zero_stage")
-      .bool_alias("fsdp", "fsdp_full", "none")
+      .bool_or_value_alias("fsdp", "fsdp_full", "none")
       .also("none", {"ddp", "no_shard", "no", "zero0", "zero_0", "0"})
       .also("zero1", {"zero_1", "1"})
       .also("zero2", {"zero_2", "2", "shard_grad_op", "shard_grad_op auto_wrap"})
@@ -73,7 +73,12 @@ void add_run(KeyTable<C>& keys) {
            "micro-step takes less than about 150 ms, because launch overhead matters then. Micro-batches of "
            "a new shape run kernel by kernel. With deterministic, the results are bit-equal.")
       .bools("on", "off");
-  keys.add("num_threads", &C::num_threads, "CPU threads. 0: all cores.").at_least(0).at_most(4096);
+  keys.add(
+          "num_threads", &C::num_threads,
+          "CPU threads. 0: OMP_NUM_THREADS if it is set; else one per core that this process may use (affinity, "
+          "cgroup limit).")
+      .at_least(0)
+      .at_most(4096);
   keys.add("logging_steps", &C::logging_steps, "Steps between lines on the console and in metrics.jsonl.")
       .at_least(1)
       .at_most(kMaxCount)
@@ -186,12 +191,14 @@ void add_precision_keys(KeyTable<C>& keys) {
       .bool_alias("use_fp8", "fp8", "bf16")
       .alias("precision")
       .alias("dtype")
-      .also("fp8", {"float8", "e4m3", "e5m2"})
+      .also("fp8", {"float8"})
       .also("bf16", {"bfloat16", "bf16_mixed", "bf16_true"})
       .also("fp32", {"float32", "float", "no", "none", "32", "tf32"})
       .refuse(
           {"fp16", "float16", "half", "16", "fp16_mixed", "16_mixed"},
-          "octet has no fp16: bf16 has the same speed and size and needs no loss scaling; use bf16 or fp8");
+          "octet has no fp16: bf16 has the same speed and size and needs no loss scaling; use bf16 or fp8")
+      .refuse({"e4m3", "e5m2", "hybrid"}, "that is an FP8 format: set mixed_precision fp8 and fp8_format")
+      .refuse({"int8", "int4", "nf4", "fp4"}, "octet trains in fp8, bf16 and fp32");
   keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
            "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
            "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "

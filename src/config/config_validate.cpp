@@ -120,6 +120,13 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
         "dataset)",
         config.eval_dataset_split));
   }
+  check_dataset_parts(config.dataset, "dataset", errors);
+  check_dataset_parts(config.eval_dataset, "eval_dataset", errors);
+  for (const DatasetPart& part : config.eval_dataset) {
+    if (part.weight > 0)
+      errors.push_back(
+          fmt::format("{} in eval_dataset has a weight, which only training data can have", part.path));
+  }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }

@@ -61,7 +61,7 @@ class Run {
         console_(keys_.progress),
         eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
                                      stages.steps_per_epoch())),
-        evaluator_(make_eval_loader_factory(keys_, stages.data), keys_.eval_batches),
+        evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
         samples_(stages, model_),
         log_(stages, files_, console_) {}
 
@@ -189,7 +189,7 @@ class Run {
 
   void open_files() {
     // What the model must be asked with afterwards.
-    if (const auto& chat = stages_.data.data.chat)
+    if (const auto chat = stages_.data.data.chat())
       extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
                                 .steps_done = outcome_.steps,
@@ -221,8 +221,7 @@ class Run {
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
-    if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last))
-      record.eval_loss = evaluate();
+    if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
     if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
@@ -249,15 +248,22 @@ class Run {
         step + 1, result.loss, result.grad_norm);
   }
 
-  std::optional<double> evaluate() {
+  std::optional<Evaluation> evaluate() {
     if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
-    const std::optional<double> loss = evaluator_.loss(model_, keys_.fp8_eval);
-    if (!loss) return loss;
+    std::optional<Evaluation> evaluation = evaluator_.evaluate(model_, keys_.fp8_eval);
+    if (!evaluation) return evaluation;
+    const double loss = evaluation->loss;
     if (!outcome_.first_eval) outcome_.first_eval = loss;
     outcome_.last_eval = loss;
     eval_step_ = outcome_.steps;
-    outcome_.best_eval = std::min(outcome_.best_eval.value_or(*loss), *loss);
-    return loss;
+    outcome_.best_eval = std::min(outcome_.best_eval.value_or(loss), loss);
+    return evaluation;
+  }
+  void add_evaluation(StepRecord& record) {
+    const std::optional<Evaluation> evaluation = evaluate();
+    if (!evaluation) return;
+    record.eval_loss = evaluation->loss;
+    for (const auto& [name, part] : evaluation->parts) record.eval_losses.emplace_back(name, part.loss);
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
@@ -290,15 +296,15 @@ class Run {
 
   void show_example() {
     const DataChoice& data = stages_.data;
-    if (data.data.notes.empty()) return;
+    if (data.data.train.empty() || !data.data.train[0].note) return;
     console_.print(fmt::format(
-        "\n{}", first_example_text(data.data.notes[0], *data.tokenizer, console_.traits().color)));
+        "\n{}", first_example_text(*data.data.train[0].note, *data.tokenizer, console_.traits().color)));
   }
 
   void first_look() {
     if (sync_) sync_->settle();
     if (makes_samples()) samples_.before();
-    outcome_.first_eval = evaluate();
+    evaluate();
   }
 
   void last_look() {

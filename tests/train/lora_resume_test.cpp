@@ -31,7 +31,7 @@ struct LoraResume : Resume {
     std::vector<KeySetting> settings = {{.name = "output_dir", .values = {folder.path() + "/runs"}},
                                         {.name = "run_name", .values = {name}}};
     for (const auto& [key, value] : given) settings.push_back({.name = key, .values = {value}});
-    return load_resumable_config("", settings);
+    return load_resumable_config({}, settings);
   }
   std::vector<StepRecord> metrics(const std::string& run) {
     return read_metrics(folder.path() + "/runs/" + run + "/metrics.jsonl");

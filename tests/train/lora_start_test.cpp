@@ -177,7 +177,7 @@ TEST_F(LoraStart, AnAdapterWithPatternsIsContinuedAndResumed) {
   const std::vector<KeySetting> settings = {{.name = "output_dir", .values = {folder.path() + "/runs"}},
                                             {.name = "run_name", .values = {"second"}},
                                             {.name = "resume", .values = {"latest"}}};
-  ASSERT_EQ(train(load_resumable_config("", settings)), kExitDone);
+  ASSERT_EQ(train(load_resumable_config({}, settings)), kExitDone);
   EXPECT_TRUE(adapter_file("second", 3, true) == whole);
 }
 
@@ -192,7 +192,7 @@ TEST_F(LoraStart, AnAdapterWithANegativeAlphaIsContinuedAndResumed) {
   const std::vector<KeySetting> settings = {{.name = "output_dir", .values = {folder.path() + "/runs"}},
                                             {.name = "run_name", .values = {"second"}},
                                             {.name = "resume", .values = {"latest"}}};
-  ASSERT_EQ(train(load_resumable_config("", settings)), kExitDone);
+  ASSERT_EQ(train(load_resumable_config({}, settings)), kExitDone);
   EXPECT_TRUE(adapter_file("second", 3, true) == whole);
 }
 

@@ -63,7 +63,7 @@ struct Resume : testing::Test {
     for (const auto& [key, value] : changes) flags[key] = value;
     std::vector<KeySetting> settings;
     for (const auto& [key, value] : flags) settings.push_back({.name = key, .values = {value}});
-    return load_resumable_config("", settings);
+    return load_resumable_config({}, settings);
   }
 
   // Two layers of width 64 keep a run under a tenth of a second.

@@ -15,14 +15,16 @@ namespace octet {
 
 using cpu::Scratch;
 
-CpuDevice::CpuDevice(int threads) : parallel_(threads) {
+CpuDevice::CpuDevice(int threads)
+    : threads_(threads > 0 ? CpuThreads{threads, "num_threads"} : default_threads()),
+      parallel_(threads_.count) {
   // octet itself splits the products into tiles that do not depend on the number of threads.
   openblas_set_num_threads(1);
 }
 
 std::string CpuDevice::description() const {
-  return fmt::format("{} thread{}, OpenBLAS ({})", parallel_.threads(), parallel_.threads() == 1 ? "" : "s",
-                     openblas_get_corename());
+  return fmt::format("{} thread{} ({}), OpenBLAS ({})", threads_.count, threads_.count == 1 ? "" : "s",
+                     threads_.reason, openblas_get_corename());
 }
 
 int64_t CpuDevice::memory_bytes() const {
@@ -86,7 +88,7 @@ void CpuOps::finish(const Operand& operand) {
 }
 
 std::unique_ptr<Device> make_cpu_device(int threads) {
-  require(threads >= 0, "[cpu] threads is {}, expected 0 (all cores) or more", threads);
+  require(threads >= 0, "[cpu] threads is {}, expected 0 (default) or more", threads);
   return std::make_unique<CpuDevice>(threads);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cpu/cpu_ops.h"
+#include "base/cpu_threads.h"
 #include "ops/device.h"
 
 namespace octet {
@@ -9,7 +10,7 @@ namespace octet {
 // nothing to order.
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int threads);
+  explicit CpuDevice(int threads);  // 0: default_threads()
 
   std::string name() const override { return "cpu"; }
   std::string description() const override;
@@ -42,6 +43,7 @@ class CpuDevice : public Device {
   void copy_to_host(void* to, Tensor from) override;
 
  private:
+  CpuThreads threads_;
   cpu::Parallel parallel_;
   Queue queue_;
   CpuOps ops_{*this, parallel_};

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "base/checked.h"
+#include "base/thread_pool.h"
 
 namespace octet::cpu {
 
@@ -13,9 +13,9 @@ namespace octet::cpu {
 // threads take the next piece. The functions must not throw.
 class Parallel {
  public:
-  explicit Parallel(int threads) : threads_(threads > 0 ? threads : omp_get_max_threads()) {}
+  explicit Parallel(int threads) : pool_(std::make_shared<ThreadPool>(threads)) {}
 
-  int threads() const { return threads_; }
+  int threads() const { return pool_->threads(); }
 
   // fn(begin, end) for [0, count) cut into pieces of `grain`.
   template <class Function>
@@ -27,17 +27,11 @@ class Parallel {
   // fn(task, thread) for every task; `thread` is below threads() and picks thread-local workspace.
   template <class Function>
   void for_each(int64_t tasks, const Function& fn) const {
-    if (tasks <= 1 || threads_ == 1) {
-      for (int64_t task = 0; task < tasks; ++task) fn(task, 0);
-      return;
-    }
-    const int team = static_cast<int>(std::min<int64_t>(threads_, tasks));
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t task = 0; task < tasks; ++task) fn(task, omp_get_thread_num());
+    pool_->for_each(tasks, fn);
   }
 
  private:
-  int threads_;
+  std::shared_ptr<ThreadPool> pool_;  // shared by all ops of a device
 };
 
 // Rows of a matrix cut into at most kMaxChunks pieces for sums over rows: one partial result per piece.

@@ -1,5 +1,7 @@
 #include "data/datasets/tokenize_pipeline.h"
 
+#include "base/cpu_threads.h"
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -37,8 +39,7 @@ struct TokenizePipeline::State {
 
   State(ExampleReader& from, const Tokenizer& with, Options given)
       : reader(from), tokenizer(with), options(std::move(given)) {
-    const auto cores = std::max(1u, std::thread::hardware_concurrency());
-    const size_t count = options.threads > 0 ? static_cast<size_t>(options.threads) : cores;
+    const auto count = static_cast<size_t>(options.threads > 0 ? options.threads : default_threads().count);
     most_batches = count * kBatchesPerThread;
     threads.emplace_back([this] { read_all(); });
     for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { encode_all(); });

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "io/sealed_json.h"
 
@@ -213,7 +214,7 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
     }
   };
   std::vector<std::thread> threads;
-  const size_t most = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  const auto most = static_cast<size_t>(default_threads().count);
   for (size_t i = 1; i < std::min(most, shards.size()); ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/tokenizer/unicode.h"
@@ -190,7 +191,7 @@ void ByteLevelTokenizer::encode_words_parallel(std::string_view text, std::vecto
       failure = std::current_exception();
     }
   };
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cores = static_cast<size_t>(default_threads().count);
   {
     std::vector<std::jthread> threads;
     for (size_t i = 1; i < std::min(cores, chunks.size()); ++i) threads.emplace_back(work);

@@ -1,0 +1,96 @@
+#include "import/environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace octet {
+namespace {
+
+struct Variable {
+  std::string_view name;  // a "*" at the end: all names that start so
+  std::string_view note;
+};
+
+// The first that matches decides.
+constexpr Variable kVariables[] = {
+    {"NVTE_FP8_ALLREDUCE",
+     "never existed in Transformer Engine: it has no effect anywhere. octet reduces gradients in "
+     "gradient_reduce_dtype"},
+    {"NVTE_FLASH_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
+    {"NVTE_FUSED_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
+    {"NVTE_UNFUSED_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
+    {"NVTE_FUSED_ATTN_BACKEND",
+     "chooses the attention kernel of Transformer Engine. octet has its own attention"},
+    {"NVTE_ALLOW_NONDETERMINISTIC_ALGO",
+     "makes the attention of Transformer Engine deterministic if it is 0. The key here is deterministic"},
+    {"NVTE_FP8_DPA_BWD",
+     "sets the precision of attention in Transformer Engine. octet keeps attention in BF16"},
+    {"NVTE_BIAS_GELU_NVFUSION", "fuses operations in Transformer Engine. octet fuses always"},
+    {"NVTE_TORCH_COMPILE", "compiles parts of Transformer Engine. octet is compiled already"},
+    {"NVTE_DEBUG", "prints what Transformer Engine chooses. 'octet plan' shows what runs in FP8"},
+    {"NVTE_DEBUG_LEVEL", "prints what Transformer Engine chooses. 'octet plan' shows what runs in FP8"},
+    {"NVTE_FRAMEWORK", "is read when Transformer Engine is built. It has no effect here"},
+    {"NVTE_CUDA_ARCHS", "is read when Transformer Engine is built. It has no effect here"},
+    {"NVTE_*", "is for Transformer Engine, which octet does not use: it has no effect here"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS",
+     "orders kernels for tensor parallelism in Megatron; set to 1 it takes away overlap elsewhere. octet does not "
+     "need it"},
+    {"FP8_BACKEND",
+     "is set by LLaMA-Factory and read by nothing: Accelerate reads ACCELERATE_FP8_BACKEND. It has no effect here"},
+    {"FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER",
+     "is set by LLaMA-Factory and read by nothing: Accelerate reads ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER. It "
+     "has no effect here"},
+    {"ACCELERATE_FP8_AMAX_HISTORY_LENGTH",
+     "is read by nothing: Accelerate reads ACCELERATE_FP8_AMAX_HISTORY_LEN. The key here is fp8_amax_history_len"},
+    {"ACCELERATE_FP8_AMAX_COMPUTE_ALGORITHM",
+     "is read by nothing: Accelerate reads ACCELERATE_FP8_AMAX_COMPUTE_ALGO. The key here is fp8_amax_compute"},
+    {"ACCELERATE_MIXED_PRECISION", "is for Accelerate. The key here is mixed_precision"},
+    {"ACCELERATE_FP8_*",
+     "is for Accelerate. The keys here are fp8_recipe, fp8_format, fp8_margin and others"},
+    {"ACCELERATE_*", "is for Accelerate: it has no effect here"},
+    {"DS_SKIP_CUDA_CHECK", "is for DeepSpeed: it has no effect here"},
+    {"PYTORCH_CUDA_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
+    {"PYTORCH_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
+    {"TORCH_NCCL_*", "is for PyTorch. The keys here are comm_timeout and rendezvous_timeout"},
+    {"TOKENIZERS_PARALLELISM", "is for Hugging Face's tokenizers. octet uses num_threads"},
+    {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
+    {"USE_MODELSCOPE_HUB", "is for LLaMA-Factory. octet downloads from the Hugging Face hub"},
+    {"WANDB_DISABLED",
+     "is for Transformers. octet sends nothing to Weights & Biases unless use_wandb is set"},
+};
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.ends_with('*')) return name.starts_with(pattern.substr(0, pattern.size() - 1));
+  return pattern == name;
+}
+
+}  // namespace
+
+std::vector<std::string> environment_notes(const EnvironmentNames& environment) {
+  std::vector<std::string> notes;
+  for (const std::string& entry : environment) {
+    const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
+    const auto found = std::ranges::find_if(
+        kVariables, [&](const Variable& variable) { return matches(variable.name, name); });
+    if (found != std::end(kVariables))
+      notes.push_back(fmt::format("environment variable {} {}", name, found->note));
+  }
+  std::ranges::sort(notes);
+  return notes;
+}
+
+EnvironmentNames current_environment() {
+  EnvironmentNames names;
+  for (char** entry = environ; entry && *entry; ++entry) names.emplace_back(*entry);
+  return names;
+}
+
+std::string environment_report() {
+  std::string text;
+  for (const std::string& note : environment_notes(current_environment())) text += fmt::format("{}\n", note);
+  return text.empty() ? text : '\n' + text;
+}
+
+}  // namespace octet

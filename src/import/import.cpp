@@ -1,0 +1,83 @@
+#include "import/import.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "import/flags.h"
+#include "import/tools.h"
+
+namespace octet {
+
+ImportResult import_tree(SettingsTree tree, const Tool* tool) {
+  if (!tool) tool = tool_of(tree);
+  if (!tool) {
+    std::vector<std::string_view> names;
+    for (const Tool* known : tools()) names.push_back(known->name);
+    if (tree.leaves.empty()) fail_config("{} is empty; there is nothing to import", tree.file);
+    if (is_own_configuration(tree)) {
+      fail_config("{} has only keys of octet: there is nothing to import; use it with 'octet train {}'",
+                  tree.file, tree.file);
+    }
+    fail_config("{} is not recognised as a configuration of {}", tree.file, fmt::join(names, ", "));
+  }
+  return Importer(*tool, std::move(tree)).run();
+}
+
+ImportResult import_file(const std::string& path) {
+  return import_tree(read_tree_file(path));
+}
+
+namespace {
+
+// Own files are read as strictly as ever, apart from keys of other programs.
+FileSettings read_own_file(const std::string& path, SettingsNotes& notes) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  file.settings = translate_settings(read_settings_file(path, file.errors), notes, file.errors);
+  return file;
+}
+
+}  // namespace
+
+FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
+  if (path.empty()) return {};
+  SettingsTree tree;
+  try {
+    tree = read_tree_file(path);
+  } catch (const ConfigError&) {
+    return read_own_file(path, notes);  // finds the same fault
+  }
+  const Tool* tool = tool_of(tree);
+  if (!tool) return read_own_file(path, notes);
+  const ImportResult result = import_tree(std::move(tree), tool);
+  FileSettings file{.path = path, .settings = {}, .errors = refusals(result)};
+  if (!file.errors.empty()) return file;
+  file.settings = import_settings(result);
+  notes.notes.push_back(fmt::format("{} is a configuration of {}; {} ('octet import {}' shows all)",
+                                    printable(path), result.tool, import_summary(result), printable(path)));
+  for (const Verdict& verdict : result.verdicts) {
+    if (verdict.fate == Fate::Warned) {
+      notes.warnings.push_back(
+          fmt::format("{} is {}: {}", verdict.leaf.describe(), verdict.leaf.shown(), verdict.reason));
+    }
+  }
+  if (const std::string missing = missing_parts(result); !missing.empty()) notes.notes.push_back(missing);
+  for (const Finding& finding : result.findings) notes.warnings.push_back(finding_text(finding));
+  return file;
+}
+
+FileSettings read_run_file(const std::string& path) {
+  SettingsNotes notes;
+  FileSettings file = read_run_file(path, notes);
+  log_notes(notes);
+  return file;
+}
+
+void log_notes(const SettingsNotes& notes) {
+  for (const std::string& note : notes.notes) log_info("{}", note);
+  for (const std::string& warning : notes.warnings) log_warning("{}", warning);
+}
+
+}  // namespace octet

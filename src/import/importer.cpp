@@ -1,0 +1,258 @@
+#include "import/importer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "config/config.h"
+#include "import/diagnosis.h"
+
+namespace octet {
+namespace {
+
+std::vector<std::string_view> parts_of(std::string_view name, char separator = '.') {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t dot = name.find(separator);
+    parts.push_back(name.substr(0, dot));
+    if (dot == std::string_view::npos) return parts;
+    name.remove_prefix(dot + 1);
+  }
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern == name) return true;
+  if (pattern.find('*') == std::string_view::npos) return false;
+  const auto wanted = parts_of(pattern), given = parts_of(name);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == "**") return i + 1 == wanted.size() && given.size() >= i;
+    if (i >= given.size() || (wanted[i] != "*" && wanted[i] != given[i])) return false;
+  }
+  return wanted.size() == given.size();
+}
+
+std::string off_reason(const ToolKey& row) {
+  return row.reason.empty() ? "off" : "off, which is what octet does";
+}
+
+}  // namespace
+
+size_t ImportResult::count(Fate fate) const {
+  return static_cast<size_t>(std::ranges::count(verdicts, fate, &Verdict::fate));
+}
+
+const ImportedSetting* ImportResult::find(std::string_view key) const {
+  const auto found = std::ranges::find(settings, key, &ImportedSetting::key);
+  return found == settings.end() ? nullptr : &*found;
+}
+
+std::string ImportResult::value(std::string_view key) const {
+  const ImportedSetting* setting = find(key);
+  return setting ? fmt::format("{}", fmt::join(setting->values, ",")) : "";
+}
+
+Importer::Importer(const Tool& tool, SettingsTree tree, bool with_defaults)
+    : tool_(&tool), main_(std::move(tree)), tree_(&main_), with_defaults_(with_defaults) {
+  result_.tool = tool.name;
+  result_.file = main_.file;
+}
+
+ImportResult Importer::run() {
+  work_through();
+  for (const ToolDefault& fallback : tool_->defaults) {
+    if (!with_defaults_ || is_set(fallback.octet_key)) continue;
+    const auto others = parts_of(fallback.unless, ' ');
+    if (std::ranges::any_of(others, [&](std::string_view key) { return is_set(key); })) continue;
+    set(fallback.octet_key, std::string(fallback.value), fmt::format("default of {}", tool_->name));
+  }
+  diagnose(*this);
+  mark_superseded();
+  check_values();
+  return std::move(result_);
+}
+
+void Importer::work_through() {
+  for (const TreeLeaf& leaf : tree_->leaves) {
+    const size_t before = result_.verdicts.size();
+    if (tool_->auto_is_unset && leaf.is_auto()) {
+      ignore(leaf, "auto: from the trainer's settings");
+    } else if (const ToolKey* row = row_of(*tool_, leaf.name)) {
+      apply_row(*row, leaf);
+    } else {
+      apply_unknown(leaf);
+    }
+    if (result_.verdicts.size() == before) derive(leaf, "used with other settings");
+  }
+  const auto postponed = std::exchange(later_, {});
+  for (const auto& function : postponed) function(*this);
+  if (tool_->finish) tool_->finish(*this);
+}
+
+void Importer::include(const Tool& tool, const SettingsTree& tree) {
+  const Tool* const outer_tool = std::exchange(tool_, &tool);
+  const SettingsTree* const outer_tree = std::exchange(tree_, &tree);
+  work_through();
+  tool_ = outer_tool;
+  tree_ = outer_tree;
+}
+
+const ToolKey* Importer::row_of(const Tool& tool, std::string_view name) {
+  const auto exact = std::ranges::find(tool.keys, name, &ToolKey::name);
+  if (exact != tool.keys.end()) return &*exact;
+  const auto found =
+      std::ranges::find_if(tool.keys, [&](const ToolKey& row) { return matches(row.name, name); });
+  return found == tool.keys.end() ? nullptr : &*found;
+}
+
+void Importer::apply_row(const ToolKey& row, const TreeLeaf& leaf) {
+  if (row.rule) {
+    row.rule(*this, leaf);
+    return;
+  }
+  const std::string reason(row.reason);
+  switch (row.fate) {
+    case Fate::Mapped:
+      if (leaf.is_null() || leaf.kind == TreeLeaf::Kind::EmptyMap) {
+        ignore(leaf, "null: the default");
+      } else if (leaf.kind == TreeLeaf::Kind::List) {
+        map_list(leaf, row.octet_key, leaf.items, reason);
+      } else {
+        map(leaf, row.octet_key, leaf.text, reason);
+      }
+      return;
+    case Fate::Warned:
+    case Fate::Refused:
+      if (leaf.is_off()) {
+        ignore(leaf, off_reason(row));
+        return;
+      }
+      break;
+    case Fate::Derived:
+    case Fate::Ignored:
+      break;
+  }
+  judge(leaf, row.fate, reason);
+}
+
+void Importer::apply_unknown(const TreeLeaf& leaf) {
+  if (leaf.is_null()) {
+    ignore(leaf, "null: nothing is asked for");
+    return;
+  }
+  const Key* own = key_called(train_keys().keys(), leaf.name);
+  if (own && leaf.kind == TreeLeaf::Kind::List) {
+    map_list(leaf, own->name, leaf.items, "a key of octet");
+  } else if (own && leaf.kind == TreeLeaf::Kind::Scalar) {
+    map(leaf, leaf.name, leaf.text, "a key of octet");
+  } else {
+    std::vector<std::string> names;
+    for (const ToolKey& row : tool_->keys) names.emplace_back(row.name);
+    const std::string near = nearest_name(leaf.name, names);
+    warn(leaf, fmt::format("not a known key of {}{}; it is not used", tool_->name,
+                           near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+  }
+}
+
+void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string key,
+                     std::string octet) {
+  const auto same = std::ranges::find_if(result_.verdicts, [&](const Verdict& verdict) {
+    return verdict.leaf.name == leaf.name && verdict.leaf.place == leaf.place;
+  });
+  Verdict verdict{.leaf = leaf,
+                  .fate = fate,
+                  .key = std::move(key),
+                  .octet = std::move(octet),
+                  .reason = std::move(reason)};
+  if (same == result_.verdicts.end()) {
+    result_.verdicts.push_back(std::move(verdict));
+  } else {
+    *same = std::move(verdict);  // finish functions know more than the rows
+  }
+}
+
+void Importer::map(const TreeLeaf& leaf, std::string_view key, std::string value, std::string reason) {
+  const std::string shown = fmt::format("{} {}", key, printable(value));
+  set(key, std::move(value), leaf.name, leaf.place);
+  judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
+}
+
+void Importer::map_list(const TreeLeaf& leaf, std::string_view key, std::vector<std::string> values,
+                        std::string reason) {
+  const std::string shown = fmt::format("{} [{}]", key, fmt::join(values, ", "));
+  set({.key = std::string(key),
+       .values = std::move(values),
+       .is_list = true,
+       .block = {},
+       .comment = leaf.name,
+       .place = leaf.place});
+  judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
+}
+
+void Importer::set(std::string_view key, std::string value, std::string comment, std::string place) {
+  set({.key = std::string(key),
+       .values = {std::move(value)},
+       .is_list = false,
+       .block = {},
+       .comment = std::move(comment),
+       .place = std::move(place)});
+}
+
+void Importer::set(ImportedSetting setting) {
+  const auto same = std::ranges::find(result_.settings, setting.key, &ImportedSetting::key);
+  if (same == result_.settings.end()) {
+    result_.settings.push_back(std::move(setting));
+  } else {
+    *same = std::move(setting);
+  }
+}
+
+void Importer::unset(std::string_view key) {
+  std::erase_if(result_.settings, [&](const ImportedSetting& setting) { return setting.key == key; });
+}
+
+void Importer::find(Finding finding) {
+  if (std::ranges::find(result_.findings, finding.name, &Finding::name) == result_.findings.end())
+    result_.findings.push_back(std::move(finding));
+}
+
+// Of several keys that land in one of octet's, the last one decides.
+void Importer::mark_superseded() {
+  for (Verdict& verdict : result_.verdicts) {
+    if (verdict.fate != Fate::Mapped) continue;
+    const ImportedSetting* setting = result_.find(verdict.key);
+    if (setting && setting->comment == verdict.leaf.name && setting->place == verdict.leaf.place) continue;
+    verdict.fate = Fate::Derived;
+    verdict.octet.clear();
+    verdict.reason = !setting ? "other settings decide"
+                     : verdict.key == "mixed_precision"
+                         ? "everything outside the FP8 matrix products is BF16 anyway"
+                         : fmt::format("{} decides", setting->comment);
+  }
+}
+
+// A value that octet does not take is refused where it stands in the file.
+void Importer::check_values() {
+  for (const ImportedSetting& setting : std::vector(result_.settings)) {
+    if (!setting.block.empty()) continue;
+    const KeySetting as_given{.name = setting.key,
+                              .values = setting.values,
+                              .is_list = setting.is_list,
+                              .place = setting.place.empty() ? result_.file : setting.place};
+    std::vector<std::string> errors;
+    resolve_settings(train_keys().keys(), std::span(&as_given, 1), errors);
+    if (errors.empty()) continue;
+    const auto verdict = std::ranges::find_if(result_.verdicts, [&](const Verdict& v) {
+      return v.leaf.name == setting.comment && v.leaf.place == setting.place;
+    });
+    TreeLeaf leaf{.name = setting.key,
+                  .text = fmt::format("{}", fmt::join(setting.values, ",")),
+                  .place = setting.place};
+    if (verdict != result_.verdicts.end()) leaf = verdict->leaf;
+    refuse(leaf, errors.front());
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,167 @@
+// LLaMA-Factory names its datasets in a dataset_info.json. octet reads that file itself when a run starts; here it is
+// only checked for what octet cannot train on.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/keys.h"
+#include "base/text.h"
+#include "import/llamafactory_rules.h"
+#include "import/rules.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder of dataset_info.json: as given, or near the configuration. "" if there is none.
+std::string info_folder(const Importer& importer) {
+  std::string folder = importer.main_tree().text("dataset_dir");
+  if (folder.empty()) folder = "data";
+  const std::string file = named_file(importer, (fs::path(folder) / "dataset_info.json").string());
+  if (file.empty()) return "";
+  const std::string found = fs::path(file).parent_path().string();
+  return found.empty() ? "." : found;
+}
+
+std::string why_not(const SettingsTree& info, const std::string& name) {
+  const auto of = [&](std::string_view key) { return fmt::format("{}.{}", name, key); };
+  if (info.is_on(of("ranking"))) return "it holds preferences (ranking), which octet does not train on";
+  for (const std::string_view column : {"images", "videos", "audios"}) {
+    if (info.has(of(fmt::format("columns.{}", column))))
+      return fmt::format("it has a column with {}, and octet trains on text", column);
+  }
+  for (const std::string_view column : {"chosen", "rejected", "kto_tag"}) {
+    if (info.has(of(fmt::format("columns.{}", column))))
+      return "it holds preferences, which octet does not train on";
+  }
+  if (info.has(of("script_url")))
+    return "it is read by a script (script_url); octet runs no code of a dataset";
+  if (info.has(of("cloud_file_name"))) return "it is in a cloud store; download it and give its path";
+  const bool elsewhere = info.has(of("ms_hub_url")) || info.has(of("om_hub_url"));
+  if (elsewhere && !info.has(of("hf_hub_url")) && !info.has(of("file_name")))
+    return "it is on another hub; octet downloads from the Hugging Face hub";
+  return "";
+}
+
+// Sets the key to one dataset or a list of them.
+void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key,
+                  const std::vector<std::string>& names) {
+  const SettingsTree& tree = importer.main_tree();
+  const bool training = key == "dataset";
+  const std::string limit =
+      training && !importer.main_tree().text("max_samples").empty() ? tree.text("max_samples") : "";
+  std::vector<std::string> weights;
+  if (training && plain_word(tree.text("mix_strategy")).starts_with("interleave")) {
+    const TreeLeaf* probabilities = tree.find("interleave_probs");
+    if (probabilities) weights = probabilities->list();
+  }
+  if (!weights.empty() && weights.size() != names.size()) {
+    importer.refuse(leaf, fmt::format("{} datasets but {} interleave_probs", names.size(), weights.size()));
+    return;
+  }
+  if (names.size() == 1) {
+    importer.map(leaf, key, names.front());
+    if (!limit.empty()) importer.set("max_samples", limit, "max_samples", leaf.place);
+    return;
+  }
+  if (limit.empty() && weights.empty()) {
+    importer.map(leaf, key, fmt::format("{}", fmt::join(names, ",")));
+    return;
+  }
+  std::string block;
+  for (size_t i = 0; i < names.size(); ++i) {
+    block += fmt::format("  - path: {}\n", value_yaml(KeyValue(names[i])));
+    if (!weights.empty()) block += fmt::format("    weight: {}\n", weights[i]);
+    if (!limit.empty()) block += fmt::format("    max_samples: {}\n", limit);
+  }
+  importer.map_list(leaf, key, names);
+  importer.set({.key = key,
+                .values = names,
+                .is_list = true,
+                .block = block,
+                .comment = leaf.name,
+                .place = leaf.place});
+}
+
+void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key) {
+  const std::vector<std::string> names = leaf.list();
+  if (names.empty()) {
+    importer.ignore(leaf, "null: no dataset is named");
+    return;
+  }
+  const std::string given = importer.main_tree().text("dataset_dir");
+  if (given.starts_with("REMOTE:")) {
+    importer.refuse(leaf, "dataset_info.json is on the hub (REMOTE); download it and set dataset_dir");
+    return;
+  }
+  if (given == "ONLINE") {
+    set_datasets(importer, leaf, key, names);
+    return;
+  }
+  const std::string folder = info_folder(importer);
+  if (folder.empty()) {
+    set_datasets(importer, leaf, key, names);
+    importer.find(
+        {.name = "no-dataset-info",
+         .where = leaf.describe(),
+         .there = fmt::format("LLaMA-Factory looks {} up in {}/dataset_info.json, which is not here",
+                              fmt::join(names, ", "), given.empty() ? "data" : given),
+         .here = "needs that file (set dataset_dir), or paths or hub ids as dataset"});
+    return;
+  }
+  const SettingsTree info = read_tree_file((fs::path(folder) / "dataset_info.json").string());
+  for (const std::string& name : names) {
+    if (!info.has(name)) {
+      std::vector<std::string> known;
+      for (const TreeLeaf& entry : info.leaves) known.push_back(entry.name.substr(0, entry.name.find('.')));
+      const std::string near = nearest_name(name, known);
+      importer.refuse(leaf, fmt::format("'{}' is not in {}/dataset_info.json{}", printable(name), folder,
+                                        near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+      return;
+    }
+    if (const std::string why = why_not(info, name); !why.empty()) {
+      importer.refuse(leaf,
+                      fmt::format("'{}' of dataset_info.json cannot be used: {}", printable(name), why));
+      return;
+    }
+  }
+  set_datasets(importer, leaf, key, names);
+  const TreeLeaf* named = importer.main_tree().find("dataset_dir");
+  importer.set("dataset_dir", folder, named ? "dataset_dir" : "default of LLaMA-Factory",
+               named ? named->place : std::string());
+}
+
+}  // namespace
+
+void dataset_rule(Importer& importer, const TreeLeaf& leaf) {
+  name_datasets(importer, leaf, "dataset");
+}
+
+void eval_dataset_rule(Importer& importer, const TreeLeaf& leaf) {
+  name_datasets(importer, leaf, "eval_dataset");
+}
+
+void max_samples_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: all");
+  } else {
+    importer.derive(leaf, "the most examples of each dataset");
+  }
+}
+
+void mix_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string strategy = plain_word(leaf.text);
+  if (leaf.is_null() || strategy == "concat") {
+    importer.ignore(leaf, "concat: every example once per epoch, as in octet");
+  } else if (strategy.starts_with("interleave")) {
+    importer.derive(leaf, "interleave_probs are the weights of the datasets");
+  } else {
+    importer.refuse(leaf, "expected concat, interleave_under or interleave_over");
+  }
+}
+
+}  // namespace octet

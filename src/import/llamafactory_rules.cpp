@@ -1,0 +1,237 @@
+#include "import/llamafactory_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "config/config.h"
+#include "import/rules.h"
+
+namespace octet {
+namespace {
+
+bool is_pretraining(const Importer& importer) {
+  return plain_word(importer.main_tree().text("stage")) == "pt";
+}
+
+bool takes_template(const std::string& name) {
+  const KeySetting setting{.name = "chat_template", .values = {name}, .place = "import"};
+  std::vector<std::string> errors;
+  resolve_settings(train_keys().keys(), std::span(&setting, 1), errors);
+  return errors.empty();
+}
+
+}  // namespace
+
+void stage_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string stage = plain_word(leaf.text);
+  if (stage == "sft" || leaf.is_null()) {
+    importer.derive(leaf, "supervised fine-tuning: the loss is taken on the answers");
+  } else if (stage == "pt") {
+    importer.derive(leaf, "pretraining: the loss is taken on all of the text");
+  } else {
+    importer.refuse(leaf,
+                    "octet pretrains (pt) and fine-tunes (sft); it has no preference or reward training");
+    if (importer.tree().is_on("fp8")) {
+      importer.find(
+          {.name = "fp8-only-in-pt-and-sft",
+           .where = leaf.describe(),
+           .there = "LLaMA-Factory sets FP8 up for pt and sft alone: in this stage fp8 does nothing",
+           .here = "does not have this stage"});
+    }
+  }
+}
+
+void finetuning_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string type = plain_word(leaf.text);
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the default");
+  } else if (type == "full" || type == "lora") {
+    importer.map(leaf, "finetuning_type", type);
+  } else {
+    importer.refuse(leaf, "octet has full and lora");
+  }
+}
+
+void template_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string name = plain_word(leaf.text);
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the template of the tokenizer");
+  } else if (is_pretraining(importer)) {
+    importer.ignore(leaf, "pretraining has no conversations");
+  } else if (name == "qwen" || name == "qwen2" || name == "qwen2_5") {
+    importer.map(leaf, "chat_template", "chatml");
+    if (!importer.tree().is_on("default_system")) {
+      importer.set("default_system", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+                   "the template qwen has it", leaf.place);
+    }
+  } else if (name == "qwen3" || name == "qwen3_nothink") {
+    importer.map(leaf, "chat_template", "chatml");
+    if (name == "qwen3") {
+      importer.find(
+          {.name = "qwen3-empty-think",
+           .where = leaf.describe(),
+           .there = "LLaMA-Factory puts an empty <think> block before answers that have none, and learns it",
+           .here = "trains on the answers as they are; use an example with the block if you want it"});
+    }
+  } else if (name == "llama3" || name == "chatml" || name == "alpaca" || takes_template(name)) {
+    importer.map(leaf, "chat_template", name == "default" ? "auto" : name);
+  } else {
+    importer.map(leaf, "chat_template", "auto",
+                 "octet takes the template of the tokenizer; compare with 'octet prepare --preview'");
+  }
+}
+
+void adapter_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::vector<std::string> adapters = leaf.list();
+  if (adapters.empty()) {
+    importer.ignore(leaf, "null: new adapters");
+  } else if (adapters.size() > 1) {
+    importer.refuse(leaf, "several adapters are merged there; merge them with 'octet export --merge' first");
+  } else if (importer.tree().is_on("create_new_adapter")) {
+    importer.refuse(
+        leaf,
+        "with create_new_adapter it is merged first; use 'octet export --merge', then train on the result");
+  } else {
+    importer.map(leaf, "adapter_name_or_path", adapters.front());
+  }
+}
+
+void new_adapter_rule(Importer& importer, const TreeLeaf& leaf) {
+  importer.ignore(leaf, "only with adapter_name_or_path");
+}
+
+void revision_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null() || leaf.text == "main") {
+    importer.ignore(leaf, "main: the newest");
+  } else {
+    importer.refuse(leaf, "octet takes the main revision; download this one and name its folder");
+  }
+}
+
+void val_size_rule(Importer& importer, const TreeLeaf& leaf) {
+  const auto value = leaf.number();
+  if (leaf.is_null() || (value && *value == 0)) {
+    importer.map(leaf, "eval_split", "0");
+  } else if (value && *value > 0 && *value < 1) {
+    importer.map(leaf, "eval_split", leaf.text);
+  } else if (value && *value >= 1) {
+    importer.set("eval_split", "0.05", leaf.name + " is a number of examples there", leaf.place);
+    importer.warn(leaf,
+                  "a number of examples; octet holds out a share: 0.05 is used, change eval_split if needed");
+  } else {
+    importer.refuse(leaf, "expected a share below 1, or a number of examples");
+  }
+}
+
+void lf_packing_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null()) {
+    importer.derive(leaf, "null: on for pretraining, off for fine-tuning");
+  } else if (leaf.is_off()) {
+    importer.map(leaf, "packing", "none");
+  } else if (is_pretraining(importer)) {
+    importer.map(leaf, "packing", "stream");
+  } else {
+    importer.map(leaf, "packing", "best_fit");
+    if (!importer.tree().is_on("neat_packing")) {
+      importer.find({.name = "packing-mixes-documents",
+                     .where = leaf.describe(),
+                     .there = "without neat_packing, examples in one sequence see each other",
+                     .here = "keeps examples apart"});
+    }
+  }
+}
+
+void neat_packing_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off; octet keeps packed examples apart always");
+  } else {
+    importer.map(leaf, "packing", "best_fit", "examples do not see each other");
+  }
+}
+
+void train_on_prompt_rule(Importer& importer, const TreeLeaf& leaf) {
+  importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
+}
+
+void thinking_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.flag() == false) {
+    importer.warn(leaf, "octet trains on conversations as they are");
+  } else {
+    importer.ignore(leaf, "octet trains on conversations as they are");
+  }
+}
+
+void disable_recompute_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "false: octet recomputes what the memory needs");
+  } else {
+    importer.map(leaf, "gradient_checkpointing", "none");
+  }
+}
+
+void lf_recompute_rule(Importer& importer, const TreeLeaf& leaf) {
+  importer.find({.name = "gradient-checkpointing-unused",
+                 .where = leaf.describe(),
+                 .there = "LLaMA-Factory recomputes always, whatever gradient_checkpointing says; only "
+                          "disable_gradient_checkpointing changes that",
+                 .here = "recomputes only as much as the memory needs"});
+  importer.ignore(leaf, "LLaMA-Factory does not use it; octet recomputes what the memory needs");
+}
+
+void lf_fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
+  const std::string backend = plain_word(leaf.text);
+  importer.ignore(leaf, "not needed: octet has its own FP8 kernels");
+  if (!importer.tree().is_on("fp8")) return;
+  if (backend == "te") {
+    importer.set("fp8_recipe", "delayed", "fp8_backend te: HYBRID, history 16, max", leaf.place);
+  } else if (backend == "auto" || backend == "torchao") {
+    importer.find(
+        {.name = "fp8-backend",
+         .where = leaf.describe(),
+         .there = "LLaMA-Factory builds an FP8 recipe for this backend and drops it; what runs is BF16, or "
+                  "torchao's default without torch.compile, which is slower than BF16",
+         .here = "runs the matrix products of the layers in FP8; 'octet plan' lists them"});
+  }
+}
+
+void all_gather_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+    return;
+  }
+  importer.ignore(leaf, "octet gathers weights in the form that it needs");
+  if (!importer.tree().is_on("fp8")) {
+    importer.find({.name = "all-gather-without-fp8",
+                   .where = leaf.describe(),
+                   .there = "without fp8: true, LLaMA-Factory logs that FP8 is on but trains in BF16",
+                   .here = "does the same as set: mixed_precision decides"});
+  } else if (importer.tree().text("fsdp_config.fsdp_version") != "2") {
+    importer.find(
+        {.name = "float8-all-gather",
+         .where = leaf.describe(),
+         .there = "only FSDP2 with one scale per tensor gathers FP8 weights; elsewhere it does nothing",
+         .here = "needs no setting for it"});
+  }
+}
+
+void pure_bf16_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+    return;
+  }
+  importer.map(leaf, "master_weights", "stochastic",
+               "no fp32 copy; octet rounds updates stochastically, so that small ones count");
+  if (!importer.is_set("mixed_precision")) importer.set("mixed_precision", "bf16", leaf.name, leaf.place);
+}
+
+void shuffling_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else {
+    importer.map(leaf, "data_order", "sequential");
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "import/importer.h"
+
+namespace octet {
+
+// Rules for LLaMA-Factory's own keys.
+void stage_rule(Importer&, const TreeLeaf&);
+void finetuning_rule(Importer&, const TreeLeaf&);
+void template_rule(Importer&, const TreeLeaf&);
+void adapter_rule(Importer&, const TreeLeaf&);
+void new_adapter_rule(Importer&, const TreeLeaf&);
+void revision_rule(Importer&, const TreeLeaf&);
+void val_size_rule(Importer&, const TreeLeaf&);
+void lf_packing_rule(Importer&, const TreeLeaf&);
+void neat_packing_rule(Importer&, const TreeLeaf&);
+void train_on_prompt_rule(Importer&, const TreeLeaf&);
+void thinking_rule(Importer&, const TreeLeaf&);
+void disable_recompute_rule(Importer&, const TreeLeaf&);
+void lf_recompute_rule(Importer&, const TreeLeaf&);
+void lf_fp8_backend_rule(Importer&, const TreeLeaf&);
+void all_gather_rule(Importer&, const TreeLeaf&);
+void pure_bf16_rule(Importer&, const TreeLeaf&);
+void shuffling_rule(Importer&, const TreeLeaf&);
+
+// Datasets by their names in dataset_info.json; llamafactory_data.cpp.
+void dataset_rule(Importer&, const TreeLeaf&);
+void eval_dataset_rule(Importer&, const TreeLeaf&);
+void max_samples_rule(Importer&, const TreeLeaf&);
+void mix_rule(Importer&, const TreeLeaf&);
+
+}  // namespace octet

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "import/importer.h"
+
+namespace octet {
+
+// Rules for values that several tools have under the same or another name. Each gives exactly one verdict.
+
+void model_rule(Importer&, const TreeLeaf&);  // model_name_or_path; families octet has not got are refused
+void output_dir_rule(Importer&, const TreeLeaf&);  // the folder of one run: output_dir and run_name
+void run_name_rule(Importer&, const TreeLeaf&);    // run_name, with characters that folders may have
+void bf16_rule(Importer&, const TreeLeaf&);        // mixed_precision bf16, unless FP8 is asked for
+void fp16_rule(Importer&, const TreeLeaf&);        // mixed_precision bf16, with a warning
+void fp8_rule(Importer&, const TreeLeaf&);         // a bool: mixed_precision fp8
+void fp8_backend_rule(Importer&, const TreeLeaf&);
+void optimizer_rule(Importer&, const TreeLeaf&);     // adamw_torch, adamw_8bit, paged_adamw_8bit...
+void schedule_rule(Importer&, const TreeLeaf&);      // cosine, linear, constant_with_warmup...
+void warmup_steps_rule(Importer&, const TreeLeaf&);  // a value below 1 is a ratio
+void max_steps_rule(Importer&, const TreeLeaf&);     // -1 and 0: the epochs decide
+void interval_rule(Importer&, const TreeLeaf&);  // logging_steps, eval_steps, save_steps: below 1 is a share
+void save_limit_rule(Importer&, const TreeLeaf&);
+void save_strategy_rule(Importer&, const TreeLeaf&);
+void eval_strategy_rule(Importer&, const TreeLeaf&);
+void logging_strategy_rule(Importer&, const TreeLeaf&);
+void report_to_rule(Importer&, const TreeLeaf&);
+void recompute_rule(Importer&, const TreeLeaf&);       // a bool: gradient_checkpointing auto or none
+void quantized_base_rule(Importer&, const TreeLeaf&);  // load_in_4bit and the like: refused
+void resume_rule(Importer&, const TreeLeaf&);
+void cpu_rule(Importer&, const TreeLeaf&);             // a bool: device cpu
+void fsdp_rule(Importer&, const TreeLeaf&);            // full_shard auto_wrap, SHARD_GRAD_OP, 1, true...
+void deepspeed_file_rule(Importer&, const TreeLeaf&);  // reads the file and includes it
+void lora_target_rule(Importer&, const TreeLeaf&);
+void learning_rate_rule(Importer&, const TreeLeaf&);
+
+// Text in lower case, without spaces around it.
+std::string plain_word(std::string_view text);
+
+// Why octet cannot train the model of this hub id, or nothing if the id does not tell.
+std::optional<std::string> unsupported_model(std::string_view id);
+
+// Sets output_dir and run_name from the folder of a run.
+void set_run_folder(Importer&, const TreeLeaf& leaf, std::string folder);
+
+// A file that another file names: as given, or else next to the file that names it. "" if there is none.
+std::string named_file(const Importer&, const std::string& path);
+
+// DeepSpeed's stage as a sharding_mode, or nothing.
+std::optional<std::string> sharding_of_zero_stage(std::string_view stage);
+
+}  // namespace octet

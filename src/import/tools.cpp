@@ -1,0 +1,52 @@
+#include "import/tools.h"
+
+#include <algorithm>
+#include <array>
+
+#include "config/config.h"
+
+namespace octet {
+namespace {
+
+constexpr int kLikely = 50;
+
+}  // namespace
+
+std::span<const Tool* const> tools() {
+  static const std::array all = {&llamafactory_tool(), &llamafactory_v1_tool(), &deepspeed_tool(),
+                                 &hf_trainer_tool()};
+  return all;
+}
+
+bool is_own_configuration(const SettingsTree& tree) {
+  return std::ranges::all_of(tree.leaves, [](const TreeLeaf& leaf) {
+    return key_called(train_keys().keys(), leaf.name) != nullptr;
+  });
+}
+
+const Tool* tool_of(const SettingsTree& tree) {
+  if (is_own_configuration(tree)) return nullptr;
+  const Tool* best = nullptr;
+  int best_score = kLikely - 1;
+  for (const Tool* tool : tools()) {
+    const int score = tool->score(tree);
+    if (score > best_score) {
+      best = tool;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables) {
+  std::vector<ToolKey> all;
+  for (const std::span<const ToolKey> table : tables) all.insert(all.end(), table.begin(), table.end());
+  return all;
+}
+
+int count_keys(const SettingsTree& tree, std::span<const std::string_view> names, int points) {
+  return points * static_cast<int>(
+                      std::ranges::count_if(names, [&](std::string_view name) { return tree.has(name); }));
+}
+
+}  // namespace octet

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "import/importer.h"
+
+namespace octet {
+
+// The programs whose files are recognised, one table each.
+const Tool& llamafactory_tool();
+const Tool& llamafactory_v1_tool();
+const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
+const Tool& deepspeed_tool();
+
+// The rows of TrainingArguments, which other tools include; and several tables as one.
+std::span<const ToolKey> hf_training_keys();
+std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables);
+
+std::span<const Tool* const> tools();
+
+// The tool that a file belongs to. nullptr: octet's own, because every key is octet's or no tool is likely.
+const Tool* tool_of(const SettingsTree& tree);
+
+// Whether every key is octet's.
+bool is_own_configuration(const SettingsTree& tree);
+
+// Points for detection: `points` for each of the names that is in the tree (or has something below it).
+int count_keys(const SettingsTree& tree, std::span<const std::string_view> names, int points);
+
+}  // namespace octet

@@ -1,0 +1,437 @@
+#include "import/tree.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace octet {
+namespace {
+
+constexpr size_t kMaxFileSize = size_t{1} << 20;
+constexpr int kMaxDepth = 32;
+constexpr int64_t kMaxValues = 50'000;  // aliases of aliases grow without end
+constexpr int kMaxInterpolations = 16;
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+bool is_null_word(const std::string& text) {
+  return text.empty() || text == "~" || text == "None" || lower(text) == "null";
+}
+
+struct Node {
+  enum class Kind { Null, Scalar, List, Map };
+  Kind kind = Kind::Null;
+  std::string text;
+  bool is_quoted = false;
+  int line = 0;
+  std::vector<std::pair<std::string, Node>> children;  // List: the names are empty
+};
+
+// Builds the tree from the parser's events, so that a hostile file is refused before it is built in memory.
+class TreeHandler : public YAML::EventHandler {
+ public:
+  explicit TreeHandler(std::string file_name) : file_name_(std::move(file_name)) {}
+
+  Node take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (documents_++ > 0) fail_config("{} starts a second YAML document; expected one", place(mark.line + 1));
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Node node;
+    node.line = mark.line + 1;
+    add(std::move(node), anchor);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end())
+      fail_config("{} refers to an anchor that holds itself", place(mark.line + 1));
+    Node node = found->second;
+    node.line = mark.line + 1;
+    count(node);
+    add(std::move(node), 0);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Node node;
+    node.kind = Node::Kind::Scalar;
+    node.text = value;
+    node.is_quoted = tag == "!";
+    node.line = mark.line + 1;
+    if (!node.is_quoted && is_null_word(value)) node.kind = Node::Kind::Null;
+    add(std::move(node), anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(Node::Kind::List, mark, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(Node::Kind::Map, mark, anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Open {
+    Node node;
+    YAML::anchor_t anchor;
+    bool has_key = false;
+    std::string key = {};
+    int key_line = 0;
+  };
+
+  std::string place(int line) const { return fmt::format("{}:{}", file_name_, line); }
+
+  void count(const Node& node) {
+    if (++values_ > kMaxValues) fail_config("{} has more than {} values", file_name_, kMaxValues);
+    for (const auto& [name, child] : node.children) count(child);
+  }
+
+  void open(Node::Kind kind, const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (!open_.empty() && open_.back().node.kind == Node::Kind::Map && !open_.back().has_key)
+      fail_config("{} has a key that is not a word", place(mark.line + 1));
+    if (open_.size() >= kMaxDepth)
+      fail_config("{} is nested deeper than {} levels", place(mark.line + 1), kMaxDepth);
+    Open next{.node = {}, .anchor = anchor};
+    next.node.kind = kind;
+    next.node.line = mark.line + 1;
+    open_.push_back(std::move(next));
+  }
+
+  void close() {
+    Open last = std::move(open_.back());
+    open_.pop_back();
+    add(std::move(last.node), last.anchor);
+  }
+
+  void add(Node node, YAML::anchor_t anchor) {
+    if (++values_ > kMaxValues) fail_config("{} has more than {} values", file_name_, kMaxValues);
+    if (anchor != 0) anchors_[anchor] = node;
+    if (open_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Open& parent = open_.back();
+    if (parent.node.kind == Node::Kind::List) {
+      parent.node.children.emplace_back("", std::move(node));
+      return;
+    }
+    if (!parent.has_key) {
+      if (node.kind == Node::Kind::Null) fail_config("{} has an empty key", place(node.line));
+      if (node.kind != Node::Kind::Scalar) fail_config("{} has a key that is not a word", place(node.line));
+      parent.has_key = true;
+      parent.key = node.text;
+      parent.key_line = node.line;
+      return;
+    }
+    parent.has_key = false;
+    node.line = parent.key_line;  // the line of the key, also if the value stands below it
+    auto& children = parent.node.children;
+    const auto same = std::ranges::find(children, parent.key, &std::pair<std::string, Node>::first);
+    if (same != children.end() && parent.key != "<<") {
+      fail_config("{} in {} is given twice, first in line {}", printable(parent.key), place(node.line),
+                  same->second.line);
+    }
+    children.emplace_back(parent.key, std::move(node));
+  }
+
+  std::string file_name_;
+  Node root_;
+  std::vector<Open> open_;
+  std::map<YAML::anchor_t, Node> anchors_;
+  int64_t values_ = 0;
+  int documents_ = 0;
+};
+
+// "<<": what the map itself has wins, then the first of several merged maps.
+void merge_into(Node& target, const Node& source, const std::string& file_name) {
+  if (source.kind == Node::Kind::List) {
+    for (const auto& [name, item] : source.children) merge_into(target, item, file_name);
+    return;
+  }
+  if (source.kind != Node::Kind::Map)
+    fail_config("{}:{} merges ('<<') something that is not a map", file_name, source.line);
+  for (const auto& [name, child] : source.children) {
+    const auto same = std::ranges::find(target.children, name, &std::pair<std::string, Node>::first);
+    if (same == target.children.end()) target.children.emplace_back(name, child);
+  }
+}
+
+void expand_merges(Node& node, const std::string& file_name) {
+  for (auto& [name, child] : node.children) expand_merges(child, file_name);
+  if (node.kind != Node::Kind::Map) return;
+  std::vector<Node> merged;
+  std::erase_if(node.children, [&](auto& child) {
+    if (child.first != "<<") return false;
+    merged.push_back(std::move(child.second));
+    return true;
+  });
+  for (const Node& source : merged) merge_into(node, source, file_name);
+}
+
+void flatten(const Node& node, const std::string& name, SettingsTree& tree) {
+  TreeLeaf leaf{.name = name, .place = fmt::format("{}:{}", tree.file, node.line)};
+  const bool has_containers = std::ranges::any_of(node.children, [](const auto& child) {
+    return child.second.kind == Node::Kind::Map || child.second.kind == Node::Kind::List;
+  });
+  if (node.kind == Node::Kind::Null) {
+    leaf.kind = TreeLeaf::Kind::Null;
+  } else if (node.kind == Node::Kind::Scalar) {
+    leaf.text = node.text;
+    leaf.is_quoted = node.is_quoted;
+  } else if (node.kind == Node::Kind::List && !has_containers) {
+    leaf.kind = TreeLeaf::Kind::List;
+    for (const auto& [unused, item] : node.children) leaf.items.push_back(item.text);
+  } else if (node.children.empty()) {
+    leaf.kind = TreeLeaf::Kind::EmptyMap;
+  } else {
+    for (size_t i = 0; i < node.children.size(); ++i) {
+      const auto& [child_name, child] = node.children[i];
+      const std::string last = node.kind == Node::Kind::List ? std::to_string(i) : child_name;
+      flatten(child, name.empty() ? last : name + "." + last, tree);
+    }
+    return;
+  }
+  tree.leaves.push_back(std::move(leaf));
+}
+
+// What stands between ${ and }: the name of another value, or oc.env:NAME[,DEFAULT].
+std::optional<std::string> interpolated(const SettingsTree& tree, const std::string& inside) {
+  if (inside.starts_with("oc.env:") || inside.starts_with("env:")) {
+    const std::string rest = inside.substr(inside.find(':') + 1);
+    const size_t comma = rest.find(',');
+    if (const char* value = std::getenv(rest.substr(0, comma).c_str())) return value;
+    if (comma != std::string::npos) return rest.substr(comma + 1);
+    return std::nullopt;
+  }
+  const TreeLeaf* leaf = tree.find(inside);
+  if (!leaf || leaf->kind != TreeLeaf::Kind::Scalar) return std::nullopt;
+  return leaf->text;
+}
+
+void interpolate(const SettingsTree& tree, const TreeLeaf& leaf, std::string& text) {
+  size_t from = 0;
+  for (int count = 0;; ++count) {
+    const size_t begin = text.find("${", from);
+    if (begin == std::string::npos) return;
+    const size_t end = text.find('}', begin);
+    if (end == std::string::npos) return;
+    if (count == kMaxInterpolations || text.size() > kMaxFileSize)
+      fail_config("{}: '{}' refers to itself", leaf.describe(), printable(text));
+    const auto value = interpolated(tree, text.substr(begin + 2, end - begin - 2));
+    if (value) {
+      text.replace(begin, end + 1 - begin, *value);
+    } else {
+      from = end;  // kept as it is: the value may not matter
+    }
+  }
+}
+
+// Comments of JSON with comments become spaces, so that line numbers stay; YAML reads the rest. Tabs are spaces, too.
+std::string yaml_of_json(std::string text) {
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i], next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '\t' || c == '\r') {
+      text[i] = ' ';
+    } else if (c == '#' || (c == '/' && next == '/')) {
+      while (i < text.size() && text[i] != '\n') text[i++] = ' ';
+    } else if (c == '/' && next == '*') {
+      const size_t end = std::min(text.find("*/", i + 2), text.size() - 2) + 2;
+      for (; i < end; ++i) {
+        if (text[i] != '\n') text[i] = ' ';
+      }
+      --i;
+    }
+  }
+  return text;
+}
+
+bool starts_as_json(const std::string& text) {
+  size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0;
+  while (i < text.size()) {
+    i = text.find_first_not_of(" \t\r\n", i);
+    if (i == std::string::npos) return false;
+    if (text.compare(i, 2, "//") != 0 && text.compare(i, 2, "/*") != 0) break;
+    if (text[i + 1] == '*') {
+      i = text.find("*/", i);
+      i = i == std::string::npos ? i : i + 2;
+    } else {
+      i = text.find('\n', i);
+    }
+    if (i == std::string::npos) return false;
+  }
+  return i < text.size() && text[i] == '{';
+}
+
+}  // namespace
+
+bool TreeLeaf::is_off() const {
+  switch (kind) {
+    case Kind::Null:
+    case Kind::EmptyMap:
+      return true;
+    case Kind::List:
+      return items.empty();
+    case Kind::Scalar:
+      break;
+  }
+  const std::string word = lower(text);
+  if (is_null_word(text) || word == "false" || word == "none" || word == "no" || word == "off") return true;
+  const auto value = parse_double(text);
+  return value && *value == 0;
+}
+
+bool TreeLeaf::is_auto() const {
+  return kind == Kind::Scalar && lower(text) == "auto";
+}
+
+std::optional<bool> TreeLeaf::flag() const {
+  return kind == Kind::Scalar ? parse_bool(text) : std::nullopt;
+}
+
+std::optional<double> TreeLeaf::number() const {
+  if (kind != Kind::Scalar) return std::nullopt;
+  // 1_000 is a number for YAML 1.1.
+  std::string plain = text;
+  if (!plain.starts_with('_')) std::erase(plain, '_');
+  return parse_double(plain);
+}
+
+std::vector<std::string> TreeLeaf::list() const {
+  if (kind == Kind::List) return items;
+  return kind == Kind::Scalar ? split_list(text) : std::vector<std::string>{};
+}
+
+std::string TreeLeaf::shown() const {
+  switch (kind) {
+    case Kind::Null:
+      return "null";
+    case Kind::EmptyMap:
+      return "{}";
+    case Kind::List: {
+      std::string all;
+      for (const std::string& item : items) all += (all.empty() ? "" : ", ") + item;
+      return printable(fmt::format("[{}{}]", all.substr(0, 60), all.size() > 60 ? "..." : ""));
+    }
+    case Kind::Scalar:
+      break;
+  }
+  return printable(text.size() > 60 ? fmt::format("{}...", text.substr(0, 57)) : text);
+}
+
+std::string TreeLeaf::describe() const {
+  return place.empty() ? "--" + name : fmt::format("{} in {}", printable(name), place);
+}
+
+const TreeLeaf* SettingsTree::find(std::string_view name) const {
+  const auto found = std::ranges::find(leaves, name, &TreeLeaf::name);
+  return found == leaves.end() ? nullptr : &*found;
+}
+
+bool SettingsTree::has(std::string_view name) const {
+  const std::string below = std::string(name) + ".";
+  return std::ranges::any_of(
+      leaves, [&](const TreeLeaf& leaf) { return leaf.name == name || leaf.name.starts_with(below); });
+}
+
+std::string SettingsTree::text(std::string_view name) const {
+  const TreeLeaf* leaf = find(name);
+  return leaf ? leaf->text : "";
+}
+
+std::optional<bool> SettingsTree::flag(std::string_view name) const {
+  const TreeLeaf* leaf = find(name);
+  return leaf ? leaf->flag() : std::nullopt;
+}
+
+std::optional<double> SettingsTree::number(std::string_view name) const {
+  const TreeLeaf* leaf = find(name);
+  return leaf ? leaf->number() : std::nullopt;
+}
+
+bool SettingsTree::is_on(std::string_view name) const {
+  const TreeLeaf* leaf = find(name);
+  return leaf ? !leaf->is_off() : has(name);
+}
+
+SettingsTree parse_tree(const std::string& text, const std::string& file_name) {
+  if (!is_clean_utf8(text)) fail_config("{} is not UTF-8 text; expected YAML or JSON", file_name);
+  const bool json = starts_as_json(text);
+  // An end-of-document line of our own: without it yaml-cpp accepts a quote that is never closed.
+  std::string ended = json ? yaml_of_json(text) : text;
+  ended += ended.empty() || ended.ends_with('\n') ? "...\n" : "\n...\n";
+  const auto line_count = std::count(ended.begin(), ended.end(), '\n') - 1;
+  TreeHandler handler(file_name);
+  const std::string_view kind = json ? "JSON" : "YAML";
+  try {
+    std::istringstream stream(ended);
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(handler)) {
+    }
+  } catch (const YAML::Exception& e) {
+    if (e.mark.line >= line_count)
+      fail_config("{}: not valid {}: a quote or bracket is not closed", file_name, kind);
+    fail_config("{}:{}: not valid {}: {}", file_name, e.mark.line + 1, kind, printable(e.msg));
+  }
+  Node root = handler.take();
+  if (root.kind != Node::Kind::Map && root.kind != Node::Kind::Null)
+    fail_config("{}:{} does not hold a map; expected 'key: value' lines", file_name, root.line);
+  expand_merges(root, file_name);
+  SettingsTree tree{.file = file_name, .leaves = {}};
+  for (const auto& [name, child] : root.children) flatten(child, name, tree);
+  for (TreeLeaf& leaf : tree.leaves) {
+    std::string resolved = leaf.text;
+    interpolate(tree, leaf, resolved);
+    leaf.text = std::move(resolved);
+    for (std::string& item : leaf.items) interpolate(tree, leaf, item);
+  }
+  return tree;
+}
+
+std::string read_config_text(const std::string& path) {
+  const std::string shown = printable(path);
+  std::error_code code;
+  if (std::filesystem::is_directory(path, code))
+    fail_config("{} is a folder; expected a YAML or JSON file", shown);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fail_config("{} {}; expected a YAML or JSON file", shown,
+                std::filesystem::exists(path, code) ? "cannot be read" : "does not exist");
+  }
+  std::string text(kMaxFileSize + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) fail_config("{} cannot be read", shown);
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxFileSize) fail_config("{} is larger than 1 MiB; expected a configuration", shown);
+  return text;
+}
+
+SettingsTree read_tree_file(const std::string& path) {
+  return parse_tree(read_config_text(path), printable(path));
+}
+
+}  // namespace octet

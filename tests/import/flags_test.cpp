@@ -1,0 +1,167 @@
+// Keys of other programs as flags, and inside files of octet.
+
+#include "import/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "import_support.h"
+#include "support/process.h"
+
+namespace octet {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Translated {
+  std::vector<KeySetting> settings;
+  SettingsNotes notes;
+  std::vector<std::string> errors;
+
+  std::string value(const std::string& key) const {
+    for (const KeySetting& setting : settings) {
+      if (setting.name == key) return setting.values.empty() ? "" : setting.values.front();
+    }
+    return "(unset)";
+  }
+};
+
+// As the command line does it.
+Translated translate(const std::vector<std::string>& words) {
+  std::vector<Key> keys(train_keys().keys().begin(), train_keys().keys().end());
+  keys.insert(keys.end(), foreign_keys().begin(), foreign_keys().end());
+  Translated result;
+  KeyArguments read = parse_key_arguments(keys, words, result.errors);
+  EXPECT_THAT(read.positionals, IsEmpty());
+  result.settings = translate_settings(std::move(read.settings), result.notes, result.errors);
+  return result;
+}
+
+TEST(ForeignFlags, WhatHasNoMeaningIsAcceptedWithOneLine) {
+  const std::vector<std::vector<std::string>> kFlags = {
+      {"--use_te"},
+      {"--fp8_backend", "te"},
+      {"--empty_cache_freq", "25"},
+      {"--num_workers", "4"},
+      {"--dataloader_num_workers", "4"},
+      {"--dataloader_pin_memory", "true"},
+      {"--per_device_eval_batch_size", "8"},
+      {"--overwrite_output_dir"},
+      {"--ddp_timeout", "180000"},
+      {"--flash_attn", "fa2"},
+      {"--stage", "sft"},
+      {"--optim", "adamw_torch"},
+      {"--do_train"},
+      {"--trust_remote_code"},
+      {"--torch_compile"},
+      {"--local_rank", "0"},
+  };
+  for (const auto& words : kFlags) {
+    const Translated result = translate(words);
+    EXPECT_THAT(result.settings, IsEmpty()) << words[0];
+    EXPECT_THAT(result.errors, IsEmpty()) << words[0];
+    EXPECT_THAT(result.notes.notes, ElementsAre(HasSubstr(words[0]))) << words[0];
+    EXPECT_THAT(result.notes.warnings, IsEmpty()) << words[0];
+  }
+}
+
+TEST(ForeignFlags, WhatOctetHasIsTranslated) {
+  EXPECT_EQ(translate({"--report_to", "wandb"}).value("use_wandb"), "true");
+  EXPECT_EQ(translate({"--report_to", "none"}).value("use_tensorboard"), "false");
+  EXPECT_EQ(translate({"--optim", "paged_adamw_8bit"}).value("optimizer_state"), "fp8");
+  EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
+  EXPECT_EQ(translate({"--bf16"}).value("mixed_precision"), "bf16");
+  EXPECT_EQ(translate({"--bf16", "--fp8"}).value("mixed_precision"), "fp8");
+  EXPECT_EQ(translate({"--fp8", "--bf16", "true"}).value("mixed_precision"), "fp8");
+  EXPECT_EQ(translate({"--fsdp_sharding_strategy", "SHARD_GRAD_OP"}).value("sharding_mode"), "zero2");
+  EXPECT_EQ(translate({"--disable_gradient_checkpointing"}).value("gradient_checkpointing"), "none");
+  EXPECT_EQ(translate({"--load_in_4bit"}).value("mixed_precision"), "fp8");
+}
+
+TEST(ForeignFlags, ADeepSpeedFileIsRead) {
+  const Translated result = translate({"--deepspeed", OCTET_SOURCE_DIR "/tests/import/files/ds_zero2.json"});
+  EXPECT_EQ(result.value("sharding_mode"), "zero2");
+  EXPECT_THAT(result.errors, IsEmpty());
+}
+
+TEST(ForeignFlags, WhatCannotBeDoneIsAnErrorWithTheReason) {
+  const auto error = [](const std::vector<std::string>& words) {
+    const Translated result = translate(words);
+    EXPECT_EQ(result.errors.size(), 1u) << words[0];
+    return result.errors.empty() ? "" : result.errors[0];
+  };
+  EXPECT_THAT(error({"--use_dora"}), AllOf(HasSubstr("--use_dora"), HasSubstr("no DoRA")));
+  EXPECT_THAT(error({"--stage", "dpo"}), HasSubstr("--stage is dpo"));
+  EXPECT_THAT(error({"--load_in_fp8"}), HasSubstr("mixed_precision fp8"));
+  EXPECT_THAT(error({"--optim", "lion"}), HasSubstr("AdamW only"));
+  EXPECT_THAT(error({"--neftune_noise_alpha", "5"}), HasSubstr("noise"));
+  EXPECT_THAT(error({"--deepspeed", "none.json"}), HasSubstr("not here"));
+  EXPECT_THAT(translate({"--use_dora", "false"}).errors, IsEmpty());
+}
+
+TEST(ForeignFlags, OctetsOwnKeyWins) {
+  const Translated same = translate({"--mixed_precision", "fp8", "--bf16"});
+  EXPECT_EQ(same.value("mixed_precision"), "fp8");
+  EXPECT_EQ(same.settings.size(), 1u);
+  EXPECT_THAT(same.notes.warnings, IsEmpty());
+  const Translated other = translate({"--mixed_precision", "bf16", "--fp8"});
+  EXPECT_EQ(other.settings.size(), 1u);
+  EXPECT_THAT(other.notes.warnings,
+              ElementsAre(HasSubstr("fp8 has no effect: mixed_precision is set to bf16")));
+}
+
+TEST(ForeignFlags, UnknownFlagsStayUnknown) {
+  std::vector<std::string> errors;
+  SettingsNotes notes;
+  const auto left = translate_settings({{.name = "no_such_thing", .values = {"1"}}}, notes, errors);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].name, "no_such_thing");
+  EXPECT_THAT(errors, IsEmpty());
+}
+
+TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
+  SettingsNotes notes;
+  const FileSettings file =
+      read_run_file(OCTET_SOURCE_DIR "/tests/import/files/octet_with_foreign_keys.yaml", notes);
+  const TrainConfig config = load_train_config(file, {});
+  EXPECT_EQ(config.mixed_precision, TrainConfig::Precision::Fp8);
+  EXPECT_FALSE(config.use_tensorboard);
+  EXPECT_EQ(config.target_effective_batch_size, 16);
+  EXPECT_EQ(config.num_train_epochs, 1);
+  EXPECT_EQ(notes.notes.size(),
+            6u);  // num_workers, fp8_backend, fp8, bf16, report_to, per_device_eval_batch_size
+}
+
+TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {
+  SettingsNotes notes;
+  const FileSettings file = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_qlora.yaml", notes);
+  EXPECT_THAT(file.errors, IsEmpty());
+  EXPECT_THAT(notes.notes, ElementsAre(AllOf(HasSubstr("is a configuration of LLaMA-Factory; 13 keys: "),
+                                             HasSubstr("'octet import "))));
+  EXPECT_THAT(notes.warnings, testing::Contains(HasSubstr("quantization_bit")));
+  EXPECT_THAT(notes.warnings, testing::Contains(HasSubstr("loss scaling")));
+  // Flags win over the file, also over the tool's defaults.
+  const KeySetting steps{.name = "max_steps", .values = {"5"}};
+  const TrainConfig config = load_train_config(file, {&steps, 1});
+  EXPECT_EQ(config.max_steps, 5);
+  EXPECT_EQ(config.num_train_epochs, 0);
+}
+
+TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {
+  SettingsNotes notes;
+  const FileSettings refused = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_dora.yaml", notes);
+  EXPECT_THAT(test::config_error_of([&] { load_train_config(refused, {}); }), HasSubstr("octet has no DoRA"));
+  const test::TemporaryFolder folder;
+  const std::string broken = folder.write("a.yaml", "a: [1\n"),
+                    unknown = folder.write("b.yaml", "max_stepz: 1\n");
+  EXPECT_NE(test::config_error_of([&] { read_run_file(broken, notes); }), "");
+  EXPECT_THAT(test::config_error_of([&] { load_train_config(read_run_file(unknown, notes), {}); }),
+              HasSubstr("did you mean 'max_steps'?"));
+  EXPECT_TRUE(read_run_file("", notes).path.empty());
+}
+
+}  // namespace
+}  // namespace octet

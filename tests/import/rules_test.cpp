@@ -1,0 +1,242 @@
+// Values that need thought, one by one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "import/rules.h"
+#include "import/tools.h"
+#include "import_support.h"
+#include "support/process.h"
+
+namespace octet {
+namespace {
+
+using test::fate_of;
+using test::import_lf;
+using test::import_text;
+using test::reason_of;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(ImportRules, OptimizersAreAdamWOrRefused) {
+  for (const char* name :
+       {"adamw_torch", "adamw_torch_fused", "adamw_hf", "torch.optim.AdamW", "paged_adamw_32bit"})
+    EXPECT_EQ(fate_of(import_lf(fmt::format("optim: {}\n", name)), "optim"), "derived") << name;
+  for (const char* name : {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit",
+                           "bitsandbytes.optim.PagedAdamW8bit", "ao_adamw_fp8", "adamw_torch_8bit"})
+    EXPECT_EQ(import_lf(fmt::format("optim: {}\n", name)).value("optimizer_state"), "fp8") << name;
+  for (const char* name :
+       {"adafactor", "sgd", "lion_8bit", "galore_adamw", "apollo_adamw", "muon", "lomo", "adalomo"})
+    EXPECT_EQ(fate_of(import_lf(fmt::format("optim: {}\n", name)), "optim"), "refused") << name;
+}
+
+TEST(ImportRules, Schedules) {
+  const auto value = [](const char* name) {
+    return import_lf(fmt::format("lr_scheduler_type: {}\n", name)).value("lr_scheduler_type");
+  };
+  EXPECT_EQ(value("cosine"), "cosine");
+  EXPECT_EQ(value("SchedulerType.LINEAR"), "linear");
+  EXPECT_EQ(value("constant_with_warmup"), "constant");
+  EXPECT_EQ(value("warmup_stable_decay"), "wsd");
+  EXPECT_EQ(value("cosine_with_min_lr"), "cosine");
+  for (const char* name : {"polynomial", "inverse_sqrt", "cosine_with_restarts", "reduce_lr_on_plateau"})
+    EXPECT_EQ(fate_of(import_lf(fmt::format("lr_scheduler_type: {}\n", name)), "lr_scheduler_type"),
+              "refused");
+}
+
+TEST(ImportRules, WarmUpInStepsOrAsAShare) {
+  EXPECT_EQ(import_lf("warmup_steps: 20\nwarmup_ratio: 0.1\n").value("warmup_steps"), "20");
+  EXPECT_EQ(import_lf("warmup_steps: 20\nwarmup_ratio: 0.1\n").value("warmup_ratio"), "");
+  EXPECT_EQ(import_lf("warmup_ratio: 0.1\nwarmup_steps: 20\n").value("warmup_ratio"), "");
+  EXPECT_EQ(import_lf("warmup_steps: 0.03\n").value("warmup_ratio"), "0.03");
+  EXPECT_EQ(import_lf("warmup_steps: 0\nwarmup_ratio: 0.1\n").value("warmup_ratio"), "0.1");
+  EXPECT_EQ(import_lf("warmup_steps: 0\nwarmup_ratio: 0.1\n").value("warmup_steps"), "");
+}
+
+TEST(ImportRules, StepsWinOverEpochs) {
+  const ImportResult steps = import_lf("num_train_epochs: 2\nmax_steps: 30\n");
+  EXPECT_EQ(steps.value("max_steps"), "30");
+  EXPECT_EQ(steps.value("num_train_epochs"), "");
+  EXPECT_EQ(import_lf("num_train_epochs: 2\nmax_steps: -1\n").value("num_train_epochs"), "2");
+}
+
+TEST(ImportRules, ReportTo) {
+  EXPECT_EQ(import_lf("report_to: none\n").value("use_tensorboard"), "false");
+  EXPECT_EQ(import_lf("report_to: tensorboard\n").value("use_tensorboard"), "true");
+  EXPECT_EQ(import_lf("report_to: wandb\n").value("use_wandb"), "true");
+  EXPECT_EQ(import_lf("report_to: all\n").value("use_wandb"), "true");
+  EXPECT_EQ(fate_of(import_lf("report_to: swanlab\n"), "report_to"), "warned");
+  EXPECT_EQ(import_lf("report_to: []\n").value("use_tensorboard"), "false");
+}
+
+TEST(ImportRules, StrategiesAndIntervals) {
+  EXPECT_EQ(import_lf("eval_strategy: no\n").value("eval_strategy"), "no");
+  EXPECT_EQ(import_lf("evaluation_strategy: epoch\n").value("eval_strategy"), "epoch");
+  EXPECT_EQ(import_lf("eval_strategy: steps\nlogging_steps: 25\n").value("eval_steps"), "25");
+  EXPECT_EQ(import_lf("save_strategy: best\n").value("save_strategy"), "steps");
+  EXPECT_EQ(import_lf("save_steps: 0.1\nmax_steps: 500\n").value("save_steps"), "50");
+  EXPECT_EQ(fate_of(import_lf("save_steps: 0.1\n"), "save_steps"), "warned");
+  EXPECT_EQ(import_lf("save_total_limit: 1\n").value("save_total_limit"), "2");
+  EXPECT_EQ(import_lf("save_total_limit: null\n").value("save_total_limit"), "0");
+}
+
+TEST(ImportRules, PrecisionOfSeveralKeys) {
+  EXPECT_EQ(import_lf("bf16: true\nfp8: true\n").value("mixed_precision"), "fp8");
+  EXPECT_EQ(import_lf("fp8: true\nbf16: true\n").value("mixed_precision"), "fp8");
+  EXPECT_EQ(fate_of(import_lf("bf16: true\nfp8: true\n"), "bf16"), "derived");
+  EXPECT_EQ(import_lf("fp16: true\n").value("mixed_precision"), "bf16");
+  EXPECT_EQ(fate_of(import_lf("fp16: true\n"), "fp16"), "warned");
+  EXPECT_EQ(fate_of(import_lf("fp16: false\n"), "fp16"), "ignored");
+}
+
+TEST(ImportRules, Sharding) {
+  const auto mode = [](const std::string& value) {
+    return import_lf(fmt::format("fsdp: {}\n", value)).value("sharding_mode");
+  };
+  EXPECT_EQ(mode("full_shard auto_wrap"), "fsdp_full");
+  EXPECT_EQ(mode("[full_shard, auto_wrap]"), "fsdp_full");
+  EXPECT_EQ(mode("shard_grad_op"), "zero2");
+  EXPECT_EQ(mode("NO_SHARD"), "none");
+  EXPECT_EQ(mode("hybrid_shard auto_wrap"), "hsdp");
+  EXPECT_EQ(mode("\"\""), "");
+  const ImportResult offload = import_lf("fsdp: full_shard offload\n");
+  EXPECT_EQ(fate_of(offload, "fsdp"), "warned");
+  EXPECT_EQ(offload.value("sharding_mode"), "fsdp_full");
+  EXPECT_EQ(fate_of(import_lf("fsdp: sideways\n"), "fsdp"), "refused");
+}
+
+TEST(ImportRules, ModelsAreRecognisedByTheirIds) {
+  for (const char* id :
+       {"meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen3-4B-Instruct-2507",
+        "mistralai/Mistral-7B-v0.3", "openai-community/gpt2", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+        "HuggingFaceTB/SmolLM2-1.7B", "TinyLlama/TinyLlama-1.1B", "NousResearch/Hermes-3-Llama-3.1-8B",
+        "deepcogito/cogito-v1-preview-qwen-14B", "alignment-handbook/zephyr-7b-sft-full"})
+    EXPECT_FALSE(unsupported_model(id)) << id << ": " << *unsupported_model(id);
+  const std::pair<const char*, const char*> kOthers[] = {
+      {"mistralai/Mixtral-8x7B-v0.1", "mixture of experts"},
+      {"Qwen/Qwen3-30B-A3B", "mixture of experts"},
+      {"google/gemma-2-9b", "Gemma"},
+      {"microsoft/phi-2", "Phi"},
+      {"microsoft/Phi-4", "Phi"},
+      {"deepseek-ai/DeepSeek-V3", "DeepSeek"},
+      {"Qwen/Qwen2-VL-7B-Instruct", "vision"},
+      {"meta-llama/Llama-3.2-11B-Vision", "vision"},
+      {"tiiuae/falcon-7b", "Falcon"},
+      {"mosaicml/mpt-7b", "MPT"},
+      {"THUDM/glm-4-9b", "GLM"},
+      {"TheBloke/Llama-2-7B-GPTQ", "quantized (GPTQ)"},
+      {"unsloth/llama-3-8b-bnb-4bit", "quantized"},
+  };
+  for (const auto& [id, what] : kOthers) {
+    ASSERT_TRUE(unsupported_model(id)) << id;
+    EXPECT_THAT(*unsupported_model(id), HasSubstr(what));
+  }
+  // What is on disk says itself what it is.
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(import_text(fmt::format("stage: sft\ndo_train: true\ntemplate: llama3\nmodel_name_or_path: {}\n",
+                                    folder.path()))
+                .value("model_name_or_path"),
+            folder.path());
+}
+
+TEST(ImportRules, Templates) {
+  const auto of = [](const char* name, const char* stage = "sft") {
+    return import_text(
+        fmt::format("stage: {}\ndo_train: true\ntemplate: {}\nmodel_name_or_path: a/b\n", stage, name));
+  };
+  EXPECT_EQ(of("llama3").value("chat_template"), "llama3");
+  EXPECT_EQ(of("qwen").value("chat_template"), "chatml");
+  EXPECT_THAT(of("qwen").value("default_system"), HasSubstr("You are Qwen"));
+  EXPECT_EQ(of("qwen3_nothink").value("default_system"), "");
+  EXPECT_TRUE(test::has_finding(of("qwen3"), "qwen3-empty-think"));
+  EXPECT_FALSE(test::has_finding(of("qwen3_nothink"), "qwen3-empty-think"));
+  EXPECT_EQ(of("alpaca").value("chat_template"), "alpaca");
+  EXPECT_EQ(of("baichuan2").value("chat_template"), "auto");
+  EXPECT_EQ(of("llama3", "pt").value("chat_template"), "");
+}
+
+TEST(ImportRules, LoraTargets) {
+  EXPECT_EQ(import_lf("lora_target: all\n").value("lora_target"), "all");
+  EXPECT_EQ(import_lf("lora_target: q_proj,v_proj\n").value("lora_target"), "q_proj,v_proj");
+  EXPECT_EQ(import_lf("lora_target: [q_proj, o_proj]\n").value("lora_target"), "q_proj,o_proj");
+  EXPECT_EQ(fate_of(import_lf("lora_target: q_proj,lm_head\n"), "lora_target"), "refused");
+}
+
+TEST(ImportRules, ValuesThatOctetDoesNotTakeAreRefusedWhereTheyStand) {
+  const ImportResult result = import_lf("learning_rate: fast\nlora_rank: -3\n");
+  EXPECT_THAT(refusals(result), testing::ElementsAre(HasSubstr("learning_rate in given.yaml:5 is 'fast'"),
+                                                     HasSubstr("lora_rank in given.yaml:6 is '-3'")));
+}
+
+TEST(ImportRules, UnknownKeysAreWarnedOfAndOwnKeysTaken) {
+  const ImportResult result =
+      import_lf("optimizer_state: fp8\ncutof_len: 512\nunheard_of: 1\nnothing: null\n");
+  EXPECT_EQ(result.value("optimizer_state"), "fp8");
+  EXPECT_THAT(reason_of(result, "cutof_len"), HasSubstr("did you mean cutoff_len?"));
+  EXPECT_EQ(fate_of(result, "unheard_of"), "warned");
+  EXPECT_EQ(fate_of(result, "nothing"), "ignored");
+}
+
+TEST(ImportRules, ADeepSpeedFileThatIsNotThereIsGuessedFromItsName) {
+  const ImportResult named = import_lf("deepspeed: examples/deepspeed/ds_z3_config.json\n");
+  EXPECT_EQ(named.value("sharding_mode"), "fsdp_full");
+  EXPECT_EQ(fate_of(named, "deepspeed"), "warned");
+  EXPECT_EQ(fate_of(import_lf("deepspeed: my.json\n"), "deepspeed"), "refused");
+}
+
+TEST(ImportRules, DatasetInfoThatIsNotThereIsSaid) {
+  const ImportResult result = import_lf("dataset: identity, alpaca_en_demo\n");
+  EXPECT_TRUE(test::has_finding(result, "no-dataset-info"));
+  EXPECT_EQ(result.value("dataset"), "identity,alpaca_en_demo");
+  EXPECT_EQ(import_lf("dataset: org/a\ndataset_dir: ONLINE\n").findings.size(), 0u);
+  EXPECT_EQ(fate_of(import_lf("dataset: a\ndataset_dir: REMOTE:org/b\n"), "dataset"), "refused");
+}
+
+TEST(ImportRules, DeepSpeedDetails) {
+  const auto with = [](const std::string& rest) {
+    return import_text("{\"zero_optimization\": {\"stage\": 2}, " + rest + "}", "ds.json");
+  };
+  EXPECT_THAT(refusals(with("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}}")),
+              testing::SizeIs(2));
+  EXPECT_EQ(fate_of(with("\"optimizer\": {\"type\": \"Lion\"}"), "optimizer.type"), "refused");
+  EXPECT_EQ(fate_of(with("\"scheduler\": {\"type\": \"OneCycle\"}"), "scheduler.type"), "refused");
+  EXPECT_EQ(with("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"cos_min_ratio\": 0.1}}")
+                .value("min_lr_ratio"),
+            "0.1");
+  // A section that is off refuses nothing.
+  EXPECT_THAT(refusals(with("\"curriculum_learning\": {\"enabled\": false, \"params\": {\"x\": 1}}")),
+              IsEmpty());
+  EXPECT_THAT(refusals(with("\"curriculum_learning\": {\"enabled\": true}")), testing::SizeIs(1));
+  EXPECT_EQ(fate_of(with("\"sequence_parallel_size\": 1"), "sequence_parallel_size"), "ignored");
+  EXPECT_EQ(fate_of(with("\"sequence_parallel_size\": 2"), "sequence_parallel_size"), "refused");
+  EXPECT_EQ(import_text("{\"zero_optimization\": {\"stage\": 4}}").count(Fate::Refused), 1u);
+}
+
+TEST(ImportDetection, OwnAndUnknownFilesAreToldApart) {
+  const auto error = [](const std::string& text) {
+    return test::config_error_of([&] { import_text(text); });
+  };
+  EXPECT_THAT(error("max_steps: 3\nlr: 1e-3\n"), HasSubstr("has only keys of octet"));
+  EXPECT_THAT(error("spam: 3\n"), HasSubstr("is not recognised as a configuration of LLaMA-Factory"));
+  EXPECT_THAT(error("# nothing\n"), HasSubstr("is empty"));
+  // A few keys of other programs do not make a file theirs.
+  EXPECT_EQ(tool_of(parse_tree("dataset: a.txt\nmixed_precision: fp8\nreport_to: none\nbf16: true\n", "f")),
+            nullptr);
+}
+
+TEST(ImportDetection, EveryRowHasAReasonOrAMeaning) {
+  for (const Tool* tool : tools()) {
+    for (const ToolKey& row : tool->keys) {
+      if (row.rule) continue;
+      EXPECT_TRUE(!row.reason.empty() || !row.octet_key.empty()) << tool->name << ": " << row.name;
+      if (!row.octet_key.empty()) {
+        EXPECT_TRUE(key_called(train_keys().keys(), row.octet_key)) << tool->name << ": " << row.octet_key;
+      }
+    }
+    for (const ToolDefault& fallback : tool->defaults)
+      EXPECT_TRUE(key_called(train_keys().keys(), fallback.octet_key)) << fallback.octet_key;
+  }
+}
+
+}  // namespace
+}  // namespace octet
