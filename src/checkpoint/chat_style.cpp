@@ -109,7 +109,7 @@ std::vector<int32_t> end_ids_of(const ModelFolder& model, const Tokenizer* token
       }
     }
   }
-  if (ids.empty() && tokenizer && tokenizer->eos()) ids.push_back(*tokenizer->eos());
+  if ((ids.empty() || renderer) && tokenizer && tokenizer->eos()) add_once(ids, *tokenizer->eos());
   return ids;
 }
 

@@ -28,7 +28,7 @@ struct ModelChat {
 ModelChat find_chat_style(const ModelFolder& model);
 
 // The ids that end a text of the model: of the chat template (which may be null), of config.json and
-// generation_config.json; without any of these the tokenizer's eos. The template's is the first.
+// generation_config.json; with a template or without any of these also the tokenizer's eos. The template's is the first.
 std::vector<int32_t> end_ids_of(const ModelFolder& model, const Tokenizer* tokenizer,
                                 const ChatRenderer* renderer);
 
