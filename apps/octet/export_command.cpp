@@ -17,7 +17,10 @@ struct Options {
 };
 
 std::string tokenizer_text(const Exported& exported) {
-  return exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer;
+  if (exported.tokenizer.empty()) return "none, the model has no tokenizer";
+  if (exported.chat_end.empty()) return exported.tokenizer;
+  return fmt::format("{}, with the chat template; answers end with {}", exported.tokenizer,
+                     exported.chat_end);
 }
 
 int write_adapter(const Options& options, const ModelFolder& model, ExportOptions to) {

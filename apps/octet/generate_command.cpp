@@ -9,8 +9,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "chat_console.h"
+#include "checkpoint/chat_style.h"
 #include "checkpoint/model_weights.h"
 #include "command.h"
+#include "config/config_keys.h"
 #include "data/tokenizer/stream_decoder.h"
 #include "device_options.h"
 #include "generate/generate.h"
@@ -25,15 +28,21 @@ struct Options : DeviceOptions {
   std::string model, tokenizer, adapter_name_or_path;
   bool best = false;
   std::vector<std::string> prompts, prompt_ids;
-  int64_t max_new_tokens = 64;
+  bool chat = false;
+  std::string system, user;
+  ChatTemplate chat_template = ChatTemplate::Auto;
+  int64_t max_seq_length = 0;  // of a chat; 0: not given
+  int64_t max_new_tokens = 0;  // 0: not given
   double temperature = 0;
   int64_t top_k = 0;
   double top_p = 1;
   int64_t seed = 0;
   bool print_ids = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
 
+  bool chats() const { return chat || !user.empty(); }
+  int64_t new_tokens() const { return max_new_tokens > 0 ? max_new_tokens : chats() ? 512 : 64; }
   SampleOptions sample() const {
-    return {.max_tokens = max_new_tokens,
+    return {.max_tokens = new_tokens(),
             .temperature = temperature,
             .top_k = top_k,
             .top_p = top_p,
@@ -74,14 +83,15 @@ class GenerateRun {
       : options_(options), model_(find_model(options.model, options.best, options.adapter_name_or_path)) {
     if (!options.tokenizer.empty()) model_.tokenizer = options.tokenizer;
     if (needs_text()) load_tokenizer_of_model();
-    end_ids_ = model_.config.eos_ids;
-    if (end_ids_.empty() && tokenizer_ && tokenizer_->eos()) end_ids_.push_back(*tokenizer_->eos());
+    make_renderer();
+    end_ids_ = end_ids_of(model_, tokenizer_.get(), renderer_ ? &*renderer_ : nullptr);
     make_prompts();
   }
 
   int run() {
     const std::unique_ptr<Device> device = make_device(options_.config());
     make_decoder(*device);
+    if (options_.chats()) return chat();
     if (options_.print_logits) {
       print_logits();
       return kExitDone;
@@ -108,6 +118,48 @@ class GenerateRun {
     }
   }
 
+  // How the model is talked to. Without --chat only the token that ends an answer is needed.
+  void make_renderer() {
+    ModelChat found;
+    if (options_.chat_template != ChatTemplate::Auto) {
+      found = {.style = ChatStyle{options_.chat_template}, .source = "--chat_template"};
+    } else {
+      found = find_chat_style(model_);
+    }
+    if (!options_.chats()) {
+      if (tokenizer_) renderer_ = renderer_for(found.style, *tokenizer_);
+      return;
+    }
+    if (!found.style) {
+      std::vector<std::string> names = chat_template_names();
+      names.erase(names.begin());  // auto
+      fail_config("[{}] {}; pass --chat_template: one of {}", model_.folder,
+                  found.unknown.empty()
+                      ? "was not trained on conversations and has no chat template"
+                      : fmt::format("the chat template in {} is not one that octet knows", found.unknown),
+                  fmt::join(names, ", "));
+    }
+    renderer_.emplace(*found.style, *tokenizer_, parse_loss_roles("completion"));
+    greeting_ = fmt::format("{}\nchat template {} ({})", model_.source, name_of(renderer_->chat_template()),
+                            found.source);
+  }
+
+  int chat() {
+    ChatSession session(*decoder_, *renderer_, *tokenizer_, options_.sample(),
+                        options_.ignore_eos ? std::vector<int32_t>() : end_ids_);
+    if (!options_.system.empty()) session.set_system(options_.system);
+    return options_.user.empty() ? chat_on_console(session, greeting_)
+                                 : ask_once(session, options_.user, options_.stream);
+  }
+
+  // Tokens of the conversation that the model sees. Memory is taken for all of them.
+  int64_t chat_context() const {
+    constexpr int64_t kDefault = 4096;
+    if (options_.max_seq_length == 0) return std::min(kDefault, model_.config.max_positions);
+    check_sequence_length(model_.config, "--max_seq_length", options_.max_seq_length);
+    return options_.max_seq_length;
+  }
+
   void make_prompts() {
     for (const std::string& text : options_.prompts) {
       std::vector<int32_t> ids = tokenizer_->encode(text);
@@ -128,16 +180,18 @@ class GenerateRun {
       longest = std::max<int64_t>(longest, std::ssize(prompt));
     const int64_t limit = model_.config.max_positions;
     check_sequence_length(model_.config, "a prompt's length", longest);
-    const int64_t added = options_.print_logits ? 0 : options_.max_new_tokens;
+    const int64_t added = options_.print_logits ? 0 : options_.new_tokens();
     // The last token is given, not read.
-    const int64_t capacity = std::min(longest + std::max<int64_t>(added - 1, 0), limit);
-    if (longest + added - 1 > limit) {
+    const int64_t capacity =
+        options_.chats() ? chat_context() : std::min(longest + std::max<int64_t>(added - 1, 0), limit);
+    if (longest + added - 1 > limit && !options_.chats()) {
       log_warning("the model has {} positions: at most {} new tokens are generated, not {}", limit,
                   limit - longest + 1, added);
     }
     const std::string precision = options_.precision_on(device);
     decoder_ = std::make_unique<Decoder>(
-        model_.config, DecoderShape{.sequences = std::ssize(prompts_), .capacity = capacity},
+        model_.config,
+        DecoderShape{.sequences = std::max<int64_t>(std::ssize(prompts_), 1), .capacity = capacity},
         precision == "fp32" ? DType::F32 : DType::BF16, device);
     if (decoder_->plan().peak_bytes() > device.memory_bytes()) {
       fail(
@@ -228,6 +282,8 @@ class GenerateRun {
   const Options& options_;
   ModelFolder model_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatRenderer> renderer_;
+  std::string greeting_;
   std::vector<int32_t> end_ids_;
   std::vector<std::vector<int32_t>> prompts_;
   std::unique_ptr<Decoder> decoder_;
@@ -235,7 +291,18 @@ class GenerateRun {
 
 void check(const Options& options, std::vector<std::string>& errors) {
   const size_t prompts = options.prompts.size() + options.prompt_ids.size();
-  if (prompts == 0) errors.emplace_back("octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"");
+  if (prompts == 0 && !options.chats()) {
+    errors.emplace_back(options.system.empty()
+                            ? "octet generate needs --prompt TEXT, --user TEXT or --chat"
+                            : "--system is for a chat: add --user TEXT, or --chat to talk");
+  }
+  if (options.chats() && (prompts > 0 || options.print_ids || options.print_logits || options.no_special)) {
+    errors.emplace_back(
+        "--chat and --user are not for --prompt, --prompt_ids, --print_ids, --print_logits and --no_special; give "
+        "the question as --user TEXT");
+  }
+  if (!options.chats() && options.max_seq_length > 0)
+    errors.emplace_back("--max_seq_length is the context of a chat; it needs --chat or --user");
   if (options.stream && prompts > 1)
     errors.push_back(fmt::format("--stream shows one prompt; {} are given", prompts));
 }
@@ -249,10 +316,13 @@ int run(const Options& options) {
 Command generate_command() {
   CommandBuilder<Options> builder("generate",
                                   "Generate text from prompts with a model, a checkpoint or a run");
-  builder.line.usage = "MODEL --prompt TEXT [FLAGS]";
+  builder.line.usage = "MODEL --prompt TEXT | --user TEXT | --chat [FLAGS]";
   builder.line.about =
-      "Generates text: continues each prompt with a model. At least one --prompt or --prompt_ids must be "
-      "given.";
+      "Generates text: continues each --prompt with a model, answers a question (--user), or holds a conversation "
+      "(--chat).\n"
+      "A chat uses the template that the model was trained with. On a terminal, Ctrl-C stops an answer and Ctrl-D ends "
+      "the chat; /reset, /system TEXT and /exit are commands. Otherwise each line of stdin is a message. If the "
+      "context is full, the oldest messages are forgotten, and a line says so.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
   KeyTable<Options>& keys = builder.keys;
   add_adapter_key(keys);
@@ -261,13 +331,27 @@ Command generate_command() {
   keys.add("prompt_ids", &Options::prompt_ids, "Prompt as token ids, separated by spaces.")
       .repeatable()
       .value("\"1 2 3\"");
+  keys.add("chat", &Options::chat, "Hold a conversation over the terminal or stdin.");
+  keys.add("user", &Options::user, "A question. Prints the answer.").value("TEXT");
+  keys.add("system", &Options::system, "System message of the chat.")
+      .value("TEXT")
+      .note("the one of the chat template, if it has one");
+  spell_chat_templates(keys.add("chat_template", &Options::chat_template, chat_template_names(),
+                                "How a conversation becomes text. auto: as the model was trained, or as its "
+                                "folder says."))
+      .alias("template");
+  keys.add("max_seq_length", &Options::max_seq_length, "Context of a chat, in tokens.")
+      .at_least(16)
+      .at_most(1 << 24)
+      .note("the positions of the model, at most 4096");
   keys.add("tokenizer", &Options::tokenizer, "bytes, a tokenizer file or folder, or a hub id.")
       .value("FILE_OR_FOLDER")
       .note("the tokenizer of the model");
   keys.add("max_new_tokens", &Options::max_new_tokens, "Maximum number of tokens to generate per prompt.")
       .at_least(1)
       .at_most(1e12)
-      .alias("max_tokens");
+      .alias("max_tokens")
+      .note("64; in a chat 512");
   keys.add("temperature", &Options::temperature,
            "Sampling temperature. 0: always take the most likely token.")
       .at_least(0);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -12,14 +13,44 @@
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 #include "plan/dataset_items.h"
+#include "plan/marked_text.h"
+#include "report/console.h"
 
 namespace octet {
 namespace {
 
 struct Options {
   std::string output;
+  int64_t preview = 0;
   RunArguments run;
 };
+
+// Prints the first examples as the model will see them. Nothing is written.
+void show_examples(const ExampleOptions& examples, const std::string& tokenizer_name,
+                   const Tokenizer& tokenizer, int64_t count) {
+  const bool color = terminal_traits(STDOUT_FILENO).color;
+  const std::unique_ptr<DatasetReader> reader = open_examples(examples, tokenizer);
+  Example example;
+  for (int64_t i = 0; i < count && reader->next(example); ++i) {
+    const bool is_text = reader->format() == ExampleFormat::Text;
+    if (i == 0) {
+      std::string format = fmt::format("{} ({})", name_of(reader->format()), reader->columns());
+      if (!is_text) {
+        const ChatRenderer renderer({reader->chat_template(), examples.default_system}, tokenizer, {});
+        format += fmt::format("; chat template {}", name_of(reader->chat_template()));
+        if (!renderer.default_system().empty())
+          format += fmt::format("; default system \"{}\"", renderer.default_system());
+      }
+      fmt::print("format     {}\nloss       {}\ntokenizer  {}\n", format,
+                 loss_text(examples.loss_on, is_text), tokenizer_text(tokenizer_name, tokenizer));
+    }
+    const Document document = encode_example(example, tokenizer);
+    fmt::print("\nexample {}: {}; trained tokens {}\n{}\n", i + 1, marked_counts(document),
+               color ? "in green" : "in [[ ]]",
+               marked_text(document, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets));
+  }
+  if (reader->skipped().total() > 0) fmt::print("\nskipped: {}\n", reader->skipped().describe());
+}
 
 // A folder for a list must not hold anything else.
 void check_folder(const std::string& folder, const std::vector<DatasetPart>& list) {
@@ -39,7 +70,7 @@ int run(const Options& options) {
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
-  if (options.output.empty())
+  if (options.output.empty() && options.preview == 0)
     errors.emplace_back("octet prepare needs --output DIR, the folder for shards and manifest");
   throw_config_errors(errors);
 
@@ -49,6 +80,11 @@ int run(const Options& options) {
   const std::string tokenizer_name = choose_tokenizer(
       config, config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
+  if (options.preview > 0) {
+    for (const DatasetPart& part : expanded_dataset(config))
+      show_examples(train_examples(config, part), tokenizer_name, *tokenizer, options.preview);
+    return kExitDone;
+  }
   const std::vector<DatasetPart> parts = expanded_dataset(config);
   throw_config_errors(idle_choices(config));
   const auto prepare = [&](const DatasetPart& part, const std::string& output) {
@@ -107,6 +143,15 @@ Command prepare_command() {
       .value("DIR")
       .short_flag('o')
       .note("none; must be given");
+  builder.keys
+      .add(
+          "preview", &Options::preview,
+          "Print the first N examples as tokens become text, with those that are trained told apart, and stop. "
+          "Nothing is written.")
+      .value("N")
+      .at_least(1)
+      .at_most(1e6)
+      .note("0");
   builder.run_arguments(&Options::run);
   return builder.command(run);
 }

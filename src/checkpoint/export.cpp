@@ -6,7 +6,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/chat_style.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
@@ -105,21 +107,31 @@ void write_weights(Env& env, const std::string& folder, const std::vector<HfTens
   env.write_synced(join_path(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
-// What the folder itself says of generation, or else the ids that begin and end a text.
+// What the folder itself says of generation, with the ids that begin and end a text.
 std::string generation_config(Env& env, const ModelFolder& model, const ModelConfig& config) {
-  if (const std::string path = join_path(model.folder, kGenerationName); env.exists(path))
-    return env.read_text(path);
   Json json = {{"_from_model_config", true}};
-  if (config.bos_id) json["bos_token_id"] = *config.bos_id;
+  if (const std::string path = join_path(model.folder, kGenerationName); env.exists(path)) {
+    const std::string text = env.read_text(path);
+    parse_json(text, path);
+    json = Json::parse(text);  // a second time, to keep the order of the keys
+    require(json.is_object(), "[{}] is {}, expected an object", path, json.type_name());
+    if (json.value("eos_token_id", Json()) == Json(config.eos_ids)) return text;
+  } else if (config.bos_id) {
+    json["bos_token_id"] = *config.bos_id;
+  }
   if (config.eos_ids.size() == 1) json["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) json["eos_token_id"] = config.eos_ids;
   return json.dump(2) + "\n";
 }
 
-// The tokenizer to write, and from it the ids that begin and end a text, where the config does not have them.
-std::string tokenizer_for(const ModelFolder& model, const ExportOptions& options, ModelConfig& config) {
+// The tokenizer to write and how the model is talked to. The ids that begin and end a text are set in the config.
+struct ExportedTokenizer {
+  std::string name;
+  std::optional<ExportedChat> chat;
+};
+ExportedTokenizer tokenizer_for(const ModelFolder& model, const ExportOptions& options, ModelConfig& config) {
   const std::string name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
-  if (name.empty()) return name;
+  if (name.empty()) return {};
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   if (tokenizer->vocab_size() > config.vocab) {
     fail_config(
@@ -127,8 +139,20 @@ std::string tokenizer_for(const ModelFolder& model, const ExportOptions& options
         name, tokenizer->vocab_size(), config.vocab);
   }
   if (!config.bos_id) config.bos_id = tokenizer->bos();
-  if (config.eos_ids.empty() && tokenizer->eos()) config.eos_ids = {*tokenizer->eos()};
-  return name;
+  // A folder's own template that octet only recognised stays as it is.
+  const ModelChat chat = find_chat_style(model);
+  const bool is_trained = model.checkpoint && model.checkpoint->has_file(checkpoint_file::kChat);
+  const std::optional<ChatRenderer> renderer = renderer_for(chat.style, *tokenizer);
+  config.eos_ids = end_ids_of(model, tokenizer.get(), renderer ? &*renderer : nullptr);
+  if (!renderer || !is_trained) return {.name = name, .chat = std::nullopt};
+  return {.name = name, .chat = ExportedChat{.jinja = renderer->jinja(), .end = renderer->end_token()}};
+}
+
+void export_tokenizer_to(Env& env, const ExportedTokenizer& tokenizer, const std::string& folder,
+                         const ModelConfig& config, Exported& exported) {
+  if (tokenizer.name.empty()) return;
+  exported.tokenizer = export_tokenizer(env, tokenizer.name, folder, config.max_positions, tokenizer.chat);
+  if (tokenizer.chat) exported.chat_end = tokenizer.chat->end;
 }
 
 // A suffix is added for the temporary name.
@@ -142,7 +166,7 @@ std::string without_slash(std::string path) {
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options) {
   ModelConfig config = model.config;
-  const std::string tokenizer = tokenizer_for(model, options, config);
+  const ExportedTokenizer tokenizer = tokenizer_for(model, options, config);
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::unique_ptr<Device> cpu = make_cpu_device(0);
   ModelWeights weights(model, table, *cpu);
@@ -156,8 +180,7 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   env.write_synced(join_path(folder.path(), "config.json"),
                    to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
   env.write_synced(join_path(folder.path(), kGenerationName), generation_config(env, model, config));
-  if (!tokenizer.empty())
-    exported.tokenizer = export_tokenizer(env, tokenizer, folder.path(), config.max_positions);
+  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
   const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
     return as_bytes_of(weights.rows(table[parameter], begin, rows), exported.dtype);
   };
@@ -170,7 +193,7 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
                                const ExportOptions& options) {
   require(model.adapter.has_value(), "[{}] has no adapter to export", model.source);
   ModelConfig config = model.config;
-  const std::string tokenizer = tokenizer_for(model, options, config);
+  const ExportedTokenizer tokenizer = tokenizer_for(model, options, config);
   const PeftAdapter adapter(env, model.adapter->folder, config);
   const std::vector<ParameterSpec> table = adapters_of(parameter_table(config, adapter.plan()));
   ExportedAdapter exported;
@@ -180,8 +203,7 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
   TemporaryOutput folder(env, without_slash(output));
   env.write_synced(join_path(folder.path(), kAdapterConfigName),
                    to_peft_config(config, exported.plan, exported.base));
-  if (!tokenizer.empty())
-    exported.tokenizer = export_tokenizer(env, tokenizer, folder.path(), config.max_positions);
+  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
   const HfWeights weights = adapter.weights();
   const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
     return as_bytes_of(weights.values(table[parameter], begin, rows), SafeDType::F32);

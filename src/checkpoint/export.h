@@ -20,6 +20,7 @@ struct Exported {
   int64_t tensors = 0, bytes = 0, files = 0;  // of the weights
   SafeDType dtype = SafeDType::F32;
   std::string tokenizer;  // what was written of it, in words
+  std::string chat_end;   // the token that ends an answer, if a chat template was written
 };
 
 // Writes the model as a Hugging Face folder: config.json, generation_config.json, safetensors (with an index where

@@ -141,8 +141,9 @@ void add_data(KeyTable<C>& keys) {
   keys.add("completion_column", &C::completion_column, "Column with the answer, if it has an unusual name.");
   keys.add("messages_column", &C::messages_column,
            "Column with the conversation, if it has an unusual name.");
-  keys.add("chat_template", &C::chat_template, {"auto", "llama3", "llama3.1", "chatml", "alpaca", "plain"},
-           "How a conversation becomes text and special tokens. auto decides by the tokenizer.")
+  spell_chat_templates(
+      keys.add("chat_template", &C::chat_template, chat_template_names(),
+               "How a conversation becomes text and special tokens. auto decides by the tokenizer."))
       .alias("template");
   keys.add("default_system", &C::default_system,
            "System message for conversations that have none. auto: the one of the template. Empty: no system "
@@ -367,6 +368,15 @@ const KeyTable<TrainConfig>& train_keys() {
     return keys;
   }();
   return table;
+}
+
+Key& spell_chat_templates(Key& key) {
+  return key.also("auto", {"default", "tokenizer_default"})
+      .also("llama3", {"llama_3"})
+      .also("llama3.1", {"llama31", "llama3_1", "llama3.2", "llama3.3"})
+      .also("chatml", {"qwen", "qwen2", "qwen2.5", "qwen2_5", "qwen_25"})
+      .also("llama2", {"llama_2"})
+      .also("plain", {"empty", "none"});
 }
 
 }  // namespace octet

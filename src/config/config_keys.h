@@ -11,4 +11,7 @@ inline constexpr double kMaxCount = 1e12;  // of steps and the like: room to mul
 void add_precision_keys(KeyTable<TrainConfig>& keys);  // precision, memory
 void add_run_keys(KeyTable<TrainConfig>& keys);        // ranks, run, checkpoints, reports
 
+// The names that other programs give the templates, for a key whose choices are chat_template_names().
+Key& spell_chat_templates(Key& key);
+
 }  // namespace octet

@@ -53,6 +53,14 @@ Candidates cut(const std::vector<float>& logits, const SampleOptions& options) {
   return c;
 }
 
+// Tokens that both begin with. The last of a prompt is always read: the logits after it are needed.
+size_t shared_tokens(std::span<const int32_t> cached, const std::vector<int32_t>& prompt) {
+  const size_t most = std::min(cached.size(), prompt.size() - 1);
+  size_t same = 0;
+  while (same < most && cached[same] == prompt[same]) ++same;
+  return same;
+}
+
 }  // namespace
 
 int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length) {
@@ -88,7 +96,9 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
   std::vector<Row> rows;
   for (size_t r = 0; r < prompts.size(); ++r) {
     rows.push_back({prompts[r], prompts[r].size(), false});
-    decoder.clear(static_cast<int64_t>(r));
+    const size_t kept = r == 0 ? shared_tokens(callbacks.cached, prompts[r]) : 0;
+    decoder.rewind(static_cast<int64_t>(r), static_cast<int64_t>(kept));
+    rows[r].unread -= kept;
     if (callbacks.slide)
       rows[r].unread = std::min(rows[r].unread, static_cast<size_t>(std::max<int64_t>(capacity - 1, 1)));
   }
@@ -126,8 +136,9 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
 }
 
 Generator::Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows,
-                     int64_t length)
+                     int64_t length, const std::optional<ChatStyle>& chat)
     : decoder_(trained, sampling_shape(rows, length), device), tokenizer_(tokenizer) {
+  if (chat) chat_.emplace(*chat, tokenizer, parse_loss_roles("completion"));
   decoder_.allocate();
 }
 
@@ -146,14 +157,16 @@ std::vector<std::string> Generator::continue_prompts(const std::vector<std::stri
 std::vector<std::string> Generator::run(std::span<const std::string> prompts, const SampleOptions& options) {
   std::vector<std::vector<int32_t>> ids, kept(prompts.size());
   for (const std::string& prompt : prompts) {
-    ids.push_back(tokenizer_.encode(prompt));
+    ids.push_back(chat_ ? encode_example(chat_->prompt({{{ChatRole::User, prompt}}}), tokenizer_).tokens
+                        : tokenizer_.encode(prompt));
     if (ids.back().empty()) ids.back().push_back(tokenizer_.bos().value_or(tokenizer_.eos().value_or(0)));
   }
   std::vector<int32_t> ends;
   if (tokenizer_.eos()) ends.push_back(*tokenizer_.eos());
+  if (const auto end = chat_ ? tokenizer_.find_token(chat_->end_token()) : std::nullopt) ends.push_back(*end);
   // What the tokenizer cannot say ends a text as well: the model's vocabulary may be larger.
   const auto on_token = [&](size_t row, int32_t id) {
-    if (tokenizer_.eos() == id || id >= tokenizer_.vocab_size()) return false;
+    if (std::ranges::find(ends, id) != ends.end() || id >= tokenizer_.vocab_size()) return false;
     kept[row].push_back(id);
     return options.stop.empty() ||
            tokenizer_.decode_continued(kept[row]).find(options.stop) == std::string::npos;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "data/chat/chat_template.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/decoder.h"
 #include "model/transformer.h"
@@ -29,6 +30,8 @@ struct GenerateCallbacks {
   std::function<bool(size_t row, int32_t id)> on_token = {};
   // A row whose sequence is full drops the older half of its context and continues. Otherwise it ends.
   bool slide = false;
+  // What the decoder's first sequence holds from an earlier call: what the first prompt shares with it is not read again.
+  std::span<const int32_t> cached = {};
 };
 
 // Continues the prompts together, at most decoder.shape().sequences of them and none empty. Returns the new ids per
@@ -45,8 +48,10 @@ int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int6
 // Text from the weights of a model in training, several prompts at a time, in the run's dense precision.
 class Generator {
  public:
-  // `rows` prompts are worked on together; contexts longer than `length` lose their oldest tokens.
-  Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows, int64_t length);
+  // `rows` prompts are worked on together; contexts longer than `length` lose their oldest tokens. With `chat`, a prompt
+  // is what a user says, and the text is the answer.
+  Generator(Transformer& trained, Device& device, const Tokenizer& tokenizer, int64_t rows, int64_t length,
+            const std::optional<ChatStyle>& chat = std::nullopt);
 
   // The continuation of every prompt, without the prompt.
   std::vector<std::string> continue_prompts(const std::vector<std::string>& prompts,
@@ -61,6 +66,7 @@ class Generator {
 
   Decoder decoder_;
   const Tokenizer& tokenizer_;
+  std::optional<ChatRenderer> chat_;
 };
 
 }  // namespace octet

@@ -60,13 +60,19 @@ Json bytes_tokenizer_json() {
             {"merges", Json::array()}}}};
 }
 
-// The text of a token in a tokenizer.json; "" where it has none.
-std::string added_token(const nlohmann::json& tokenizer, std::optional<int32_t> id) {
-  if (!id || !tokenizer.contains("added_tokens")) return "";
-  for (const nlohmann::json& token : tokenizer.at("added_tokens")) {
-    if (token.value("id", -1) == *id) return token.value("content", "");
-  }
-  return "";
+constexpr const char* kConfigName = "tokenizer_config.json";
+constexpr const char* kSpecialTokensName = "special_tokens_map.json";
+constexpr const char* kJinjaName = "chat_template.jinja";
+
+std::string token_name(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? tokenizer.decode(std::vector<int32_t>{*id}) : std::string();
+}
+
+// In tokenizer_config.json and in special_tokens_map.json, which has no template.
+void set_chat(Json& config, const ExportedChat& chat, bool has_template = true) {
+  if (!config.is_object()) return;
+  if (has_template) config["chat_template"] = chat.jinja;
+  if (!chat.end.empty()) config["eos_token"] = chat.end;
 }
 
 // Without it Transformers would take the class of the model's family, whatever the tokenizer is.
@@ -94,27 +100,42 @@ std::vector<NamedText> read_tokenizer_texts(Env& env, const std::string& name) {
 }
 
 std::string export_tokenizer(Env& env, const std::string& name, const std::string& folder,
-                             int64_t max_positions) {
+                             int64_t max_positions, const std::optional<ExportedChat>& chat) {
+  const auto write_config = [&](Json config) {
+    if (chat) set_chat(config, *chat);
+    write_json(env, folder, kConfigName, config);
+  };
   if (name == "bytes") {
     write_json(env, folder, "tokenizer.json", bytes_tokenizer_json());
-    write_json(env, folder, "tokenizer_config.json",
-               tokenizer_config("<|endoftext|>", "<|endoftext|>", max_positions));
+    write_config(tokenizer_config("<|endoftext|>", "<|endoftext|>", max_positions));
     return "bytes, as tokenizer.json";
   }
   // Checks that octet can read it.
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   std::vector<std::string> written;
   const std::vector<NamedText> texts = read_tokenizer_texts(env, name);
+  bool has_config = false;
   for (const NamedText& file : texts) {
-    env.write_synced(join_path(folder, file.name), file.text);
     written.push_back(file.name);
+    has_config = has_config || file.name == kConfigName;
+    const bool is_json = file.name == kConfigName || file.name == kSpecialTokensName;
+    if (chat && is_json) {
+      parse_json(file.text, file.name);
+      Json json = Json::parse(file.text);  // a second time, to keep the order of the keys
+      set_chat(json, *chat, file.name == kConfigName);
+      write_json(env, folder, file.name.c_str(), json);
+    } else if (chat && file.name == kJinjaName) {
+      env.write_synced(join_path(folder, file.name), chat->jinja);  // Transformers prefers it to the config
+    } else {
+      env.write_synced(join_path(folder, file.name), file.text);
+    }
   }
-  if (written == std::vector<std::string>{"tokenizer.json"}) {
-    const nlohmann::json json = parse_json(texts.front().text, name);
-    write_json(env, folder, "tokenizer_config.json",
-               tokenizer_config(added_token(json, tokenizer->bos()), added_token(json, tokenizer->eos()),
-                                max_positions));
-    written.emplace_back("tokenizer_config.json");
+  const bool is_json_alone = written == std::vector<std::string>{"tokenizer.json"};
+  if (is_json_alone || (chat && !has_config)) {
+    const std::string bos = token_name(*tokenizer, tokenizer->bos());
+    const std::string eos = token_name(*tokenizer, tokenizer->eos());
+    write_config(tokenizer_config(bos, eos, max_positions));
+    written.emplace_back(kConfigName);
   }
   return fmt::format("{}", fmt::join(written, ", "));
 }

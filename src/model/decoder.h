@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -33,7 +34,12 @@ class Decoder {
 
   // Cached tokens of a sequence.
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
-  void clear(int64_t sequence) { lengths_[static_cast<size_t>(sequence)] = 0; }
+  void clear(int64_t sequence) { rewind(sequence, 0); }
+  // Keeps the first `length` tokens of a sequence, at most those that it has.
+  void rewind(int64_t sequence, int64_t length) {
+    int64_t& now = lengths_[static_cast<size_t>(sequence)];
+    now = std::min(now, length);
+  }
 
   struct Continuation {
     int64_t sequence = 0;

@@ -54,7 +54,11 @@ class PartOpener {
     } else if (held_out) {
       *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation));
     }
-    return from_shards(open_split(posix_env(), folder, manifest, manifest.train));
+    std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train);
+    DatasetNote note = note_of(examples.dataset, manifest, shards, tokenizer_);
+    DataPart opened = from_shards(std::move(shards));
+    opened.note = std::move(note);
+    return opened;
   }
 
   DataPart open_eval(const DatasetPart& part) const {
@@ -162,6 +166,13 @@ class PartOpener {
 int64_t DataPart::sequences(int64_t length) const {
   if (plan) return plan->rows();
   return tokens.size() > 0 ? (tokens.size() - 1) / length : 0;
+}
+
+std::optional<ChatStyle> TrainingData::chat() const {
+  for (const DataPart& part : train) {
+    if (part.note && part.note->chat) return part.note->chat;
+  }
+  return std::nullopt;
 }
 
 int64_t TrainingData::train_tokens() const {

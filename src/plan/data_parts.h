@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "data/loading/packing_plan.h"
 #include "data/shards/token_source.h"
+#include "plan/data_note.h"
 
 // The data of a run comes in parts: one per item of `dataset`. Each part is prepared and cached on its own.
 
@@ -24,6 +25,7 @@ struct DataPart {
   std::shared_ptr<const PackingPlan> plan = nullptr;  // null: a stream
   // The token that ends a document of a stream whose documents are kept apart. Only the demo has one.
   std::optional<int32_t> document_end = std::nullopt;
+  std::optional<DatasetNote> note = std::nullopt;  // of records to train on
 
   // In one pass.
   int64_t sequences(int64_t length) const;
@@ -35,6 +37,8 @@ struct TrainingData {
   std::vector<DataPart> train;
   std::vector<DataPart> eval;  // only parts that have at least one sequence or document
 
+  // How the first part with conversations writes them.
+  std::optional<ChatStyle> chat() const;
   int64_t train_tokens() const;
   int64_t eval_tokens() const;
 };

@@ -132,6 +132,12 @@ std::string overview_text(const RunStages& stages) {
     line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
   line("data", fmt::format("{}: {} tokens to train on, {} held out", names_text(keys.dataset),
                            count(data.train_tokens()), count(data.eval_tokens())));
+  for (const DataPart& part : data.train) {
+    if (!part.note) continue;
+    for (const auto& [what, value] : note_lines(*part.note)) line(what.c_str(), value);
+  }
+  if (!keys.is_demo() && stages.data.tokenizer)
+    line("tokenizer", tokenizer_text(stages.data.tokenizer_name, *stages.data.tokenizer));
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),

@@ -9,7 +9,7 @@ namespace octet {
 Generator& Samples::generator() {
   if (!generator_) {
     generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer, rows(),
-                                             stages_.keys.max_seq_length);
+                                             stages_.keys.max_seq_length, stages_.data.data.chat());
   }
   return *generator_;
 }
@@ -20,7 +20,9 @@ std::string Samples::make() {
                               .temperature = keys.sample_temperature,
                               .seed = static_cast<uint64_t>(keys.seed),
                               .stop = keys.is_demo() ? "\n" : ""};
-  return keys.sample_prompt + generator().continue_prompt(keys.sample_prompt, options);
+  // A model of conversations is asked; others continue the text.
+  return fmt::format("{}{}{}", keys.sample_prompt, stages_.data.data.chat() ? " -> " : "",
+                     generator().continue_prompt(keys.sample_prompt, options));
 }
 
 void Samples::before() {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
 #include "plan/coverage.h"
 #include "plan/data_loaders.h"
@@ -66,6 +67,7 @@ class Run {
 
   int train() {
     console_.print(overview_text(stages_));
+    if (!stages_.model.resumed && is_first()) show_example();
     if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
@@ -79,7 +81,7 @@ class Run {
     Start begun = start_weights(env_, stages_, model_, console_, ranks_);
     sync_ = std::move(begun.sync);
     if (begun.state) restore(*begun.state);
-    adapter_files_ = std::move(begun.adapter_files);
+    extra_files_ = std::move(begun.adapter_files);
     StepRunner runner(model_, *stages_.device, *loader_, stages_.plan.accumulation,
                       optimizer_options(keys_, stages_.schedule),
                       {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)}, sync_.get());
@@ -186,12 +188,15 @@ class Run {
   }
 
   void open_files() {
+    // What the model must be asked with afterwards.
+    if (const auto chat = stages_.data.data.chat())
+      extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
                                 .steps_done = outcome_.steps,
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
                                 .tokenizer = stages_.data.tokenizer_source,
-                                .texts = std::move(adapter_files_),
+                                .texts = std::move(extra_files_),
                                 .ranks = rank_saving()};
     if (is_first()) files_.open(about);
     const std::string name = ranks_.host().from_first("run name", files_.config().run_name);
@@ -289,6 +294,13 @@ class Run {
     if (outcome_.save) outcome_.checkpoints = saving_->directory();
   }
 
+  void show_example() {
+    const DataChoice& data = stages_.data;
+    if (data.data.train.empty() || !data.data.train[0].note) return;
+    console_.print(fmt::format(
+        "\n{}", first_example_text(*data.data.train[0].note, *data.tokenizer, console_.traits().color)));
+  }
+
   void first_look() {
     if (sync_) sync_->settle();
     if (makes_samples()) samples_.before();
@@ -339,7 +351,7 @@ class Run {
   StepLog log_;
   std::optional<Saving> saving_;
   Outcome outcome_;
-  std::vector<NamedText> adapter_files_;  // for the checkpoints
+  std::vector<NamedText> extra_files_;  // for the checkpoints
   std::optional<CrashCounter> crashes_;
   int save_failures_ = 0;  // in a row, on any rank, as all ranks knew before the last step
   int stop_signal_ = 0;    // that all ranks have agreed to follow

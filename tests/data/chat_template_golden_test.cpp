@@ -3,50 +3,34 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "data/chat/chat_template.h"
-#include "data/tokenizer/hf_tokenizer.h"
-#include "tiny_tokenizer.h"
+#include "chat_fixture.h"
 
 namespace octet {
 namespace {
 
-nlohmann::json golden_cases() {
-  std::ifstream file(std::filesystem::path(OCTET_SOURCE_DIR) / "tests/golden/chat/cases.json");
-  return nlohmann::json::parse(file);
-}
-
-Example render(const nlohmann::json& entry, const Tokenizer& tokenizer, const char* loss_on) {
-  Conversation conversation;
-  for (const auto& message : entry["messages"]) {
-    const std::string role = message["role"];
-    conversation.push_back({role == "system" ? ChatRole::System
-                            : role == "user" ? ChatRole::User
-                                             : ChatRole::Assistant,
-                            message["content"].get<std::string>()});
-  }
-  const ChatTemplate chat_template = parse_chat_template(entry["template"].get<std::string>());
-  return ChatRenderer(chat_template, tokenizer, parse_loss_roles(loss_on), std::nullopt, true)
-      .render(conversation);
+ChatRenderer renderer_of(const nlohmann::ordered_json& entry, const Tokenizer& tokenizer,
+                         const char* loss_on) {
+  return ChatRenderer({parse_chat_template(entry["template"].get<std::string>())}, tokenizer,
+                      parse_loss_roles(loss_on));
 }
 
 TEST(ChatTemplateGolden, TextAsTheModelsTemplates) {
-  nlohmann::json file = tiny_tokenizer({});
-  int id = 300;
-  for (const char* token : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-                            "<|im_start|>", "<|im_end|>"}) {
-    file["added_tokens"].push_back(added_token(id++, token, {"special"}));
-  }
-  const ByteLevelTokenizer tokenizer(parse_tokenizer_json(file.dump(), "tiny"));
-  const nlohmann::json cases = golden_cases();
-  ASSERT_EQ(cases.size(), 24u);
+  const auto tokenizer = all_chats_tokenizer();
+  const nlohmann::ordered_json cases = chat_goldens();
+  ASSERT_EQ(cases.size(), 66u);
   for (const auto& entry : cases) {
     for (const char* loss_on : {"completion", "all"}) {
-      std::string text;
-      for (const ExamplePiece& piece : render(entry, tokenizer, loss_on).pieces) text += piece.text;
-      EXPECT_EQ(text, entry["text"].get<std::string>()) << entry["template"];
+      Conversation conversation = conversation_in(entry);
+      const ChatRenderer renderer = renderer_of(entry, *tokenizer, loss_on);
+      if (entry.contains("text")) {
+        EXPECT_EQ(text_of(renderer.render(conversation)), entry["text"].get<std::string>())
+            << entry["template"];
+      }
+      if (!entry.contains("prompt")) continue;
+      if (conversation.messages.back().role == ChatRole::Assistant) conversation.messages.pop_back();
+      EXPECT_EQ(text_of(renderer.prompt(conversation)), entry["prompt"].get<std::string>())
+          << entry["template"];
     }
   }
 }
@@ -62,10 +46,11 @@ TEST(ChatTemplateGolden, IdsAsTheLibrary) {
   }
   const auto llama = load_tokenizer((folder / "llama3.1.json").string());
   const auto qwen = load_tokenizer((folder / "qwen2.5.json").string());
-  for (const auto& entry : golden_cases()) {
-    const Tokenizer& tokenizer = entry["template"] == "chatml" ? *qwen : *llama;
-    EXPECT_EQ(encode_example(render(entry, tokenizer, "all"), tokenizer).tokens,
-              entry["ids"].get<std::vector<int32_t>>())
+  for (const auto& entry : chat_goldens()) {
+    if (!entry.contains("ids")) continue;
+    const Tokenizer& tokenizer = entry["template"].get<std::string>().starts_with("llama") ? *llama : *qwen;
+    const Example example = renderer_of(entry, tokenizer, "all").render(conversation_in(entry));
+    EXPECT_EQ(encode_example(example, tokenizer).tokens, entry["ids"].get<std::vector<int32_t>>())
         << entry["text"];
   }
 }

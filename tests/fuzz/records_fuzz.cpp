@@ -23,13 +23,14 @@ void expect_utf8(const json& value) {
   }
 }
 
-void check_examples(const json& record) {
+void check_examples(const Record& read) {
+  const json& record = read.value;
   try {
     const FormatColumns columns = choose_format({}, columns_of(record), "fuzz]");
     if (columns.format == ExampleFormat::Text) {
       text_of(record, columns, "fuzz]");
     } else {
-      expect(!conversation_of(record, columns, "fuzz]").empty());
+      expect(!conversation_of(record, columns, "fuzz]", read.json_text).messages.empty());
     }
   } catch (const Error&) {
   }
@@ -48,7 +49,7 @@ std::vector<Record> read_all(Open&& open, size_t size) {
         if (!reader->next(record)) break;
         expect(record.value.is_object());
         expect_utf8(record.value);
-        check_examples(record.value);
+        check_examples(record);
         records.push_back(std::move(record));
       } catch (const RecordError&) {
       }

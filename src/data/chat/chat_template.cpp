@@ -5,34 +5,27 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/chat/template_parts.h"
 #include "data/tokenizer/unicode.h"
 
 namespace octet {
 namespace {
 
-constexpr const char* kBeginOfText = "<|begin_of_text|>";
-constexpr const char* kStartHeader = "<|start_header_id|>";
-constexpr const char* kEndHeader = "<|end_header_id|>";
-constexpr const char* kEndOfTurn = "<|eot_id|>";
-constexpr const char* kImStart = "<|im_start|>";
-constexpr const char* kImEnd = "<|im_end|>";
+using namespace template_parts;
 
-constexpr std::string_view kQwenSystem =
-    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-// Llama 3.1's template uses this date unless it is given another.
-constexpr std::string_view kLlama31Dates =
-    "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
-
-constexpr std::string_view kAlpacaTask = "Below is an instruction that describes a task";
-constexpr std::string_view kAlpacaInput = ", paired with an input that provides further context";
-constexpr std::string_view kAlpacaRequest = ". Write a response that appropriately completes the request.";
-
-constexpr std::array<std::pair<ChatTemplate, const char*>, 6> kNames = {{{ChatTemplate::Auto, "auto"},
-                                                                         {ChatTemplate::Llama3, "llama3"},
-                                                                         {ChatTemplate::Llama31, "llama3.1"},
-                                                                         {ChatTemplate::Chatml, "chatml"},
-                                                                         {ChatTemplate::Alpaca, "alpaca"},
-                                                                         {ChatTemplate::Plain, "plain"}}};
+constexpr std::array<std::pair<ChatTemplate, const char*>, 12> kNames = {
+    {{ChatTemplate::Auto, "auto"},
+     {ChatTemplate::Llama3, "llama3"},
+     {ChatTemplate::Llama31, "llama3.1"},
+     {ChatTemplate::Chatml, "chatml"},
+     {ChatTemplate::Qwen3, "qwen3"},
+     {ChatTemplate::Llama2, "llama2"},
+     {ChatTemplate::Mistral, "mistral"},
+     {ChatTemplate::MistralV1, "mistral_v1"},
+     {ChatTemplate::MistralV3, "mistral_v3"},
+     {ChatTemplate::MistralV3Tekken, "mistral_v3_tekken"},
+     {ChatTemplate::Alpaca, "alpaca"},
+     {ChatTemplate::Plain, "plain"}}};
 
 std::vector<const char*> special_tokens(ChatTemplate chat_template) {
   switch (chat_template) {
@@ -40,36 +33,32 @@ std::vector<const char*> special_tokens(ChatTemplate chat_template) {
     case ChatTemplate::Llama31:
       return {kBeginOfText, kStartHeader, kEndHeader, kEndOfTurn};
     case ChatTemplate::Chatml:
+    case ChatTemplate::Qwen3:
       return {kImStart, kImEnd};
+    case ChatTemplate::MistralV3:
+    case ChatTemplate::MistralV3Tekken:
+      return {kInst, kEndInst};
     default:
       return {};
   }
 }
 
-// What the templates' `trim` removes: Python's white space. It has four more control characters than \s.
-bool is_trimmed(uint32_t point) {
-  return (char_classes()[point] & kSpace) != 0 || (point >= 0x1c && point <= 0x1f);
-}
-
-std::string trimmed(const std::string& text) {
-  size_t begin = 0, end = 0;  // end: one past the last character that stays
-  bool is_front = true;
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Char next = decode_utf8(text.data() + i, text.size() - i);
-    const bool stays = !next.valid || !is_trimmed(next.point);
-    if (is_front && stays) begin = i, is_front = false;
-    i += next.length;
-    if (stays) end = i;
+bool has_tokens_of(const Tokenizer& tokenizer, ChatTemplate chat_template) {
+  for (const char* token : special_tokens(chat_template)) {
+    if (!tokenizer.find_token(token)) return false;
   }
-  return is_front ? std::string() : text.substr(begin, end - begin);
+  return true;
 }
 
-bool ends_in_space(const std::string& text) {
-  return text.empty() || (class_before(text, text.size()) & kSpace);
+// Mistral's SentencePiece vocabularies have 32,000 or 32,768 tokens; Tekken, which follows them, 131,072.
+ChatTemplate choose_mistral(const Tokenizer& tokenizer) {
+  constexpr int64_t kTekken = 100'000;
+  if (!has_tokens_of(tokenizer, ChatTemplate::MistralV3)) return ChatTemplate::MistralV1;
+  return tokenizer.vocab_size() > kTekken ? ChatTemplate::MistralV3Tekken : ChatTemplate::MistralV3;
 }
 
-bool begins_with_space(const std::string& text) {
-  return !text.empty() && (char_classes()[decode_utf8(text.data(), text.size()).point] & kSpace);
+std::string token_name(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? tokenizer.decode(std::vector<int32_t>{*id}) : std::string();
 }
 
 }  // namespace
@@ -79,6 +68,12 @@ const char* name_of(ChatTemplate chat_template) {
     if (value == chat_template) return name;
   }
   return "?";
+}
+
+std::vector<std::string> chat_template_names() {
+  std::vector<std::string> names;
+  for (const auto& [value, name] : kNames) names.emplace_back(name);
+  return names;
 }
 
 ChatTemplate parse_chat_template(const std::string& name) {
@@ -96,30 +91,24 @@ LossRoles parse_loss_roles(const std::string& loss_on) {
     loss.everything = true;
     return loss;
   }
+  constexpr const char* kExpected = "completion, all, or a list of system, user, assistant, tool";
   for (const std::string& name : split_list(loss_on == "completion" ? "assistant" : loss_on)) {
     bool is_known = false;
-    for (const ChatRole role : {ChatRole::System, ChatRole::User, ChatRole::Assistant}) {
+    for (const ChatRole role : {ChatRole::System, ChatRole::User, ChatRole::Assistant, ChatRole::Tool}) {
       if (name != name_of(role)) continue;
       is_known = loss.roles[static_cast<size_t>(role)] = true;
     }
-    if (!is_known) {
-      fail_config("[dataset] train_on '{}', expected completion, all, or a list of system, user, assistant",
-                  printable(loss_on));
-    }
+    if (!is_known) fail_config("[dataset] train_on '{}', expected {}", printable(loss_on), kExpected);
   }
-  if (split_list(loss_on).empty()) {
-    fail_config(
-        "[dataset] train_on is empty, expected completion, all, or a list of system, user, assistant");
-  }
+  if (split_list(loss_on).empty()) fail_config("[dataset] train_on is empty, expected {}", kExpected);
   return loss;
 }
 
 ChatTemplate choose_chat_template(const Tokenizer& tokenizer, ExampleFormat format) {
   for (const ChatTemplate chat_template : {ChatTemplate::Llama3, ChatTemplate::Chatml}) {
-    bool has_all = true;
-    for (const char* token : special_tokens(chat_template)) has_all = has_all && tokenizer.find_token(token);
-    if (has_all) return chat_template;
+    if (has_tokens_of(tokenizer, chat_template)) return chat_template;
   }
+  if (has_tokens_of(tokenizer, ChatTemplate::MistralV3)) return choose_mistral(tokenizer);
   return format == ExampleFormat::Alpaca ? ChatTemplate::Alpaca : ChatTemplate::Plain;
 }
 
@@ -134,139 +123,62 @@ std::vector<std::string> prefix_tokens(const Tokenizer& tokenizer) {
   return names;
 }
 
-ChatRenderer::ChatRenderer(ChatTemplate chat_template, const Tokenizer& tokenizer, const LossRoles& loss,
-                           std::optional<std::string> default_system, bool add_eos, bool add_bos)
-    : template_(chat_template), loss_(loss), default_system_(std::move(default_system)) {
-  for (const char* token : special_tokens(chat_template)) {
+// It has four more control characters than \s.
+bool template_parts::is_space(uint32_t point) {
+  return (char_classes()[point] & kSpace) != 0 || (point >= 0x1c && point <= 0x1f);
+}
+
+std::string trimmed(const std::string& text) {
+  size_t begin = 0, end = 0;  // end: one past the last character that stays
+  bool is_front = true;
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Char next = decode_utf8(text.data() + i, text.size() - i);
+    const bool stays = !next.valid || !template_parts::is_space(next.point);
+    if (is_front && stays) begin = i, is_front = false;
+    i += next.length;
+    if (stays) end = i;
+  }
+  return is_front ? std::string() : text.substr(begin, end - begin);
+}
+
+ChatRenderer::ChatRenderer(const ChatStyle& style, const Tokenizer& tokenizer, const LossRoles& loss,
+                           bool add_eos, bool add_bos)
+    : template_(style.chat_template), loss_(loss), default_system_(style.default_system) {
+  if (template_ == ChatTemplate::Mistral) template_ = choose_mistral(tokenizer);
+  if (template_ == ChatTemplate::Auto) template_ = choose_chat_template(tokenizer, ExampleFormat::Auto);
+  for (const char* token : special_tokens(template_)) {
     require(tokenizer.find_token(token).has_value(),
             "[chat template {}] the tokenizer has no token {}; choose another template (alpaca and plain "
             "need no special tokens) or the model's own tokenizer",
-            name_of(chat_template), token);
+            name_of(template_), token);
   }
-  const bool is_text = chat_template == ChatTemplate::Alpaca || chat_template == ChatTemplate::Plain;
-  if (add_eos && tokenizer.eos()) eos_ = tokenizer.decode(std::vector<int32_t>{*tokenizer.eos()});
+  const bool is_text = template_ == ChatTemplate::Alpaca || template_ == ChatTemplate::Plain;
+  const bool is_inst = is_inst_template(template_);
+  if (is_inst || (add_eos && is_text)) eos_ = token_name(tokenizer, tokenizer.eos());
+  if (is_inst) {
+    bos_ = token_name(tokenizer, tokenizer.bos());
+    require(
+        !bos_.empty() && !eos_.empty(),
+        "[chat template {}] needs the tokens that begin and end a text (<s> and </s>), and the tokenizer has "
+        "none; choose another template or the model's own tokenizer",
+        name_of(template_));
+  }
   if (add_eos && is_text && eos_.empty()) {
     log_warning(
         "data: the tokenizer has no end-of-text token, so template {} cannot mark where an answer ends; a "
         "model trained on it will not stop",
-        name_of(chat_template));
+        name_of(template_));
   }
   // The same prefix that a prompt for the model has.
   if (add_bos && is_text) prefix_ = prefix_tokens(tokenizer);
+  end_ = is_text || is_inst              ? eos_
+         : is_chatml_template(template_) ? std::string(kImEnd)
+                                         : std::string(kEndOfTurn);
 }
 
-void ChatRenderer::add_special(Example& example, const char* token, bool is_target) const {
-  example.pieces.push_back({token, true, is_target});
-}
-
-void ChatRenderer::add_text(Example& example, std::string text, bool is_target) const {
-  if (!text.empty()) example.pieces.push_back({std::move(text), false, is_target});
-}
-
-Example ChatRenderer::render(const Conversation& conversation) const {
-  Example example;
-  for (const std::string& token : prefix_) add_special(example, token.c_str(), false);
-  switch (template_) {
-    case ChatTemplate::Llama3:
-    case ChatTemplate::Llama31:
-      render_headers(example, conversation);
-      break;
-    case ChatTemplate::Chatml:
-      render_chatml(example, conversation);
-      break;
-    case ChatTemplate::Alpaca:
-      render_alpaca(example, conversation);
-      break;
-    case ChatTemplate::Auto:
-    case ChatTemplate::Plain:
-      render_plain(example, conversation);
-      break;
-  }
-  return example;
-}
-
-void ChatRenderer::render_headers(Example& example, const Conversation& conversation) const {
-  const auto add = [&](ChatRole role, const std::string& text) {
-    add_special(example, kStartHeader, loss_.everything);
-    add_text(example, name_of(role), loss_.everything);
-    add_special(example, kEndHeader, loss_.everything);
-    add_text(example, "\n\n", loss_.everything);
-    add_text(example, text, loss_.has(role));
-    add_special(example, kEndOfTurn, loss_.has(role));
-  };
-  add_special(example, kBeginOfText, false);  // no target: no token comes before it
-  const bool has_system = conversation[0].role == ChatRole::System;
-  std::string system = has_system ? conversation[0].text() : default_system_.value_or("");
-  if (template_ == ChatTemplate::Llama31) {
-    add(ChatRole::System, fmt::format("{}{}", kLlama31Dates, trimmed(system)));
-  } else if (has_system || !system.empty()) {
-    add(ChatRole::System, trimmed(system));
-  }
-  for (size_t i = has_system ? 1 : 0; i < conversation.size(); ++i) {
-    add(conversation[i].role, trimmed(conversation[i].text()));
-  }
-}
-
-void ChatRenderer::render_chatml(Example& example, const Conversation& conversation) const {
-  const auto add = [&](ChatRole role, const std::string& text) {
-    add_special(example, kImStart, loss_.everything);
-    add_text(example, fmt::format("{}\n", name_of(role)), loss_.everything);
-    add_text(example, text, loss_.has(role));
-    add_special(example, kImEnd, loss_.has(role));
-    add_text(example, "\n", loss_.everything);
-  };
-  if (conversation[0].role != ChatRole::System) {
-    const std::string system = default_system_.value_or(std::string(kQwenSystem));
-    if (!system.empty()) add(ChatRole::System, system);
-  }
-  for (const Message& message : conversation) add(message.role, message.text());
-}
-
-void ChatRenderer::render_alpaca(Example& example, const Conversation& conversation) const {
-  const bool has_system = conversation[0].role == ChatRole::System;
-  const size_t first = has_system ? 1 : 0;
-  const bool has_input = first < conversation.size() && !conversation[first].input.empty();
-  if (has_system) {
-    add_text(example, fmt::format("{}\n\n", conversation[0].content), loss_.has(ChatRole::System));
-  } else if (default_system_) {
-    add_text(example, default_system_->empty() ? "" : fmt::format("{}\n\n", *default_system_),
-             loss_.everything);
-  } else {
-    add_text(example, fmt::format("{}{}{}\n\n", kAlpacaTask, has_input ? kAlpacaInput : "", kAlpacaRequest),
-             loss_.everything);
-  }
-  for (size_t i = first; i < conversation.size(); ++i) {
-    const Message& message = conversation[i];
-    const bool is_target = loss_.has(message.role);
-    if (i > first) add_text(example, "\n\n", loss_.everything);
-    if (message.role == ChatRole::Assistant) {
-      add_text(example, "### Response:\n", loss_.everything);
-      add_text(example, message.content, is_target);
-      if (!eos_.empty()) add_special(example, eos_.c_str(), is_target);
-      continue;
-    }
-    add_text(example, "### Instruction:\n", loss_.everything);
-    add_text(example, message.content, is_target);
-    if (message.input.empty()) continue;
-    add_text(example, "\n\n### Input:\n", loss_.everything);
-    add_text(example, message.input, is_target);
-  }
-}
-
-void ChatRenderer::render_plain(Example& example, const Conversation& conversation) const {
-  std::string before;
-  const auto add = [&](ChatRole role, const std::string& text) {
-    if (!ends_in_space(before) && !begins_with_space(text)) add_text(example, "\n", loss_.everything);
-    add_text(example, text, loss_.has(role));
-    before = text;
-    if (role != ChatRole::Assistant || eos_.empty()) return;
-    add_special(example, eos_.c_str(), loss_.has(role));
-    before.clear();
-  };
-  if (conversation[0].role != ChatRole::System && default_system_ && !default_system_->empty()) {
-    add(ChatRole::System, *default_system_);
-  }
-  for (const Message& message : conversation) add(message.role, message.text());
+std::string ChatRenderer::default_system() const {
+  return default_system_.value_or(template_ == ChatTemplate::Chatml ? std::string(kQwenSystem)
+                                                                    : std::string());
 }
 
 }  // namespace octet

@@ -160,6 +160,7 @@ class Preparation {
     validation.finish(pipeline.examples());
     manifest_.examples = pipeline.examples();
     manifest_.format = name_of(reader.format());
+    manifest_.columns = reader.columns();
     manifest_.chat_template = name_of(reader.chat_template());
     for (size_t i = 0; i < kSkipReasons; ++i) {
       const auto reason = static_cast<SkipReason>(i);

@@ -14,7 +14,8 @@ namespace octet {
 namespace {
 
 constexpr std::array<const char*, kSkipReasons> kReasonNames = {
-    "empty text", "broken record", "invalid UTF-8", "missing column", "bad value", "nothing to learn from"};
+    "empty text", "broken record",         "invalid UTF-8",      "missing column",
+    "bad value",  "nothing to learn from", "unsupported content"};
 
 class Reader final : public DatasetReader {
  public:
@@ -73,6 +74,7 @@ class Reader final : public DatasetReader {
   int64_t examples() const override { return examples_; }
   ExampleFormat format() const override { return columns_ ? columns_->format : options_.format; }
   ChatTemplate chat_template() const override { return template_; }
+  std::string columns() const override { return columns_ ? columns_->describe() : std::string(); }
 
  private:
   void open_next_file() {
@@ -83,6 +85,7 @@ class Reader final : public DatasetReader {
       records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
         set_columns(columns, fmt::format("{}]", path));
         check_columns(*columns_, columns, fmt::format("{}]", path));  // later files may have other columns
+        refuse_media_columns(*columns_, columns, fmt::format("{}]", path));
         return columns_->all();
       });
     } catch (const RecordError& error) {
@@ -106,8 +109,9 @@ class Reader final : public DatasetReader {
   }
 
   void make_renderer() {
-    renderer_.emplace(template_, *tokenizer_, loss_, options_.default_system, options_.add_eos,
+    renderer_.emplace(ChatStyle{template_, options_.default_system}, *tokenizer_, loss_, options_.add_eos,
                       options_.add_bos);
+    template_ = renderer_->chat_template();
   }
 
   // False for an empty text.
@@ -118,7 +122,12 @@ class Reader final : public DatasetReader {
     }
     example.pieces.clear();
     if (columns_->format == ExampleFormat::Text) return make_text(example, place);
-    example = renderer_->render(conversation_of(record_.value, *columns_, place));
+    const Conversation conversation = conversation_of(record_.value, *columns_, place, record_.json_text);
+    try {
+      example = renderer_->render(conversation);
+    } catch (const Error& error) {
+      fail_record(SkipReason::Unsupported, "[{}: {}", place, error.what());
+    }
     for (const ExamplePiece& piece : example.pieces) {
       if (piece.is_target) return true;
     }

@@ -30,6 +30,12 @@ enum class ChatTemplate {
   Llama3,   // Llama 3
   Llama31,  // Llama 3.1 and 3.2: like Llama3, with a system message that always gives two dates
   Chatml,   // Qwen2.5
+  Qwen3,    // like Chatml, with the reasoning in front of the last answer
+  Llama2,
+  Mistral,          // one of the three that follow, by the tokenizer
+  MistralV1,        // Mistral 7B Instruct v0.1 and v0.2: [INST] is text
+  MistralV3,        // v0.3: [INST] is a token
+  MistralV3Tekken,  // Mistral Nemo: the same without spaces
   Alpaca,
   Plain,  // the contents one after another
 };
@@ -37,14 +43,16 @@ enum class ChatTemplate {
 enum class OnError { Stop, Skip };
 
 // The names are those of the configuration: "auto", "text", "prompt_completion", "question_answer",
-// "problem_solution", "alpaca", "sharegpt", "messages"; "auto", "llama3", "llama3.1", "chatml", "alpaca",
-// "plain"; "stop", "skip". An unknown name is a ConfigError that lists them.
+// "problem_solution", "alpaca", "sharegpt", "messages"; "auto", "llama3", "llama3.1", "chatml", "qwen3", "llama2",
+// "mistral", "mistral_v1", "mistral_v3", "mistral_v3_tekken", "alpaca", "plain"; "stop", "skip". An unknown name is a
+// ConfigError that lists them.
 ExampleFormat parse_example_format(const std::string& name);
 std::vector<std::string> example_format_names();  // in the order of the enum
 ChatTemplate parse_chat_template(const std::string& name);
 OnError parse_on_error(const std::string& name);
 const char* name_of(ExampleFormat format);
 const char* name_of(ChatTemplate chat_template);
+std::vector<std::string> chat_template_names();  // in the order of the enum
 
 struct ExampleOptions {
   // A file, a folder, a glob, a preset's name (data/dataset_presets.h) or a hub id "org/name". A path that exists
@@ -73,8 +81,16 @@ struct ExampleOptions {
 };
 
 // Why a record was skipped. Empty texts are always skipped, whatever `on_error` says.
-enum class SkipReason { EmptyText, BrokenRecord, InvalidUtf8, MissingColumn, BadValue, NoTarget };
-constexpr size_t kSkipReasons = 6;
+enum class SkipReason {
+  EmptyText,
+  BrokenRecord,
+  InvalidUtf8,
+  MissingColumn,
+  BadValue,
+  NoTarget,
+  Unsupported
+};
+constexpr size_t kSkipReasons = 7;
 const char* name_of(SkipReason reason);  // "empty text", ...
 
 struct SkipCounts {
@@ -93,11 +109,13 @@ class DatasetReader : public ExampleReader {
   // What Auto was resolved to: known once next() has given an example.
   virtual ExampleFormat format() const = 0;
   virtual ChatTemplate chat_template() const = 0;
+  virtual std::string columns() const { return {}; }  // "columns prompt, response"
 };
 
 // Increases with every code change that gives other tokens or targets for the same files, so that a dataset prepared
-// before the change is not reused. 2: bos in front of alpaca and plain conversations.
-constexpr int kReaderVersion = 2;
+// before the change is not reused. 2: bos in front of alpaca and plain conversations. 3: tool calls, flags of messages,
+// more columns.
+constexpr int kReaderVersion = 3;
 
 // Resolves the dataset (downloads it if needed) and opens its first file. The tokenizer must outlive the reader; it
 // decides the chat template, bos and eos. If the dataset has no example, the next() that reaches the end throws

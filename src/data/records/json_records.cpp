@@ -30,6 +30,7 @@ void parse_object(Record& record, std::string_view text, const std::string& path
   } catch (const Error& error) {
     throw RecordError(SkipReason::BrokenRecord, error.what());
   }
+  record.json_text = text;
   if (!record.value.is_object()) {
     fail_record(SkipReason::BrokenRecord, "[{}] line {}: {} {}, expected an object", path, line,
                 record.value.type_name(), printable(record.value.dump(-1, ' ', true).substr(0, 60)));

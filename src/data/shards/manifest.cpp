@@ -116,6 +116,7 @@ std::string dataset_manifest_text(const DatasetManifest& manifest) {
                          {"options", manifest.options},
                          {"record_format", manifest.format},
                          {"chat_template", manifest.chat_template},
+                         {"columns", manifest.columns},
                          {"examples", manifest.examples},
                          {"skipped", ordered_json::object()}};
   for (const auto& [reason, count] : manifest.skipped) result["skipped"][reason] = count;
@@ -142,6 +143,7 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   manifest.options = ordered_json::parse(text)["options"];
   manifest.format = json_field<std::string>(object, "record_format", place);
   manifest.chat_template = json_field<std::string>(object, "chat_template", place);
+  if (object.contains("columns")) manifest.columns = json_field<std::string>(object, "columns", place);
   manifest.examples = count_field(object, "examples", place);
   for (const auto& [reason, count] : json_field<json::object_t>(object, "skipped", place)) {
     require(count.is_number_integer(), "[{}] \"skipped\" holds {}, expected numbers", place, count.dump());

@@ -54,6 +54,7 @@ struct DatasetManifest {
   int64_t examples = 0;                    // read from the input
   std::map<std::string, int64_t> skipped;  // skipped records, by reason
   std::string format, chat_template;       // detected or given
+  std::string columns;                     // "columns prompt, response"; empty: not known
 
   bool operator==(const DatasetManifest&) const = default;
 };
