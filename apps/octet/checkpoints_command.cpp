@@ -62,7 +62,7 @@ struct Options {
   bool verify = false, json = false;
 };
 
-int run(const Options& options) {
+int list(const Options& options) {
   Env& env = posix_env();
   if (!env.is_directory(options.directory))
     fail_config("[{}] is not a folder, expected a run or its checkpoints", options.directory);
@@ -87,6 +87,10 @@ int run(const Options& options) {
 
 }  // namespace
 
+int list_checkpoints(const std::string& directory) {
+  return list({.directory = directory});
+}
+
 Command checkpoints_command() {
   CommandBuilder<Options> builder("checkpoints", "List the checkpoints of a run");
   builder.line.about =
@@ -98,7 +102,7 @@ Command checkpoints_command() {
       {.name = "DIR", .what = "folder", .help = "Folder of a run, or folder of checkpoints (step_N)."});
   builder.keys.add("verify", &Options::verify, "Also read every file and compare its checksum.");
   builder.keys.add("json", &Options::json, "Print a JSON array.");
-  return builder.command(run);
+  return builder.command(list);
 }
 
 }  // namespace octet

@@ -32,6 +32,9 @@ Command tokenize_command();
 Command keys_command();
 Command help_command();
 
+// What 'octet checkpoints DIRECTORY' does. Returns the exit code.
+int list_checkpoints(const std::string& directory);
+
 // What all commands that read a model take.
 inline constexpr const char* kModelHelp =
     "Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), or run folder.";

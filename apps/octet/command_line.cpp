@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -62,6 +64,30 @@ void check_required(const CommandLine& line, std::span<const KeySetting> given, 
   }
 }
 
+// What else people give where the configuration file goes, and the flag for it; "" if it may be a configuration.
+std::string other_than_config(const std::string& word) {
+  namespace fs = std::filesystem;
+  std::error_code code;
+  const fs::path path(word);
+  if (fs::is_directory(path, code)) {
+    if (fs::exists(path / "config.json", code) || fs::exists(path / "adapter_config.json", code))
+      return fmt::format("'{}' is a folder with a model; give it as --model_name_or_path {}", word, word);
+    if (fs::exists(path / "config.yaml", code))
+      return fmt::format("'{}' is the folder of a run; continue it with --resume {}, or give its config.yaml",
+                         word, word);
+    return fmt::format("'{}' is a folder, not a configuration file; give data as --dataset {}", word, word);
+  }
+  constexpr std::string_view kData[] = {".txt", ".jsonl", ".csv", ".tsv", ".parquet",
+                                        ".bin", ".gz",    ".zst", ".md"};
+  constexpr std::string_view kWeights[] = {".safetensors", ".pt", ".pth", ".ckpt", ".gguf"};
+  const std::string extension = path.extension().string();
+  if (std::ranges::find(kData, extension) != std::end(kData))
+    return fmt::format("'{}' holds data, not a configuration; give it as --dataset {}", word, word);
+  if (std::ranges::find(kWeights, extension) != std::end(kWeights))
+    return fmt::format("'{}' holds weights; give their Hugging Face folder as --model_name_or_path", word);
+  return "";
+}
+
 std::string usage_of(const CommandLine& line) {
   if (!line.usage.empty()) return line.usage;
   std::string text;
@@ -112,7 +138,14 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
   check_required(line, read.settings, parsed);
   if (line.run_keys == RunKeys::No) return parsed;
 
-  if (parsed.words.size() == 1) parsed.run.config_file = parsed.words.front();
+  if (parsed.words.size() == 1) {
+    const std::string other = other_than_config(parsed.words.front());
+    if (other.empty()) {
+      parsed.run.config_file = parsed.words.front();
+    } else {
+      parsed.errors.push_back(other);
+    }
+  }
   for (KeySetting& setting : read.settings) {
     if (!key_called(line.keys, setting.name)) parsed.run.settings.push_back(std::move(setting));
   }

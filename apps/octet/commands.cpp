@@ -17,7 +17,47 @@ std::span<const Command> commands() {
   return kCommands;
 }
 
+namespace {
+
+// What people call a command elsewhere, and how to say it here.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"finetune", "train --model_name_or_path MODEL --dataset DATA"},
+    {"fine-tune", "train --model_name_or_path MODEL --dataset DATA"},
+    {"sft", "train --model_name_or_path MODEL --dataset DATA"},
+    {"pretrain", "train"},
+    {"fit", "train"},
+    {"resume", "train --resume"},
+    {"continue", "train --resume"},
+    {"chat", "generate MODEL --chat"},
+    {"inference", "generate MODEL"},
+    {"infer", "generate MODEL"},
+    {"sample", "generate MODEL"},
+    {"evaluate", "eval MODEL"},
+    {"validate", "eval MODEL"},
+    {"test", "eval MODEL"},
+    {"merge", "export RUN --output DIR"},
+    {"convert", "export RUN --output DIR"},
+    {"save", "export RUN --output DIR"},
+    {"list", "checkpoints RUN"},
+    {"ls", "checkpoints RUN"},
+    {"preprocess", "prepare --dataset DATA --output DIR"},
+    {"benchmark", "bench"},
+    {"profile", "bench"},
+    {"memory", "plan"},
+    {"estimate", "plan"},
+    {"config", "keys"},
+    {"options", "keys"},
+    {"run", "train"},
+    {"torchrun", "launch"},
+    {"version", "--version"},
+};
+
+}  // namespace
+
 const Command& find_command(std::string_view name) {
+  for (const auto& [other, here] : kOtherNames) {
+    if (name == other) fail_config("unknown command '{}'; use 'octet {}'", name, here);
+  }
   std::vector<std::string> names;
   for (const Command& command : commands()) {
     if (command.line.name == name) return command;

@@ -10,7 +10,9 @@
 #include "data/datasets/dataset.h"
 #include "device_options.h"
 #include "plan/data_loaders.h"
+#include "plan/data_prepare.h"
 #include "plan/device_choice.h"
+#include "report/table.h"
 #include "report/text.h"
 #include "train/evaluate.h"
 
@@ -18,41 +20,111 @@ namespace octet {
 namespace {
 
 struct Options : DeviceOptions {
-  std::string model, dataset, split, tokenizer, adapter_name_or_path;
+  std::string model, split, tokenizer, adapter_name_or_path;
+  std::vector<DatasetPart> dataset;  // none: what the run holds out
   bool best = false, json = false;
-  int64_t max_seq_length = 0, batch_size = 8, batches = 0;
+  int64_t max_seq_length = 0, batch_size = 0, batches = kBatchesOfRun;
+  // Without --batches: those of the run if its own data is read, otherwise all.
+  static constexpr int64_t kBatchesOfRun = -1;
 };
 
-EvalLoaderFactory open_data(const Options& options, const ModelFolder& model, const RunShape& shape) {
-  if (model.tokenizer.empty()) {
-    // Token files need no tokenizer.
-    try {
-      return stream_eval_loaders(open_tokens(options.dataset, model.config.vocab, nullptr), {});
-    } catch (const Error& error) {
-      if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
-      fail_config("{}; the model has none, so pass --tokenizer", error.what());
-    }
-  }
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
+// What is evaluated, and how.
+struct Task {
+  std::string dataset;  // as it is shown
+  std::vector<EvalSet> sets;
+  RunShape shape;
+  int64_t batches = 0;
+};
+
+std::unique_ptr<Tokenizer> open_tokenizer(const ModelFolder& model) {
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
   if (tokenizer->vocab_size() > model.config.vocab) {
     fail_config(
         "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
         model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
   }
-  // Examples are read as the run read them: columns, chat template, packing.
-  TrainConfig config = model.run.value_or(TrainConfig{});
-  config.eval_dataset = options.dataset;
-  config.eval_dataset_split = options.split;
-  config.tokenizer = model.tokenizer;
-  config.max_seq_length = shape.length;
-  return open_evaluation_data(config, model.config.vocab, *tokenizer);
+  return tokenizer;
 }
 
-RunShape shape_for(const Options& options, const ModelFolder& model) {
+// Examples are read as the run read them: columns, chat template, packing.
+TrainConfig run_config(const ModelFolder& model, int64_t length) {
+  TrainConfig config = model.run.value_or(TrainConfig{});
+  config.tokenizer = model.tokenizer;
+  config.max_seq_length = length;
+  return config;
+}
+
+std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& model, int64_t length) {
+  if (model.tokenizer.empty()) {
+    // Token files need no tokenizer.
+    try {
+      std::vector<EvalSet> sets;
+      const std::vector<std::string> names = part_names(options.dataset);
+      for (size_t i = 0; i < names.size(); ++i) {
+        TokenSource tokens = open_tokens(options.dataset[i].path, model.config.vocab, nullptr);
+        sets.push_back({.name = names[i], .make_loader = stream_eval_loaders(std::move(tokens), {})});
+      }
+      return sets;
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
+      fail_config("{}; the model has none, so pass --tokenizer", error.what());
+    }
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model);
+  TrainConfig config = run_config(model, length);
+  config.eval_dataset = options.dataset;
+  config.eval_dataset_split = options.split;
+  return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, *tokenizer),
+                        *tokenizer);
+}
+
+// The data that the run holds out, in the same sequences.
+std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& model, int64_t length) {
+  if (!model.run) {
+    fail_config("{} is not a run of octet, so there is no data of its own; pass --dataset", options.model);
+  }
+  if (!options.split.empty())
+    fail_config("dataset_split is '{}', but the data is what the run holds out; pass --dataset, too",
+                options.split);
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model);
+  const TrainConfig config = run_config(model, length);
+  try {
+    return make_eval_sets(config, open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
+                          *tokenizer);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    fail_config("the data of the run cannot be opened: {}; pass --dataset to say where the data is now",
+                error.what());
+  }
+}
+
+Task make_task(const Options& options, const ModelFolder& model) {
+  Task task;
+  const bool own = options.dataset.empty();
   int64_t length = options.max_seq_length;
-  if (length == 0) length = std::min<int64_t>(model.config.max_positions, 1024);
+  if (length == 0)
+    length = model.run ? model.run->max_seq_length : std::min<int64_t>(model.config.max_positions, 1024);
   check_sequence_length(model.config, "--max_seq_length", length);
-  return {.rows = options.batch_size, .length = length, .training = false};
+  task.sets = own ? open_held_out(options, model, length) : open_dataset_of(options, model, length);
+  task.dataset =
+      own ? fmt::format("held out of {}", names_text(model.run->dataset)) : names_text(options.dataset);
+  if (own && !model.run->eval_dataset.empty()) task.dataset = names_text(model.run->eval_dataset);
+  if (std::ranges::none_of(task.sets,
+                           [&](const EvalSet& set) { return set.make_loader(1, length) != nullptr; })) {
+    if (own)
+      fail_config("the run holds out no data, or less than a sequence of {} tokens; pass --dataset", length);
+    fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs",
+                names_text(options.dataset), length);
+  }
+  const int64_t rows = options.batch_size > 0 ? options.batch_size
+                       : own                  ? model.run->per_device_train_batch_size
+                                              : 8;
+  task.shape = {.rows = rows, .length = length, .training = false};
+  task.batches = options.batches != Options::kBatchesOfRun ? options.batches
+                 : own                                     ? model.run->eval_batches
+                                                           : 0;
+  return task;
 }
 
 Numerics numerics_for(const std::string& precision) {
@@ -64,38 +136,53 @@ Numerics numerics_for(const std::string& precision) {
   return numerics;
 }
 
-std::string report(const Options& options, const ModelFolder& model, const RunShape& shape,
+std::string report(const Options& options, const ModelFolder& model, const Task& task,
                    const std::string& precision, const Evaluation& e) {
-  const double perplexity = std::exp(e.loss);
   if (options.json) {
-    nlohmann::ordered_json json = {
-        {"model", model.folder},    {"dataset", options.dataset},     {"loss", e.loss},
-        {"perplexity", perplexity}, {"accuracy", e.accuracy},         {"tokens", e.targets},
-        {"windows", e.windows},     {"max_seq_length", shape.length}, {"precision", precision}};
+    const auto figures = [](const Evaluation& of) {
+      return nlohmann::ordered_json{{"loss", of.loss},
+                                    {"perplexity", std::exp(of.loss)},
+                                    {"accuracy", of.accuracy},
+                                    {"tokens", of.targets},
+                                    {"windows", of.windows}};
+    };
+    nlohmann::ordered_json json = {{"model", model.folder}, {"dataset", task.dataset}};
+    json.update(figures(e));
+    json["max_seq_length"] = task.shape.length;
+    json["precision"] = precision;
+    for (const auto& [name, part] : e.parts) json["datasets"][name] = figures(part);
     if (model.adapter) json["adapter"] = model.adapter->folder;
     return json.dump(2) + "\n";
   }
-  return fmt::format(
+  std::string text = fmt::format(
       "{}\n"
+      "dataset         {}\n"
       "loss            {:.6f}\n"
       "perplexity      {:.4f}\n"
       "token accuracy  {:.2f} %\n"
       "tokens          {} in {} windows of {}, {}\n",
-      model.source, e.loss, perplexity, 100 * e.accuracy, e.targets, e.windows, shape.length, precision);
+      model.source, task.dataset, e.loss, std::exp(e.loss), 100 * e.accuracy, e.targets, e.windows,
+      task.shape.length, precision);
+  if (e.parts.empty()) return text;
+  Table table({{"dataset"},
+               {"loss", Align::Right},
+               {"perplexity", Align::Right},
+               {"token accuracy", Align::Right},
+               {"tokens", Align::Right}});
+  for (const auto& [name, part] : e.parts) {
+    table.add_row({name, fmt::format("{:.6f}", part.loss), fmt::format("{:.4f}", std::exp(part.loss)),
+                   fmt::format("{:.2f} %", 100 * part.accuracy), fmt::format("{}", part.targets)});
+  }
+  return text + "\n" + table.str();
 }
 
 int run(const Options& options) {
   ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
-  const RunShape shape = shape_for(options, model);
-  EvalLoaderFactory data = open_data(options, model, shape);
-  if (!data(1, shape.length)) {
-    fail_config("dataset '{}' has fewer tokens than one window of max_seq_length {} needs", options.dataset,
-                shape.length);
-  }
+  Task task = make_task(options, model);
   const std::unique_ptr<Device> device = make_device(options.config());
   const std::string precision = options.precision_on(*device);
-  Transformer transformer(model.config, shape, numerics_for(precision), *device);
+  Transformer transformer(model.config, task.shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {
     fail("[eval] this needs {}, but the device has {}; use a smaller --batch_size",
          human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
@@ -104,10 +191,10 @@ int run(const Options& options) {
   transformer.allocate();
   load_weights(*device, transformer.parameters(), model);
   transformer.weights_changed();
-  const Evaluator evaluator(std::move(data), options.batches);
+  const Evaluator evaluator(std::move(task.sets), task.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
-  require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", options.dataset);
-  fmt::print("{}", report(options, model, shape, precision, *evaluation));
+  require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", task.dataset);
+  fmt::print("{}", report(options, model, task, precision, *evaluation));
   return kExitDone;
 }
 
@@ -117,14 +204,15 @@ Command eval_command() {
   CommandBuilder<Options> builder("eval",
                                   "Measure the loss, perplexity and accuracy of a model on a dataset");
   builder.line.about =
-      "Measures the mean loss, the perplexity and the token accuracy of a model on a dataset.";
+      "Measures the mean loss, the perplexity and the token accuracy of a model on a dataset. For a run or a "
+      "checkpoint, the default is the data that the run holds out, in the same sequences.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
   KeyTable<Options>& keys = builder.keys;
-  keys.add("dataset", &Options::dataset,
+  keys.add("dataset", &Options::dataset, dataset_part_keys(),
            "Dataset, as 'octet train' takes it: text, token files, JSONL, Parquet, a prepared folder, demo, "
-           "...")
+           "... Several are separated by commas.")
       .value("DATA")
-      .must_be_given();
+      .note("what the run holds out, or its eval_dataset");
   keys.add("dataset_split", &Options::split, "Read only the files of this split, found by their names.")
       .value("NAME")
       .note("all files except validation and test");
@@ -138,15 +226,18 @@ Command eval_command() {
       .at_most(1 << 24)
       .alias("max_length")
       .alias("cutoff_len")
-      .note("the positions of the model, at most 1024");
+      .note("max_seq_length of the run; else the positions of the model, at most 1024");
   keys.add("batch_size", &Options::batch_size,
-           "Windows per batch. Changes the speed and the memory, not the result.")
+           "Windows per batch. Changes the speed and the memory. The result depends on it only if batches "
+           "limits what is read.")
       .at_least(1)
-      .at_most(1 << 20);
+      .at_most(1 << 20)
+      .note("that of the run for its own data, else 8");
   keys.add("batches", &Options::batches, "Maximum number of batches. 0: the whole dataset.")
       .alias("eval_batches")
       .at_least(0)
-      .at_most(1e12);
+      .at_most(1e12)
+      .note("eval_batches of the run for its own data, else 0");
   keys.add("json", &Options::json, "Print a JSON object.");
   add_device_keys(keys, {"fp32", "bf16", "fp8"});
   return builder.command(run);

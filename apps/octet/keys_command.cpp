@@ -1,5 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "base/error.h"
+#include "base/key_search.h"
+#include "base/text.h"
 #include "command.h"
 #include "config/config.h"
 
@@ -20,8 +24,10 @@ std::string configuration_markdown() {
       "  count as underscores (`--max-steps`). Flags override the file. Other commands read their flags by "
       "the\n"
       "  same rules.\n"
+      "- `--no_KEY` is the opposite of a bool `KEY` (`--no_fp8_head`). Choices are read in any case (`HYBRID`).\n"
       "- Write `--key=value` for a value that looks like a flag (`--sample_prompt=--help`).\n"
-      "- An alias is an older or shorter name of a key. A key and its alias together are an error.\n"
+      "- An alias is another name of a key. A key and its alias together are an error.\n"
+      "- `octet keys WORD` searches this page.\n"
       "- Numbers may be written as `6e-4`, and integers as `1e6` if the value is exact. `null` keeps the "
       "default.\n"
       "- A list is `[a, b]` in YAML and `a,b` as a flag.\n"
@@ -34,11 +40,23 @@ std::string configuration_markdown() {
 }
 
 struct Options {
+  std::vector<std::string> words;
   bool markdown = false;
 };
 
 int run(const Options& options) {
-  fmt::print("{}", options.markdown ? configuration_markdown() : keys_help(train_keys().keys()).substr(1));
+  if (options.markdown) {
+    fmt::print("{}", configuration_markdown());
+    return kExitDone;
+  }
+  if (options.words.empty()) {
+    fmt::print("{}", keys_help(train_keys().keys()).substr(1));
+    return kExitDone;
+  }
+  const std::string query = fmt::format("{}", fmt::join(options.words, " "));
+  const std::vector<Key> found = search_keys(train_keys().keys(), query);
+  if (found.empty()) fail_config("no key has to do with '{}'; 'octet keys' lists all keys", printable(query));
+  fmt::print("{}", keys_help(found).substr(1));
   return kExitDone;
 }
 
@@ -46,8 +64,19 @@ int run(const Options& options) {
 
 Command keys_command() {
   CommandBuilder<Options> builder("keys", "List the configuration keys of 'octet train'");
-  builder.line.about = "Lists the configuration keys of 'octet train'.";
-  builder.keys.add("markdown", &Options::markdown, "Print the page docs/configuration.md.");
+  builder.line.about =
+      "Lists the configuration keys of 'octet train'. With words, only the keys that have to do with all of them: "
+      "'octet keys fp8', 'octet keys eval steps'.";
+  builder.words(&Options::words, {.name = "WORD",
+                                  .what = "word",
+                                  .help = "Looked up in names, aliases, values and descriptions.",
+                                  .required = false});
+  builder.keys.add("markdown", &Options::markdown,
+                   "Print the page docs/configuration.md, which has all keys.");
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (options.markdown && !options.words.empty())
+      errors.emplace_back("--markdown prints all keys; give no words");
+  });
   return builder.command(run);
 }
 

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <optional>
+
+#include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
 #include "command.h"
 #include "train/trainer.h"
@@ -9,8 +13,26 @@ struct Options {
   RunArguments run;
 };
 
+// Of checkpoint_dir, or of the run, or of all runs in output_dir.
+int list_checkpoints_of(const TrainConfig& config) {
+  if (!config.checkpoint_dir.empty()) return list_checkpoints(config.checkpoint_dir);
+  if (!config.run_name.empty()) return list_checkpoints(run_folder(config));
+  Env& env = posix_env();
+  std::optional<int> code;
+  if (env.is_directory(config.output_dir)) {
+    for (const std::string& name : env.list(config.output_dir)) {
+      const std::string folder = join_path(config.output_dir, name);
+      if (!checkpoint_folders(env, folder).empty())
+        code = std::max(code.value_or(kExitDone), list_checkpoints(folder));
+    }
+  }
+  require(code.has_value(), "[{}] holds no run with checkpoints", config.output_dir);
+  return *code;
+}
+
 int run(const Options& options) {
-  return train(load_resumable_config(options.run.config_file, options.run.settings));
+  const TrainConfig config = load_resumable_config(options.run.config_file, options.run.settings);
+  return config.list_checkpoints ? list_checkpoints_of(config) : train(config);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cassert>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/key_search.h"
 #include "base/text.h"
 
 namespace octet {
@@ -34,9 +36,20 @@ Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string 
   aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
   return *this;
 }
+Key& Key::bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false) {
+  bool_alias(std::move(alias_name), std::move(when_true), std::move(when_false));
+  return aliases.back().takes_values = true, *this;
+}
 Key& Key::also(const std::string& choice, std::vector<std::string> spellings) {
   for (std::string& spelling : spellings) value_aliases.emplace_back(std::move(spelling), choice);
   return *this;
+}
+Key& Key::refuse(std::vector<std::string> spellings, const std::string& reason) {
+  for (std::string& spelling : spellings) refused_values.emplace_back(std::move(spelling), reason);
+  return *this;
+}
+Key& Key::value_if_alone(std::string value_alone) {
+  return alone = std::move(value_alone), *this;
 }
 Key& Key::bools(std::string when_true, std::string when_false) {
   return bool_choices = {{true, std::move(when_true)}, {false, std::move(when_false)}}, *this;
@@ -77,18 +90,29 @@ std::optional<std::string> meaning_of_bool(std::string_view text,
   return std::nullopt;
 }
 
-// The choice that `text` stands for in a key with value aliases.
-std::optional<std::string> meaning_of_choice(std::string text, const Key& key) {
-  if (key.value_aliases.empty()) return std::nullopt;
+// As choices are compared: FULL-SHARD is full_shard.
+std::string plain_choice(std::string text) {
   std::ranges::transform(text, text.begin(), [](char c) {
     if (c == '-') return '_';
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
-  if (std::ranges::find(key.choices, text) != key.choices.end()) return text;
-  for (const auto& [spelling, choice] : key.value_aliases) {
-    if (spelling == text) return choice;
+  return text;
+}
+
+// What the table says about a value: the choice that a spelling stands for, or the reason for refusing it.
+const std::string* find_spelling(const std::vector<std::pair<std::string, std::string>>& spellings,
+                                 const std::string& text) {
+  const auto found =
+      std::ranges::find(spellings, plain_choice(text), &std::pair<std::string, std::string>::first);
+  return found == spellings.end() ? nullptr : &found->second;
+}
+
+std::optional<std::string> meaning_of_choice(const std::string& text, const Key& key) {
+  for (const std::string& choice : key.choices) {
+    if (plain_choice(choice) == plain_choice(text)) return choice;
   }
-  return std::nullopt;
+  const std::string* meaning = find_spelling(key.value_aliases, text);
+  return meaning ? std::optional(*meaning) : std::nullopt;
 }
 
 bool in_range(const Key& key, double value) {
@@ -110,14 +134,15 @@ std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
       if (const auto value = parse_double(text); value && in_range(key, *value)) return *value;
       return std::nullopt;
     case KeyType::Choice:
-      if (std::ranges::find(key.choices, text) != key.choices.end()) return text;
       if (const auto value = meaning_of_choice(text, key)) return *value;
       if (const auto value = meaning_of_bool(text, key.bool_choices)) return *value;
       return std::nullopt;
     case KeyType::String:
+      if (const auto given = parse_bool(text); given && !key.alone.empty()) return *given ? key.alone : "";
       if (is_clean_utf8(text)) return text;
       return std::nullopt;
     case KeyType::StringList:
+    case KeyType::ItemList:
       break;
   }
   return std::nullopt;
@@ -135,14 +160,55 @@ std::optional<KeyValue> parse_list(const Key& key, const KeySetting& setting) {
   return items;
 }
 
-std::optional<KeyValue> parse_setting(const Key& key, const KeyAlias* alias, const KeySetting& setting) {
-  if (key.type == KeyType::StringList) return parse_list(key, setting);
-  if (setting.is_list) return std::nullopt;
-  if (alias && !alias->values.empty()) {
-    if (auto value = meaning_of_bool(setting.values.front(), alias->values)) return *value;
-    if (key.value_aliases.empty()) return std::nullopt;
+// "a,b" are two paths, unless there is a file of that name.
+std::vector<std::string> split_paths(const std::string& text) {
+  const std::vector<std::string> words = split_list(text);
+  std::vector<std::string> paths;
+  std::error_code code;
+  for (size_t begin = 0, end = 0; begin < words.size(); begin = end) {
+    std::string path, longer = words[begin];
+    for (size_t i = begin; i < words.size(); longer += ++i < words.size() ? "," + words[i] : "") {
+      if (i > begin && !std::filesystem::exists(longer, code)) continue;
+      path = longer;
+      end = i + 1;
+    }
+    paths.push_back(std::move(path));
   }
-  return parse_scalar(key, setting.values.front());
+  return paths;
+}
+
+// The items of the setting. What is wrong with one is added to `errors`.
+std::vector<KeyItem> parse_items(const Key& key, const KeySetting& setting,
+                                 std::vector<std::string>& errors) {
+  const std::string& main = key.item_keys.front().name;
+  std::vector<KeySetting::Item> items = setting.items;
+  if (items.empty()) {
+    const std::vector<std::string> paths =
+        setting.is_list ? setting.values : split_paths(setting.values.front());
+    for (const std::string& path : paths)
+      items.push_back({setting.place, {KeySetting{.name = "", .values = {path}, .place = ""}}});
+  }
+  std::vector<KeyItem> parsed;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::string what = items.size() == 1 && !setting.is_list
+                                 ? setting.describe()
+                                 : fmt::format("item {} of {}", i + 1, setting.describe());
+    for (KeySetting& field : items[i].fields) {
+      if (field.name.empty()) field.name = main;
+      const std::string line = field.place.empty() ? setting.place : field.place;
+      field.place = fmt::format("item {} of {}{}", i + 1, setting.is_flag() ? "--" : "", setting.name);
+      if (!line.empty()) field.place += fmt::format(" ({})", line);
+    }
+    const size_t errors_before = errors.size();
+    KeyItem item;
+    for (const KeyAssignment& assignment : resolve_settings(key.item_keys, items[i].fields, errors))
+      item.emplace_back(key.item_keys[assignment.index].name, scalar_of(assignment.value));
+    const auto given = std::ranges::find(item, main, &KeyItem::value_type::first);
+    if (errors.size() == errors_before && (given == item.end() || given->second == KeyScalar("")))
+      errors.push_back(fmt::format("{} has no {}", what, main));
+    parsed.push_back(std::move(item));
+  }
+  return parsed;
 }
 
 std::string shown_value(const KeySetting& setting) {
@@ -153,7 +219,14 @@ std::string shown_value(const KeySetting& setting) {
 struct Found {
   size_t index;
   const KeyAlias* alias;  // nullptr if the key's own name was used
+  bool negated = false;   // no_NAME
 };
+
+// Whether the flag may stand alone and then means true.
+bool takes_bool(const Key& key, const KeyAlias* alias) {
+  if (key.type == KeyType::Bool) return true;
+  return alias && !alias->values.empty() ? true : !key.bool_choices.empty();
+}
 
 std::optional<Found> find_key(std::span<const Key> keys, std::string_view name) {
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -162,35 +235,51 @@ std::optional<Found> find_key(std::span<const Key> keys, std::string_view name) 
       if (alias.name == name) return Found{i, &alias};
     }
   }
-  return std::nullopt;
+  constexpr std::string_view kNo = "no_";
+  if (!name.starts_with(kNo)) return std::nullopt;
+  std::optional<Found> found = find_key(keys, name.substr(kNo.size()));
+  if (!found || found->negated || !takes_bool(keys[found->index], found->alias)) return std::nullopt;
+  found->negated = true;
+  return found;
+}
+
+std::optional<KeyValue> parse_setting(const Key& key, const Found& found, const KeySetting& setting) {
+  if (key.type == KeyType::StringList) return parse_list(key, setting);
+  if (setting.is_list) return std::nullopt;
+  std::string text = setting.values.front();
+  if (found.negated) {
+    const std::optional<bool> given = parse_bool(text);
+    if (!given) return std::nullopt;
+    text = *given ? "false" : "true";
+  }
+  if (found.alias && !found.alias->values.empty()) {
+    if (auto value = meaning_of_bool(text, found.alias->values)) return *value;
+    if (!found.alias->takes_values) return std::nullopt;
+  }
+  return parse_scalar(key, text);
+}
+
+bool is_named_as_config(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml");
 }
 
 bool may_be_config_file(const std::string& word) {
   std::error_code code;
-  return word.ends_with(".yaml") || word.ends_with(".yml") || std::filesystem::exists(word, code);
-}
-
-// The key whose name, or one of whose aliases, is nearest.
-std::string nearest_key(std::span<const Key> keys, std::string_view word) {
-  std::vector<std::string> names;
-  for (const Key& key : keys) {
-    names.push_back(key.name);
-    for (const KeyAlias& alias : key.aliases) names.push_back(alias.name);
-  }
-  const std::string name = nearest_name(word, names);
-  const std::optional<Found> found = find_key(keys, name);
-  return found ? keys[found->index].name : "";
+  return is_named_as_config(word) || std::filesystem::exists(word, code);
 }
 
 std::string unknown_message(std::span<const Key> keys, const KeySetting& setting) {
-  std::string near = nearest_key(keys, setting.name);
-  if (near.empty() && setting.is_flag() && edit_distance(setting.name, "help") <= 2) near = "help";
+  std::vector<std::string> similar = similar_keys(keys, setting.name);
+  if (similar.empty() && setting.is_flag() && edit_distance(setting.name, "help") <= 2) similar = {"help"};
   const std::string_view dashes = setting.is_flag() ? "--" : "";
   std::string message = setting.is_flag()
                             ? fmt::format("unknown flag '--{}'", printable(setting.name))
                             : fmt::format("unknown key '{}' in {}", printable(setting.name), setting.place);
-  if (!near.empty()) message += fmt::format("; did you mean '{}{}'?", dashes, near);
-  return message;
+  for (size_t i = 0; i < similar.size(); ++i) {
+    const std::string_view before = i == 0 ? "; did you mean " : i + 1 == similar.size() ? " or " : ", ";
+    message += fmt::format("{}'{}{}'", before, dashes, similar[i]);
+  }
+  return similar.empty() ? message : message + "?";
 }
 
 }  // namespace
@@ -216,7 +305,16 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       continue;
     }
     if (setting.is_null) continue;
-    if (auto value = parse_setting(key, found->alias, setting)) {
+    if (key.type == KeyType::ItemList) {
+      assignments.push_back({found->index, parse_items(key, setting, errors), setting.describe()});
+      continue;
+    }
+    if (!setting.items.empty()) {
+      errors.push_back(
+          fmt::format("{} is a map inside a list; expected {}", setting.describe(), allowed_text(key)));
+      continue;
+    }
+    if (auto value = parse_setting(key, *found, setting)) {
       const auto same = std::ranges::find(assignments, found->index, &KeyAssignment::index);
       if (same != assignments.end()) {  // only a repeatable key gets here twice
         std::ranges::copy(std::get<std::vector<std::string>>(*value),
@@ -226,12 +324,36 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
       assignments.push_back({found->index, std::move(*value), setting.describe()});
       continue;
     }
-    const bool bool_alias = found->alias && !found->alias->values.empty() && key.value_aliases.empty();
+    if (!setting.is_list) {
+      if (const std::string* reason = find_spelling(key.refused_values, setting.values.front())) {
+        errors.push_back(fmt::format("{} is {}; {}", setting.describe(), shown_value(setting), *reason));
+        continue;
+      }
+    }
+    const bool bool_alias =
+        found->negated || (found->alias && !found->alias->values.empty() && !found->alias->takes_values);
     errors.push_back(fmt::format("{}{} is {}; expected {}", setting.describe(),
                                  found->alias ? " (alias of " + key.name + ")" : "", shown_value(setting),
                                  bool_alias ? std::string(kBoolNames) : allowed_text(key)));
   }
   return assignments;
+}
+
+KeyScalar scalar_of(const KeyValue& value) {
+  return std::visit(
+      [](const auto& held) -> KeyScalar {
+        if constexpr (std::is_constructible_v<KeyScalar, decltype(held)>) {
+          return held;
+        } else {
+          assert(false);
+          return {};
+        }
+      },
+      value);
+}
+
+KeyValue value_of(const KeyScalar& scalar) {
+  return std::visit([](const auto& held) { return KeyValue(held); }, scalar);
 }
 
 const Key* key_called(std::span<const Key> keys, std::string_view name) {
@@ -310,8 +432,13 @@ class ArgumentReader {
     } else if (!found) {
       skip_value();
       setting.values = {""};
-    } else if (takes_bool(*found)) {
+    } else if (found->negated) {
+      setting.values = {has_next() && parse_bool(next()) ? arguments_[at_++] : "true"};
+    } else if (takes_bool(keys_[found->index], found->alias)) {
       setting.values = {has_next() && is_value_of_bool(*found, next()) ? arguments_[at_++] : "true"};
+    } else if (const std::string& alone = keys_[found->index].alone;
+               !alone.empty() && !has_value_of_optional()) {
+      setting.values = {alone};
     } else if (has_next() && !is_written_as_flag(keys_, next())) {
       setting.values = {arguments_[at_++]};
     } else {
@@ -330,16 +457,14 @@ class ArgumentReader {
     if (has_next() && !next().starts_with("-")) ++at_;
   }
 
-  // Whether the flag may stand alone.
-  bool takes_bool(const Found& found) const {
-    const Key& key = keys_[found.index];
-    return key.type == KeyType::Bool ||
-           (found.alias ? !found.alias->values.empty() : !key.bool_choices.empty());
+  // Of a flag that may stand alone: a configuration file behind it is not its value.
+  bool has_value_of_optional() const {
+    return has_next() && !is_written_as_flag(keys_, next()) && !is_named_as_config(next());
   }
 
   bool is_value_of_bool(const Found& found, const std::string& word) const {
     const Key& key = keys_[found.index];
-    const bool value_is_bool = key.type == KeyType::Bool || found.alias;
+    const bool value_is_bool = key.type == KeyType::Bool || (found.alias && !found.alias->values.empty());
     if (value_is_bool ? parse_bool(word).has_value() : parse_scalar(key, word).has_value()) return true;
     if (word.starts_with("-") || positionals_ == PositionalKind::Any) return false;
     // --dry_run run.yaml is a flag and a file. A word that is neither is reported as a wrong value.

@@ -17,16 +17,22 @@ namespace octet {
 // One table of keys drives the YAML reader, the flags, --help, the dumped config.yaml and the documentation
 // of a command. A Key says what a value may be; KeyTable<Config> also knows which member of Config it lands in.
 
-enum class KeyType { Bool, Int, Double, String, Choice, StringList };
+enum class KeyType { Bool, Int, Double, String, Choice, StringList, ItemList };
 
-// Bool, Int, Double, String or Choice, StringList.
-using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+// One item of an ItemList: its keys that differ from their defaults.
+using KeyScalar = std::variant<bool, int64_t, double, std::string>;
+using KeyItem = std::vector<std::pair<std::string, KeyScalar>>;
+
+// Bool, Int, Double, String or Choice, StringList, ItemList.
+using KeyValue =
+    std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<KeyItem>>;
 
 // Another accepted spelling. With `values`, the given value is a bool that stands for a value of the key: use_fp8:
-// true means mixed_precision: fp8. If the key has value aliases, other values are read as those of the key.
+// true means mixed_precision: fp8.
 struct KeyAlias {
   std::string name;
   std::vector<std::pair<bool, std::string>> values;
+  bool takes_values = false;  // other values are read as those of the key
 };
 
 struct Key {
@@ -41,8 +47,11 @@ struct Key {
   std::vector<KeyAlias> aliases;
   std::vector<std::string> choices;                        // Choice: the names, in the order of the enum
   std::vector<std::pair<bool, std::string>> bool_choices;  // Choice: what true and false mean, if anything
-  // Choice: other spellings of a choice. If there are any, all are read in any case, and with "-" for "_".
+  // Choice: other spellings of a choice. Choices and spellings are read in any case, and with "-" for "_".
   std::vector<std::pair<std::string, std::string>> value_aliases;
+  std::vector<std::pair<std::string, std::string>>
+      refused_values;  // Choice: values that people try, and why not
+  std::string alone;   // String: the value if the flag stands alone or is given true; false means ""
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  // min itself is not allowed
@@ -50,6 +59,8 @@ struct Key {
   bool transient = false;  // concerns this call, not the run: not written to config.yaml
   bool required = false;   // checked by the reader of a command line
   bool repeats = false;    // StringList: each flag gives one whole item; commas do not split it
+  // ItemList: the keys of an item. The first is the one that an item without keys gives: its path.
+  std::vector<Key> item_keys = {};
 
   // How a table is written down: add(...).at_least(1).alias("batch_size").
   Key& at_least(double value);
@@ -58,8 +69,11 @@ struct Key {
   Key& below(double value);
   Key& alias(std::string alias_name);
   Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
+  Key& bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false);
   Key& also(const std::string& choice, std::vector<std::string> spellings);
+  Key& refuse(std::vector<std::string> spellings, const std::string& reason);
   Key& bools(std::string when_true, std::string when_false);
+  Key& value_if_alone(std::string value_alone);
   Key& note(std::string text);
   Key& not_dumped();
   Key& value(std::string name_in_help);
@@ -74,7 +88,13 @@ struct KeySetting {
   std::vector<std::string> values;  // one, unless is_list
   bool is_list = false;
   bool is_null = false;  // YAML null, or a flag without its value: keeps the default
-  std::string place;     // "run.yaml:3"; empty on the command line
+  // The items of a list that holds maps; then there are no values. An item that is no map has one field without a name.
+  struct Item {
+    std::string place;
+    std::vector<KeySetting> fields;
+  };
+  std::vector<Item> items = {};
+  std::string place;  // "run.yaml:3"; empty on the command line
 
   bool is_flag() const { return place.empty(); }
   std::string describe() const;  // "--lr" or "lr in run.yaml:3"
@@ -98,8 +118,8 @@ const Key* key_called(std::span<const Key> keys, std::string_view name);
 // Throws ConfigError with all the messages, one per line, if there are any.
 void throw_config_errors(std::span<const std::string> errors);
 
-// A YAML file (or its text) that holds one flat map of scalars and lists of scalars. A missing file or broken
-// YAML throws ConfigError; nested maps and other things that do not belong are added to `errors`.
+// A YAML file (or its text) that holds one flat map of scalars, lists of scalars and lists of flat maps. A missing file
+// or broken YAML throws ConfigError; nested maps and other things that do not belong are added to `errors`.
 std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<std::string>& errors);
 std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
                                        std::vector<std::string>& errors);
@@ -110,7 +130,8 @@ std::vector<KeySetting> parse_settings(const std::string& text, const std::strin
 //   Any         the value only if it reads as a bool
 enum class PositionalKind { None, ConfigFile, Any };
 
-// --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores.
+// --key value, --key=value, -k value, and a bool key's --key alone; dashes inside a name count as underscores. --no_key
+// is the opposite of a bool key, also in files.
 // A value may start with a dash (-1, "- item") unless it is written like a flag; --key=value takes any. Other words
 // are positionals, and so is everything after "--".
 struct KeyArguments {
@@ -128,15 +149,20 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
 
 std::string allowed_text(const Key& key);       // "a number above 0, at most 1", "one of fp8, bf16, fp32"
 std::string value_text(const KeyValue& value);  // as a user would write it; "" for empty
-std::string value_yaml(const KeyValue& value);  // as a YAML scalar or list that reads back to the same value
-std::string default_text(const Key& key);       // the note, or the default value, or "none"
-std::string flag_text(const Key& key);          // "-o, --output DIR"
+// As a YAML scalar or list that reads back to the same value. A list of maps begins with a newline.
+std::string value_yaml(const KeyValue& value);
+std::string default_text(const Key& key);          // the note, or the default value, or "none"
+std::string flag_text(const Key& key);             // "-o, --output DIR"
 std::string keys_help(std::span<const Key> keys);  // grouped, for --help
 // A line of --help: what it is about, from column 2, and the text from column `indent`.
 std::string help_entry(std::string head, std::string_view text, std::string_view limits = "",
                        size_t indent = 34);
 std::string help_paragraphs(std::string_view text);    // wrapped to the width of --help; ends with a newline
 std::string keys_markdown(std::span<const Key> keys);  // grouped tables
+
+// `value` must be no list.
+KeyScalar scalar_of(const KeyValue& value);
+KeyValue value_of(const KeyScalar& scalar);
 
 template <class Config>
 class KeyTable {
@@ -181,6 +207,37 @@ class KeyTable {
     return key;
   }
 
+  // A list of items that have keys of their own.
+  template <class Item>
+  Key& add(std::string name, std::vector<Item> Config::*member, const KeyTable<Item>& items,
+           std::string help) {
+    Key& key = add_key(std::move(name), std::move(help), std::vector<KeyItem>{});
+    key.item_keys.assign(items.keys().begin(), items.keys().end());
+    setters_.push_back([member, items](Config& config, const KeyValue& value) {
+      (config.*member).clear();
+      for (const KeyItem& given : std::get<std::vector<KeyItem>>(value)) {
+        Item& item = (config.*member).emplace_back();
+        for (const auto& [field, scalar] : given) items.set(item, items.index_of(field), value_of(scalar));
+      }
+    });
+    getters_.push_back([member, items](const Config& config) {
+      std::vector<KeyItem> all;
+      for (const Item& item : config.*member) all.push_back(items.changed(item));
+      return KeyValue(std::move(all));
+    });
+    return key;
+  }
+
+  // The keys that do not have their default.
+  KeyItem changed(const Config& config) const {
+    KeyItem changed;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      const KeyValue value = get(config, i);
+      if (value != keys_[i].default_value) changed.emplace_back(keys_[i].name, scalar_of(value));
+    }
+    return changed;
+  }
+
   std::span<const Key> keys() const { return keys_; }
   void set(Config& config, size_t index, const KeyValue& value) const { setters_.at(index)(config, value); }
   KeyValue get(const Config& config, size_t index) const { return getters_.at(index)(config); }
@@ -195,8 +252,8 @@ class KeyTable {
 
  private:
   Key& add_key(std::string name, std::string help, KeyValue default_value) {
-    static constexpr KeyType kTypes[] = {KeyType::Bool, KeyType::Int, KeyType::Double, KeyType::String,
-                                         KeyType::StringList};
+    static constexpr KeyType kTypes[] = {KeyType::Bool,   KeyType::Int,        KeyType::Double,
+                                         KeyType::String, KeyType::StringList, KeyType::ItemList};
     Key key;
     key.name = std::move(name);
     key.group = group_;

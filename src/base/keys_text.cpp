@@ -81,6 +81,7 @@ std::string placeholder(const Key& key) {
     case KeyType::Choice:
       return " NAME";
     case KeyType::StringList:
+    case KeyType::ItemList:
       return " A,B,...";
   }
   return "";
@@ -99,6 +100,7 @@ std::string_view type_name(const Key& key) {
     case KeyType::Choice:
       return "choice";
     case KeyType::StringList:
+    case KeyType::ItemList:
       return "list";
   }
   return "";
@@ -157,11 +159,55 @@ std::string allowed_text(const Key& key) {
     }
     case KeyType::StringList:
       return key.repeats ? "UTF-8 text" : "a list of names, none empty";
+    case KeyType::ItemList:
+      return fmt::format("one {0}, or a list of {0}s", key.item_keys.front().name);
   }
   return "";
 }
 
+namespace {
+
+// "a.jsonl", "a.jsonl (weight 3, split train)"
+std::string item_text(const KeyItem& item) {
+  std::vector<std::string> fields;
+  for (const auto& [name, scalar] : item) {
+    const std::string text = value_text(value_of(scalar));
+    fields.push_back(&name == &item.front().first ? text : fmt::format("{} {}", name, text));
+  }
+  if (fields.size() < 2) return fields.empty() ? "" : fields.front();
+  return fmt::format("{} ({})", fields.front(), fmt::join(fields.begin() + 1, fields.end(), ", "));
+}
+
+// One line if all items have only their first key, otherwise a block of maps.
+std::string items_yaml(const std::vector<KeyItem>& items) {
+  const auto first = [](const KeyItem& item) { return value_yaml(value_of(item.front().second)); };
+  if (items.empty()) return "\"\"";
+  if (std::ranges::all_of(items, [](const KeyItem& item) { return item.size() == 1; })) {
+    // A single path with a comma would be read as several.
+    const std::string only = first(items.front());
+    if (items.size() == 1 && only.find(',') == std::string::npos) return only;
+    std::vector<std::string> words;
+    for (const KeyItem& item : items) words.push_back(first(item));
+    return fmt::format("[{}]", fmt::join(words, ", "));
+  }
+  std::string text;
+  for (const KeyItem& item : items) {
+    for (const auto& [name, scalar] : item) {
+      text += fmt::format("\n  {} {}: {}", &name == &item.front().first ? "-" : " ", name,
+                          value_yaml(value_of(scalar)));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string value_text(const KeyValue& value) {
+  if (const auto* items = std::get_if<std::vector<KeyItem>>(&value)) {
+    std::vector<std::string> texts;
+    for (const KeyItem& item : *items) texts.push_back(item_text(item));
+    return fmt::format("{}", fmt::join(texts, ", "));
+  }
   if (const auto* list = std::get_if<std::vector<std::string>>(&value))
     return fmt::format("{}", fmt::join(*list, ","));
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
@@ -173,6 +219,7 @@ std::string value_yaml(const KeyValue& value) {
   if (const auto* integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
   if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
   if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  if (const auto* list = std::get_if<std::vector<KeyItem>>(&value)) return items_yaml(*list);
   std::vector<std::string> items;
   for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(quoted(item));
   return fmt::format("[{}]", fmt::join(items, ", "));

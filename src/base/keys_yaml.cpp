@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
@@ -49,7 +50,13 @@ class SettingsHandler : public YAML::EventHandler {
       }
       finish_setting();
     } else if (depth_ == 2 && setting_.is_list) {
-      setting_.values.emplace_back();
+      add_item_value(mark, "");
+    } else if (depth_ == 3 && field_) {
+      field_->is_null = true;
+      if (!is_written_null(mark)) {
+        errors_.push_back(fmt::format("{} has no value; write null to keep the default", field_->describe()));
+      }
+      finish_field();
     }
   }
 
@@ -64,7 +71,12 @@ class SettingsHandler : public YAML::EventHandler {
       setting_.values = {value};
       finish_setting();
     } else if (depth_ == 2 && setting_.is_list) {
-      setting_.values.push_back(value);
+      add_item_value(mark, value);
+    } else if (depth_ == 3 && in_item_ && !field_) {
+      field_ = KeySetting{.name = value, .values = {}, .place = place(mark)};
+    } else if (depth_ == 3 && field_) {
+      field_->values = {value};
+      finish_field();
     }
   }
 
@@ -74,6 +86,7 @@ class SettingsHandler : public YAML::EventHandler {
     if (depth_ == 1) fail_config("{} holds a list; expected 'key: value' lines", place(mark));
     if (depth_ == 2) setting_.is_list = true;
     if (depth_ == 3) refuse_nested("a list inside a list");
+    if (depth_ == 4) refuse_nested("a list inside a map inside a list");
   }
   void OnSequenceEnd() override { leave(); }
 
@@ -81,7 +94,8 @@ class SettingsHandler : public YAML::EventHandler {
                   YAML::EmitterStyle::value) override {
     enter(mark);
     if (depth_ == 2) refuse_nested("a nested map");
-    if (depth_ == 3) refuse_nested("a map inside a list");
+    if (depth_ == 3 && setting_.is_list) begin_item(mark);
+    if (depth_ == 4) refuse_nested("a map inside a list inside a list or map");
   }
   void OnMapEnd() override { leave(); }
 
@@ -103,7 +117,31 @@ class SettingsHandler : public YAML::EventHandler {
   }
 
   void leave() {
-    if (--depth_ == 1) finish_setting();
+    --depth_;
+    if (depth_ == 1) finish_setting();
+    if (depth_ == 2) in_item_ = false;
+    if (depth_ == 2 || depth_ == 3) field_.reset();  // its value was refused
+  }
+
+  // A list gets items with its first map. What stood before it are items, too.
+  void begin_item(const YAML::Mark& mark) {
+    for (std::string& value : std::exchange(setting_.values, {}))
+      setting_.items.push_back({setting_.place, {KeySetting{.name = "", .values = {value}, .place = ""}}});
+    setting_.items.push_back({place(mark), {}});
+    in_item_ = true;
+  }
+
+  void add_item_value(const YAML::Mark& mark, const std::string& value) {
+    if (setting_.items.empty()) {
+      setting_.values.push_back(value);
+    } else {
+      setting_.items.push_back({place(mark), {KeySetting{.name = "", .values = {value}, .place = ""}}});
+    }
+  }
+
+  void finish_field() {
+    setting_.items.back().fields.push_back(std::move(*field_));
+    field_.reset();
   }
 
   void refuse_nested(std::string_view what) {
@@ -129,7 +167,9 @@ class SettingsHandler : public YAML::EventHandler {
   std::vector<KeySetting> settings_;
   KeySetting setting_;  // the one being read, once has_key_
   bool has_key_ = false;
-  bool refused_ = false;  // setting_ is already in errors_
+  bool refused_ = false;             // setting_ is already in errors_
+  bool in_item_ = false;             // in a map that is an item of the list
+  std::optional<KeySetting> field_;  // of the item, once its name is read
   int depth_ = 0;
   int documents_ = 0;
 };

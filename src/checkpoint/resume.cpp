@@ -47,8 +47,15 @@ fs::path run_of(const fs::path& path) {
 
 // Whether a key changes what the run computes, not only where it is stored and how it is shown.
 bool is_compared(const Key& key) {
-  const bool about_the_run = key.group == "Run" || key.group == "Checkpoints";
+  const bool about_the_run = key.group == "Run" || key.group == "Checkpoints" || key.group == "Reports";
   return !key.transient && (!about_the_run || key.name == "seed");
+}
+
+void say_other_dataset(const fs::path& of_checkpoint, const fs::path& of_run) {
+  const std::string own = config_text(load_train_config(of_checkpoint.string(), {}), "dataset");
+  const std::string later = config_text(load_train_config(of_run.string(), {}), "dataset");
+  if (own != later)
+    log_info("resume: dataset is {}, as when the checkpoint was saved; later the run had {}", own, later);
 }
 
 }  // namespace
@@ -64,7 +71,7 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
 
 TrainConfig load_resumable_config(const std::string& path, std::span<const KeySetting> flags) {
   TrainConfig config = load_train_config(path, flags);
-  if (config.resume.empty()) return config;
+  if (config.resume.empty() || config.list_checkpoints) return config;
   const bool named = config.is_set("run_name");
   fs::path run;
   if (config.resume != kLatest) {
@@ -78,7 +85,13 @@ TrainConfig load_resumable_config(const std::string& path, std::span<const KeySe
     run = newest_run(config.output_dir);
   }
   if (run.empty()) return config;
-  const fs::path file = run / "config.yaml";
+  // A checkpoint has the configuration that it was trained with. That of the run may be a later one.
+  fs::path file = run / "config.yaml";
+  const fs::path own = fs::path(config.resume) / checkpoint_file::kTrainConfig;
+  if (config.resume != kLatest && fs::exists(own)) {
+    if (path.empty() && fs::exists(file)) say_other_dataset(own, file);
+    file = own;
+  }
   if (path.empty() && fs::exists(file)) config = load_train_config(file.string(), flags);
   if (!named) {
     config.run_name = run.filename().string();

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "model/config.h"
 
 namespace octet {
 namespace {
@@ -17,13 +21,34 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
   }
 }
 
+// People write the name of a preset where the name of a model goes. GPT-2's names are also hub ids from the time before
+// these had an organisation; there the weights are meant.
+void read_preset_name(TrainConfig& config) {
+  const std::string& name = config.model_name_or_path;
+  const std::vector<std::string> presets = model_preset_names();
+  std::error_code code;
+  if (std::ranges::find(presets, name) == presets.end() || std::filesystem::exists(name, code)) return;
+  if (name.starts_with("gpt2") && !name.ends_with("-tiny")) {
+    config.model_name_or_path = "openai-community/" + name;
+    return;
+  }
+  log_warning(
+      "{} is {}, the name of a preset: the model starts from random weights. For trained weights, give a folder or a "
+      "hub id such as meta-llama/Llama-3.2-1B",
+      config.origins["model_name_or_path"], name);
+  config.model_preset = std::exchange(config.model_name_or_path, "");
+  config.origins["model_preset"] = config.origins["model_name_or_path"];
+  config.origins.erase("model_name_or_path");
+}
+
 TrainConfig read_config(const std::string& path, std::span<const KeySetting> flags) {
   TrainConfig config;
   std::vector<std::string> errors;
   if (!path.empty()) apply(config, read_settings_file(path, errors), errors);
   apply(config, flags, errors);
   throw_config_errors(errors);
-  let_flags_win(config);
+  if (!config.is_set("model_preset")) read_preset_name(config);
+  settle_conflicts(config);
   check_contradictions(config, errors);
   throw_config_errors(errors);
   return config;
@@ -55,6 +80,13 @@ double default_learning_rate(const TrainConfig& config, bool starts_from_weights
 void resolve_start(TrainConfig& config, bool starts_from_weights) {
   if (!config.is_set("learning_rate"))
     config.learning_rate = default_learning_rate(config, starts_from_weights);
+  if (config.min_lr >= 0) {
+    if (config.min_lr > config.learning_rate) {
+      fail_config("min_lr is {}; expected at most the learning rate, which is {}", config.min_lr,
+                  config.learning_rate);
+    }
+    config.min_lr_ratio = config.learning_rate > 0 ? config.min_lr / config.learning_rate : 0;
+  }
   if (config.is_set("warmup_steps") || config.is_set("warmup_ratio")) return;
   config.warmup_steps = 0;
   config.warmup_ratio = 0;
@@ -69,9 +101,10 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
 
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
-  if (demo) config.dataset = "demo";
+  if (demo && config.dataset.empty()) config.dataset = {{.path = "demo"}};
   if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
+  config.max_steps = std::max<int64_t>(config.max_steps, 0);
   if (config.max_steps == 0 && config.num_train_epochs == 0) {
     if (demo) {
       config.max_steps = 600;
@@ -91,9 +124,15 @@ void resolve_defaults(TrainConfig& config) {
       config.lora_alpha = 2 * static_cast<double>(config.lora_rank);
     if (!config.is_set("weight_decay")) config.weight_decay = 0;
   }
+  using Strategy = TrainConfig::Strategy;
+  if (config.is_set("evals_per_epoch") && !config.is_set("eval_strategy"))
+    config.eval_strategy = Strategy::Epoch;
+  if (config.is_set("saves_per_epoch") && !config.is_set("save_strategy"))
+    config.save_strategy = Strategy::Epoch;
+  if (config.eval_strategy == Strategy::No && !config.is_set("eval_split")) config.eval_split = 0;
   std::ranges::replace(config.lora_target, "all-linear", "all");  // PEFT's word for it
   resolve_start(config, !config.model_name_or_path.empty());
-  if (!config.auto_batch_size) apply_target_batch_size(config);
+  if (!config.auto_batch_size && config.max_batch_size == 0) apply_target_batch_size(config);
 }
 
 void apply_target_batch_size(TrainConfig& config, int64_t device_count) {
@@ -126,7 +165,9 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    text += fmt::format("{}{}: {}", decider.empty() ? "" : "# ", key.name, value_yaml(table.get(config, i)));
+    const std::string value = value_yaml(table.get(config, i));
+    text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
+                        value.starts_with('\n') ? "" : " ", value);
     text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);
   }
   return text;

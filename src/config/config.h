@@ -9,7 +9,7 @@
 
 #include "base/keys.h"
 #include "config/schedule.h"
-#include "data/records/example_reader.h"
+#include "data/datasets/dataset_part.h"
 #include "model/block.h"
 #include "precision/fp8_config.h"
 #include "report/console.h"
@@ -39,7 +39,7 @@ struct TrainConfig {
   enum class CudaGraphs { Auto, On, Off };
   enum class Device { Auto, Cpu, Cuda };
   using Progress = ConsoleMode;
-  enum class SaveStrategy { Steps, No };
+  enum class Strategy { Steps, Epoch, No };  // when the run evaluates, and when it saves
 
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
@@ -61,8 +61,9 @@ struct TrainConfig {
   std::string adapter_name_or_path;  // "": new adapters
 
   // Data
-  std::string dataset;  // "" is resolved to "demo", the built-in stories
-  std::string eval_dataset, eval_dataset_split;
+  std::vector<DatasetPart> dataset;  // none is resolved to "demo", the built-in stories
+  std::vector<DatasetPart> eval_dataset;
+  std::string eval_dataset_split;
   std::string dataset_split, dataset_subset, dataset_revision, dataset_dir;
   ExampleFormat dataset_format = ExampleFormat::Auto;
   std::string text_column, prompt_column, completion_column, messages_column;
@@ -84,6 +85,7 @@ struct TrainConfig {
   int64_t per_device_train_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   int64_t target_effective_batch_size = 0;  // 0: off
+  int64_t max_batch_size = 0;               // 0: not set
   bool auto_batch_size = false;
   double device_memory_limit_gb = 0;  // 0: what the device has
 
@@ -97,6 +99,7 @@ struct TrainConfig {
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;  // 0.03 with LoRA and from given weights, unless the warm-up is set
   double min_lr_ratio = 0.1;
+  double min_lr = -1;         // below 0: min_lr_ratio decides. Otherwise it decides min_lr_ratio.
   double decay_ratio = 0.2;   // wsd
   double weight_decay = 0.1;  // 0 with LoRA
   double adam_beta1 = 0.9;
@@ -145,23 +148,31 @@ struct TrainConfig {
   CudaGraphs cuda_graphs = CudaGraphs::Auto;
   int64_t num_threads = 0;  // 0: all
   int64_t logging_steps = 1;
-  int64_t eval_steps = 100;  // 0: only at the end
+  Strategy eval_strategy = Strategy::Steps;  // Epoch if evals_per_epoch is set
+  int64_t eval_steps = 100;                  // 0: only at the end
+  int64_t evals_per_epoch = 1;
   int64_t eval_batches = 20;
   int64_t sample_steps = 0;  // 0: never
   std::string sample_prompt = "Once upon a time";
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
   bool dry_run = false;
+  bool list_checkpoints = false;
   Progress progress = Progress::Auto;
 
   // Checkpoints
-  std::string resume;          // "latest" or a path; "": a new run
-  std::string checkpoint_dir;  // "": a folder of the run
-  SaveStrategy save_strategy = SaveStrategy::Steps;
-  int64_t save_steps = 500;  // 0: only at the end
+  std::string resume;                        // "latest" or a path; "": a new run
+  std::string checkpoint_dir;                // "": a folder of the run
+  Strategy save_strategy = Strategy::Steps;  // Epoch if saves_per_epoch is set
+  int64_t save_steps = 500;                  // 0: only at the end
+  int64_t saves_per_epoch = 1;
   int64_t save_total_limit = 3;
   bool save_async = true;
+
+  // Reports
   bool use_tensorboard = true;
+  bool use_wandb = false;
+  std::string wandb_project, wandb_run_name;
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;
@@ -171,7 +182,9 @@ struct TrainConfig {
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
   bool is_lora() const { return finetuning_type == FinetuningType::Lora; }
-  bool is_demo() const { return dataset == "demo" || (dataset.empty() && !assumes_data); }
+  bool is_demo() const {
+    return dataset.empty() ? !assumes_data : dataset.size() == 1 && dataset[0].path == "demo";
+  }
 };
 
 const KeyTable<TrainConfig>& train_keys();
@@ -187,8 +200,9 @@ TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting
 
 // The parts of load_train_config, for callers that build a config in code.
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors);
-// Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back.
-void let_flags_win(TrainConfig& config);
+// Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back. Of
+// max_steps and num_train_epochs in one place, max_steps stays.
+void settle_conflicts(TrainConfig& config);
 void resolve_defaults(TrainConfig& config);
 
 // The learning rate of a run that does not set it: 2e-4 with LoRA, 1e-5 when all weights of a given model are trained,

@@ -1,12 +1,13 @@
-#include "config/config.h"
+#include "config/config_keys.h"
+
+#include <initializer_list>
+
 #include "model/adapters.h"
 
 namespace octet {
 namespace {
 
 using C = TrainConfig;
-
-constexpr double kMaxCount = 1e12;  // of steps and the like: room to multiply in 64 bits
 
 void add_model(KeyTable<C>& keys) {
   keys.group("Model");
@@ -18,25 +19,37 @@ void add_model(KeyTable<C>& keys) {
   keys.add("model_name_or_path", &C::model_name_or_path,
            "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a "
            "hub id such as org/name, a checkpoint or a run. A config.json without weights sets the "
-           "architecture; training then starts from random weights.");
-  const auto size = [&](const char* name, int64_t C::*member, const char* help, const char* note) {
-    keys.add(name, member, help).at_least(0).at_most(1 << 26).note(note);
+           "architecture; training then starts from random weights. The name of a preset such as "
+           "llama-tiny is read as model_preset.")
+      .alias("model")
+      .alias("base_model")
+      .alias("model_name")
+      .alias("model_path")
+      .alias("model_id");
+  const auto size = [&](const char* name, int64_t C::*member, const char* help, const char* note,
+                        std::initializer_list<const char*> aliases = {}) {
+    Key& key = keys.add(name, member, help).at_least(0).at_most(1 << 26).note(note);
+    for (const char* alias : aliases) key.alias(alias);
   };
   size("hidden_size", &C::hidden_size, "Width of the model. Size keys need a start from random weights.",
-       "the model's own");
-  size("num_hidden_layers", &C::num_hidden_layers, "Number of layers.", "the model's own");
-  size("num_attention_heads", &C::num_attention_heads, "Number of query heads.", "the model's own");
+       "the model's own", {"n_embd", "d_model", "hidden_dim"});
+  size("num_hidden_layers", &C::num_hidden_layers, "Number of layers.", "the model's own",
+       {"n_layer", "num_layers"});
+  size("num_attention_heads", &C::num_attention_heads, "Number of query heads.", "the model's own",
+       {"n_head", "num_heads"});
   size("num_key_value_heads", &C::num_key_value_heads, "Number of key/value heads, which query heads share.",
-       "the model's own; num_attention_heads if the model has one per query head");
+       "the model's own; num_attention_heads if the model has one per query head",
+       {"n_kv_head", "num_kv_heads"});
   size("head_dim", &C::head_dim, "Width of a head.",
        "hidden_size / num_attention_heads, unless the model has another");
   size("intermediate_size", &C::intermediate_size, "Inner width of the MLP.",
        "the model's own; if hidden_size is set, 4 x hidden_size for gpt2 and 8/3 x hidden_size, rounded "
-       "up to a multiple of 128, for others");
+       "up to a multiple of 128, for others",
+       {"ffn_dim"});
   size("vocab_size", &C::vocab_size, "Number of token ids. The tokenizer must not have more.",
        "the model's own");
   size("max_position_embeddings", &C::max_position_embeddings, "Longest sequence that the model is made for.",
-       "the model's own");
+       "the model's own", {"n_positions"});
   keys.add("tie_word_embeddings", &C::tie_word_embeddings, {"auto", "true", "false"},
            "Whether the head shares the weights of the embedding. auto: as in the model.")
       .bools("true", "false");
@@ -82,20 +95,33 @@ void add_lora(KeyTable<C>& keys) {
 
 void add_data(KeyTable<C>& keys) {
   keys.group("Data");
-  keys.add("dataset", &C::dataset,
-           "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
-           "JSON, CSV or Parquet file (or a folder or glob of them), a preset such as gsm8k, or a hub id "
-           "such as org/name.")
+  keys.add(
+          "dataset", &C::dataset, dataset_part_keys(),
+          "Training data: demo (the built-in stories), a prepared folder, .bin token shards, a text, JSONL, "
+          "JSON, CSV or Parquet file (or a folder or glob of them), a preset such as gsm8k, a hub id such as "
+          "org/name, or a name in the dataset_info.json of dataset_dir. Several are separated by commas, or "
+          "are a list in YAML. An item of the list is a path, or a map with path, weight, max_samples, split "
+          "and more, see docs/datasets.md.")
+      .alias("dataset_name")
+      .alias("dataset_path")
+      .alias("data_path")
+      .alias("data")
+      .alias("train_file")
+      .alias("train_dataset")
       .note("demo");
-  keys.add("eval_dataset", &C::eval_dataset,
-           "Evaluation data, given like dataset. Without it, the share eval_split of the training data is "
-           "held out.");
+  keys.add(
+          "eval_dataset", &C::eval_dataset, dataset_part_keys(),
+          "Evaluation data, given like dataset, but without weights. Without it, the share eval_split of the "
+          "training data is held out.")
+      .alias("val_dataset")
+      .alias("validation_file");
   keys.add("eval_dataset_split", &C::eval_dataset_split,
            "Read only the files of this split of eval_dataset, found by their names.")
       .note("all files except validation and test; dataset_split if eval_dataset is the same as dataset");
   keys.add("dataset_split", &C::dataset_split,
            "Read only the files of this split, found by their names: train, test, train_1M.")
       .alias("split")
+      .alias("split_name")
       .note("all files except validation and test");
   keys.add("dataset_subset", &C::dataset_subset, "Configuration of a hub dataset, such as main.")
       .alias("dataset_config_name")
@@ -104,9 +130,7 @@ void add_data(KeyTable<C>& keys) {
   keys.add("dataset_dir", &C::dataset_dir,
            "Folder with the files of a preset. They are then not taken from the cache or downloaded.")
       .alias("data_dir");
-  keys.add("dataset_format", &C::dataset_format,
-           {"auto", "text", "prompt_completion", "question_answer", "problem_solution", "alpaca", "sharegpt",
-            "messages"},
+  keys.add("dataset_format", &C::dataset_format, example_format_names(),
            "What the columns of a record mean. auto decides by the first record.")
       .alias("formatting");
   keys.add("text_column", &C::text_column, "Column with the text. Implies dataset_format text.")
@@ -139,6 +163,8 @@ void add_data(KeyTable<C>& keys) {
       .at_most(kMaxCount);
   keys.add("tokenizer", &C::tokenizer, "bytes, or the path of a tokenizer file or folder.")
       .alias("tokenizer_name_or_path")
+      .alias("tokenizer_name")
+      .alias("tokenizer_path")
       .note("the tokenizer of the prepared dataset or of model_name_or_path, else bytes");
   keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0: the default.")
       .at_least(0)
@@ -147,6 +173,12 @@ void add_data(KeyTable<C>& keys) {
       .alias("max_length")
       .alias("block_size")
       .alias("seq_len")
+      .alias("seq_length")
+      .alias("max_seq_len")
+      .alias("sequence_len")
+      .alias("sequence_length")
+      .alias("context_length")
+      .alias("max_sequence_length")
       .note("128 in the demo, else 1024; at most the model's positions");
   keys.add("packing", &C::packing, {"auto", "best_fit", "none", "stream"},
            "How documents fill sequences. best_fit: whole documents packed together, without attention "
@@ -162,7 +194,11 @@ void add_data(KeyTable<C>& keys) {
            "Share of the data held out for evaluation if there is no eval_dataset.")
       .at_least(0)
       .below(1)
-      .alias("val_size");
+      .alias("val_size")
+      .alias("val_set_size")
+      .alias("val_split")
+      .alias("validation_split")
+      .alias("eval_ratio");
   keys.add("shard_tokens", &C::shard_tokens, "Approximate number of tokens per shard of a prepared dataset.")
       .at_least(1)
       .at_most(kMaxCount);
@@ -177,22 +213,35 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_least(1)
       .at_most(1 << 20)
       .alias("batch_size")
-      .alias("micro_batch_size");
+      .alias("micro_batch_size")
+      .alias("train_micro_batch_size_per_gpu");
   keys.add("gradient_accumulation_steps", &C::gradient_accumulation_steps,
            "Micro-steps per optimizer step. Their gradients are summed.")
       .at_least(1)
       .at_most(1 << 20)
-      .alias("grad_accum_steps");
+      .alias("grad_accum_steps")
+      .alias("grad_accum")
+      .alias("gradient_accumulation");
   keys.add(
           "target_effective_batch_size", &C::target_effective_batch_size,
           "Sequences per optimizer step, of all ranks together. Sets gradient_accumulation_steps. Must be a multiple of "
           "per_device_train_batch_size times the number of ranks. 0: off.")
       .at_least(0)
-      .at_most(kMaxCount);
+      .at_most(kMaxCount)
+      .alias("global_batch_size")
+      .alias("effective_batch_size");
+  keys.add(
+          "max_batch_size", &C::max_batch_size,
+          "Upper limit of per_device_train_batch_size if that is not set. With target_effective_batch_size, the "
+          "largest size up to the limit that divides the target is used. With auto_batch_size, it limits the search. "
+          "0: no limit.")
+      .at_least(0)
+      .at_most(1 << 20);
   keys.add("auto_batch_size", &C::auto_batch_size,
            "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
            "gradient_checkpointing auto: the largest that fits without recomputation, if at least one "
-           "sequence does.");
+           "sequence does. Without target_effective_batch_size, an epoch keeps at least 50 steps and a step "
+           "has at most 1,048,576 tokens.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
            "Memory that the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: "
            "all of it.")
@@ -200,10 +249,18 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .at_most(1e6);
 
   keys.group("Length");
-  keys.add("max_steps", &C::max_steps, "Number of optimizer steps. 0: num_train_epochs decides.")
-      .at_least(0)
+  keys.add(
+          "max_steps", &C::max_steps,
+          "Number of optimizer steps. 0 or -1: num_train_epochs decides. If both are set, max_steps decides.")
+      .at_least(-1)
       .at_most(kMaxCount)
       .alias("max_iters")
+      .alias("steps")
+      .alias("num_steps")
+      .alias("train_steps")
+      .alias("max_train_steps")
+      .alias("num_train_steps")
+      .alias("train_iters")
       .note("600 in the demo, else num_train_epochs decides");
   keys.add("num_train_epochs", &C::num_train_epochs,
            "Number of passes over the data. May be a fraction. 0: max_steps decides.")
@@ -227,7 +284,15 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add("lr_scheduler_type", &C::lr_scheduler_type, {"cosine", "linear", "constant", "wsd"},
            "Shape of the learning rate after the warm-up. wsd: constant, then a decay over the last "
            "decay_ratio of the steps.")
-      .alias("lr_scheduler");
+      .alias("lr_scheduler")
+      .alias("scheduler")
+      .alias("lr_schedule")
+      .alias("lr_decay_style")
+      .also("cosine", {"cosine_with_min_lr", "cosine_annealing"})
+      .also("constant", {"constant_with_warmup"})
+      .also("wsd", {"warmup_stable_decay"})
+      .refuse({"cosine_with_restarts", "polynomial", "inverse_sqrt", "reduce_lr_on_plateau"},
+              "octet has cosine, linear, constant and wsd; cosine and linear are the nearest");
   keys.add("warmup_steps", &C::warmup_steps, "Steps in which the learning rate rises from 0 to its peak.")
       .at_least(0)
       .at_most(kMaxCount)
@@ -240,7 +305,15 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add("min_lr_ratio", &C::min_lr_ratio,
            "Final learning rate as a share of the peak. Not used by constant.")
       .at_least(0)
-      .at_most(1);
+      .at_most(1)
+      .alias("cosine_min_lr_ratio")
+      .alias("min_lr_rate");
+  keys.add("min_lr", &C::min_lr,
+           "Final learning rate itself, instead of min_lr_ratio. -1: min_lr_ratio decides.")
+      .at_least(-1)
+      .at_most(1e3)
+      .alias("learning_rate_min")
+      .note("min_lr_ratio x learning_rate");
   keys.add("decay_ratio", &C::decay_ratio, "Length of the final decay of wsd as a share of all steps.")
       .at_least(0)
       .at_most(1);
@@ -262,7 +335,10 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add("max_grad_norm", &C::max_grad_norm,
            "Maximum global norm of the gradients. Larger gradients are scaled down to it. 0: off.")
       .at_least(0)
-      .alias("grad_clip");
+      .alias("grad_clip")
+      .alias("clip_grad")
+      .alias("clip_grad_norm")
+      .alias("gradient_clipping");
   keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
            "Precision of AdamW's two moments. fp8: those of matrices are E4M3 with one scale per 128 values "
            "and stochastic rounding; they take 2 bytes per weight instead of 8.");
@@ -276,179 +352,6 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add("penalty_weight", &C::penalty_weight, "Weight of the penalty_type term in the loss.").at_least(0);
 }
 
-void add_precision(KeyTable<C>& keys) {
-  keys.group("Precision");
-  keys.add("mixed_precision", &C::mixed_precision, {"fp8", "bf16", "fp32"},
-           "Precision of the matrix products in the layers.")
-      .bool_alias("use_fp8", "fp8", "bf16");
-  keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
-           "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
-           "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
-           "powers of two.")
-      .alias("fp8_scenario");
-  keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
-           "FP8 format. hybrid: E4M3 forward, E5M2 for gradients.");
-  keys.add("fp8_margin", &C::fp8_margin,
-           "For delayed and current: scales leave room for values up to 2^margin times the largest one seen.")
-      .at_least(0)
-      .at_most(16);
-  keys.add("fp8_interval", &C::fp8_interval, "For delayed: steps between updates of the scales.")
-      .at_least(1)
-      .at_most(kMaxCount);
-  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len,
-           "For delayed: length of the history of maxima, in updates of the scales.")
-      .at_least(1)
-      .at_most(1 << 16);
-  keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
-           "For delayed: which part of the history sets the scale.")
-      .alias("fp8_amax_compute_algo");
-  keys.add("fp8_block_scales", &C::fp8_block_scales, {"pow2", "exact"},
-           "For block: round scales to powers of two, or keep them exact.");
-  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8, too.");
-  keys.add("fp8_skip_layers", &C::fp8_skip_layers,
-           "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
-           "'octet plan' lists the names.");
-  keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 instead of BF16.");
-  keys.add(
-          "fp8_stats_steps", &C::fp8_stats_steps,
-          "Steps between records of FP8 statistics (amax, scale, saturated and underflowed share). 0: never.")
-      .at_least(0)
-      .at_most(kMaxCount);
-  keys.add("require_fp8", &C::require_fp8,
-           "Fail if no layer can run in FP8. Otherwise the run warns and continues in BF16.");
-
-  keys.group("Memory");
-  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
-           "What backward recomputes instead of keeping. act: outputs of norms and activations. mlp: also "
-           "the first product of the MLP. block: everything except the input of the block. auto: the first "
-           "of none, act, mlp, block that fits the device. The results are bit-equal.")
-      .bools("block", "none");
-  keys.add("frozen_copies", &C::frozen_copies, {"auto", "two", "one"},
-           "With LoRA: FP8 copies of a frozen matrix. two: the matrix and its transpose. one: the matrix "
-           "only; backward transposes one layer at a time. auto: two if they fit the device.");
-}
-
-void add_ranks(KeyTable<C>& keys) {
-  keys.group("Ranks");
-  keys.add("sharding_mode", &C::sharding_mode, {"auto", "none", "zero1", "zero2", "fsdp_full", "hsdp"},
-           "What the ranks of a run share instead of keeping a copy each. none: nothing. zero1: the state of "
-           "the optimizer. zero2: gradients, too. fsdp_full: the weights of the layers, too. hsdp: fsdp_full "
-           "inside each node, zero1 between nodes. auto: zero1 if there are several ranks, otherwise none.")
-      .alias("sharding")
-      .alias("zero_stage")
-      .bool_alias("fsdp", "fsdp_full", "none")
-      .also("none", {"ddp", "no_shard", "no", "zero0", "zero_0", "0"})
-      .also("zero1", {"zero_1", "1"})
-      .also("zero2", {"zero_2", "2", "shard_grad_op", "shard_grad_op auto_wrap"})
-      .also("fsdp_full",
-            {"fsdp", "fsdp2", "full", "full_shard", "full_shard auto_wrap", "zero3", "zero_3", "3"})
-      .also("hsdp", {"hybrid", "hybrid_shard", "hybrid_shard auto_wrap"});
-  keys.add("gradient_reduce_dtype", &C::gradient_reduce_dtype, {"bf16", "fp32"},
-           "Precision of gradients on their way between ranks. They are always added in fp32.")
-      .also("bf16", {"bfloat16"})
-      .also("fp32", {"float32"});
-  keys.add("check_ranks_steps", &C::check_ranks_steps,
-           "Steps between checks that all ranks have the same weights. 0: never.")
-      .at_least(0)
-      .at_most(kMaxCount);
-  keys.add(
-          "comm_timeout", &C::comm_timeout,
-          "End the run if no communication between ranks finishes for this many seconds within a step. A process "
-          "without a sign of life ends it after 30 seconds, or after half of this if that is less.")
-      .above(0)
-      .at_most(1e9);
-  keys.add("rendezvous_timeout", &C::rendezvous_timeout,
-           "Seconds that ranks wait for each other at the start of the run.")
-      .above(0)
-      .at_most(1e9);
-  keys.add("pretend_ranks", &C::pretend_ranks,
-           "Run as the first of this many ranks, without the others: for memory and speed of one rank of "
-           "many on a single device. The results are not those of a real run. 0: off.")
-      .at_least(0)
-      .at_most(1 << 16);
-  keys.add("pretend_bandwidth_gb", &C::pretend_bandwidth_gb,
-           "With pretend_ranks: bandwidth of the pretended communication, in GB per second.")
-      .above(0)
-      .at_most(1e6);
-}
-
-void add_run(KeyTable<C>& keys) {
-  keys.group("Run");
-  keys.add("output_dir", &C::output_dir, "Folder for runs.");
-  keys.add("run_name", &C::run_name, "Folder of this run inside output_dir.")
-      .note("made from the time and the model");
-  keys.add("seed", &C::seed, "Random seed for the initial weights, the data order and the samples.")
-      .at_least(0);
-  keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.");
-  keys.add("deterministic", &C::deterministic, "Use only kernels that give the same bits every time.");
-  keys.add("cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
-           "Record the kernels of a micro-step once and launch them as one graph after that. auto: only if a "
-           "micro-step takes less than about 150 ms, because launch overhead matters then. Micro-batches of "
-           "a new shape run kernel by kernel. With deterministic, the results are bit-equal.")
-      .bools("on", "off");
-  keys.add(
-          "num_threads", &C::num_threads,
-          "CPU threads. 0: OMP_NUM_THREADS if it is set; else one per core that this process may use (affinity, cgroup limit).")
-      .at_least(0)
-      .at_most(4096);
-  keys.add("logging_steps", &C::logging_steps, "Steps between lines on the console and in metrics.jsonl.")
-      .at_least(1)
-      .at_most(kMaxCount)
-      .alias("log_freq")
-      .note("20 in the demo, else 1");
-  keys.add("eval_steps", &C::eval_steps, "Steps between evaluations. 0: only at the end.")
-      .at_least(0)
-      .at_most(kMaxCount)
-      .alias("eval_freq");
-  keys.add("eval_batches", &C::eval_batches, "Batches per evaluation. 0: all of the evaluation data.")
-      .at_least(0)
-      .at_most(kMaxCount)
-      .alias("eval_iters");
-  keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
-      .at_least(0)
-      .at_most(kMaxCount)
-      .alias("sample_freq")
-      .note("200 in the demo, else 0");
-  keys.add("sample_prompt", &C::sample_prompt, "Prompt for the samples.")
-      .note("'Mia has' in the demo, else 'Once upon a time'");
-  keys.add("sample_tokens", &C::sample_tokens, "Tokens per sample.").at_least(1).at_most(1 << 20);
-  keys.add("sample_temperature", &C::sample_temperature,
-           "Sampling temperature of the samples. 0: always take the most likely token.")
-      .at_least(0)
-      .at_most(100);
-  keys.add("dry_run", &C::dry_run, "Check everything, print the resolved configuration, and stop.")
-      .not_dumped();
-  keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
-           "How the console shows progress. auto: bar on a terminal, otherwise plain.");
-}
-
-void add_checkpoints(KeyTable<C>& keys) {
-  keys.group("Checkpoints");
-  keys.add("resume", &C::resume,
-           "Continue from a checkpoint: latest, or the path of a checkpoint or run. latest means the run "
-           "run_name, or the newest run in output_dir. Without a configuration file, the configuration of "
-           "that run is used.")
-      .alias("resume_from_checkpoint")
-      .not_dumped();
-  keys.add("checkpoint_dir", &C::checkpoint_dir, "Folder for checkpoints.")
-      .note("checkpoints in the run's folder, checkpoints_fp8 when training in FP8");
-  keys.add("save_strategy", &C::save_strategy, {"steps", "no"},
-           "steps: save every save_steps, at the end, and when a signal stops the run. no: never save.");
-  keys.add("save_steps", &C::save_steps, "Steps between checkpoints. 0: only at the end.")
-      .at_least(0)
-      .at_most(kMaxCount)
-      .alias("checkpoint_freq")
-      .alias("save_freq");
-  keys.add("save_total_limit", &C::save_total_limit,
-           "Number of checkpoints to keep, at least 2. The best and the latest are always kept. 0: keep all.")
-      .at_least(0)
-      .at_most(kMaxCount);
-  keys.add("save_async", &C::save_async,
-           "Write checkpoints while training continues. Training then only waits for a copy in host memory.");
-  keys.add("use_tensorboard", &C::use_tensorboard,
-           "Write TensorBoard event files into the folder of the run.");
-}
-
 }  // namespace
 
 const KeyTable<TrainConfig>& train_keys() {
@@ -459,10 +362,8 @@ const KeyTable<TrainConfig>& train_keys() {
     add_data(keys);
     add_batch_and_length(keys);
     add_optimizer(keys);
-    add_precision(keys);
-    add_ranks(keys);
-    add_run(keys);
-    add_checkpoints(keys);
+    add_precision_keys(keys);
+    add_run_keys(keys);
     return keys;
   }();
   return table;

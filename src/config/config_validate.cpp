@@ -22,6 +22,8 @@ constexpr Exclusive kExclusive[] = {
     {"model_preset", "model_name_or_path", "both name the model"},
     {"target_effective_batch_size", "gradient_accumulation_steps", "the first sets the second"},
     {"auto_batch_size", "per_device_train_batch_size", "the first picks the second"},
+    {"min_lr", "min_lr_ratio", "both set the final learning rate"},
+    {"max_batch_size", "per_device_train_batch_size", "the first decides the second"},
     {"max_steps", "num_train_epochs", "both set the length of the run"},
     {"warmup_steps", "warmup_ratio", "both set the length of the warm-up"},
 };
@@ -31,9 +33,12 @@ bool is_off(const KeyValue& value) {
 }
 
 // Set by the user to something other than "off".
-bool is_named(const TrainConfig& config, const char* key) {
+bool is_named(const TrainConfig& config, std::string_view key) {
+  if (!config.is_set(key)) return false;
+  if (key == "min_lr") return config.min_lr >= 0;
+  if (key == "max_steps") return config.max_steps > 0;
   const KeyTable<TrainConfig>& table = train_keys();
-  return config.is_set(key) && !is_off(table.get(config, table.index_of(key)));
+  return !is_off(table.get(config, table.index_of(key)));
 }
 
 bool is_changed(const TrainConfig& config, std::string_view key) {
@@ -66,12 +71,18 @@ std::vector<Exclusive> conflicts(const TrainConfig& config) {
 
 }  // namespace
 
-void let_flags_win(TrainConfig& config) {
+void settle_conflicts(TrainConfig& config) {
   const KeyTable<TrainConfig>& table = train_keys();
   for (const Exclusive& pair : conflicts(config)) {
     const auto is_flag = [&](const char* key) { return config.origins.find(key)->second.starts_with("--"); };
-    if (is_flag(pair.first) == is_flag(pair.second)) continue;
-    const size_t dropped = table.index_of(is_flag(pair.first) ? pair.second : pair.first);
+    const bool steps_and_epochs = pair.first == std::string_view("max_steps");
+    if (is_flag(pair.first) == is_flag(pair.second) && !steps_and_epochs) continue;
+    const char* dropped_key = is_flag(pair.second) && !is_flag(pair.first) ? pair.first : pair.second;
+    const size_t dropped = table.index_of(dropped_key);
+    if (steps_and_epochs && is_flag(pair.first) == is_flag(pair.second)) {
+      log_info("max_steps {} sets the length of the run; num_train_epochs {} is not used", config.max_steps,
+               config.num_train_epochs);
+    }
     table.set(config, dropped, table.keys()[dropped].default_value);
     config.origins.erase(table.keys()[dropped].name);
   }
@@ -108,6 +119,13 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
         "eval_dataset_split is '{}' but eval_dataset is not set; set both (eval_dataset may be the same as "
         "dataset)",
         config.eval_dataset_split));
+  }
+  check_dataset_parts(config.dataset, "dataset", errors);
+  check_dataset_parts(config.eval_dataset, "eval_dataset", errors);
+  for (const DatasetPart& part : config.eval_dataset) {
+    if (part.weight > 0)
+      errors.push_back(
+          fmt::format("{} in eval_dataset has a weight, which only training data can have", part.path));
   }
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
@@ -163,11 +181,32 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
   if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
-    note("min_lr_ratio", "lr_scheduler_type is constant");
+    for (const char* key : {"min_lr_ratio", "min_lr"}) note(key, "lr_scheduler_type is constant");
   }
   if (config.penalty_type == TrainConfig::Penalty::None) note("penalty_weight", "penalty_type is none");
-  if (config.save_strategy == TrainConfig::SaveStrategy::No) {
-    for (const char* key : {"save_steps", "save_total_limit", "save_async"}) note(key, "save_strategy is no");
+  using Strategy = TrainConfig::Strategy;
+  if (config.save_strategy == Strategy::No) {
+    for (const char* key : {"save_steps", "saves_per_epoch", "save_total_limit", "save_async"})
+      note(key, "save_strategy is no");
+  } else {
+    const bool by_epoch = config.save_strategy == Strategy::Epoch;
+    note(by_epoch ? "save_steps" : "saves_per_epoch",
+         fmt::format("save_strategy is {}", config_text(config, "save_strategy")));
+  }
+  if (config.eval_strategy == Strategy::No) {
+    for (const char* key : {"eval_steps", "evals_per_epoch", "eval_batches", "eval_dataset", "fp8_eval"})
+      note(key, "eval_strategy is no");
+  } else {
+    const bool by_epoch = config.eval_strategy == Strategy::Epoch;
+    note(by_epoch ? "eval_steps" : "evals_per_epoch",
+         fmt::format("eval_strategy is {}", config_text(config, "eval_strategy")));
+  }
+  if (config.use_wandb) {
+    note("use_wandb",
+         "octet does not send anything to Weights & Biases yet; metrics.jsonl and TensorBoard have all "
+         "figures");
+  } else {
+    for (const char* key : {"wandb_project", "wandb_run_name"}) note(key, "use_wandb is false");
   }
   if (config.pretend_ranks == 0) note("pretend_bandwidth_gb", "pretend_ranks is 0");
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "data/loading/mixed_loader.h"
+#include "data/loading/packed_loader.h"
 #include "data/loading/prefetcher.h"
 
 namespace octet {
@@ -29,59 +33,76 @@ SampleOrder sample_order(TrainConfig::DataOrder order) {
   return SampleOrder::Sequential;
 }
 
-// The demo's stories are short and each stands on its own; other streams are one text.
-std::optional<int32_t> document_end(bool is_demo, const Tokenizer& tokenizer) {
-  return is_demo ? tokenizer.eos() : std::nullopt;
+std::unique_ptr<SampleLoader> packed_loader(const DataPart& part, const PackedLoaderOptions& options) {
+  return std::make_unique<PackedLoader>(part.documents, options, part.plan);
 }
 
-EvalLoaderFactory packed_eval_loaders(const TrainingData& data, const TrainConfig& keys,
-                                      const Tokenizer& tokenizer) {
-  return [documents = data.eval_documents, plan = data.eval_plan,
-          options = packed_options(keys, tokenizer, 1, 1)](int64_t rows,
-                                                           int64_t length) -> std::unique_ptr<SampleLoader> {
-    if (plan->rows() == 0) return nullptr;
-    PackedLoaderOptions shaped = options;
-    shaped.rows = rows;
-    shaped.length = length;
-    return std::make_unique<PackedLoader>(documents, shaped, plan);
-  };
+std::unique_ptr<SampleLoader> part_loader(const TrainConfig& keys, const DataPart& part,
+                                          const Tokenizer& tokenizer, const BatchShape& shape) {
+  if (part.plan) {
+    PackedLoaderOptions options = packed_options(keys, tokenizer, shape.rows, shape.length);
+    options.shuffle = keys.data_order != TrainConfig::DataOrder::Sequential;
+    options.rank = shape.rank;
+    options.ranks = shape.ranks;
+    return packed_loader(part, options);
+  }
+  LoaderOptions options{.rows = shape.rows,
+                        .length = shape.length,
+                        .order = sample_order(keys.data_order),
+                        .seed = shape.seed,
+                        .rank = shape.rank,
+                        .ranks = shape.ranks};
+  options.eos = part.document_end;
+  options.respect_documents = options.align_to_documents = options.eos.has_value();
+  return std::make_unique<Loader>(part.tokens, options);
+}
+
+// One per part, or none.
+std::vector<double> weights_of(const TrainingData& data) {
+  std::vector<double> weights;
+  for (const DataPart& part : data.train) {
+    if (part.weight > 0) weights.push_back(part.weight);
+  }
+  return weights;
 }
 
 }  // namespace
 
 std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
                                                int rank, int ranks) {
-  const int64_t length = keys.max_seq_length;
-  const TrainingData& source = data.data;
-  if (source.train_plan) {
-    PackedLoaderOptions options = packed_options(keys, *data.tokenizer, rows, length);
-    options.shuffle = keys.data_order != TrainConfig::DataOrder::Sequential;
-    options.rank = rank;
-    options.ranks = ranks;
-    return std::make_unique<Prefetcher>(
-        std::make_unique<PackedLoader>(source.train_documents, options, source.train_plan));
+  const BatchShape shape{.rows = rows,
+                         .length = keys.max_seq_length,
+                         .seed = static_cast<uint64_t>(keys.seed),
+                         .rank = rank,
+                         .ranks = ranks};
+  std::vector<std::unique_ptr<SampleLoader>> parts;
+  for (const DataPart& part : data.data.train)
+    parts.push_back(part_loader(keys, part, *data.tokenizer, shape));
+  if (parts.size() == 1) return std::make_unique<Prefetcher>(std::move(parts[0]));
+  return std::make_unique<Prefetcher>(std::make_unique<MixedLoader>(
+      std::move(parts), weights_of(data.data), keys.data_order != TrainConfig::DataOrder::Sequential, shape));
+}
+
+std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
+                                    const Tokenizer& tokenizer) {
+  std::vector<EvalSet> sets;
+  for (const DataPart& part : parts) {
+    EvalSet set{.name = part.name, .weight = part.weight, .make_loader = nullptr};
+    if (part.plan) {
+      set.make_loader = [part, options = packed_options(keys, tokenizer, 1, 1)](
+                            int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
+        if (part.plan->rows() == 0) return nullptr;
+        PackedLoaderOptions shaped = options;
+        shaped.rows = rows;
+        shaped.length = length;
+        return packed_loader(part, shaped);
+      };
+    } else {
+      set.make_loader = stream_eval_loaders(part.tokens, part.document_end);
+    }
+    sets.push_back(std::move(set));
   }
-  LoaderOptions options{.rows = rows,
-                        .length = length,
-                        .order = sample_order(keys.data_order),
-                        .seed = static_cast<uint64_t>(keys.seed),
-                        .rank = rank,
-                        .ranks = ranks};
-  options.eos = document_end(keys.is_demo(), *data.tokenizer);
-  options.respect_documents = options.align_to_documents = options.eos.has_value();
-  return std::make_unique<Prefetcher>(std::make_unique<Loader>(source.train, options));
-}
-
-EvalLoaderFactory make_eval_loader_factory(const TrainConfig& keys, const DataChoice& data) {
-  if (data.data.eval_plan) return packed_eval_loaders(data.data, keys, *data.tokenizer);
-  return stream_eval_loaders(data.data.eval, document_end(keys.is_demo(), *data.tokenizer));
-}
-
-EvalLoaderFactory open_evaluation_data(const TrainConfig& keys, int64_t vocab_size,
-                                       const Tokenizer& tokenizer) {
-  TrainingData data = open_eval_data(keys, vocab_size, tokenizer);
-  if (data.eval_plan) return packed_eval_loaders(data, keys, tokenizer);
-  return stream_eval_loaders(std::move(data.eval), document_end(keys.eval_dataset == "demo", tokenizer));
+  return sets;
 }
 
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos) {
@@ -96,22 +117,54 @@ EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t>
 }
 
 std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data) {
-  if (data.eval_plan) return data.eval_plan->rows() > 0 ? "" : "no document is held out";
-  if (data.eval.size() > keys.max_seq_length) return "";
-  return fmt::format("only {} tokens are held out, but one sequence needs {}", data.eval.size(),
+  int64_t documents_apart = 0, most_tokens = 0;
+  for (const DataPart& part : data.eval) {
+    if (part.sequences(keys.max_seq_length) > 0) return "";
+    documents_apart += part.plan != nullptr;
+    most_tokens = std::max(most_tokens, part.tokens.size());
+  }
+  if (documents_apart == std::ssize(data.eval)) return "no document is held out";
+  return fmt::format("only {} tokens are held out, but one sequence needs {}", most_tokens,
                      keys.max_seq_length + 1);
 }
 
 std::string packing_text(const TrainConfig& keys, const TrainingData& data) {
-  if (!data.train_plan) return "";
-  const ShardCounts& counts = data.train_documents.counts();
-  const auto positions =
-      static_cast<double>(data.train_plan->rows()) * static_cast<double>(keys.max_seq_length);
+  ShardCounts counts;
+  int64_t rows = 0, inputs = 0;
+  for (const DataPart& part : data.train) {
+    if (!part.plan) continue;
+    counts += part.documents.counts();
+    rows += part.plan->rows();
+    inputs += part.plan->totals().inputs;
+  }
+  if (rows == 0) return "";
+  const auto positions = static_cast<double>(rows) * static_cast<double>(keys.max_seq_length);
   return fmt::format(
       "{}: {} documents in {} sequences; packing efficiency {:.1f} %; loss is taken on {:.1f} % of positions",
-      keys.packing == TrainConfig::Packing::None ? "padded" : "best_fit", counts.documents,
-      data.train_plan->rows(), 100 * data.train_plan->utilisation(),
-      100 * static_cast<double>(counts.targets) / positions);
+      keys.packing == TrainConfig::Packing::None ? "padded" : "best_fit", counts.documents, rows,
+      100 * static_cast<double>(inputs) / positions, 100 * static_cast<double>(counts.targets) / positions);
+}
+
+std::vector<MixShare> mix_shares(const TrainConfig& keys, const TrainingData& data) {
+  std::vector<int64_t> sequences;
+  for (const DataPart& part : data.train) sequences.push_back(part.sequences(keys.max_seq_length));
+  const MixSchedule schedule(std::move(sequences), weights_of(data), true);
+  std::vector<MixShare> shares(data.train.size());
+  double tokens = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    shares[i].sequences = schedule.share(i);
+    shares[i].tokens = shares[i].sequences * data.train[i].utilisation();
+    tokens += shares[i].tokens;
+  }
+  for (MixShare& share : shares) share.tokens /= tokens;
+  return shares;
+}
+
+double utilisation(const TrainConfig& keys, const TrainingData& data) {
+  const std::vector<MixShare> shares = mix_shares(keys, data);
+  double used = 0;
+  for (size_t i = 0; i < shares.size(); ++i) used += shares[i].sequences * data.train[i].utilisation();
+  return used;
 }
 
 }  // namespace octet

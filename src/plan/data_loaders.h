@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "data/loading/loader.h"
 #include "plan/data_stage.h"
 
 // Batches from the data of a run.
@@ -17,17 +18,31 @@ std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const Da
 
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
 using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
-EvalLoaderFactory make_eval_loader_factory(const TrainConfig& keys, const DataChoice& data);
 // The same for a stream of tokens. With `eos`, every eos ends a document, and documents are kept apart.
 EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t> eos);
-// The data of keys.eval_dataset alone, whatever it is, in sequences of keys.max_seq_length; for evaluation without a run.
-EvalLoaderFactory open_evaluation_data(const TrainConfig& keys, int64_t vocab_size,
-                                       const Tokenizer& tokenizer);
+
+// The evaluation data of one part.
+struct EvalSet {
+  std::string name;
+  double weight = 0;  // of the part in the training data; 0: none
+  EvalLoaderFactory make_loader = nullptr;
+};
+std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
+                                    const Tokenizer& tokenizer);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data);
 
 // "best_fit: 12 documents in 3 sequences; packing efficiency 98.7 %; loss is taken on 43.2 % of positions"; "" for
-// a stream.
+// streams.
 std::string packing_text(const TrainConfig& keys, const TrainingData& data);
+
+// What a run reads of each part, by the order of its loader.
+struct MixShare {
+  double sequences = 0;  // share of the sequences, 0 to 1
+  double tokens = 0;     // share of the tokens, without padding
+};
+std::vector<MixShare> mix_shares(const TrainConfig& keys, const TrainingData& data);
+// Share of the places of a batch that hold a token, not padding, on average.
+double utilisation(const TrainConfig& keys, const TrainingData& data);
 
 }  // namespace octet

@@ -34,8 +34,12 @@ ordered_json identity_of(const TrainConfig& config, const ExampleOptions& exampl
                            {"dataset_split", examples.split},
                            {"dataset_subset", examples.subset},
                            {"dataset_revision", examples.revision}};
-  for (const char* key : {"dataset_format", "text_column", "prompt_column", "completion_column",
-                          "messages_column", "chat_template", "default_system", "train_on", "on_error"}) {
+  identity["dataset_format"] = name_of(examples.format);
+  identity["text_column"] = examples.text_column;
+  identity["prompt_column"] = examples.prompt_column;
+  identity["completion_column"] = examples.completion_column;
+  identity["messages_column"] = examples.messages_column;
+  for (const char* key : {"chat_template", "default_system", "train_on", "on_error"}) {
     identity[key] = config_text(config, key);
   }
   identity["files"] = ordered_json::array();
@@ -106,18 +110,21 @@ std::string tokenizer_name(const std::string& name) {
 
 }  // namespace
 
-ExampleOptions train_examples(const TrainConfig& config) {
+ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part) {
+  const auto or_default = [](const std::string& own, const std::string& of_run) {
+    return own.empty() ? of_run : own;
+  };
   ExampleOptions options;
-  options.dataset = config.dataset;
-  options.split = config.dataset_split;
-  options.subset = config.dataset_subset;
-  options.revision = config.dataset_revision;
-  options.data_dir = config.dataset_dir;
-  options.text_column = config.text_column;
-  options.prompt_column = config.prompt_column;
-  options.completion_column = config.completion_column;
-  options.messages_column = config.messages_column;
-  options.format = config.dataset_format;
+  options.dataset = part.path;
+  options.split = or_default(part.split, config.dataset_split);
+  options.subset = or_default(part.subset, config.dataset_subset);
+  options.revision = or_default(part.revision, config.dataset_revision);
+  options.data_dir = or_default(part.dataset_dir, config.dataset_dir);
+  options.text_column = or_default(part.text_column, config.text_column);
+  options.prompt_column = or_default(part.prompt_column, config.prompt_column);
+  options.completion_column = or_default(part.completion_column, config.completion_column);
+  options.messages_column = or_default(part.messages_column, config.messages_column);
+  options.format = part.format != ExampleFormat::Auto ? part.format : config.dataset_format;
   options.chat_template = config.chat_template;
   options.loss_on = config.train_on;
   if (config.default_system != "auto") options.default_system = config.default_system;
@@ -125,16 +132,18 @@ ExampleOptions train_examples(const TrainConfig& config) {
   return options;
 }
 
-ExampleOptions eval_examples(const TrainConfig& config) {
-  ExampleOptions options = train_examples(config);
-  options.dataset = config.eval_dataset;
-  if (config.eval_dataset != config.dataset) {
-    options.split.clear();
-    options.subset.clear();
-    options.revision.clear();
-    options.data_dir.clear();
+ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part) {
+  ExampleOptions options = train_examples(config, part);
+  const auto trained_on = std::ranges::find(config.dataset, part.path, &DatasetPart::path);
+  if (trained_on == config.dataset.end()) {
+    options.split = part.split;
+    options.subset = part.subset;
+    options.revision = part.revision;
+    options.data_dir = part.dataset_dir;
+  } else if (part == DatasetPart{.path = part.path}) {  // the same dataset without keys of its own
+    options = train_examples(config, *trained_on);
   }
-  if (!config.eval_dataset_split.empty()) options.split = config.eval_dataset_split;
+  if (!config.eval_dataset_split.empty() && part.split.empty()) options.split = config.eval_dataset_split;
   return options;
 }
 

@@ -17,11 +17,11 @@ class Interrupted : public Error {
   int signal_;
 };
 
-// How `dataset` and `eval_dataset` are read. The keys that choose files (split, subset, revision, folder) hold only for
-// `dataset`, and for an eval_dataset that is the same; another one has only eval_dataset_split. Columns, format and chat
-// template hold for both.
-ExampleOptions train_examples(const TrainConfig& config);
-ExampleOptions eval_examples(const TrainConfig& config);
+// How an item of `dataset` or `eval_dataset` is read: its own keys, else those of the run. The run's keys that choose
+// files (split, subset, revision, folder) hold only for `dataset`, and for an item of eval_dataset that is also an item
+// of dataset; other ones have only eval_dataset_split. Columns, format and chat template hold for both.
+ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part);
+ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part);
 
 struct PrepareRequest {
   ExampleOptions examples;

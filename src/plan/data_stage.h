@@ -5,23 +5,12 @@
 #include <vector>
 
 #include "config/config.h"
-#include "data/datasets/dataset.h"
-#include "data/loading/packed_loader.h"
+#include "plan/data_parts.h"
 #include "plan/model_stage.h"
 
 // The second stage of a run: its tokenizer and its data.
 
 namespace octet {
-
-// The tokens are always there as one stream. Documents and their plans are set if sequences are packed from documents.
-struct TrainingData {
-  TokenSource train, eval;
-  DocumentSource train_documents, eval_documents;
-  std::shared_ptr<const PackingPlan> train_plan, eval_plan;  // null: a stream
-
-  // Sequences of one pass over the training data.
-  int64_t samples_per_epoch(int64_t length) const;
-};
 
 struct DataChoice {
   std::string tokenizer_name;    // for the key `tokenizer`: bytes or an absolute path
@@ -34,9 +23,6 @@ struct DataChoice {
 // Opens `dataset` and `eval_dataset` whatever they are; prepares what is neither tokens nor plain text, into the cache.
 // ConfigError or Error for what is missing, is empty or does not fit the model's vocabulary.
 DataChoice open_data(const TrainConfig& keys, const ModelChoice& model);
-
-// The data of keys.eval_dataset alone, which keys.tokenizer has read; for evaluation without a run.
-TrainingData open_eval_data(const TrainConfig& keys, int64_t vocab_size, const Tokenizer& tokenizer);
 
 // The tokenizer that the keys name. Otherwise that of a prepared dataset, or `of_model`, the tokenizer of the model
 // (empty: none).

@@ -73,13 +73,43 @@ std::string ranks_text(const RunPlan& plan) {
                      human_bytes(static_cast<double>(plan.memory.bytes_in_arena()[kCommunication])));
 }
 
+namespace {
+
+// A table of the datasets of a mix: what there is of each, and what the run reads of it.
+std::string parts_text(const RunStages& stages) {
+  const TrainConfig& keys = stages.keys;
+  const TrainingData& data = stages.data.data;
+  const std::vector<MixShare> shares = mix_shares(keys, data);
+  const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
+  const auto read = static_cast<double>(stages.schedule.max_steps * stages.plan.sequences_per_step());
+  Table table({{"dataset"},
+               {"tokens", Align::Right},
+               {"held out", Align::Right},
+               {"sequences", Align::Right},
+               {"share", Align::Right},
+               {"of tokens", Align::Right},
+               {"passes", Align::Right}});
+  for (size_t i = 0; i < data.train.size(); ++i) {
+    const DataPart& part = data.train[i];
+    const int64_t sequences = part.sequences(keys.max_seq_length);
+    const bool holds_out = keys.eval_dataset.empty() && i < data.eval.size();
+    table.add_row({part.name, count(part.tokens.size()), holds_out ? count(data.eval[i].tokens.size()) : "-",
+                   fmt::format("{}", sequences), fmt::format("{:.1f} %", 100 * shares[i].sequences),
+                   fmt::format("{:.1f} %", 100 * shares[i].tokens),
+                   fmt::format("{:.2f}", shares[i].sequences * read / static_cast<double>(sequences))});
+  }
+  return table.str();
+}
+
+}  // namespace
+
 std::string overview_text(const RunStages& stages) {
   const TrainConfig& keys = stages.keys;
   const ModelConfig& model = stages.model.config;
   const TrainingData& data = stages.data.data;
   const RunPlan& plan = stages.plan;
   const int64_t positions_per_step = plan.ranks() * plan.accumulation * plan.shape.tokens();
-  const double used = data.train_plan ? data.train_plan->utilisation() : 1;  // the rest is padding
+  const double used = utilisation(keys, data);  // the rest is padding
   const int64_t steps = stages.schedule.max_steps;
   const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
   std::string precision = plan.precision_label;
@@ -100,8 +130,8 @@ std::string overview_text(const RunStages& stages) {
   line("precision", precision);
   if (plan.evaluates_in_fp8)
     line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
-  line("data", fmt::format("{}: {} tokens to train on, {} held out", keys.dataset, count(data.train.size()),
-                           count(data.eval.size())));
+  line("data", fmt::format("{}: {} tokens to train on, {} held out", names_text(keys.dataset),
+                           count(data.train_tokens()), count(data.eval_tokens())));
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),
@@ -110,6 +140,7 @@ std::string overview_text(const RunStages& stages) {
   line("length", fmt::format("{}, {} tokens", counted(steps, "step"),
                              human_count(static_cast<double>(steps * positions_per_step) * used)));
   line("recompute", recompute_text(plan.shape.checkpointing));
+  if (data.train.size() > 1) text += fmt::format("\n{}", parts_text(stages));
   return text + fmt::format("\n{}", memory_text(plan));
 }
 

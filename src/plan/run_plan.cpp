@@ -15,10 +15,35 @@
 namespace octet {
 namespace {
 
+// A step that sees much of the data, or millions of tokens, trains worse than several small ones.
+int64_t sensible_rows(const TrainConfig& keys, int64_t fitting, int64_t ranks,
+                      std::optional<int64_t> sequences) {
+  const int64_t micro_batches = ranks * keys.gradient_accumulation_steps;
+  int64_t rows = kAutoStepTokens / (keys.max_seq_length * micro_batches);
+  std::string why = fmt::format("a step then has about {} tokens", kAutoStepTokens);
+  if (const int64_t of_data = sequences.value_or(0) / (kAutoStepsPerEpoch * micro_batches);
+      sequences && of_data < rows) {
+    rows = of_data;
+    why = fmt::format("an epoch ({} sequences) then has {} steps", *sequences, kAutoStepsPerEpoch);
+  }
+  rows = std::clamp<int64_t>(rows, 1, fitting);
+  if (rows < fitting) {
+    log_info(
+        "auto_batch_size: {} {} per device, although {} would fit: {}. Set per_device_train_batch_size or "
+        "target_effective_batch_size for more",
+        rows, rows == 1 ? "sequence" : "sequences", fitting, why);
+  }
+  return rows;
+}
+
 // The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
 int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape shape,
                     const Numerics& numerics, std::optional<int64_t> sequences) {
-  if (!keys.auto_batch_size) return keys.per_device_train_batch_size;
+  if (!keys.auto_batch_size) {
+    if (keys.max_batch_size == 0 || keys.is_set("per_device_train_batch_size"))
+      return keys.per_device_train_batch_size;
+    return dividing_batch(keys, keys.max_batch_size, target.sharding.ranks);
+  }
   shape.rows = 1;
   Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
@@ -33,9 +58,10 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
     }
   }
   rows = std::max<int64_t>(rows, 1);
+  if (keys.max_batch_size > 0) rows = std::min(rows, keys.max_batch_size);
   const int64_t ranks = target.sharding.ranks;
-  if (sequences)
-    rows = std::min(rows, std::max<int64_t>(*sequences / ranks, 1));  // more would only repeat them
+  // With a target, the user has decided how much a step sees.
+  if (keys.target_effective_batch_size == 0) rows = sensible_rows(keys, rows, ranks, sequences);
   return dividing_batch(keys, rows, ranks);
 }
 

@@ -34,6 +34,10 @@ struct RunPlan {
   int64_t sequences_per_step() const { return shape.rows * accumulation * ranks(); }  // of all ranks
 };
 
+// Limits of auto_batch_size, unless target_effective_batch_size is set.
+constexpr int64_t kAutoStepsPerEpoch = 50;             // at least, if there is enough data
+constexpr int64_t kAutoStepTokens = int64_t{1} << 20;  // at most
+
 struct PlanOptions {
   // Of one pass over the training data: a batch is not larger. Empty where the data is not known.
   std::optional<int64_t> sequences = std::nullopt;

@@ -26,6 +26,10 @@ struct RunStages {
   const RunPlan plan;
   const ScheduleConfig schedule;
   const TrainConfig config;  // resolved_config of all before: what the run writes
+
+  double steps_per_epoch() const {
+    return static_cast<double>(data.sequences) / static_cast<double>(plan.sequences_per_step());
+  }
 };
 
 // Whether micro-steps are recorded as graphs and replayed.

@@ -75,6 +75,7 @@ std::string format_step(const StepRecord& record, std::optional<double> remainin
       record.step_ms, record.tokens_per_second, record.precision);
   if (record.penalty) line += fmt::format(" | penalty: {:.6f}", *record.penalty);
   if (record.eval_loss) line += fmt::format(" | eval: {:.6f}", *record.eval_loss);
+  for (const auto& [name, loss] : record.eval_losses) line += fmt::format(" | eval/{}: {:.6f}", name, loss);
   if (remaining_s && *remaining_s > 0) line += fmt::format(" | ETA {}", human_duration(*remaining_s));
   return line;
 }

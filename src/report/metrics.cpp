@@ -124,6 +124,7 @@ std::string metrics_line(const StepRecord& record) {
   object["tokens"] = record.tokens;
   object["precision"] = record.precision;
   if (record.eval_loss) put_number(object, "eval_loss", *record.eval_loss);
+  for (const auto& [name, loss] : record.eval_losses) put_number(object, "eval_loss/" + name, loss);
   if (!record.samples.empty()) object["samples"] = record.samples;
   if (record.skipped_steps > 0) object["skipped_steps"] = record.skipped_steps;
   if (record.loss_spike) put_number(object, "loss_spike", *record.loss_spike);

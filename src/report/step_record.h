@@ -30,7 +30,8 @@ struct StepRecord {
   std::string precision;         // "FP8", "FP8 (emulated)", "BF16", "BF16 (fallback)", "FP32"
 
   std::optional<double> eval_loss;
-  std::vector<std::string> samples;          // texts generated at this step; any bytes
+  std::vector<std::pair<std::string, double>> eval_losses = {};  // by dataset, if there are several
+  std::vector<std::string> samples;                              // texts generated at this step; any bytes
   std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
   std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
   int64_t skipped_steps = 0;                 // since the first step; not written while 0

@@ -203,6 +203,7 @@ void TensorBoardWriter::step(const StepRecord& record) {
   add("perf/step_ms", record.step_ms);
   add("perf/tokens_per_second", record.tokens_per_second);
   if (record.eval_loss) add("eval/loss", *record.eval_loss);
+  for (const auto& [name, loss] : record.eval_losses) add("eval/loss/" + name, loss);
   if (record.skipped_steps > 0) add("train/skipped_steps", static_cast<double>(record.skipped_steps));
   if (record.loss_spike) add("train/loss_spike", *record.loss_spike);
   if (record.checkpoint) {

@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 
@@ -37,15 +38,61 @@ void share_results(HostChannel& host, std::vector<double>& losses, std::vector<i
   }
 }
 
+// The mean of the sets.
+Evaluation mean_of(std::vector<std::pair<std::string, Evaluation>> parts,
+                   const std::vector<double>& weights) {
+  Evaluation mean;
+  double sum = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Evaluation& part = parts[i].second;
+    const double weight = weights[i] > 0 ? weights[i] : static_cast<double>(part.targets);
+    mean.loss += weight * part.loss;
+    mean.accuracy += weight * part.accuracy;
+    mean.targets += part.targets;
+    mean.windows += part.windows;
+    sum += weight;
+  }
+  mean.loss /= std::max(sum, 1e-300);
+  mean.accuracy /= std::max(sum, 1e-300);
+  mean.parts = std::move(parts);
+  return mean;
+}
+
 }  // namespace
 
 std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) const {
   const RunShape& shape = model.shape();
-  const std::unique_ptr<SampleLoader> loader = make_loader_(shape.rows, shape.length);
-  if (!loader) return std::nullopt;
+  std::vector<std::unique_ptr<SampleLoader>> loaders;
+  std::vector<std::string> names;
+  std::vector<double> weights;
+  double sum = 0;
+  const auto share_of = [](double weight, const SampleLoader& loader) {
+    return weight > 0 ? weight : static_cast<double>(loader.samples_per_epoch());
+  };
+  for (const EvalSet& set : sets_) {
+    std::unique_ptr<SampleLoader> loader = set.make_loader(shape.rows, shape.length);
+    if (!loader) continue;
+    sum += share_of(set.weight, *loader);
+    names.push_back(set.name);
+    weights.push_back(set.weight);
+    loaders.push_back(std::move(loader));
+  }
+  if (loaders.empty()) return std::nullopt;
+  if (sets_.size() == 1) return evaluate(*loaders[0], batches_, model, fp8);
+  std::vector<std::pair<std::string, Evaluation>> parts;
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    const double share = share_of(weights[i], *loaders[i]) / sum * static_cast<double>(batches_);
+    const int64_t batches = batches_ == 0 ? 0 : std::max<int64_t>(1, std::llround(share));
+    parts.emplace_back(names[i], evaluate(*loaders[i], batches, model, fp8));
+  }
+  return mean_of(std::move(parts), weights);
+}
+
+Evaluation Evaluator::evaluate(SampleLoader& loader, int64_t most, Transformer& model, bool fp8) const {
+  const RunShape& shape = model.shape();
   // Each window once.
-  const int64_t windows = loader->samples_per_epoch(), all = div_up(windows, shape.rows);
-  const int64_t batches = batches_ == 0 ? all : std::min(all, batches_);
+  const int64_t windows = loader.samples_per_epoch(), all = div_up(windows, shape.rows);
+  const int64_t batches = most == 0 ? all : std::min(all, most);
   Evaluation result;
   // fp32 on the device: many batches are added up here.
   std::vector<double> losses(static_cast<size_t>(batches));
@@ -55,7 +102,7 @@ std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) cons
   // Weights may travel in every pass, so all ranks make equally many; some passes count for nothing.
   for (int64_t i = 0; i < round_up(batches, ranks); ++i) {
     if (i < batches) {
-      loader->next(batch);
+      loader.next(batch);
       const int64_t rows = std::min(shape.rows, windows - i * shape.rows);
       ignore_rows_from(batch, rows);
       result.windows += rows;
@@ -78,11 +125,6 @@ std::optional<Evaluation> Evaluator::evaluate(Transformer& model, bool fp8) cons
   result.loss = loss / targets;
   result.accuracy = static_cast<double>(all_correct) / targets;
   return result;
-}
-
-std::optional<double> Evaluator::loss(Transformer& model, bool fp8) const {
-  const std::optional<Evaluation> evaluation = evaluate(model, fp8);
-  return evaluation ? std::optional(evaluation->loss) : std::nullopt;
 }
 
 }  // namespace octet

@@ -55,7 +55,7 @@ class RunFiles {
   bool goes_on_here() const;
   // A run with pretended ranks has nothing worth saving.
   bool saves() const {
-    return config_.save_strategy == TrainConfig::SaveStrategy::Steps && config_.pretend_ranks == 0;
+    return config_.save_strategy != TrainConfig::Strategy::No && config_.pretend_ranks == 0;
   }
   void take_free_name(const std::string& model);
   void refuse_if_taken() const;

@@ -4,12 +4,15 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "train/interval.h"
 
 namespace octet {
 
 bool Saving::is_due(int64_t step) const {
-  const int64_t every = stages_.keys.save_steps;
-  return saver_ && every > 0 && (step + 1) % every == 0;
+  const TrainConfig& keys = stages_.keys;
+  const Interval interval =
+      make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages_.steps_per_epoch());
+  return saver_ && interval.is_due(step);
 }
 
 void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {

@@ -19,6 +19,7 @@
 #include "report/text.h"
 #include "train/evaluate.h"
 #include "train/exit_codes.h"
+#include "train/interval.h"
 #include "train/rank_start.h"
 #include "train/rank_watch.h"
 #include "train/samples.h"
@@ -58,7 +59,9 @@ class Run {
                stages.plan.finetuning),
         files_(std::move(files)),
         console_(keys_.progress),
-        evaluator_(make_eval_loader_factory(keys_, stages.data), keys_.eval_batches),
+        eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
+                                     stages.steps_per_epoch())),
+        evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
         samples_(stages, model_),
         log_(stages, files_, console_) {}
 
@@ -85,7 +88,8 @@ class Run {
                     optimizer_options(keys_, stages_.schedule),
                     PenaltyOptions{keys_.penalty_type, static_cast<float>(keys_.penalty_weight)},
                     sync_.get());
-    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data); !reason.empty())
+    if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data);
+        !reason.empty() && keys_.eval_strategy != TrainConfig::Strategy::No)
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
     return true;
@@ -225,8 +229,7 @@ class Run {
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
-    if (!stopping && (is_due(keys_.eval_steps, step) || saving_->is_due(step) || last))
-      record.eval_loss = evaluate();
+    if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
     if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
@@ -253,14 +256,22 @@ class Run {
         step + 1, result.loss, result.grad_norm);
   }
 
-  std::optional<double> evaluate() {
-    const std::optional<double> loss = evaluator_.loss(model_, keys_.fp8_eval);
-    if (!loss) return loss;
+  std::optional<Evaluation> evaluate() {
+    if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
+    std::optional<Evaluation> evaluation = evaluator_.evaluate(model_, keys_.fp8_eval);
+    if (!evaluation) return evaluation;
+    const double loss = evaluation->loss;
     if (!outcome_.first_eval) outcome_.first_eval = loss;
     outcome_.last_eval = loss;
     eval_step_ = outcome_.steps;
-    outcome_.best_eval = std::min(outcome_.best_eval.value_or(*loss), *loss);
-    return loss;
+    outcome_.best_eval = std::min(outcome_.best_eval.value_or(loss), loss);
+    return evaluation;
+  }
+  void add_evaluation(StepRecord& record) {
+    const std::optional<Evaluation> evaluation = evaluate();
+    if (!evaluation) return;
+    record.eval_loss = evaluation->loss;
+    for (const auto& [name, part] : evaluation->parts) record.eval_losses.emplace_back(name, part.loss);
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
@@ -294,7 +305,7 @@ class Run {
   void first_look() {
     if (sync_) sync_->settle();
     if (makes_samples()) samples_.before();
-    outcome_.first_eval = evaluate();
+    evaluate();
   }
 
   void last_look() {
@@ -340,6 +351,7 @@ class Run {
   RunFiles files_;  // after the model: a save that is still being written looks at its parameters
   Console console_;
   const StopSignal stop_;
+  const Interval eval_interval_;
   Evaluator evaluator_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
@@ -404,10 +416,13 @@ auto before_start(const Function& function) {
 
 // How many checkpoints a run keeps at a time, with the one that is being written.
 int64_t kept_checkpoints(const RunStages& stages) {
-  const int64_t every = stages.keys.save_steps, steps = stages.schedule.max_steps;
-  const int64_t saved = every > 0 ? (steps + every - 1) / every : 1;
-  const int64_t limit = stages.keys.save_total_limit;
-  return limit > 0 ? std::min(saved, limit + 1) : saved;
+  const TrainConfig& keys = stages.keys;
+  const Interval saves =
+      make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
+  const int64_t last = stages.schedule.max_steps - 1;
+  int64_t saved = saves.is_due(last) ? 0 : 1;  // the last step is always saved
+  for (int64_t step = 0; step <= last; ++step) saved += saves.is_due(step);
+  return keys.save_total_limit > 0 ? std::min(saved, keys.save_total_limit + 1) : saved;
 }
 
 constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait

@@ -105,9 +105,10 @@ TEST(CommandLine, PositionalErrors) {
                      "error: octet generate takes one model, got 'a', 'upon' and 'a time'\n");
   expect_usage_error(octet({"checkpoints", "--verify", "a", "b"}),
                      "error: octet checkpoints takes one folder, got 'a' and 'b'\n");
-  expect_usage_error(octet({"keys", "x"}), "error: octet keys takes flags only, got 'x'\n");
+  expect_usage_error(octet({"keys", "zebra"}),
+                     "error: no key has to do with 'zebra'; 'octet keys' lists all keys\n");
   expect_usage_error(octet({"keys", "--markdown", "x"}),
-                     "error: --markdown is 'x'; expected true or false\n");
+                     "error: --markdown prints all keys; give no words\n");
   expect_usage_error(octet({"checkpoints", ""}), "error: the name of the folder is empty\n");
   for (const char* name : {"train", "plan", "bench", "prepare"}) {
     expect_usage_error(octet({name, "a", "b"}),
@@ -130,7 +131,7 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
   expect_usage_error(
       test::run_process(OCTET_PROGRAM, {"bench", "run.yaml", "--bench_steps", "0", "--seed", "y"},
                         folder.path()),
-      "error: max_steps in run.yaml:1 is 'x'; expected an integer from 0 to 1000000000000\n"
+      "error: max_steps in run.yaml:1 is 'x'; expected an integer from -1 to 1000000000000\n"
       "error: --bench_steps is '0'; expected an integer of at least 1\n"
       "error: --seed is 'y'; expected an integer of at least 0\n");
   expect_usage_error(octet({"prepare"}),

@@ -53,9 +53,9 @@ constexpr BadFile kBadFiles[] = {
     {"NotANumber", "learning_rate: fast\n",
      "error: learning_rate in run.yaml:1 is 'fast'; expected a number from 0 to 1000\n"},
     {"NumberWithUnderscore", "max_steps: 1_000\n",
-     "error: max_steps in run.yaml:1 is '1_000'; expected an integer from 0 to 1000000000000\n"},
+     "error: max_steps in run.yaml:1 is '1_000'; expected an integer from -1 to 1000000000000\n"},
     {"NotAnInteger", "max_steps: 2.5\n",
-     "error: max_steps in run.yaml:1 is '2.5'; expected an integer from 0 to 1000000000000\n"},
+     "error: max_steps in run.yaml:1 is '2.5'; expected an integer from -1 to 1000000000000\n"},
     {"Infinite", "max_grad_norm: inf\n",
      "error: max_grad_norm in run.yaml:1 is 'inf'; expected a number of at least 0\n"},
     {"OpenRange", "adam_beta1: 1\n",
@@ -75,7 +75,7 @@ constexpr BadFile kBadFiles[] = {
      "from 1 to "
      "1048576\n"},
     {"ListForAScalar", "max_steps: [1, 2]\n",
-     "error: max_steps in run.yaml:1 is [1, 2]; expected an integer from 0 to 1000000000000\n"},
+     "error: max_steps in run.yaml:1 is [1, 2]; expected an integer from -1 to 1000000000000\n"},
     {"EmptyListItem", "fp8_skip_layers: [0, '']\n",
      "error: fp8_skip_layers in run.yaml:1 is [0, ]; expected a list of names, none empty\n"},
     {"NestedMap", "max_steps: 3\noptimizer:\n  learning_rate: 1\n",
@@ -135,7 +135,7 @@ constexpr BadFile kBadFiles[] = {
     {"SeveralAtOnce", "learnig_rate: 1\nmax_steps: x\na: {b: c}\n",
      "error: a in run.yaml:3 is a nested map; expected one value or a list of values, in a flat file\n"
      "error: unknown key 'learnig_rate' in run.yaml:1; did you mean 'learning_rate'?\n"
-     "error: max_steps in run.yaml:2 is 'x'; expected an integer from 0 to 1000000000000\n"},
+     "error: max_steps in run.yaml:2 is 'x'; expected an integer from -1 to 1000000000000\n"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Cli, BadFiles, testing::ValuesIn(kBadFiles),
@@ -149,14 +149,14 @@ TEST(ConfigCli, DeepNestingIsRefused) {
 TEST(ConfigCli, MissingFileAndFolderAreNamed) {
   expect_usage_error(octet({"train", "nowhere.yaml"}),
                      "error: nowhere.yaml does not exist; expected a YAML file\n");
-  expect_usage_error(octet({"train", "/"}), "error: / is a folder; expected a YAML file\n");
+  expect_usage_error(octet({"train", "/"}), "error: '/' is a folder, not a configuration file; give data as --dataset /\n");
 }
 
 TEST(ConfigCli, BadFlags) {
   expect_usage_error(octet({"train", "--learnig_rate", "1"}),
                      "error: unknown flag '--learnig_rate'; did you mean '--learning_rate'?\n");
   expect_usage_error(octet({"train", "--max_steps"}),
-                     "error: --max_steps needs a value; expected an integer from 0 to 1000000000000\n");
+                     "error: --max_steps needs a value; expected an integer from -1 to 1000000000000\n");
   expect_usage_error(octet({"train", "--dataset", "--max_steps", "3"}),
                      "error: --dataset needs a value; expected UTF-8 text\n");
   expect_usage_error(octet({"train", "--seed", "-1"}),

@@ -119,8 +119,6 @@ TEST(TrainConfig, ShardingIsReadInTheWordsOfOtherProjects) {
             TrainConfig::GradientReduceDtype::Fp32);
   EXPECT_THROW(from_yaml("zero_stage: 4"), ConfigError);
   EXPECT_THROW(from_yaml("fsdp: half"), ConfigError);
-  // Keys without other spellings stay as strict as they were.
-  EXPECT_THROW(from_yaml("mixed_precision: FP8"), ConfigError);
 }
 
 // Names in the table stand in the order of the enumerators: a wrong order would train something else.
@@ -178,7 +176,7 @@ TEST(TrainConfig, TheTableHasNoNameTwiceAndEveryKeyIsExplained) {
 TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
   const TrainConfig demo = load_train_config("", {});
   EXPECT_EQ(demo.model_preset, "llama-tiny");
-  EXPECT_EQ(demo.dataset, "demo");
+  EXPECT_EQ(names_text(demo.dataset), "demo");
   EXPECT_EQ(demo.max_seq_length, 128);
   EXPECT_EQ(demo.max_steps, 600);
   EXPECT_EQ(demo.num_train_epochs, 0);
@@ -302,6 +300,9 @@ TEST(TrainConfig, RandomConfigsRoundTrip) {
       if (key.type == KeyType::Choice)
         table.set(config, i, key.choices[random.below(draw++, key.choices.size())]);
     }
+    // Pairs of keys of which one decides the other.
+    config.min_lr = -1;
+    config.max_batch_size = 0;
     config.num_train_epochs = 0;
     config.max_steps = 5;
     config.warmup_ratio = 0;

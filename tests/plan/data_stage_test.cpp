@@ -72,17 +72,17 @@ TEST(DataStage, TheDemoKeepsItsRandomCrops) {
 
 TEST(DataStage, AnotherEvaluationSetTakesNothingThatNamesFiles) {
   TrainConfig config;
-  config.dataset = "gsm8k", config.dataset_split = "train", config.dataset_subset = "main";
+  config.dataset = {{.path = "gsm8k"}}, config.dataset_split = "train", config.dataset_subset = "main";
   config.dataset_revision = "v1", config.dataset_dir = "mine", config.text_column = "body";
-  config.eval_dataset = "alpaca";
-  ExampleOptions eval = eval_examples(config);
+  config.eval_dataset = {{.path = "alpaca"}};
+  ExampleOptions eval = eval_examples(config, config.eval_dataset[0]);
   EXPECT_EQ(eval.dataset, "alpaca");
   EXPECT_EQ(eval.split + eval.subset + eval.revision + eval.data_dir, "");
   EXPECT_EQ(eval.text_column, "body");
   config.eval_dataset_split = "test";
-  EXPECT_EQ(eval_examples(config).split, "test");
-  config.eval_dataset = "gsm8k";
-  eval = eval_examples(config);
+  EXPECT_EQ(eval_examples(config, config.eval_dataset[0]).split, "test");
+  config.eval_dataset = {{.path = "gsm8k"}};
+  eval = eval_examples(config, config.eval_dataset[0]);
   EXPECT_EQ(eval.split, "test");
   EXPECT_EQ(eval.subset + eval.revision + eval.data_dir, "mainv1mine");
 }

@@ -187,6 +187,12 @@ const char* name_of(ExampleFormat format) {
   return format == ExampleFormat::Auto ? "auto" : kFormatNames[static_cast<size_t>(format) - 1];
 }
 
+std::vector<std::string> example_format_names() {
+  std::vector<std::string> names = {name_of(ExampleFormat::Auto)};
+  names.insert(names.end(), kFormatNames.begin(), kFormatNames.end());
+  return names;
+}
+
 ExampleFormat parse_example_format(const std::string& name) {
   if (name == "auto") return ExampleFormat::Auto;
   std::string list = "auto";

@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/philox.h"
+#include "data/datasets/hold_out.h"
 #include "data/datasets/tokenize_pipeline.h"
 #include "data/shards/split_writer.h"
 
@@ -18,7 +16,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr uint64_t kSplitStream = 0x7072657061726501;
+constexpr int64_t kBlockTokens = 1 << 20;  // documents are held out block by block
+constexpr int kSplitVersion = 2;           // of the way in which they are chosen
 constexpr const char* kLockName = ".lock";
 constexpr const char* kTemporaryPrefix = ".tmp-";
 constexpr const char* kTrainName = "train";
@@ -116,43 +115,47 @@ class Preparation {
     SplitWriter train(env_, options_.output, kTrainName, kind, options_.shard_tokens, manifest_.train);
     SplitWriter validation(env_, options_.output, kValidationName, kind, options_.shard_tokens,
                            manifest_.validation);
-    const auto writer_of = [&](int64_t example) -> SplitWriter& {
-      return is_validation_example(example, options_.eval_split, options_.seed) ? validation : train;
-    };
-    const int64_t train_from = train.first_wanted(), validation_from = validation.first_wanted();
+    // Both splits end their shards together, at the end of a block.
+    const int64_t from = std::max(train.written().end_example(), validation.written().end_example());
     TokenizePipeline pipeline(reader, tokenizer_,
                               {.threads = options_.threads,
                                .max_examples = options_.max_examples,
-                               .wanted = [&, train_from, validation_from](int64_t example) {
-                                 return example >=
-                                        (is_validation_example(example, options_.eval_split, options_.seed)
-                                             ? validation_from
-                                             : train_from);
-                               }});
+                               .wanted = [from](int64_t example) { return example >= from; }});
     PrepareProgress progress{0, train.written().counts.documents + validation.written().counts.documents,
                              train.written().counts.tokens + validation.written().counts.tokens};
+    HoldOut hold_out(options_.eval_split, options_.seed, progress.tokens, validation.written().counts.tokens);
+    const auto write_block = [&](bool is_last) {
+      const std::vector<int64_t> tails = hold_out.choose(block_, is_last);
+      for (size_t i = 0; i < block_.size(); ++i) write(train, validation, block_[i].document, tails[i]);
+      if (!is_last && (train.is_full() || validation.is_full())) {
+        train.end_shard(block_.back().example + 1);
+        validation.end_shard(block_.back().example + 1);
+        save(train, validation);
+      }
+      block_.clear();
+      block_tokens_ = 0;
+    };
+    const int64_t block_tokens = std::min(options_.shard_tokens, kBlockTokens);
     std::vector<TokenizePipeline::Item> items;
     while (pipeline.next(items)) {
       for (TokenizePipeline::Item& item : items) {
+        const auto tokens = static_cast<int64_t>(item.document.tokens.size());
         ++progress.documents;
-        progress.tokens += static_cast<int64_t>(item.document.tokens.size());
-        SplitWriter& writer = writer_of(item.example);
-        // The last training document is held back because validation may need it.
-        if (&writer == &train && last_) {
-          if (train.add(last_->document, last_->example)) save(train, validation);
-          last_.reset();
+        progress.tokens += tokens;
+        // A block is written only when there is more, because the last one makes up for what is missing.
+        if (block_tokens_ >= block_tokens) write_block(false);
+        if (!SplitWriter::predicts(item.document)) {
+          train.add(item.document);  // counts it
+          continue;
         }
-        if (&writer == &train) {
-          last_ = std::move(item);
-        } else if (validation.add(item.document, item.example)) {
-          save(train, validation);
-        }
+        block_tokens_ += tokens;
+        block_.push_back(std::move(item));
       }
       if (hooks_.stop && hooks_.stop()) return false;
       progress.share = pipeline.progress();
       if (hooks_.progress) hooks_.progress(progress);
     }
-    if (last_) end_splits(train, validation);
+    write_block(true);
     train.finish(pipeline.examples());
     validation.finish(pipeline.examples());
     manifest_.examples = pipeline.examples();
@@ -171,34 +174,16 @@ class Preparation {
   const DatasetManifest& manifest() const { return manifest_; }
 
  private:
-  // The document that was held back. If no document was drawn for validation, it is used for that. If it is the only
-  // document, only its end is used. So a small dataset still gets an evaluation.
-  void end_splits(SplitWriter& train, SplitWriter& validation) {
-    const TokenizePipeline::Item last = *std::exchange(last_, std::nullopt);
-    const bool lacks_validation = options_.eval_split > 0 && !validation.has_documents();
-    if (lacks_validation && train.has_documents()) {
-      log_info("data: no document was drawn for validation; the last one is held out");
-      validation.add(last.document, last.example);
-      return;
-    }
-    const auto tokens = static_cast<int64_t>(last.document.tokens.size());
-    const int64_t tail =
-        std::max<int64_t>(2, std::llround(options_.eval_split * static_cast<double>(tokens)));
-    if (lacks_validation && tokens - tail >= 2) {
-      const auto part = [&](int64_t begin, int64_t end) {
-        const Document& whole = last.document;
-        return Document{{whole.tokens.begin() + begin, whole.tokens.begin() + end},
-                        {whole.is_target.begin() + begin, whole.is_target.begin() + end}};
-      };
-      const Document front = part(0, tokens - tail), end = part(tokens - tail, tokens);
-      if (SplitWriter::predicts(front) && SplitWriter::predicts(end)) {
-        log_info("data: there is one document; its last {} of {} tokens are held out", tail, tokens);
-        train.add(front, last.example);
-        validation.add(end, last.example);
-        return;
-      }
-    }
-    train.add(last.document, last.example);
+  // The last `tail` tokens go into the validation split.
+  static void write(SplitWriter& train, SplitWriter& validation, const Document& document, int64_t tail) {
+    const auto tokens = static_cast<int64_t>(document.tokens.size());
+    if (tail == 0) return train.add(document);
+    if (tail == tokens) return validation.add(document);
+    log_info(
+        "data: whole documents do not add up to eval_split; the last {} of {} tokens of a document are held out",
+        tail, tokens);
+    train.add(part_of(document, 0, tokens - tail));
+    validation.add(part_of(document, tokens - tail, tokens));
   }
 
   void save(const SplitWriter& train, const SplitWriter& validation) {
@@ -212,7 +197,8 @@ class Preparation {
   const Tokenizer& tokenizer_;
   DatasetManifest manifest_;
   const PrepareHooks& hooks_;
-  std::optional<TokenizePipeline::Item> last_;  // last document of the training split, not written yet
+  std::vector<TokenizePipeline::Item> block_;  // documents that are not written yet
+  int64_t block_tokens_ = 0;
 };
 
 void check(const PrepareOptions& options) {
@@ -224,17 +210,11 @@ void check(const PrepareOptions& options) {
 
 }  // namespace
 
-bool is_validation_example(int64_t example, double eval_split, uint64_t seed) {
-  if (example == 0) return false;  // a dataset of one document is for training
-  const double draw =
-      static_cast<double>(Philox(seed, kSplitStream).bits(static_cast<uint64_t>(example)) >> 11);
-  return draw * 0x1p-53 < eval_split;
-}
-
 ordered_json prepare_identity(const PrepareOptions& options) {
   ordered_json identity = options.identity.is_null() ? ordered_json::object() : options.identity;
   identity["shard_tokens"] = options.shard_tokens;
   identity["eval_split"] = options.eval_split;
+  if (options.eval_split > 0) identity["split_version"] = kSplitVersion;
   identity["seed"] = options.seed;
   identity["max_samples"] = options.max_examples;
   return identity;
@@ -271,7 +251,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     asked.tokenizer = options.tokenizer_name;
     check_listed(env, options.output, asked.train);
     check_listed(env, options.output, asked.validation);
-    result.examples_skipped = asked.train.end_example();
+    result.examples_skipped = std::max(asked.train.end_example(), asked.validation.end_example());
   }
   tidy_folder(env, options.output, asked);
 

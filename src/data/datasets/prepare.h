@@ -14,7 +14,7 @@ struct PrepareOptions {
   std::string output;                         // the folder of the dataset
   std::string tokenizer_name;                 // for the manifest
   int64_t shard_tokens = int64_t{100} << 20;  // a shard ends after the document that reaches this
-  double eval_split = 0;                      // share of the examples that go into the validation split
+  double eval_split = 0;                      // share of the tokens that go into the validation split
   uint64_t seed = 0;                          // of that choice
   int64_t max_examples = 0;                   // 0: all
   int threads = 0;                            // 0: one per core; the result is the same
@@ -42,10 +42,6 @@ struct PrepareResult {
   int64_t examples_skipped = 0;  // in shards from an earlier call
   std::string first_skip_error;  // of the first bad record that was skipped
 };
-
-// Whether example number `example` is drawn for the validation split; the first never is. If none was drawn, the last
-// document is held out instead, or the end of the only one.
-bool is_validation_example(int64_t example, double eval_split, uint64_t seed);
 
 // The options that a manifest keeps and compares.
 nlohmann::ordered_json prepare_identity(const PrepareOptions& options);

@@ -20,13 +20,6 @@ constexpr uint64_t kCropStream = 0x6c6f616465720001;
 constexpr uint64_t kShuffleStream = 0x6c6f616465720002;
 
 void check(const LoaderOptions& options, const TokenSource& source) {
-  require(options.rows > 0, "[loader] rows per batch {}, expected at least 1", options.rows);
-  require(options.length > 0, "[loader] max_seq_length {}, expected at least 1", options.length);
-  require(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
-          "[loader] rank {} of {}, expected 0 <= rank < ranks", options.rank, options.ranks);
-  require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
-          "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
-          options.length);
   require(options.eos.has_value() || !(options.respect_documents || options.align_to_documents),
           "[loader] document borders are requested, but the tokenizer has no end-of-text token");
   require(source.size() > options.length,
@@ -37,21 +30,14 @@ void check(const LoaderOptions& options, const TokenSource& source) {
 }  // namespace
 
 Loader::Loader(TokenSource source, const LoaderOptions& options)
-    : source_(std::move(source)), options_(options), state_{.seed = options.seed} {
+    : SampleLoader({options.rows, options.length, options.seed, options.rank, options.ranks}),
+      source_(std::move(source)),
+      options_(options) {
   check(options_, source_);
   windows_ = (source_.size() - 1) / options_.length;
   row_.resize(static_cast<size_t>(options_.length) + 1);
-  // What the numbering of samples depends on.
-  state_.data_hash =
-      Hash64().add(source_.hash()).add(options_.length).add(static_cast<int>(options_.order)).value();
-}
-
-void Loader::set_state(const LoaderState& state) {
-  state_ = restored(state, state_.data_hash);
-}
-
-double Loader::epoch() const {
-  return static_cast<double>(state_.next_sample) / static_cast<double>(windows_);
+  set_data_hash(
+      Hash64().add(source_.hash()).add(options_.length).add(static_cast<int>(options_.order)).value());
 }
 
 int64_t Loader::sample_start(int64_t sample) const {
@@ -60,12 +46,12 @@ int64_t Loader::sample_start(int64_t sample) const {
     case SampleOrder::Sequential:
       return window * options_.length;
     case SampleOrder::Shuffled:
-      return permuted(window, windows_, epoch_random(state_.seed, kShuffleStream, epoch)) * options_.length;
+      return permuted(window, windows_, epoch_random(seed(), kShuffleStream, epoch)) * options_.length;
     case SampleOrder::RandomCrops:
       break;
   }
   const uint64_t places = static_cast<uint64_t>(source_.size() - options_.length);
-  const Philox random(state_.seed, kCropStream);
+  const Philox random(seed(), kCropStream);
   return static_cast<int64_t>(random.below(static_cast<uint64_t>(sample), places));
 }
 
@@ -79,7 +65,9 @@ int64_t Loader::aligned(int64_t start) {
   return found == before.end() ? start : start + (found - before.begin());
 }
 
-void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
+void Loader::add_row(Batch& batch, int64_t row, int64_t sample) {
+  int64_t start = sample_start(sample);
+  if (options_.align_to_documents && options_.order == SampleOrder::RandomCrops) start = aligned(start);
   source_.read(start, row_);
   if (source_.has_mask()) {
     is_target_.resize(row_.size());
@@ -101,44 +89,6 @@ void Loader::fill_row(Batch& batch, int64_t row, int64_t start) {
       batch.document_starts.push_back(static_cast<int32_t>(base + i + 1));
     }
   }
-}
-
-LoaderState SampleLoader::restored(const LoaderState& saved, uint64_t data_hash) {
-  require(saved.next_sample >= 0, "[loader] state with next_sample {}, expected at least 0",
-          saved.next_sample);
-  if (saved.data_hash != data_hash && saved.data_hash != 0) {
-    log_warning(
-        "the saved position in the data (sample {}) comes from another dataset, max_seq_length, packing or "
-        "data_order; continuing from it, but some tokens of this epoch may be seen twice or not at all",
-        saved.next_sample);
-  }
-  LoaderState state = saved;
-  state.data_hash = data_hash;
-  return state;
-}
-
-void SampleLoader::prepare_batch(Batch& batch, int64_t rows, int64_t length) {
-  const size_t count = static_cast<size_t>(rows * length);
-  batch.rows = rows;
-  batch.length = length;
-  batch.tokens.resize(count);
-  batch.targets.resize(count);
-  batch.positions.resize(count);
-  batch.document_starts.clear();
-  batch.token_count = 0;
-  batch.target_count = 0;
-}
-
-void Loader::next(Batch& batch) {
-  const int64_t stride = options_.ranks, taken = options_.rows * stride;
-  prepare_batch(batch, options_.rows, options_.length);
-  for (int64_t row = 0; row < options_.rows; ++row) {
-    int64_t start = sample_start(state_.next_sample + options_.rank + row * stride);
-    if (options_.align_to_documents && options_.order == SampleOrder::RandomCrops) start = aligned(start);
-    fill_row(batch, row, start);
-  }
-  batch.document_starts.push_back(static_cast<int32_t>(options_.rows * options_.length));
-  state_.next_sample += taken;
 }
 
 }  // namespace octet

@@ -37,17 +37,40 @@ class BatchSource {
   virtual double epoch() const = 0;
 };
 
-// A source with numbered samples: `samples_per_epoch` per pass over the data, over all ranks.
+// What a loader with numbered samples hands out, and to whom.
+struct BatchShape {
+  int64_t rows = 1;    // per batch of this rank
+  int64_t length = 0;  // tokens per row (max_seq_length)
+  uint64_t seed = 0;
+  int rank = 0;  // rank r of n is handed the samples r, r + n, r + 2n, ...
+  int ranks = 1;
+};
+
+// A source with numbered samples: `samples_per_epoch` per pass over the data, over all ranks. A sample is a row. Sample i
+// is a pure function of (data, options, seed, i): it depends on no other call, thread or rank.
 class SampleLoader : public BatchSource {
  public:
+  void next(Batch& batch) override;
+  LoaderState state() const override { return state_; }
+  // Warns when the state comes from other data. Throws Error for an impossible position.
+  void set_state(const LoaderState& state) override;
+  double epoch() const override;
+
   virtual int64_t samples_per_epoch() const = 0;
+  // Writes a sample into a row of the batch and adds its documents. Rows must be added in order.
+  virtual void add_row(Batch& batch, int64_t row, int64_t sample) = 0;
 
  protected:
-  // The state with which to continue from `saved`, for a loader whose data has this hash. Warns when `saved` comes
-  // from other data. Throws Error for an impossible position.
-  static LoaderState restored(const LoaderState& saved, uint64_t data_hash);
-  // Room for rows x length tokens, no documents yet.
-  static void prepare_batch(Batch& batch, int64_t rows, int64_t length);
+  // Throws Error for a shape that is impossible.
+  explicit SampleLoader(const BatchShape& shape);
+  // What the numbering of samples depends on; to be called by the constructor.
+  void set_data_hash(uint64_t hash) { state_.data_hash = hash; }
+  int64_t length() const { return shape_.length; }
+  uint64_t seed() const { return state_.seed; }
+
+ private:
+  BatchShape shape_;
+  LoaderState state_;
 };
 
 enum class SampleOrder {
@@ -58,11 +81,11 @@ enum class SampleOrder {
 };
 
 struct LoaderOptions {
-  int64_t rows = 1;    // per batch of this rank
-  int64_t length = 0;  // tokens per row (max_seq_length)
+  int64_t rows = 1;  // as in BatchShape, like length, seed, rank and ranks
+  int64_t length = 0;
   SampleOrder order = SampleOrder::RandomCrops;
   uint64_t seed = 0;
-  int rank = 0;  // rank r of n is handed the samples r, r + n, r + 2n, ...
+  int rank = 0;
   int ranks = 1;
 
   // With respect_documents a row is cut after each eos: positions restart at 0, attention does not cross the cut, and
@@ -74,28 +97,21 @@ struct LoaderOptions {
   bool align_to_documents = false;
 };
 
-// Batches from a token source. Sample i is a pure function of (source, options, seed, i): it depends on no
-// other call, thread or rank. Throws Error when the source has fewer than length + 1 tokens.
+// Batches from a token source. Throws Error when the source has fewer than length + 1 tokens.
 class Loader final : public SampleLoader {
  public:
   Loader(TokenSource source, const LoaderOptions& options);
 
-  void next(Batch& batch) override;
-  LoaderState state() const override { return state_; }
-  void set_state(const LoaderState& state) override;
-  double epoch() const override;
-
   // Windows of the source: what Sequential and Shuffled hand out per epoch, over all ranks.
   int64_t samples_per_epoch() const override { return windows_; }
+  void add_row(Batch& batch, int64_t row, int64_t sample) override;
 
  private:
   int64_t sample_start(int64_t sample) const;
   int64_t aligned(int64_t start);
-  void fill_row(Batch& batch, int64_t row, int64_t start);
 
   TokenSource source_;
   LoaderOptions options_;
-  LoaderState state_;
   int64_t windows_ = 0;
   std::vector<int32_t> row_;        // (length + 1) scratch
   std::vector<uint8_t> is_target_;  // likewise; empty when all are targets

@@ -1,9 +1,7 @@
 #include "data/loading/packed_loader.h"
 
-#include <limits>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/loading/permutation.h"
@@ -28,16 +26,11 @@ uint64_t hash_of(const DocumentSource& source, const PackedLoaderOptions& option
 
 PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& options,
                            std::shared_ptr<const PackingPlan> plan)
-    : source_(std::move(source)),
+    : SampleLoader({options.rows, options.length, options.seed, options.rank, options.ranks}),
+      source_(std::move(source)),
       options_(options),
-      plan_(plan ? std::move(plan) : std::make_shared<PackingPlan>(source_, options.length, options.packing)),
-      state_{options.seed, 0, hash_of(source_, options)} {
-  require(options.rows > 0, "[loader] rows per batch {}, expected at least 1", options.rows);
-  require(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
-          "[loader] rank {} of {}, expected 0 <= rank < ranks", options.rank, options.ranks);
-  require(checked_mul(options.rows, options.length) <= std::numeric_limits<int32_t>::max(),
-          "[loader] a batch of {} rows x {} tokens, expected at most 2^31 - 1 tokens", options.rows,
-          options.length);
+      plan_(plan ? std::move(plan)
+                 : std::make_shared<PackingPlan>(source_, options.length, options.packing)) {
   require(plan_->length() == options.length, "[loader] a packing plan of {} tokens per row, expected {}",
           plan_->length(), options.length);
   require(plan_->rows() > 0 && source_.counts().targets > 0,
@@ -45,22 +38,15 @@ PackedLoader::PackedLoader(DocumentSource source, const PackedLoaderOptions& opt
           source_.counts().documents, source_.counts().tokens, source_.counts().targets);
   tokens_.resize(static_cast<size_t>(options.length) + 1);
   is_target_.resize(tokens_.size());
+  set_data_hash(hash_of(source_, options));
 }
 
-void PackedLoader::set_state(const LoaderState& state) {
-  state_ = restored(state, state_.data_hash);
-}
-
-double PackedLoader::epoch() const {
-  return static_cast<double>(state_.next_sample) / static_cast<double>(plan_->rows());
-}
-
-void PackedLoader::fill_row(Batch& batch, int64_t row, int64_t sample) {
+void PackedLoader::add_row(Batch& batch, int64_t row, int64_t sample) {
   const int64_t rows = plan_->rows(), epoch = sample / rows, place_in_epoch = sample % rows;
   const int64_t planned = options_.shuffle
-                              ? permuted(place_in_epoch, rows, epoch_random(state_.seed, kRowStream, epoch))
+                              ? permuted(place_in_epoch, rows, epoch_random(seed(), kRowStream, epoch))
                               : place_in_epoch;
-  const Philox fragment_random = epoch_random(state_.seed, kFragmentStream, epoch);
+  const Philox fragment_random = epoch_random(seed(), kFragmentStream, epoch);
   const auto row_end = static_cast<size_t>((row + 1) * options_.length);
   size_t at = row_end - static_cast<size_t>(options_.length);
   for (const uint32_t place : plan_->row(planned)) {
@@ -91,16 +77,6 @@ void PackedLoader::fill_row(Batch& batch, int64_t row, int64_t sample) {
     batch.targets[at] = kIgnoreTarget;
     batch.positions[at] = position;
   }
-}
-
-void PackedLoader::next(Batch& batch) {
-  const int64_t stride = options_.ranks;
-  prepare_batch(batch, options_.rows, options_.length);
-  for (int64_t row = 0; row < options_.rows; ++row) {
-    fill_row(batch, row, state_.next_sample + options_.rank + row * stride);
-  }
-  batch.document_starts.push_back(static_cast<int32_t>(options_.rows * options_.length));
-  state_.next_sample += options_.rows * stride;
 }
 
 }  // namespace octet

@@ -40,6 +40,7 @@ enum class OnError { Stop, Skip };
 // "problem_solution", "alpaca", "sharegpt", "messages"; "auto", "llama3", "llama3.1", "chatml", "alpaca",
 // "plain"; "stop", "skip". An unknown name is a ConfigError that lists them.
 ExampleFormat parse_example_format(const std::string& name);
+std::vector<std::string> example_format_names();  // in the order of the enum
 ChatTemplate parse_chat_template(const std::string& name);
 OnError parse_on_error(const std::string& name);
 const char* name_of(ExampleFormat format);

@@ -39,26 +39,28 @@ bool SplitWriter::predicts(const Document& document) {
                                                     [](uint8_t is) { return is != 0; });
 }
 
-bool SplitWriter::add(const Document& document, int64_t example) {
+void SplitWriter::add(const Document& document) {
   if (!predicts(document)) {
     ++dropped_;
-    return false;
+    return;
   }
   if (!open_) begin_shard();
   open_->writer.append(document);
   lengths_.add(static_cast<int64_t>(document.tokens.size()));
-  if (open_->writer.counts().tokens < shard_tokens_) return false;
-  end_shard(example + 1);
-  return true;
+}
+
+bool SplitWriter::is_full() const {
+  return open_ && open_->writer.counts().tokens >= shard_tokens_;
 }
 
 void SplitWriter::finish(int64_t examples) {
-  if (open_) end_shard(examples);
+  end_shard(examples);
   written_.dropped += dropped_;  // after the last shard
   dropped_ = 0;
 }
 
 void SplitWriter::end_shard(int64_t end_example) {
+  if (!open_) return;
   ShardWriter& writer = open_->writer;
   writer.finish();
   open_->file.sync();

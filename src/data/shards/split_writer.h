@@ -18,18 +18,16 @@ class SplitWriter {
 
   // Whether the document has a token to predict; add() skips others.
   static bool predicts(const Document& document);
-  // True if this document ended a shard.
-  bool add(const Document& document, int64_t example);
-  void finish(int64_t examples);  // ends the last shard
+  void add(const Document& document);
+  bool is_full() const;                 // the shard has enough tokens
+  void end_shard(int64_t end_example);  // if one is begun; examples before `end_example` are in whole shards
+  void finish(int64_t examples);        // ends the last shard
 
-  bool has_documents() const { return open_ || written_.counts.documents > 0; }
   const SplitManifest& written() const { return written_; }  // whole shards
-  int64_t first_wanted() const { return written_.end_example(); }
 
  private:
   struct Open;
   void begin_shard();
-  void end_shard(int64_t end_example);
 
   Env& env_;
   std::string folder_, name_;

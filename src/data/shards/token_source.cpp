@@ -218,8 +218,11 @@ void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
 std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const {
   require(share >= 0 && share <= 1, "[dataset] share {} to hold out, expected 0 to 1", share);
   TokenSource front, tail;
-  for (const Piece& piece : pieces_) {
-    const auto held_out = static_cast<int64_t>(static_cast<double>(piece.count) * share);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    // What was lost by rounding in earlier pieces is made up for.
+    const auto so_far = static_cast<int64_t>(static_cast<double>(starts_[i] + piece.count) * share);
+    const int64_t held_out = std::min(so_far - tail.size(), piece.count);
     Piece first = piece, last = piece;
     first.count = piece.count - held_out;
     last.count = held_out;

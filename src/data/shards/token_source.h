@@ -51,8 +51,8 @@ class TokenSource {
 
   void append(const TokenSource& other);
 
-  // (front, tail): the tail is the last `share` (0 to 1) of every piece, rounded down to whole tokens. So a dataset
-  // of several files holds out a part of every file. The two never overlap and together are the whole.
+  // (front, tail): the tail is the last `share` (0 to 1) of every piece. So a dataset of several files holds out a part
+  // of every file. The two never overlap and together are the whole. The tail has `share` of all tokens, rounded down.
   std::pair<TokenSource, TokenSource> split_tail(double share) const;
 
   // Distinguishes sources by lengths and content (for files without checksums only beginning and end).

@@ -1,0 +1,275 @@
+#include "config/config_keys.h"
+
+// How a run computes, where it runs, what it writes.
+
+namespace octet {
+namespace {
+
+using C = TrainConfig;
+
+void add_ranks(KeyTable<C>& keys) {
+  keys.group("Ranks");
+  keys.add("sharding_mode", &C::sharding_mode, {"auto", "none", "zero1", "zero2", "fsdp_full", "hsdp"},
+           "What the ranks of a run share instead of keeping a copy each. none: nothing. zero1: the state of "
+           "the optimizer. zero2: gradients, too. fsdp_full: the weights of the layers, too. hsdp: fsdp_full "
+           "inside each node, zero1 between nodes. auto: zero1 if there are several ranks, otherwise none.")
+      .alias("sharding")
+      .alias("zero_stage")
+      .bool_or_value_alias("fsdp", "fsdp_full", "none")
+      .also("none", {"ddp", "no_shard", "no", "zero0", "zero_0", "0"})
+      .also("zero1", {"zero_1", "1"})
+      .also("zero2", {"zero_2", "2", "shard_grad_op", "shard_grad_op auto_wrap"})
+      .also("fsdp_full",
+            {"fsdp", "fsdp2", "full", "full_shard", "full_shard auto_wrap", "zero3", "zero_3", "3"})
+      .also("hsdp", {"hybrid", "hybrid_shard", "hybrid_shard auto_wrap"});
+  keys.add("gradient_reduce_dtype", &C::gradient_reduce_dtype, {"bf16", "fp32"},
+           "Precision of gradients on their way between ranks. They are always added in fp32.")
+      .also("bf16", {"bfloat16"})
+      .also("fp32", {"float32"});
+  keys.add("check_ranks_steps", &C::check_ranks_steps,
+           "Steps between checks that all ranks have the same weights. 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add(
+          "comm_timeout", &C::comm_timeout,
+          "End the run if no communication between ranks finishes for this many seconds within a step. A process "
+          "without a sign of life ends it after 30 seconds, or after half of this if that is less.")
+      .above(0)
+      .at_most(1e9);
+  keys.add("rendezvous_timeout", &C::rendezvous_timeout,
+           "Seconds that ranks wait for each other at the start of the run.")
+      .above(0)
+      .at_most(1e9);
+  keys.add("pretend_ranks", &C::pretend_ranks,
+           "Run as the first of this many ranks, without the others: for memory and speed of one rank of "
+           "many on a single device. The results are not those of a real run. 0: off.")
+      .at_least(0)
+      .at_most(1 << 16);
+  keys.add("pretend_bandwidth_gb", &C::pretend_bandwidth_gb,
+           "With pretend_ranks: bandwidth of the pretended communication, in GB per second.")
+      .above(0)
+      .at_most(1e6);
+}
+
+void add_run(KeyTable<C>& keys) {
+  keys.group("Run");
+  keys.add("output_dir", &C::output_dir, "Folder for runs.").alias("out_dir");
+  keys.add("run_name", &C::run_name, "Folder of this run inside output_dir.")
+      .alias("name")
+      .alias("experiment_name")
+      .alias("exp_name")
+      .note("made from the time and the model");
+  keys.add("seed", &C::seed, "Random seed for the initial weights, the data order and the samples.")
+      .at_least(0)
+      .alias("random_seed");
+  keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.")
+      .also("cuda", {"gpu", "cuda:0"})
+      .refuse({"cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7"},
+              "set CUDA_VISIBLE_DEVICES to choose a GPU; octet then uses the first one it sees")
+      .refuse({"mps", "xpu", "npu", "hip", "rocm", "tpu"}, "octet runs on NVIDIA GPUs and on the CPU");
+  keys.add("deterministic", &C::deterministic, "Use only kernels that give the same bits every time.");
+  keys.add("cuda_graphs", &C::cuda_graphs, {"auto", "on", "off"},
+           "Record the kernels of a micro-step once and launch them as one graph after that. auto: only if a "
+           "micro-step takes less than about 150 ms, because launch overhead matters then. Micro-batches of "
+           "a new shape run kernel by kernel. With deterministic, the results are bit-equal.")
+      .bools("on", "off");
+  keys.add(
+          "num_threads", &C::num_threads,
+          "CPU threads. 0: OMP_NUM_THREADS if it is set; else one per core that this process may use (affinity, "
+          "cgroup limit).")
+      .at_least(0)
+      .at_most(4096);
+  keys.add("logging_steps", &C::logging_steps, "Steps between lines on the console and in metrics.jsonl.")
+      .at_least(1)
+      .at_most(kMaxCount)
+      .alias("log_freq")
+      .alias("log_interval")
+      .alias("log_every")
+      .alias("log_steps")
+      .note("20 in the demo, else 1");
+  keys.add(
+          "eval_strategy", &C::eval_strategy, {"steps", "epoch", "no"},
+          "When to evaluate. steps: every eval_steps, at each checkpoint and at the end. epoch: evals_per_epoch times "
+          "per epoch, at each checkpoint and at the end. no: never, and no data is held out unless eval_split is set.")
+      .alias("evaluation_strategy")
+      .note("steps; epoch if evals_per_epoch is set");
+  keys.add("eval_steps", &C::eval_steps, "Steps between evaluations. 0: only at the end.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("eval_freq")
+      .alias("eval_interval")
+      .alias("eval_every")
+      .alias("val_check_interval");
+  keys.add("evals_per_epoch", &C::evals_per_epoch, "Evaluations per epoch, for eval_strategy epoch.")
+      .at_least(1)
+      .at_most(1e6);
+  keys.add("eval_batches", &C::eval_batches, "Batches per evaluation. 0: all of the evaluation data.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("eval_iters");
+  keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("sample_freq")
+      .note("200 in the demo, else 0");
+  keys.add("sample_prompt", &C::sample_prompt, "Prompt for the samples.")
+      .note("'Mia has' in the demo, else 'Once upon a time'");
+  keys.add("sample_tokens", &C::sample_tokens, "Tokens per sample.").at_least(1).at_most(1 << 20);
+  keys.add("sample_temperature", &C::sample_temperature,
+           "Sampling temperature of the samples. 0: always take the most likely token.")
+      .at_least(0)
+      .at_most(100);
+  keys.add("dry_run", &C::dry_run, "Check everything, print the resolved configuration, and stop.")
+      .not_dumped();
+  keys.add(
+          "list_checkpoints", &C::list_checkpoints,
+          "List the checkpoints of the run run_name, or of checkpoint_dir, and stop. The same as 'octet checkpoints'.")
+      .not_dumped();
+  keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
+           "How the console shows progress. auto: bar on a terminal, otherwise plain.");
+}
+
+void add_checkpoints(KeyTable<C>& keys) {
+  keys.group("Checkpoints");
+  keys.add("resume", &C::resume,
+           "Continue from a checkpoint: latest, or the path of a checkpoint or run. latest means the run "
+           "run_name, or the newest run in output_dir. Without a configuration file, the configuration of "
+           "that run is used. --resume alone means latest.")
+      .alias("resume_from_checkpoint")
+      .alias("resume_from")
+      .value_if_alone("latest")
+      .not_dumped();
+  keys.add("checkpoint_dir", &C::checkpoint_dir, "Folder for checkpoints.")
+      .note("checkpoints in the run's folder, checkpoints_fp8 when training in FP8");
+  keys.add(
+          "save_strategy", &C::save_strategy, {"steps", "epoch", "no"},
+          "When to save. steps: every save_steps, at the end, and when a signal stops the run. epoch: the same, but "
+          "saves_per_epoch times per epoch. no: never.")
+      .alias("checkpoint_strategy")
+      .refuse({"best"}, "octet always keeps the best checkpoint; use steps or epoch")
+      .note("steps; epoch if saves_per_epoch is set");
+  keys.add("save_steps", &C::save_steps, "Steps between checkpoints. 0: only at the end.")
+      .at_least(0)
+      .at_most(kMaxCount)
+      .alias("checkpoint_freq")
+      .alias("save_freq")
+      .alias("save_interval")
+      .alias("save_every")
+      .alias("checkpoint_interval");
+  keys.add("saves_per_epoch", &C::saves_per_epoch, "Checkpoints per epoch, for save_strategy epoch.")
+      .at_least(1)
+      .at_most(1e6);
+  keys.add("save_total_limit", &C::save_total_limit,
+           "Number of checkpoints to keep, at least 2. The best and the latest are always kept. 0: keep all.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("save_async", &C::save_async,
+           "Write checkpoints while training continues. Training then only waits for a copy in host memory.");
+}
+
+void add_reports(KeyTable<C>& keys) {
+  keys.group("Reports");
+  keys.add("use_tensorboard", &C::use_tensorboard,
+           "Write TensorBoard event files into the folder of the run.")
+      .alias("tensorboard");
+  keys.add(
+          "use_wandb", &C::use_wandb,
+          "Accepted, but octet does not send anything to Weights & Biases yet. metrics.jsonl has all figures.")
+      .alias("wandb");
+  keys.add("wandb_project", &C::wandb_project, "Project in Weights & Biases, for use_wandb.");
+  keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases, for use_wandb.")
+      .alias("wandb_name")
+      .note("run_name");
+}
+
+}  // namespace
+
+void add_precision_keys(KeyTable<C>& keys) {
+  keys.group("Precision");
+  keys.add("mixed_precision", &C::mixed_precision, {"fp8", "bf16", "fp32"},
+           "Precision of the matrix products in the layers.")
+      .bool_alias("use_fp8", "fp8", "bf16")
+      .alias("precision")
+      .alias("dtype")
+      .also("fp8", {"float8"})
+      .also("bf16", {"bfloat16", "bf16_mixed", "bf16_true"})
+      .also("fp32", {"float32", "float", "no", "none", "32", "tf32"})
+      .refuse(
+          {"fp16", "float16", "half", "16", "fp16_mixed", "16_mixed"},
+          "octet has no fp16: bf16 has the same speed and size and needs no loss scaling; use bf16 or fp8")
+      .refuse({"e4m3", "e5m2", "hybrid"}, "that is an FP8 format: set mixed_precision fp8 and fp8_format")
+      .refuse({"int8", "int4", "nf4", "fp4"}, "octet trains in fp8, bf16 and fp32");
+  keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
+           "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
+           "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
+           "powers of two.")
+      .alias("fp8_scenario")
+      .alias("fp8_scaling")
+      .also("delayed", {"default", "delayed_scaling", "delayedscaling", "per_tensor_delayed"})
+      .also("current", {"current_scaling", "float8currentscaling", "tensorwise", "per_tensor", "dynamic",
+                        "per_tensor_current"})
+      .also("block", {"blockwise", "block_scaling", "blockscaling", "float8blockscaling", "fp8_blockwise"})
+      .also("mxfp8", {"mx", "mxfp8_block", "mxfp8blockscaling"})
+      .refuse({"rowwise"},
+              "octet has no scales per row; current (per tensor) and block (finer) are the nearest")
+      .refuse({"nvfp4", "mxfp4", "fp4"}, "octet has no 4-bit training");
+  keys.add("fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
+           "FP8 format. hybrid: E4M3 forward, E5M2 for gradients.")
+      .also("e4m3", {"float8_e4m3", "float8_e4m3fn", "e4m3fn"})
+      .also("e5m2", {"float8_e5m2"});
+  keys.add("fp8_margin", &C::fp8_margin,
+           "For delayed and current: scales leave room for values up to 2^margin times the largest one seen.")
+      .at_least(0)
+      .at_most(16);
+  keys.add("fp8_interval", &C::fp8_interval, "For delayed: steps between updates of the scales.")
+      .at_least(1)
+      .at_most(kMaxCount);
+  keys.add("fp8_amax_history_len", &C::fp8_amax_history_len,
+           "For delayed: length of the history of maxima, in updates of the scales.")
+      .at_least(1)
+      .at_most(1 << 16)
+      .alias("fp8_amax_history")
+      .alias("amax_history_len");
+  keys.add("fp8_amax_compute", &C::fp8_amax_compute, {"max", "most_recent"},
+           "For delayed: which part of the history sets the scale.")
+      .alias("fp8_amax_compute_algo")
+      .alias("amax_compute_algo");
+  keys.add("fp8_block_scales", &C::fp8_block_scales, {"pow2", "exact"},
+           "For block: round scales to powers of two, or keep them exact.");
+  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8, too.");
+  keys.add("fp8_skip_layers", &C::fp8_skip_layers,
+           "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
+           "'octet plan' lists the names.");
+  keys.add("fp8_eval", &C::fp8_eval, "Evaluate in FP8 instead of BF16.");
+  keys.add(
+          "fp8_stats_steps", &C::fp8_stats_steps,
+          "Steps between records of FP8 statistics (amax, scale, saturated and underflowed share). 0: never.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("require_fp8", &C::require_fp8,
+           "Fail if no layer can run in FP8. Otherwise the run warns and continues in BF16.");
+
+  keys.group("Memory");
+  keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},
+           "What backward recomputes instead of keeping. act: outputs of norms and activations. mlp: also "
+           "the first product of the MLP. block: everything except the input of the block. auto: the first "
+           "of none, act, mlp, block that fits the device. The results are bit-equal.")
+      .bools("block", "none")
+      .alias("activation_checkpointing")
+      .alias("use_gradient_checkpointing")
+      .alias("recompute")
+      .also("block", {"full", "unsloth"})
+      .also("none", {"off"});
+  keys.add("frozen_copies", &C::frozen_copies, {"auto", "two", "one"},
+           "With LoRA: FP8 copies of a frozen matrix. two: the matrix and its transpose. one: the matrix "
+           "only; backward transposes one layer at a time. auto: two if they fit the device.");
+}
+
+void add_run_keys(KeyTable<C>& keys) {
+  add_ranks(keys);
+  add_run(keys);
+  add_checkpoints(keys);
+  add_reports(keys);
+}
+
+}  // namespace octet

@@ -1,0 +1,238 @@
+#include "plan/data_parts.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/datasets/dataset.h"
+#include "data/datasets/dataset_files.h"
+#include "data/datasets/dataset_presets.h"
+#include "data/shards/manifest.h"
+#include "plan/data_prepare.h"
+#include "plan/dataset_items.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The validation split does not depend on the seed of the run: runs with different seeds share the prepared files and
+// are evaluated on the same documents.
+constexpr uint64_t kSplitSeed = 42;
+
+DatasetManifest read_prepared(const std::string& folder, const std::string& tokenizer_name,
+                              const Tokenizer& tokenizer) {
+  DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
+  if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
+    fail_config("dataset {} was prepared with tokenizer {} ({:016x}), but the run uses {} ({:016x})", folder,
+                manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer.fingerprint());
+  }
+  return manifest;
+}
+
+class PartOpener {
+ public:
+  PartOpener(const TrainConfig& config, int64_t vocab_size, const std::string& tokenizer_name,
+             const Tokenizer& tokenizer)
+      : config_(config), vocab_size_(vocab_size), tokenizer_name_(tokenizer_name), tokenizer_(tokenizer) {}
+
+  // The training data of an item. `held_out` gets what is held out of it; null: nothing is.
+  DataPart open(const DatasetPart& part, DataPart* held_out) const {
+    const ExampleOptions examples = train_examples(config_, part);
+    const DataKind kind = kind_of(config_, examples);
+    if (kind == DataKind::Stream) return open_stream(examples, held_out);
+    const std::string validation = held_out ? own_validation_split(examples) : "";
+    const double split = held_out && validation.empty() ? config_.eval_split : 0;
+    const int64_t max_samples = part.max_samples > 0 ? part.max_samples : config_.max_samples;
+    const auto [folder, manifest] = find_prepared(examples, kind, split, max_samples);
+    if (!validation.empty()) {
+      ExampleOptions of_validation = examples;
+      of_validation.split = validation;
+      *held_out = open_eval_examples(of_validation, kind);
+    } else if (held_out) {
+      *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation));
+    }
+    return from_shards(open_split(posix_env(), folder, manifest, manifest.train));
+  }
+
+  DataPart open_eval(const DatasetPart& part) const {
+    const ExampleOptions examples = eval_examples(config_, part);
+    const DataKind kind = kind_of(config_, examples);
+    if (part.path == kDemo)
+      return demo(open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval);
+    if (kind == DataKind::Stream) {
+      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip)};
+    }
+    return open_eval_examples(examples, kind);
+  }
+
+ private:
+  std::pair<std::string, DatasetManifest> find_prepared(const ExampleOptions& examples, DataKind kind,
+                                                        double split, int64_t max_samples) const {
+    const std::string& dataset = examples.dataset;
+    if (kind == DataKind::Prepared) return {dataset, read_prepared(dataset, tokenizer_name_, tokenizer_)};
+    const PreparedFolder prepared = prepare_with_progress(config_,
+                                                          {.examples = examples,
+                                                           .tokenizer = tokenizer_name_,
+                                                           .max_samples = max_samples,
+                                                           .eval_split = split,
+                                                           .seed = kSplitSeed},
+                                                          tokenizer_);
+    return {prepared.folder, prepared.result.manifest};
+  }
+
+  // The validation split of a preset, if it has one and the run trains on the training split. It is better than a part
+  // of the training split, and the only choice if that is a single document. Empty: none.
+  std::string own_validation_split(const ExampleOptions& examples) const {
+    constexpr const char* kValidation = "validation";
+    std::error_code error;
+    const DatasetPreset* preset = find_dataset_preset(examples.dataset);
+    if (!preset || fs::exists(examples.dataset, error) || config_.eval_split == 0) return "";
+    if (!examples.split.empty() && examples.split != preset->split) return "";
+    const std::vector<std::string> splits = split_list(preset->splits);
+    if (std::find(splits.begin(), splits.end(), kValidation) == splits.end()) return "";
+    if (examples.data_dir.empty()) return kValidation;
+    ExampleOptions of_validation = examples;  // the user's folder may have fewer splits than the hub
+    of_validation.split = kValidation;
+    try {
+      resolve_dataset(of_validation);
+      return kValidation;
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
+  DataPart demo(TokenSource tokens) const {
+    return {.tokens = std::move(tokens), .document_end = tokenizer_.eos()};
+  }
+
+  DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) const {
+    const bool is_demo = examples.dataset == kDemo;
+    if (is_demo && config_.packing != TrainConfig::Packing::Auto &&
+        config_.packing != TrainConfig::Packing::Stream) {
+      log_warning("packing {} has no effect: the demo's stories are a stream that is cut into documents",
+                  config_text(config_, "packing"));
+    }
+    if (asks_for_documents(config_, examples) && !is_demo) {
+      fail_config(
+          "dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
+          "no dataset_format or text_column",
+          examples.dataset, config_text(config_, "packing"));
+    }
+    Dataset opened = open_dataset({.dataset = examples.dataset,
+                                   .eval_split = held_out ? config_.eval_split : 0,
+                                   .seed = static_cast<uint64_t>(config_.seed),
+                                   .skip_bad_text = config_.on_error == OnError::Skip},
+                                  vocab_size_, &tokenizer_);
+    const auto as_part = [&](TokenSource tokens) {
+      return is_demo ? demo(std::move(tokens)) : DataPart{.tokens = std::move(tokens)};
+    };
+    if (held_out) *held_out = as_part(std::move(opened.eval));
+    return as_part(std::move(opened.train));
+  }
+
+  DataPart open_eval_examples(const ExampleOptions& examples, DataKind kind) const {
+    const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
+    // A prepared folder's validation split is meant for this; one without it is taken whole.
+    const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
+    return from_shards(open_split(posix_env(), folder, manifest, split));
+  }
+
+  DataPart from_shards(std::vector<Shard> shards) const {
+    DataPart part;
+    for (const Shard& shard : shards) part.tokens.append(TokenSource::from_shard(shard, vocab_size_));
+    if (config_.packing == TrainConfig::Packing::Stream) return part;
+    part.documents = DocumentSource(std::move(shards), vocab_size_);
+    const bool padded = config_.packing == TrainConfig::Packing::None;
+    part.plan = std::make_shared<PackingPlan>(part.documents, config_.max_seq_length,
+                                              padded ? Packing::None : Packing::BestFit);
+    return part;
+  }
+
+  const TrainConfig& config_;
+  int64_t vocab_size_;
+  const std::string& tokenizer_name_;
+  const Tokenizer& tokenizer_;
+};
+
+}  // namespace
+
+int64_t DataPart::sequences(int64_t length) const {
+  if (plan) return plan->rows();
+  return tokens.size() > 0 ? (tokens.size() - 1) / length : 0;
+}
+
+int64_t TrainingData::train_tokens() const {
+  int64_t sum = 0;
+  for (const DataPart& part : train) sum += part.tokens.size();
+  return sum;
+}
+
+int64_t TrainingData::eval_tokens() const {
+  int64_t sum = 0;
+  for (const DataPart& part : eval) sum += part.tokens.size();
+  return sum;
+}
+
+std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
+                                      const std::string& tokenizer_name, const Tokenizer& tokenizer) {
+  throw_config_errors(idle_choices(keys));
+  const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
+  const std::vector<DatasetPart> items = expanded_eval_dataset(keys);
+  const std::vector<std::string> names = part_names(items);
+  std::vector<DataPart> parts;
+  for (size_t i = 0; i < items.size(); ++i) {
+    parts.push_back(opener.open_eval(items[i]));
+    parts.back().path = items[i].path;
+    parts.back().name = names[i];
+  }
+  return parts;
+}
+
+TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
+                        const Tokenizer& tokenizer) {
+  throw_config_errors(idle_choices(keys));
+  const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
+  const std::vector<DatasetPart> items = expanded_dataset(keys);
+  const std::vector<std::string> names = part_names(items);
+  const bool names_eval = !keys.eval_dataset.empty();
+  TrainingData data;
+  for (size_t i = 0; i < items.size(); ++i) {
+    DataPart held_out;
+    DataPart part = opener.open(items[i], names_eval ? nullptr : &held_out);
+    for (DataPart* opened : {&part, &held_out}) {
+      opened->path = items[i].path;
+      opened->name = names[i];
+      opened->weight = items[i].weight;
+    }
+    data.train.push_back(std::move(part));
+    if (!names_eval) data.eval.push_back(std::move(held_out));
+  }
+  if (names_eval) data.eval = open_eval_parts(keys, vocab_size, tokenizer_name, tokenizer);
+  return data;
+}
+
+std::vector<std::string> missing_parts(const TrainConfig& keys) {
+  std::vector<std::string> missing = idle_choices(keys);
+  const auto find = [&](const ExampleOptions& examples) {
+    if (examples.dataset == kDemo) return;
+    try {
+      const DataKind kind = kind_of(keys, examples);
+      if (kind == DataKind::Stream) stream_files(examples.dataset);
+      if (kind == DataKind::Examples && !is_on_hub(examples)) resolve_dataset(examples);
+    } catch (const Error& error) {
+      missing.emplace_back(error.what());
+    }
+  };
+  try {
+    for (const DatasetPart& part : expanded_dataset(keys)) find(train_examples(keys, part));
+    for (const DatasetPart& part : expanded_eval_dataset(keys)) find(eval_examples(keys, part));
+  } catch (const Error& error) {
+    missing.emplace_back(error.what());
+  }
+  return missing;
+}
+
+}  // namespace octet

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "data/loading/packing_plan.h"
+#include "data/shards/token_source.h"
+
+// The data of a run comes in parts: one per item of `dataset`. Each part is prepared and cached on its own.
+
+namespace octet {
+
+// Sequences of one part. The tokens are always there as one stream. Documents and their plan are set if sequences are
+// packed from documents.
+struct DataPart {
+  std::string path;   // as the user gave it
+  std::string name;   // short, and different for each part: for metrics
+  double weight = 0;  // of the sequences; 0: no part has a weight
+  TokenSource tokens = {};
+  DocumentSource documents = {};
+  std::shared_ptr<const PackingPlan> plan = nullptr;  // null: a stream
+  // The token that ends a document of a stream whose documents are kept apart. Only the demo has one.
+  std::optional<int32_t> document_end = std::nullopt;
+
+  // In one pass.
+  int64_t sequences(int64_t length) const;
+  // Places of the sequences that hold a token, not padding.
+  double utilisation() const { return plan ? plan->utilisation() : 1; }
+};
+
+struct TrainingData {
+  std::vector<DataPart> train;
+  std::vector<DataPart> eval;  // only parts that have at least one sequence or document
+
+  int64_t train_tokens() const;
+  int64_t eval_tokens() const;
+};
+
+// Opens all parts; prepares what is neither tokens nor plain text, into the cache. `tokenizer_name` is for messages and
+// manifests.
+TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
+                        const Tokenizer& tokenizer);
+// The parts of keys.eval_dataset alone.
+std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
+                                      const std::string& tokenizer_name, const Tokenizer& tokenizer);
+
+// Why an item of `dataset` or `eval_dataset` cannot be opened, one message each. Nothing is downloaded or prepared: what
+// may be on the hub counts as available.
+std::vector<std::string> missing_parts(const TrainConfig& keys);
+
+}  // namespace octet

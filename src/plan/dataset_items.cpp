@@ -1,0 +1,213 @@
+#include "plan/dataset_items.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/datasets/dataset_files.h"
+#include "data/datasets/dataset_info.h"
+#include "data/datasets/dataset_presets.h"
+#include "data/datasets/prepared_list.h"
+#include "data/shards/manifest.h"
+#include "plan/data_prepare.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool ends_with_any(const std::string& path, std::initializer_list<const char*> endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](const char* ending) { return path.ends_with(ending); });
+}
+
+}  // namespace
+
+bool asks_for_documents(const TrainConfig& config, const ExampleOptions& examples) {
+  return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
+         examples.format != ExampleFormat::Auto || !examples.text_column.empty() ||
+         !examples.prompt_column.empty() || !examples.messages_column.empty();
+}
+
+DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
+  const std::string& dataset = examples.dataset;
+  const auto kind_of_file = [&](const std::string& path) {
+    if (path.ends_with(".bin")) return DataKind::Stream;
+    if (path.ends_with(".txt") && !asks_for_documents(config, examples)) return DataKind::Stream;
+    return DataKind::Examples;
+  };
+  if (dataset == kDemo) return DataKind::Stream;
+  std::error_code error;
+  if (!fs::is_directory(dataset, error)) return kind_of_file(dataset);
+  if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
+  require(!fs::exists(fs::path(dataset) / kProgressName, error),
+          "[dataset] {} is not fully prepared; run the same 'octet prepare' command again", dataset);
+  bool tokens = false, text = false, records = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {
+    const std::string path = entry.path().string();
+    tokens = tokens || path.ends_with(".bin");
+    text = text || path.ends_with(".txt");
+    records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
+  }
+  if (tokens || (text && !records)) return kind_of_file(tokens ? "x.bin" : "x.txt");
+  return DataKind::Examples;
+}
+
+namespace {
+
+bool is_glob(const std::string& path) {
+  return path.find_first_of("*?[{") != std::string::npos;
+}
+
+const std::string& folder_of(const TrainConfig& keys, const DatasetPart& part) {
+  return part.dataset_dir.empty() ? keys.dataset_dir : part.dataset_dir;
+}
+
+// What the dataset_info.json says about the item; nothing if the item is not a name in it.
+std::optional<DatasetPart> described(const TrainConfig& keys, const DatasetPart& part) {
+  std::error_code error;
+  const std::string& folder = folder_of(keys, part);
+  if (!has_dataset_info(folder) || fs::exists(part.path, error)) return std::nullopt;
+  std::optional<DatasetPart> found = find_dataset_info(folder, part.path);
+  if (found) return found;
+  if (is_glob(part.path) || find_dataset_preset(part.path) || part.path == kDemo ||
+      part.path.find('/') != part.path.npos) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> names = dataset_info_names(folder);
+  const std::string near = nearest_name(part.path, names);
+  fail_config("dataset {} is no path, and {} has no such name{}", part.path,
+              join_path(folder, kDatasetInfoName),
+              near.empty() ? fmt::format("; it has {} names", names.size())
+                           : fmt::format("; did you mean '{}'?", near));
+}
+
+// The keys of the item over those of the file.
+DatasetPart merged(DatasetPart info, const DatasetPart& own) {
+  const KeyTable<DatasetPart>& table = dataset_part_keys();
+  for (const auto& [name, value] : table.changed(own)) {
+    if (name != "path") table.set(info, table.index_of(name), value_of(value));
+  }
+  return info;
+}
+
+std::vector<DatasetPart> expanded(const TrainConfig& keys, const std::vector<DatasetPart>& items) {
+  std::vector<DatasetPart> parts;
+  for (const DatasetPart& item : items) {
+    if (has_prepared_list(item.path)) {
+      if (items.size() > 1) {
+        fail_config(
+            "dataset {} is a folder of several prepared datasets, which cannot be an item of a list; name its "
+            "subfolders instead",
+            item.path);
+      }
+      return read_prepared_list(item.path);
+    }
+    const std::optional<DatasetPart> info = described(keys, item);
+    parts.push_back(info ? merged(*info, item) : item);
+  }
+  return parts;
+}
+
+// Which keys choose something in an item, and why the others do not.
+struct Choices {
+  bool split = false, hub = false, folder = false;
+  std::string why;
+};
+
+Choices choices_of(const TrainConfig& keys, const DatasetPart& part, const std::string& folder) {
+  std::error_code error;
+  const std::string& path = part.path;
+  if (path == kDemo) return {.why = "the demo has no files"};
+  if (fs::is_directory(path, error)) {
+    if (has_prepared_list(path) || has_dataset_manifest(posix_env(), path))
+      return {.why = fmt::format("{} is a prepared dataset", path)};
+    if (kind_of(keys, train_examples(keys, part)) == DataKind::Stream)
+      return {.why = fmt::format("{} is a folder of token or text files, which are all read", path)};
+    return {.split = true, .why = fmt::format("{} is a folder on this machine", path)};
+  }
+  if (fs::exists(path, error)) return {.why = fmt::format("{} is a single file", path)};
+  if (is_glob(path)) {
+    const bool stream = kind_of(keys, train_examples(keys, part)) == DataKind::Stream;
+    return {.split = !stream, .why = fmt::format("{} names files on this machine", path)};
+  }
+  if (const std::optional<DatasetPart> info = described(keys, part)) {
+    Choices choices = choices_of(keys, *info, "");
+    choices.folder = true;
+    return choices;
+  }
+  if (find_dataset_preset(path)) {
+    return {.split = true,
+            .hub = folder.empty(),
+            .folder = true,
+            .why = fmt::format("the files of {} are taken from dataset_dir", path)};
+  }
+  return {.split = true,
+          .hub = true,
+          .why = fmt::format("{} is not a preset, and the folder has no {}", path, kDatasetInfoName)};
+}
+
+struct Choice {
+  const char* item_key;  // of an item
+  const char* run_key;   // of the run
+  std::string DatasetPart::*of_item;
+  std::string TrainConfig::*of_run;
+  bool Choices::*has_effect;
+};
+
+constexpr Choice kChoices[] = {
+    {"split", "dataset_split", &DatasetPart::split, &TrainConfig::dataset_split, &Choices::split},
+    {"subset", "dataset_subset", &DatasetPart::subset, &TrainConfig::dataset_subset, &Choices::hub},
+    {"revision", "dataset_revision", &DatasetPart::revision, &TrainConfig::dataset_revision, &Choices::hub},
+    {"dataset_dir", "dataset_dir", &DatasetPart::dataset_dir, &TrainConfig::dataset_dir, &Choices::folder}};
+
+// `lists`: the items, whether the keys of the run hold for them.
+void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, std::string_view list,
+               bool of_run, std::vector<std::string>& idle) {
+  std::vector<Choices> choices;
+  for (const DatasetPart& item : items)
+    choices.push_back(choices_of(keys, item, of_run ? folder_of(keys, item) : item.dataset_dir));
+  for (const Choice& choice : kChoices) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      const std::string& own = items[i].*choice.of_item;
+      if (!own.empty() && !(choices[i].*choice.has_effect))
+        idle.push_back(fmt::format("{} '{}' of item {} of {} has no effect: {}", choice.item_key, own, i + 1,
+                                   list, choices[i].why));
+    }
+    const std::string& given = keys.*choice.of_run;
+    const auto affected = [&](const Choices& of_item) { return of_item.*choice.has_effect; };
+    if (of_run && !given.empty() && std::ranges::none_of(choices, affected))
+      idle.push_back(
+          fmt::format("{} is '{}', which has no effect: {}", choice.run_key, given, choices.front().why));
+  }
+  if (list != "eval_dataset" || keys.eval_dataset_split.empty()) return;
+  if (std::ranges::none_of(choices, &Choices::split))
+    idle.push_back(fmt::format("eval_dataset_split is '{}', which has no effect: {}", keys.eval_dataset_split,
+                               choices.front().why));
+}
+
+}  // namespace
+
+std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys) {
+  return expanded(keys, keys.dataset);
+}
+
+std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys) {
+  std::vector<DatasetPart> parts = expanded(keys, keys.eval_dataset);
+  for (DatasetPart& part : parts) part.weight = 0;
+  return parts;
+}
+
+std::vector<std::string> idle_choices(const TrainConfig& keys) {
+  std::vector<std::string> idle;
+  try {
+    if (!keys.dataset.empty()) find_idle(keys, keys.dataset, "dataset", true, idle);
+    if (!keys.eval_dataset.empty()) find_idle(keys, keys.eval_dataset, "eval_dataset", false, idle);
+  } catch (const Error&) {  // what cannot be opened is reported where it is opened
+  }
+  return idle;
+}
+
+}  // namespace octet

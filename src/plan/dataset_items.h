@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+// What the items of `dataset` stand for.
+
+namespace octet {
+
+constexpr const char* kDemo = "demo";
+
+enum class DataKind {
+  Prepared,  // a folder of octet's shards
+  Stream,    // the demo, token files or plain text, all of which data/dataset.h opens
+  Examples,  // records, to be prepared
+};
+DataKind kind_of(const TrainConfig& keys, const ExampleOptions& examples);
+// Whether the keys need documents, which a stream of tokens does not have.
+bool asks_for_documents(const TrainConfig& keys, const ExampleOptions& examples);
+
+// The items of `dataset` or `eval_dataset` as they are read. A name in the dataset_info.json of dataset_dir stands for what the file says.
+// A folder that 'octet prepare' wrote for a list stands for its parts. ConfigError for a name that is unknown, or whose
+// data octet cannot train on.
+std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys);
+std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys);
+
+// Keys that choose files (split, subset, revision, dataset_dir), but have no effect on the dataset that is given; one
+// message each, with the reason.
+std::vector<std::string> idle_choices(const TrainConfig& keys);
+
+}  // namespace octet

@@ -1,0 +1,232 @@
+// Several datasets in one run, and the evaluation of a run on its own data.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using Flags = std::map<std::string, std::string>;
+
+struct MixCli : testing::Test {
+  MixCli() {
+    setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1);
+    std::string chats, texts, lines;
+    for (int i = 0; i < 120; ++i) {
+      chats += fmt::format(R"({{"prompt": "question{:03}", "completion": " is{:03}"}})", i, i) + "\n";
+      texts += fmt::format(R"({{"text": "the number {} follows {}"}})", i + 1, i) + "\n";
+      lines += fmt::format("line {} of the text\n", i * 7919 % 1000);
+    }
+    folder.write("chats.jsonl", chats);
+    folder.write("texts.jsonl", texts);
+    folder.write("plain.txt", lines);
+    folder.write("mix.yaml",
+                 "dataset:\n- path: chats.jsonl\n  weight: 3\n- path: texts.jsonl\n  weight: 1\n");
+  }
+
+  ProcessResult run(const std::vector<std::string>& arguments) {
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  static std::vector<std::string> arguments(const std::string& name, const Flags& changes = {},
+                                            std::vector<std::string> words = {"train"}) {
+    Flags flags = {{"device", "cpu"},     {"max_seq_length", "32"}, {"max_steps", "6"},
+                   {"eval_batches", "4"}, {"eval_steps", "0"},      {"progress", "plain"},
+                   {"run_name", name},    {"num_threads", "1"},     {"per_device_train_batch_size", "2"},
+                   {"save_steps", "3"},   {"eval_split", "0.2"},    {"mixed_precision", "bf16"},
+                   {"warmup_steps", "0"}};
+    for (const auto& [key, value] : changes) flags[key] = value;
+    for (const auto& [key, value] : flags) words.push_back("--" + key + "=" + value);
+    return words;
+  }
+  nlohmann::json last_metrics(const std::string& name) {
+    std::ifstream file(folder.path() + "/runs/" + name + "/metrics.jsonl");
+    std::string line, last;
+    while (std::getline(file, line)) last = line;
+    return nlohmann::json::parse(last);
+  }
+  std::string weights(const std::string& name, int step) {
+    return read_text(
+        fmt::format("{}/runs/{}/checkpoints/step_{}/model.safetensors", folder.path(), name, step));
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(MixCli, ReportsSharesAndTheLossOfEachDataset) {
+  const ProcessResult result = run(arguments("mix", {}, {"train", "mix.yaml"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(ContainsRegex("chats +.* 75\\.0 %"), ContainsRegex("texts +.* 25\\.0 %"),
+                                HasSubstr("| eval/chats: "), HasSubstr("| eval/texts: ")));
+  const nlohmann::json metrics = last_metrics("mix");
+  const double chats = metrics["eval_loss/chats"], texts = metrics["eval_loss/texts"];
+  EXPECT_NEAR(metrics["eval_loss"].get<double>(), 0.75 * chats + 0.25 * texts, 1e-9);
+  // The list is in the configuration of the run as it was given.
+  EXPECT_THAT(read_text(folder.path() + "/runs/mix/config.yaml"),
+              HasSubstr("dataset:\n  - path: chats.jsonl\n    weight: 3\n"));
+}
+
+TEST_F(MixCli, OtherWeightsUseThePreparedData) {
+  ASSERT_EQ(run(arguments("a", {}, {"train", "mix.yaml"})).exit_code, 0);
+  folder.write("mix.yaml", "dataset: [{path: chats.jsonl, weight: 1}, {path: texts.jsonl, weight: 9}]");
+  const ProcessResult again = run(arguments("b", {}, {"train", "mix.yaml"}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out + again.err, AllOf(HasSubstr("chats.jsonl was prepared before"),
+                                           HasSubstr("texts.jsonl was prepared before")));
+}
+
+TEST_F(MixCli, AResumedRunEndsWithTheSameWeights) {
+  for (const char* packing : {"best_fit", "none", "stream"}) {
+    const std::string whole = fmt::format("whole_{}", packing), halves = fmt::format("halves_{}", packing);
+    ASSERT_EQ(run(arguments(whole, {{"packing", packing}}, {"train", "mix.yaml"})).exit_code, 0);
+    ASSERT_EQ(run(arguments(halves, {{"packing", packing}}, {"train", "mix.yaml"})).exit_code, 0);
+    const std::string step = fmt::format("runs/{}/checkpoints/step_3", halves);
+    const ProcessResult resumed = run({"train", "--resume", step, "--run_name", "again_" + halves});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, Not(HasSubstr("another dataset")));
+    EXPECT_EQ(weights("again_" + halves, 6), weights(whole, 6)) << packing;
+  }
+}
+
+TEST_F(MixCli, TwoRanksSeeTheSameData) {
+  const Flags flags = {{"packing", "best_fit"}, {"gradient_reduce_dtype", "fp32"}};
+  ASSERT_EQ(run(arguments("one", flags, {"train", "mix.yaml"})).exit_code, 0);
+  Flags half = flags;
+  half["per_device_train_batch_size"] = "1";
+  const ProcessResult two = run(arguments("two", half, {"launch", "-n", "2", "train", "mix.yaml"}));
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(last_metrics("two")["tokens"], last_metrics("one")["tokens"]);
+  EXPECT_NEAR(last_metrics("two")["eval_loss/chats"].get<double>(),
+              last_metrics("one")["eval_loss/chats"].get<double>(), 2e-2);
+}
+
+TEST_F(MixCli, RecordsTextAndTheDemoMayBeMixed) {
+  const ProcessResult result = run(arguments("all", {{"dataset", "chats.jsonl,plain.txt,demo"}}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("eval/plain"), HasSubstr("eval/demo")));
+  const ProcessResult documents =
+      run(arguments("no", {{"dataset", "chats.jsonl,demo.bin"}, {"packing", "best_fit"}}));
+  EXPECT_EQ(documents.exit_code, 2);
+  EXPECT_THAT(documents.err, HasSubstr("demo.bin"));
+  EXPECT_THAT(run(arguments("gone", {{"dataset", "chats.jsonl,gone.jsonl"}})).err, HasSubstr("gone.jsonl"));
+}
+
+TEST_F(MixCli, PreparesAListIntoOneFolder) {
+  const std::vector<std::string> prepare = {"prepare", "mix.yaml", "--tokenizer", "bytes", "--output", "out"};
+  const ProcessResult prepared = run(prepare);
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/chats/manifest.json"));
+  EXPECT_EQ(run(prepare).exit_code, 0) << "again";
+  const ProcessResult trained = run(arguments("prepared", {{"dataset", "out"}}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, AllOf(ContainsRegex("chats +.* 75\\.0 %"), HasSubstr("eval/texts")));
+  const ProcessResult nested = run(arguments("nested", {{"dataset", "out,plain.txt"}}));
+  EXPECT_EQ(nested.exit_code, 2);
+  EXPECT_THAT(nested.err, HasSubstr("cannot be an item of a list"));
+  folder.write("out/letter.txt", "x");
+  EXPECT_THAT(run(prepare).err, HasSubstr("out holds 'letter.txt'"));
+}
+
+TEST_F(MixCli, EvalOfARunReadsWhatTheRunHoldsOut) {
+  ASSERT_EQ(run(arguments("mix", {}, {"train", "mix.yaml"})).exit_code, 0);
+  const nlohmann::json metrics = last_metrics("mix");
+  const ProcessResult result = run(
+      {"eval", "runs/mix", "--json", "--device", "cpu", "--mixed_precision", "bf16", "--num_threads", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["max_seq_length"], 32);
+  EXPECT_NEAR(json["loss"].get<double>(), metrics["eval_loss"].get<double>(), 1e-6);
+  EXPECT_NEAR(json["datasets"]["texts"]["loss"].get<double>(), metrics["eval_loss/texts"].get<double>(),
+              1e-6);
+  EXPECT_THAT(run({"eval", "runs/mix/checkpoints/step_3", "--device", "cpu"}).out,
+              AllOf(HasSubstr("held out of chats.jsonl and texts.jsonl"), HasSubstr("windows of 32")));
+  EXPECT_THAT(run({"eval", "runs/mix", "--dataset", "plain.txt", "--device", "cpu"}).out,
+              HasSubstr("windows of 32"));
+
+  std::filesystem::remove(folder.path() + "/chats.jsonl");
+  std::filesystem::remove_all(folder.path() + "/cache");
+  const ProcessResult gone = run({"eval", "runs/mix", "--device", "cpu"});
+  EXPECT_EQ(gone.exit_code, 2);
+  EXPECT_THAT(gone.err, AllOf(HasSubstr("chats.jsonl"), HasSubstr("pass --dataset")));
+}
+
+TEST_F(MixCli, EvalOfALoraRunAndOfTheDemo) {
+  ASSERT_EQ(run(arguments("lora", {{"dataset", "texts.jsonl"}, {"finetuning_type", "lora"}})).exit_code, 0);
+  const ProcessResult lora =
+      run({"eval", "runs/lora", "--device", "cpu", "--mixed_precision", "bf16", "--json"});
+  ASSERT_EQ(lora.exit_code, 0) << lora.err;
+  EXPECT_NEAR(nlohmann::json::parse(lora.out)["loss"].get<double>(),
+              last_metrics("lora")["eval_loss"].get<double>(), 1e-4);
+  ASSERT_EQ(run(arguments("demo", {{"dataset", "demo"}, {"max_steps", "1"}})).exit_code, 0);
+  EXPECT_EQ(run({"eval", "runs/demo", "--device", "cpu"}).exit_code, 0);
+}
+
+TEST_F(MixCli, NamesInADatasetInfoFile) {
+  std::filesystem::create_directory(folder.path() + "/data");
+  folder.write("data/alpaca.json", R"([{"instruction": "say one", "output": "one, two, three and four"},
+                                       {"instruction": "say two", "output": "two, three, four and five"},
+                                       {"instruction": "say six", "output": "six, seven, eight and nine"}])");
+  folder.write("data/dataset_info.json", R"({"mine": {"file_name": "alpaca.json"},
+      "pairs": {"file_name": "alpaca.json", "ranking": true}})");
+  const ProcessResult named = run(arguments("named", {{"dataset", "mine"}, {"dataset_dir", "data"}}));
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  const ProcessResult pairs = run(arguments("pairs", {{"dataset", "pairs"}, {"dataset_dir", "data"}}));
+  EXPECT_EQ(pairs.exit_code, 2);
+  EXPECT_THAT(pairs.err, HasSubstr("preference training"));
+  const ProcessResult near = run(arguments("near", {{"dataset", "minee"}, {"dataset_dir", "data"}}));
+  EXPECT_EQ(near.exit_code, 2);
+  EXPECT_THAT(near.err, HasSubstr("did you mean 'mine'?"));
+}
+
+TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
+  const auto error = [&](Flags flags) {
+    const ProcessResult result = run(arguments("idle", flags));
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error({{"dataset", "plain.txt"}, {"dataset_split", "test"}}),
+              HasSubstr("dataset_split is 'test', which has no effect: plain.txt is a single file"));
+  EXPECT_THAT(error({{"dataset", "chats.jsonl"}, {"dataset_subset", "main"}}), HasSubstr("dataset_subset"));
+  EXPECT_THAT(error({{"dataset", "chats.jsonl"}, {"dataset_revision", "v2"}}), HasSubstr("dataset_revision"));
+  EXPECT_THAT(error({{"data_dir", "nowhere"}}),
+              HasSubstr("dataset_dir is 'nowhere', which has no effect: the demo"));
+  EXPECT_THAT(
+      error({{"dataset", "chats.jsonl"}, {"eval_dataset", "texts.jsonl"}, {"eval_dataset_split", "x"}}),
+      HasSubstr("eval_dataset_split is 'x', which has no effect"));
+  folder.write("mix.yaml", "dataset: [chats.jsonl, {path: texts.jsonl, split: test}]");
+  EXPECT_THAT(run(arguments("idle", {}, {"train", "mix.yaml"})).err,
+              HasSubstr("split 'test' of item 2 of dataset has no effect: texts.jsonl is a single file"));
+}
+
+TEST_F(MixCli, ACheckpointIsResumedWithItsOwnDataset) {
+  ASSERT_EQ(run(arguments("run", {{"dataset", "texts.jsonl"}})).exit_code, 0);
+  ASSERT_EQ(run({"train", "--resume", "runs/run", "--dataset", "plain.txt", "--max_steps", "9"}).exit_code,
+            0);
+  const ProcessResult back =
+      run({"train", "--resume", "runs/run/checkpoints/step_3", "--run_name", "back", "--dry_run"});
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_THAT(back.out, HasSubstr("dataset: texts.jsonl"));
+  EXPECT_THAT(back.out + back.err,
+              HasSubstr("dataset is texts.jsonl, as when the checkpoint was saved; later the "
+                        "run had plain.txt"));
+}
+
+TEST_F(MixCli, AnAutomaticBatchLeavesStepsInAnEpoch) {
+  const ProcessResult result = run({"train", "--auto_batch_size", "--dry_run", "--device", "cpu"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out + result.err,
+              ContainsRegex("auto_batch_size: [0-9]+ sequences per device, although 4096"));
+}
+
+}  // namespace
+}  // namespace octet::test
