@@ -1,5 +1,8 @@
 # Thin: the work is in scripts/, the CMake presets and the program.
 JOBS ?= $(shell nproc)
+# GPU kernels are built if this machine has a GPU. make CUDA=ON builds them in any case, CUDA=OFF never, and CUDA=TOOLKIT
+# wherever the CUDA toolkit is.
+CUDA ?=
 
 .PHONY: demo test build configure clean
 
@@ -16,7 +19,8 @@ build: configure
 
 configure:
 	scripts/setup
-	cmake --preset release > build-configure.log || { cat build-configure.log; exit 1; }
+	@cmake --preset release $(if $(CUDA),-DOCTET_CUDA=$(CUDA)) > build-configure.log || { cat build-configure.log; exit 1; }
+	@grep "CUDA backend" build-configure.log
 	@rm -f build-configure.log
 
 clean:

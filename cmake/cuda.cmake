@@ -1,9 +1,18 @@
 # The CUDA backend: object library octet_cuda inside octet_core, or its "not built" stand-in.
 # CMake 3.25 knows no flag for CUDA C++20, so it is told; architectures are passed to nvcc as plain options.
+# Compiling the kernels takes many minutes. AUTO therefore compiles them only for a GPU that is there.
 set(OCTET_WITH_CUDA OFF)
+set(has_gpu OFF)
+foreach(file /dev/nvidiactl /dev/nvidia0 /dev/dxg)
+  if(EXISTS ${file})
+    set(has_gpu ON)
+  endif()
+endforeach()
 set(cuda_reason "switched off")
 if(OCTET_CUDA STREQUAL "AUTO" AND OCTET_SANITIZE)
   set(cuda_reason "the sanitizers do not see device code, ask for it with -DOCTET_CUDA=ON")
+elseif(OCTET_CUDA STREQUAL "AUTO" AND NOT has_gpu)
+  set(cuda_reason "it was built on a machine without an NVIDIA GPU, ask for it with -DOCTET_CUDA=ON or make CUDA=ON")
 elseif(NOT OCTET_CUDA STREQUAL "OFF")
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   include(CheckLanguage)

@@ -1,10 +1,20 @@
+#include <errno.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <charconv>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "command.h"
+#include "config/config.h"
 #include "dist/launch_environment.h"
 #include "launcher.h"
+#include "ops/device.h"
 
 namespace octet {
 namespace {
@@ -12,9 +22,27 @@ namespace {
 constexpr int kMostProcesses = 1024;
 
 struct Options {
-  int64_t nproc_per_node = 0, nnodes = 0, node_rank = -1, max_restarts = 0;
+  std::string nproc_per_node;
+  int64_t nnodes = 0, node_rank = -1, max_restarts = 0;
   std::string master;
 };
+
+// A number, or torchrun's words: gpu for one process per GPU; auto for the same, or one per core without a GPU; cpu for
+// one per core. 0 if nothing is given.
+int processes_of(const std::string& text) {
+  if (text.empty()) return 0;
+  const int gpus = text == "gpu" || text == "auto" ? probe_cuda().devices : 0;
+  if (gpus > 0) return gpus;
+  if (text == "gpu") fail_config("octet launch -n is gpu, but no GPU can be used: {}", probe_cuda().reason);
+  if (text == "auto" || text == "cpu") return default_threads().count;
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > kMostProcesses) {
+    fail_config("octet launch -n is '{}', expected a number from 1 to {}, gpu, cpu or auto", printable(text),
+                kMostProcesses);
+  }
+  return number;
+}
 
 // The flags of `launch` end at the first word that is not one. All of them have a value.
 size_t count_own_words(std::span<const std::string> arguments) {
@@ -31,8 +59,8 @@ LaunchPlan plan_of(const Options& options, std::vector<std::string> command) {
   const EnvironmentLookup environment = process_environment();
   const NodeDefaults defaults = read_node_defaults(environment);
   LaunchPlan plan{.command = std::move(command)};
-  plan.processes =
-      options.nproc_per_node > 0 ? static_cast<int>(options.nproc_per_node) : defaults.processes.value_or(0);
+  plan.processes = processes_of(options.nproc_per_node);
+  if (plan.processes == 0) plan.processes = defaults.processes.value_or(0);
   plan.nodes = options.nnodes > 0 ? static_cast<int>(options.nnodes) : defaults.nodes.value_or(1);
   plan.node_rank =
       options.node_rank >= 0 ? static_cast<int>(options.node_rank) : defaults.node_rank.value_or(0);
@@ -92,10 +120,11 @@ CommandBuilder<Options> builder() {
       "OMP_NUM_THREADS is set to the number of cores divided by PROCESSES, unless it is set already. torchrun, "
       "mpirun and srun can start 'octet train' directly; then 'octet launch' is not needed.";
   result.keys
-      .add("nproc_per_node", &Options::nproc_per_node, "Processes on this node: usually its number of GPUs.")
+      .add(
+          "nproc_per_node", &Options::nproc_per_node,
+          "Processes on this node: usually its number of GPUs. gpu: one per GPU. cpu: one per core. auto: gpu if there is "
+          "one, else cpu. -np is the same.")
       .short_flag('n')
-      .at_least(1)
-      .at_most(kMostProcesses)
       .value("PROCESSES")
       .note("NPROC_PER_NODE or GPU_NUM of the environment");
   result.keys.add("nnodes", &Options::nnodes, "Number of nodes.")
@@ -122,12 +151,45 @@ CommandBuilder<Options> builder() {
   return result;
 }
 
-int run(std::span<const std::string> arguments) {
+// A restart continues the run by its name. Without one, --resume latest would not know which run is meant.
+void name_run(LaunchPlan& plan) {
+  if (plan.max_restarts == 0 || plan.command.front() != "train") return;
+  const ParsedLine parsed =
+      parse_command_line(find_command("train").line, std::span(plan.command).subspan(1));
+  if (parsed.help || !parsed.errors.empty()) return;  // the processes say what is wrong
+  const TrainConfig config = load_train_config(parsed.run.config_file, parsed.run.settings);
+  if (!config.run_name.empty() || !config.resume.empty()) return;
+  if (plan.nodes > 1) {
+    fail_config(
+        "octet launch --max_restarts on {} nodes needs run_name, the same on every node: a restart continues the run of "
+        "that name",
+        plan.nodes);
+  }
+  const std::string name = fmt::format("{}-{}", time_name(), ::getpid());
+  plan.command.insert(plan.command.end(), {"--run_name", name});
+  log_info("[launch] the run is named {}, so that a restart can continue it; run_name sets another name",
+           name);
+}
+
+// `octet launch -n 2 octet train`: a habit from torchrun, mpirun and srun.
+std::span<const std::string> without_program(std::span<const std::string> command) {
+  if (command.empty()) return command;
+  const std::string name = std::filesystem::path(command.front()).filename().string();
+  const std::string own = std::filesystem::path(program_invocation_name).filename().string();
+  return name == "octet" || name == own ? command.subspan(1) : command;
+}
+
+int run(std::span<const std::string> given) {
   const CommandBuilder<Options> build = builder();
+  std::vector<std::string> arguments(given.begin(), given.end());
+  for (size_t i = 0; i < count_own_words(arguments); ++i) {
+    if (arguments[i] == "-np") arguments[i] = "-n";
+  }
   const size_t own = count_own_words(arguments);
   std::vector<std::string> words(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(own));
-  std::span<const std::string> command = arguments.subspan(own);
+  std::span<const std::string> command = std::span(arguments).subspan(own);
   if (!command.empty() && command.front() == "--") command = command.subspan(1);
+  command = without_program(command);
   if (!command.empty()) words.insert(words.end(), {"--", command.front()});
   const ParsedLine parsed = parse_command_line(build.line, words);
   if (parsed.help) return print_help(build.line);
@@ -138,7 +200,9 @@ int run(std::span<const std::string> arguments) {
   // A misspelt command is said once, not by every process.
   if (!command.front().starts_with('-') && find_command(command.front()).line.name == "launch")
     fail_config("octet launch cannot start itself; expected another command, such as train");
-  return launch_processes(plan_of(options, {command.begin(), command.end()}));
+  LaunchPlan plan = plan_of(options, {command.begin(), command.end()});
+  name_run(plan);
+  return launch_processes(plan);
 }
 
 }  // namespace

@@ -192,7 +192,10 @@ class Attempt {
       // Also with a checkpoint: one that hangs must not outlive the others.
       if ((end.signal != 0 || end.code != kExitDone) && !first_failure_) first_failure_ = Clock::now();
       // A rank that could go on says nothing here, unless the first rank could not speak for it.
-      const bool failed = end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue);
+      // Neither does one that ended at once because the user asked twice.
+      const bool was_asked = was_signalled_ && (end.signal != 0 || end.code > 128);
+      const bool failed =
+          !was_asked && (end.signal != 0 || (end.code != kExitDone && end.code != kExitRequeue));
       const bool speaks = end.code == kExitRequeue && rank_of(found->second) != 0 &&
                           !last_lines(output_of(found->second)).empty();
       if (failed || speaks) report(found->second, end);

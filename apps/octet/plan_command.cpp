@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/gpu_rates.h"
+#include "bench/known_gpus.h"
 #include "bench/rank_forecast.h"
 #include "command.h"
 #include "config/config.h"
@@ -77,15 +78,45 @@ void print_ranks(const Options& options, const TrainConfig& config, const PlanTa
       "Every GPU has the same micro-batches in each row. Efficiency is the share of a step that is computation.\n");
 }
 
+// FP8 without FP8 tensor cores would be emulated, slower than BF16: nobody wants such a run.
+void fall_back_without_fp8(TrainConfig& config, const KnownGpu& gpu) {
+  if (gpu.fp8 != Fp8Kernels::None || config.mixed_precision != TrainConfig::Precision::Fp8) return;
+  if (config.require_fp8) fail_config("require_fp8 is set, but {} has no FP8 tensor cores", gpu.name);
+  log_warning("{} has no FP8 tensor cores: this is a plan in BF16, and FP8 gains nothing there", gpu.name);
+  config.mixed_precision = TrainConfig::Precision::Bf16;
+}
+
+// What is known, and not known, about a GPU that was asked for by name.
+void print_support(const KnownGpu& gpu, bool has_speed) {
+  if (!gpu.support.empty()) fmt::print("\n{}: {}\n", gpu.name, gpu.support);
+  if (gpu.key != "h200")
+    fmt::print("its free memory is taken to be {:g} GiB; --device_memory_limit_gb sets less\n",
+               gpu.memory_gib);
+  if (!has_speed) fmt::print("no speed is predicted: octet has measured the H200 only\n");
+}
+
+// The smallest number of GPUs, up to 1,024, on which the run fits if they share everything; 0 if there is none.
+int64_t ranks_that_fit(TrainConfig config, PlanTarget target, const RunPlan& plan) {
+  config.sharding_mode = TrainConfig::ShardingMode::FsdpFull;
+  for (int ranks = 2; ranks <= 1024; ranks *= 2) {
+    target.sharding = sharding_of(config, {.ranks = ranks, .local_ranks = ranks});
+    if (plan_step(config, target, plan.shape, plan.numerics).need() <= plan.limit.bytes) return ranks;
+  }
+  return 0;
+}
+
 int run(const Options& options) {
   std::string gpu = options.gpu;
-  if (!gpu.empty() && !gpu_rates(gpu)) fail_config("--gpu: no measured speeds for '{}', expected h200", gpu);
+  std::optional<KnownGpu> asked;
   std::unique_ptr<Device> planned;
   if (!gpu.empty()) {
-    const GpuRates asked = *gpu_rates(gpu);
-    planned = make_planned_gpu(fmt::format("{} (planned)", asked.gpu), asked.memory, asked.multiprocessors);
+    asked = known_gpu(gpu);
+    gpu = asked->name;
+    planned = make_planned_gpu(fmt::format("{} (planned)", gpu), asked->memory(), asked->multiprocessors,
+                               asked->fp8);
   }
-  const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
+  TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
+  if (asked) fall_back_without_fp8(given, *asked);
   const ModelChoice choice = choose_model(given);
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
@@ -107,6 +138,12 @@ int run(const Options& options) {
   const Sharding sharding = sharding_of(config, place_of(options));
   const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
+  if (asked && plan.precision_label == "FP8 (emulated)") {
+    log_warning(
+        "{} has no kernels for fp8_recipe {}: its products would be emulated, slower than BF16; use delayed or {}",
+        asked->name, config_text(config, "fp8_recipe"),
+        asked->fp8 == Fp8Kernels::TensorAndBlock ? "block" : "current");
+  }
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
              human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,
@@ -120,22 +157,30 @@ int run(const Options& options) {
                    ? "two, of each matrix and its transpose"
                    : "one; a matrix is transposed before it is used in backward");
   }
+  const PlanTarget target{.model = model,
+                          .device = *device,
+                          .limit = plan.limit,
+                          .adapters = choice.adapters,
+                          .sharding = sharding};
   if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
+  if (plan.shortage && plan.shortage->remedies.fitting.empty() && options.ranks <= 1) {
+    if (const int64_t ranks = ranks_that_fit(config, target, plan))
+      fmt::print(
+          "it fits on {0} such GPUs that share everything: add --ranks {0} --sharding_mode fsdp_full\n",
+          ranks);
+  }
   if (gpu.empty()) gpu = device->description();
   // The rates were measured with one scale per tensor.
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
   if (options.ranks > 0) {
-    const PlanTarget target{.model = model,
-                            .device = *device,
-                            .limit = plan.limit,
-                            .adapters = choice.adapters,
-                            .sharding = sharding};
     const bool knows_speed = has_rates || plan.numerics.precision == Precision::Bf16;
     print_ranks(options, config, target, plan, knows_speed ? rates : std::nullopt);
+    if (asked) print_support(*asked, true);  // about speed, print_ranks has said it
     return kExitDone;
   }
+  if (asked) print_support(*asked, rates.has_value());
   if (!rates || !has_rates) return kExitDone;
   if (transformer.has_adapters()) {
     Numerics bf16 = plan.numerics;
@@ -162,9 +207,12 @@ Command plan_command() {
       "demo (128 tokens, with samples). Any other model is planned for 1024-token sequences, without "
       "samples unless sample_steps is set.";
   builder.keys
-      .add("gpu", &Options::gpu,
-           "Plan for this GPU, which need not be in this machine. Uses its memory size and its measured "
-           "FP8 and BF16 speeds. Known: h200.")
+      .add(
+          "gpu", &Options::gpu,
+          fmt::format(
+              "Plan for this GPU, which need not be in this machine: its memory and its kinds of FP8, and speeds "
+              "where octet has measured them (h200). Known: {}.",
+              known_gpu_keys()))
       .value("NAME")
       .note("the GPU of this machine");
   builder.keys

@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "command.h"
 #include "io/env.h"
@@ -22,18 +24,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-PlotRun read_run(const std::string& given) {
+// Nothing, with a warning, for what a pattern such as runs/* names as well: runs without a step yet, and other folders.
+std::optional<PlotRun> read_run(const std::string& given) {
   fs::path path = given;
   std::error_code ignored;
   if (!fs::exists(path, ignored))
     fail_config("[{}] is not there, expected the folder of a run or its metrics.jsonl", given);
   if (fs::is_directory(path, ignored)) path /= "metrics.jsonl";
-  require(fs::exists(path, ignored), "[{}] has no metrics.jsonl, expected the folder of a run", given);
+  if (!fs::exists(path, ignored)) {
+    log_warning("[{}] is skipped: it has no metrics.jsonl, so it is not the folder of a run", given);
+    return std::nullopt;
+  }
   PlotRun run;
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
   run.name = path.filename() == "metrics.jsonl" ? folder.filename().string() : path.filename().string();
   run.records = drop_superseded(read_metrics(path));
-  require(!run.records.empty(), "[{}] holds no step yet", path.string());
+  if (run.records.empty()) {
+    log_warning("[{}] is skipped: it holds no step yet", path.string());
+    return std::nullopt;
+  }
   return run;
 }
 
@@ -111,10 +120,17 @@ void check(const Options& options, std::vector<std::string>& errors) {
 
 int run(const Options& options) {
   std::vector<PlotRun> runs;
-  for (const std::string& path : options.runs) runs.push_back(read_run(path));
-  tell_apart(runs, options.runs);
+  std::vector<std::string> paths;
+  for (const std::string& path : options.runs) {
+    if (std::optional<PlotRun> run = read_run(path)) {
+      runs.push_back(*std::move(run));
+      paths.push_back(path);
+    }
+  }
+  if (runs.empty()) fail_config("there is nothing to plot: no run has a step yet");
+  tell_apart(runs, paths);
   const Plot plot = plot_of_runs(runs);
-  require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", options.runs.front());
+  require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", paths.front());
   const bool colour = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   fmt::print("{}\n{}",
              plot_terminal(plot, plot.panels.front(), terminal_columns(), runs.size() > 1 && !colour ? 9 : 14,
@@ -131,7 +147,8 @@ int run(const Options& options) {
 
 Command plot_command() {
   CommandBuilder<Options> builder("plot", "Draw the loss, learning rate and throughput of runs");
-  builder.line.about = "Draws the loss, learning rate and throughput of runs from their metrics.jsonl.";
+  builder.line.about =
+      "Draws the loss, learning rate and throughput of runs from their metrics.jsonl. Runs without a step are skipped.";
   builder.words(&Options::runs,
                 {.name = "RUN", .what = "run", .help = "Folder of a run, or its metrics.jsonl."});
   builder.keys.add("output", &Options::output, "Also write a picture. The name must end in .svg.")

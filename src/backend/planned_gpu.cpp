@@ -10,8 +10,8 @@ namespace {
 // Answers planning questions. Anything that needs the GPU itself is an error.
 class PlannedGpu final : public Device {
  public:
-  PlannedGpu(std::string description, int64_t memory, int multiprocessors)
-      : description_(std::move(description)), memory_(memory), multiprocessors_(multiprocessors) {}
+  PlannedGpu(std::string description, int64_t memory, int multiprocessors, Fp8Kernels fp8)
+      : description_(std::move(description)), memory_(memory), multiprocessors_(multiprocessors), fp8_(fp8) {}
 
   std::string name() const override { return "cuda"; }
   std::string description() const override { return description_; }
@@ -27,7 +27,11 @@ class PlannedGpu final : public Device {
   }
   std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity a, Granularity b, DType, DType,
                             DType) override {
-    return a == Granularity::Row32 || b == Granularity::Row32 ? "emulated" : "native";
+    const auto is_native = [&](Granularity scales) {
+      if (scales == Granularity::Row32) return false;  // no GPU has its kernels yet
+      return scales == Granularity::Tensor ? fp8_ != Fp8Kernels::None : fp8_ == Fp8Kernels::TensorAndBlock;
+    };
+    return is_native(a) && is_native(b) ? "native" : "emulated";
   }
 
   Queue& queue() override { refuse(); }
@@ -54,12 +58,14 @@ class PlannedGpu final : public Device {
   std::string description_;
   int64_t memory_;
   int multiprocessors_;
+  Fp8Kernels fp8_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors) {
-  return std::make_unique<PlannedGpu>(std::move(description), memory, multiprocessors);
+std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors,
+                                         Fp8Kernels fp8) {
+  return std::make_unique<PlannedGpu>(std::move(description), memory, multiprocessors, fp8);
 }
 
 }  // namespace octet

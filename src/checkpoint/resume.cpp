@@ -163,6 +163,15 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, H
   return chosen.empty() ? std::nullopt : std::optional(open_checkpoint(env, chosen, false));
 }
 
+std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint) {
+  if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return std::nullopt;
+  try {
+    return load_train_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {
   std::vector<std::string> changes;
   if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return changes;

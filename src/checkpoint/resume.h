@@ -27,6 +27,9 @@ TrainConfig load_resumable_config(const FileSettings& given, std::span<const Key
 // each verifies some of the files.
 std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, HostChannel* host = nullptr);
 
+// The settings that a checkpoint was saved with; none if they cannot be read.
+std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint);
+
 // Settings of the run that differ from those of the checkpoint and change the result, one per entry:
 // "learning_rate 0.0006 -> 0.0003".
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config);

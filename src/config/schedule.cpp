@@ -50,8 +50,10 @@ void ScheduleConfig::validate() const {
 
 std::optional<std::string> ScheduleConfig::remark() const {
   if (warmup_steps > 0 && warmup_steps >= max_steps) {
-    return fmt::format("warmup_steps is {} and max_steps is {}: the whole run is warm-up", warmup_steps,
-                       max_steps);
+    return fmt::format(
+        "the warm-up takes {} steps and the run has {}: the whole run is warm-up, and the learning rate ends at {:.2e} "
+        "(learning_rate is {:.2e})",
+        warmup_steps, max_steps, peak_lr * ratio(max_steps, warmup_steps), peak_lr);
   }
   if (type == ScheduleType::Wsd && decay_steps > max_steps - warmup_steps) {
     return fmt::format(

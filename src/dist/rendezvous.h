@@ -21,6 +21,7 @@ struct RendezvousOptions {
   std::string host, gpu, config, version;
   std::chrono::milliseconds limit{300'000};
   std::chrono::milliseconds handshake_limit{10'000};  // for one client to say who it is
+  std::chrono::milliseconds first_word{5'000};        // after that long, rank 0 says whom it waits for
 };
 
 // A connection to another rank.

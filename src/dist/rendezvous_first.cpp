@@ -35,6 +35,8 @@ struct Guest {
   std::optional<HelloMessage> accepted;
 };
 
+constexpr std::chrono::seconds kBetweenWords{30};  // about ranks that rank 0 waits for
+
 class FirstRank {
  public:
   explicit FirstRank(const RendezvousOptions& options)
@@ -47,7 +49,13 @@ class FirstRank {
   Meeting meet() {
     listen();
     const Clock::time_point deadline = Clock::now() + options_.limit;
+    Clock::time_point says_next = Clock::now() + options_.first_word;
     while (missing().size() > 0) {
+      if (Clock::now() >= says_next) {
+        log_info("[ranks] rank 0 on {} port {} waits for {}; {} of {} are here", printable(options_.host),
+                 port_, ranks_text(missing()), members_.size() - missing().size(), members_.size());
+        says_next = Clock::now() + kBetweenWords;
+      }
       if (Clock::now() >= deadline) {
         tell_accepted(fmt::format(
             "[ranks] after {:.0f} s, {} not come to rank 0 on {} port {}; expected {} ranks",
@@ -55,7 +63,7 @@ class FirstRank {
             printable(options_.host), port_, options_.place.ranks));
         throw RankError(reason_to_fail_);
       }
-      turn(deadline);
+      turn(std::min(deadline, says_next));
       if (!reason_to_fail_.empty()) {
         refuse_the_rest();
         throw RankError(reason_to_fail_);

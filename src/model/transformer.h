@@ -90,6 +90,7 @@ class Transformer {
   const Numerics& numerics() const { return numerics_; }
   const MemoryPlan& plan() const { return planner_.plan(); }
   ParameterSet& parameters() { return parameters_; }
+  const ParameterSet& parameters() const { return parameters_; }
   ScaleTable& scales() { return scales_; }
   // Every Linear with its site and choice, in the order of the forward pass.
   const std::vector<Linear*>& linears() const { return linears_; }

@@ -68,7 +68,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;         // for people: "cpu", "cuda"
-  virtual std::string description() const = 0;  // "2 threads, OpenBLAS", "NVIDIA H200"
+  virtual std::string description() const = 0;  // "2 threads (all cores), OpenBLAS", "NVIDIA H200"
   virtual Capabilities capabilities() const = 0;
 
   // ---- planning: also answered by devices that can only be planned for ----
@@ -162,8 +162,11 @@ struct CudaProbe {
 };
 CudaProbe probe_cuda(int device = 0);
 
+// The scales with which a GPU multiplies FP8 on its tensor cores; with others, products are emulated.
+enum class Fp8Kernels { None, Tensor, TensorAndBlock };
 // A GPU that is not in this machine: it answers planning questions and refuses everything else. `memory` is its free
 // memory.
-std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors);
+std::unique_ptr<Device> make_planned_gpu(std::string description, int64_t memory, int multiprocessors,
+                                         Fp8Kernels fp8 = Fp8Kernels::TensorAndBlock);
 
 }  // namespace octet

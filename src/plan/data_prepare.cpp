@@ -187,7 +187,11 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
         stop.number());
   }
   if (!prepared.result.first_skip_error.empty()) {
-    log_warning("data: some records were skipped; the first one: {}", prepared.result.first_skip_error);
+    int64_t skipped = 0;
+    for (const auto& [reason, records] : manifest.skipped) skipped += records;
+    log_warning("data: {} skipped; the first one: {}",
+                skipped == 1 ? "1 record was" : fmt::format("{} records were", skipped),
+                prepared.result.first_skip_error);
   }
   if (prepared.result.was_there) {
     log_info(

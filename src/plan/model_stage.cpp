@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -50,6 +51,31 @@ std::vector<std::string> given_sizes(const TrainConfig& config) {
   return names;
 }
 
+// "hidden_size is 128, not 256", of the first size that is not the same; else the first weight. Empty: none.
+std::string first_difference(const ModelConfig& preset, const ModelConfig& model) {
+  const auto shapes = [](const ModelConfig& of) {
+    std::map<std::string, std::string> result;
+    for (const ParameterSpec& spec : parameter_table(of)) result[spec.name] = spec.shape.to_string();
+    return result;
+  };
+  const auto expected = shapes(preset), found = shapes(model);
+  if (expected == found) return "";
+  for (const SizeKey& size : kSizeKeys) {
+    if (preset.*size.size != model.*size.size)
+      return fmt::format("{} is {} in the preset and {} there", size.name, preset.*size.size,
+                         model.*size.size);
+  }
+  for (const auto& [name, shape] : expected) {
+    if (!found.contains(name)) return fmt::format("the preset has {}, which is not there", name);
+    if (found.at(name) != shape)
+      return fmt::format("{} is {} in the preset and {} there", name, shape, found.at(name));
+  }
+  for (const auto& [name, shape] : found) {
+    if (!expected.contains(name)) return fmt::format("{} is there, which the preset does not have", name);
+  }
+  return "";
+}
+
 // Keys that describe another model than the checkpoint are refused: who changed them expects that other model.
 void refuse_other_model(const TrainConfig& config, const ModelConfig& model, const std::string& path) {
   for (const SizeKey& size : kSizeKeys) {
@@ -61,15 +87,10 @@ void refuse_other_model(const TrainConfig& config, const ModelConfig& model, con
   if (config.tie_word_embeddings != Tie::Auto && (config.tie_word_embeddings == Tie::Yes) != model.tied_head)
     fail_config("{} is {}, but the model of {} has {}", kTied, !model.tied_head, path, model.tied_head);
   if (config.model_preset.empty()) return;
-  const auto shapes = [](const ModelConfig& of) {
-    std::vector<std::pair<std::string, Shape>> result;
-    for (const ParameterSpec& spec : parameter_table(of)) result.emplace_back(spec.name, spec.shape);
-    return result;
-  };
   const ModelConfig preset = resolve_model(config.model_preset, sizes_of(config));
-  if (shapes(preset) == shapes(model)) return;
-  fail_config("model_preset {} ({} layers of width {}) is not the model of {} ({} layers of width {})",
-              config.model_preset, preset.layers, preset.width, path, model.layers, model.width);
+  const std::string difference = first_difference(preset, model);
+  if (!difference.empty())
+    fail_config("model_preset {} is not the model of {}: {}", config.model_preset, path, difference);
 }
 
 ModelChoice model_of_checkpoint(const TrainConfig& keys, Checkpoint resumed) {

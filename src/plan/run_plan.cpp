@@ -80,6 +80,19 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
            human_bytes(static_cast<double>(target.limit.bytes)));
 }
 
+// Trained weights with their exact values and both moments; scales and other small things do not count.
+int64_t checkpoint_bytes(const Transformer& transformer) {
+  const Numerics& numerics = transformer.numerics();
+  const auto moments = 2 * static_cast<int64_t>(size_of(numerics.moments));
+  int64_t bytes = 0;
+  for (const Parameter& p : transformer.parameters().all()) {
+    if (transformer.has_adapters() && !p.spec.is_adapter()) continue;
+    const int64_t weight = numerics.stochastic_weights && !p.spec.is_adapter() ? 2 : 4;
+    bytes += p.spec.shape.numel() * (weight + moments);
+  }
+  return bytes;
+}
+
 // A launch takes some microseconds, and a micro-step has hundreds of them. Only a long micro-step hides that.
 bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunShape& shape) {
   if (keys.cuda_graphs != TrainConfig::CudaGraphs::Auto)
@@ -136,6 +149,7 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
   plan.finetuning = step.transformer->finetuning();
   plan.memory = step.transformer->plan();
   plan.sampling_bytes = step.sampling_bytes;
+  plan.checkpoint_bytes = checkpoint_bytes(*step.transformer);
   plan.evaluates_in_fp8 = std::ranges::any_of(step.transformer->parameters().all(),
                                               [](const Parameter& p) { return p.storage.whole_is_codes; });
   plan.fp8_share = fp8_share(work_shares(*step.transformer));

@@ -23,6 +23,7 @@ struct RunPlan {
   MemoryLimit limit;
   MemoryPlan memory;                       // of the training step: what a Transformer of this plan allocates
   int64_t sampling_bytes = 0;              // what generating samples allocates in addition
+  int64_t checkpoint_bytes = 0;            // of the tensors of a checkpoint, of all ranks together
   bool evaluates_in_fp8 = false;           // whatever fp8_eval says: no rank has the whole weights in BF16
   double fp8_share = 0;                    // of all FLOPs, 0 to 1
   std::optional<MemoryShortage> shortage;  // the run does not fit

@@ -7,12 +7,29 @@
 
 namespace octet {
 
+namespace {
+
+// A rate that suits random weights destroys what a pretrained model knows within a few steps.
+void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
+  constexpr double kHighForAll = 3e-4, kHighForAdapters = 3e-3;
+  if (!model.has_weights() || !keys.is_set("learning_rate")) return;
+  const bool lora = keys.is_lora();
+  if (keys.learning_rate < (lora ? kHighForAdapters : kHighForAll)) return;
+  log_warning("learning_rate {:g} is high for the pretrained weights of {}: {}; without the key it is {:g}",
+              keys.learning_rate, keys.model_name_or_path,
+              lora ? "LoRA usually takes 1e-4 to 1e-3" : "fine-tuning all weights usually takes 1e-6 to 5e-5",
+              default_learning_rate(keys, true));
+}
+
+}  // namespace
+
 RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed, const RankPlace& place) {
   std::unique_ptr<Device> device = make_device(given, place.local_rank);
   ModelChoice model = choose_model(given, std::move(resumed));
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
   // A run that continues has the defaults of its own start.
   if (!model.resumed) resolve_start(keys, model.has_weights());
+  if (!model.resumed) warn_of_high_rate(keys, model);
   check_weights(model);
   if (keys.is_lora() && !model.has_weights()) {
     log_warning(

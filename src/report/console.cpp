@@ -66,14 +66,17 @@ std::string filled_bar(double share, int columns, bool utf8) {
 
 }  // namespace
 
-std::string format_step(const StepRecord& record) {
+std::string format_step(const StepRecord& record, std::optional<double> remaining_s) {
+  const std::string total = record.max_steps > 0 ? fmt::format("/{}", record.max_steps) : "";
+  const double epoch = std::isfinite(record.epoch) ? record.epoch : 0;
   std::string line = fmt::format(
-      "step {} | epoch {} | loss: {:.6f} | lr: {:.2e} | norm: {:.4f} | dt: {:.2f}ms | tok/sec: {:.2f} | {}",
-      record.step, std::isfinite(record.epoch) ? static_cast<int64_t>(std::floor(record.epoch)) : 0,
-      record.loss, record.lr, record.grad_norm, record.step_ms, record.tokens_per_second, record.precision);
+      "step {}{} | epoch {:.{}f} | loss: {:.6f} | lr: {:.2e} | norm: {:.4f} | dt: {:.2f}ms | tok/sec: {:.2f} | {}",
+      record.step, total, epoch, epoch < 0.1 ? 4 : 2, record.loss, record.lr, record.grad_norm,
+      record.step_ms, record.tokens_per_second, record.precision);
   if (record.penalty) line += fmt::format(" | penalty: {:.6f}", *record.penalty);
   if (record.eval_loss) line += fmt::format(" | eval: {:.6f}", *record.eval_loss);
   for (const auto& [name, loss] : record.eval_losses) line += fmt::format(" | eval/{}: {:.6f}", name, loss);
+  if (remaining_s && *remaining_s > 0) line += fmt::format(" | ETA {}", human_duration(*remaining_s));
   return line;
 }
 
@@ -198,7 +201,9 @@ void Console::step(const StepRecord& record) {
     bar_.tokens_per_second = record.tokens_per_second;
     move_to(record.step);
   }
-  std::string text = terminal_safe(format_step(record)) + "\n";
+  // The bar shows the time that is left by itself.
+  const std::optional<double> remaining_s = mode_ == ConsoleMode::Plain ? bar_.remaining_s : std::nullopt;
+  std::string text = terminal_safe(format_step(record, remaining_s)) + "\n";
   for (const std::string& sample : record.samples)
     text += terminal_safe(fmt::format("sample: {}", sample)) + "\n";
   erase_bar();

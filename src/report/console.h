@@ -13,9 +13,10 @@
 
 namespace octet {
 
-// "step 250 | epoch 0 | loss: 3.456789 | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: 3345.67 |
-// FP8", and after it " | penalty: 0.012345" and " | eval: 3.401234" where the record has them.
-std::string format_step(const StepRecord& record);
+// "step 250/1000 | epoch 0.25 | loss: 3.456789 | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: 3345.67 |
+// FP8", and after it " | penalty: 0.012345" and " | eval: 3.401234" where the record has them, and " | ETA 3m 12s" where
+// the time that is left is known. Without a known number of steps it starts "step 250 |".
+std::string format_step(const StepRecord& record, std::optional<double> remaining_s = std::nullopt);
 
 enum class ConsoleMode {
   Auto,   // Bar where the output is a terminal that can move its cursor, else Plain

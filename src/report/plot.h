@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -47,5 +48,28 @@ std::string plot_svg(const Plot& plot);  // the text of the file
 // The panel in braille characters, `columns` wide and `rows` high with axes. Runs are told apart by colour where
 // `colour`; otherwise each has a chart of its own, on the same axes.
 std::string plot_terminal(const Plot& plot, const PlotPanel& panel, int columns, int rows, bool colour);
+
+struct Rgb {
+  uint8_t r = 0, g = 0, b = 0;
+};
+struct RunColour {
+  Rgb rgb;           // on white
+  uint8_t terminal;  // of the 256 colours of terminals, on a dark or a light background
+};
+inline constexpr std::array<RunColour, 12> kRunColours = {{{{31, 94, 188}, 33},
+                                                           {{214, 90, 18}, 208},
+                                                           {{22, 140, 96}, 35},
+                                                           {{172, 66, 150}, 170},
+                                                           {{190, 140, 10}, 178},
+                                                           {{60, 160, 200}, 45},
+                                                           {{150, 50, 50}, 160},
+                                                           {{90, 90, 90}, 245},
+                                                           {{122, 74, 210}, 99},
+                                                           {{120, 150, 20}, 148},
+                                                           {{230, 115, 165}, 211},
+                                                           {{110, 70, 30}, 94}}};
+inline const RunColour& run_colour(int run) {
+  return kRunColours[static_cast<size_t>(run) % kRunColours.size()];
+}
 
 }  // namespace octet

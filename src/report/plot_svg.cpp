@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <string_view>
 
@@ -10,10 +9,6 @@
 
 namespace octet {
 namespace {
-
-struct Rgb {
-  uint8_t r = 0, g = 0, b = 0;
-};
 
 enum class Anchor { Start, Middle, End };
 
@@ -25,16 +20,10 @@ constexpr Rgb kInk = {40, 44, 52}, kSoft = {110, 116, 126}, kGrid = {226, 229, 2
               kAxisLine = {150, 156, 166};
 constexpr size_t kLegendNames = 3;  // to a line
 
-Rgb run_colour(int run) {
-  static constexpr std::array<Rgb, 8> kColours = {{{31, 94, 188},
-                                                   {214, 90, 18},
-                                                   {22, 140, 96},
-                                                   {172, 66, 150},
-                                                   {190, 140, 10},
-                                                   {60, 160, 200},
-                                                   {150, 50, 50},
-                                                   {90, 90, 90}}};
-  return kColours[static_cast<size_t>(run) % kColours.size()];
+// More runs than colours: their lines are dashed.
+std::string_view dashes(int run) {
+  constexpr std::string_view kDashes[] = {"", "7 4", "2 3"};
+  return kDashes[static_cast<size_t>(run) / kRunColours.size() % std::size(kDashes)];
 }
 
 // Text for XML, which allows neither control characters nor the code points U+FFFE and U+FFFF.
@@ -72,13 +61,15 @@ std::string hex(Rgb c) {
 // Coordinates are in points from the upper left corner.
 class SvgCanvas {
  public:
-  void line(const std::vector<PlotPoint>& points, Rgb colour, double width, double opacity) {
+  void line(const std::vector<PlotPoint>& points, Rgb colour, double width, double opacity,
+            std::string_view dash = {}) {
     std::string path;
     for (const PlotPoint& p : points)
       path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", p.x, p.y);
     body += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"", path,
                         hex(colour), width);
     if (opacity < 1) body += fmt::format(" stroke-opacity=\"{}\"", opacity);
+    if (!dash.empty()) body += fmt::format(" stroke-dasharray=\"{}\"", dash);
     body += " stroke-linejoin=\"round\"/>\n";
   }
   void dot(PlotPoint centre, double radius, Rgb colour) {
@@ -163,14 +154,14 @@ void draw_panel(const PlotPanel& panel, double top, SvgCanvas& canvas, bool last
   draw_axes(panel, f, canvas, last);
   canvas.clip(f.x, f.y - 4, f.width + 5, f.height + 8);
   for (const PlotSeries& series : panel.series) {
-    const Rgb colour = run_colour(series.run);
+    const Rgb colour = run_colour(series.run).rgb;
     for_each_stretch(series, [&](const std::vector<PlotPoint>& stretch) {
       std::vector<PlotPoint> places;
       for (const PlotPoint& p : stretch) places.push_back(f.place(p));
       if (series.dots || places.size() == 1) {
         for (const PlotPoint& p : places) canvas.dot(p, series.dots ? 3.4 : 2, colour);
       } else {
-        canvas.line(places, colour, series.width, series.opacity);
+        canvas.line(places, colour, series.width, series.opacity, dashes(series.run));
       }
     });
   }
@@ -182,7 +173,8 @@ void draw_legend(const Plot& plot, SvgCanvas& canvas) {
   for (size_t i = 0; i < plot.runs.size(); ++i) {
     const double x = kLeft + column * static_cast<double>(i % kLegendNames);
     const double y = kTop + kLegendLine * (static_cast<double>(i / kLegendNames) + 0.5);
-    canvas.line({{x, y - 4}, {x + 22, y - 4}}, run_colour(static_cast<int>(i)), 3, 1);
+    const int run = static_cast<int>(i);
+    canvas.line({{x, y - 4}, {x + 22, y - 4}}, run_colour(run).rgb, 3, 1, dashes(run));
     std::string name = plot.runs[i];
     constexpr int kLongest = 30;
     if (display_width(name) > kLongest) name = fmt::format("{}...", truncate_to_width(name, kLongest - 3));

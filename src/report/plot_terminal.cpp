@@ -13,8 +13,7 @@ namespace {
 constexpr int kLabelWidth = 9;
 
 std::string coloured(int run, std::string_view text) {
-  static constexpr int kColours[] = {34, 33, 32, 35, 36, 31, 94, 90};
-  return fmt::format("\x1b[{}m{}\x1b[0m", kColours[static_cast<size_t>(run) % std::size(kColours)], text);
+  return fmt::format("\x1b[38;5;{}m{}\x1b[0m", run_colour(run).terminal, text);
 }
 
 // Dots of a chart, two across and four down to a character.

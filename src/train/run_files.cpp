@@ -5,11 +5,11 @@
 
 #include <cerrno>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <system_error>
 
+#include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
@@ -21,31 +21,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string default_run_name(const std::string& model) {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
-  return fmt::format("{}-{}", text, model);
-}
-
 // Whether a copy of so many bytes fits, with some room for the rest of the program.
 bool has_host_memory_for(int64_t bytes) {
   return bytes < available_host_memory() / 10 * 9;
 }
 
-// ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `what` is named with it.
-void check_writable(const char* what, const std::string& folder) {
+fs::path nearest_existing(const std::string& folder) {
   std::error_code error;
   fs::path there = fs::absolute(folder).lexically_normal();
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  return there;
+}
+
+// ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `key` is named with it.
+void check_writable(const char* key, const std::string& folder) {
+  const fs::path there = nearest_existing(folder);
+  std::error_code error;
   if (!fs::is_directory(there, error))
-    fail_config("{} {} cannot be written: {} is not a folder", what, folder, there.string());
-  if (faccessat(AT_FDCWD, there.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    fail_config("{} {} cannot be written: {}: {}", what, folder, there.string(),
+    fail_config("{} is {}, which cannot be written: {} is not a folder", key, folder, there.string());
+  // Only a file tells: permissions say nothing about read-only file systems, quotas and the user root.
+  const std::string probe = (there / fmt::format(".octet-can-write-{}", ::getpid())).string();
+  const int file = ::open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0) {
+    fail_config("{} is {}, which cannot be written: {}: {}", key, folder, there.string(),
                 std::generic_category().message(errno));
   }
+  ::close(file);
+  ::unlink(probe.c_str());
 }
 
 // The resolved settings for TensorBoard's table of hyper-parameters.
@@ -82,7 +84,7 @@ bool RunFiles::goes_on_here() const {
 
 // Two runs that start in the same second must not get the same name.
 void RunFiles::take_free_name(const std::string& model) {
-  const std::string base = default_run_name(model);
+  const std::string base = fmt::format("{}-{}", time_name(), model);
   config_.run_name = base;
   env_.make_directories(config_.output_dir);
   for (int i = 2;; ++i) {
@@ -118,9 +120,30 @@ void RunFiles::check() const {
   if (config_.run_name.empty()) {
     check_writable("output_dir", config_.output_dir);
   } else {
-    check_writable("the run's folder", run_folder(config_));
+    check_writable("output_dir/run_name", run_folder(config_));
   }
   if (saves() && !config_.checkpoint_dir.empty()) check_writable("checkpoint_dir", config_.checkpoint_dir);
+}
+
+void RunFiles::check_space(int64_t bytes, int64_t kept) const {
+  if (!saves()) return;
+  const std::string folder = checkpoint_directory(config_, fp8_);
+  std::error_code error;
+  const fs::space_info space = fs::space(nearest_existing(folder), error);
+  if (error) return;
+  const auto free = static_cast<double>(space.available), one = static_cast<double>(bytes);
+  const char* key = config_.checkpoint_dir.empty() ? "output_dir" : "checkpoint_dir";
+  if (free < one) {
+    fail_config(
+        "a checkpoint takes {}, but only {} are free where {} is ({}); free some space, choose another folder, or set "
+        "save_strategy to no",
+        human_bytes(one), human_bytes(free), key, folder);
+  }
+  if (free < one * static_cast<double>(kept)) {
+    log_warning(
+        "{} checkpoints of {} will be kept, but only {} are free where {} is ({}); set save_total_limit",
+        kept, human_bytes(one), human_bytes(free), key, folder);
+  }
 }
 
 void RunFiles::open(const About& about) {

@@ -22,8 +22,11 @@ class RunFiles {
       : env_(env), config_(std::move(config)), fp8_(fp8), checkpoint_(checkpoint), lock_(std::move(lock)) {}
 
   // ConfigError where a folder cannot be written, or holds another run or its checkpoints: two runs would be mixed, and
-  // old checkpoints pruned. Writes nothing.
+  // old checkpoints pruned. Leaves nothing behind: it creates a file to see whether it can, and removes it.
   void check() const;
+  // ConfigError if the file system of the checkpoints has no room for one of `bytes`; a warning if it has none for the
+  // `kept` that the run keeps.
+  void check_space(int64_t bytes, int64_t kept) const;
 
   struct About {
     std::string model;

@@ -11,6 +11,28 @@
 namespace octet {
 namespace {
 
+// What other settings do to the rates of a run that continues. Nothing if its schedule is the old one.
+void tell_schedule(const Checkpoint& checkpoint, const RunStages& stages, const TrainerState& state,
+                   Console& console) {
+  const std::optional<TrainConfig> before = settings_of(checkpoint);
+  if (!before || state.step == 0) return;
+  const int64_t sequences =
+      state.sequences_per_step > 0 ? state.sequences_per_step : stages.plan.sequences_per_step();
+  const ScheduleConfig was = plan_schedule(*before, stages.data.sequences, sequences), &is = stages.schedule;
+  const double last = learning_rate(was, state.step - 1), next = learning_rate(is, state.step);
+  if (next == learning_rate(was, state.step) && was.max_steps == is.max_steps) return;
+  console.print(fmt::format(
+      "  changed schedule: {} over {} steps -> {} over {} steps; the learning rate was {:.2e} in the last step and is {:.2e} "
+      "in the next one",
+      to_string(was.type), was.max_steps, to_string(is.type), is.max_steps, last, next));
+  constexpr double kJump = 1.5;
+  if (next <= kJump * last || state.step < was.warmup_steps) return;
+  log_warning(
+      "the learning rate rises from {:.2e} to {:.2e}, because the schedule now ends at step {} instead of {}; to continue "
+      "at the low rate, set lr_scheduler_type to constant and learning_rate to {:.2e}",
+      last, next, is.max_steps, was.max_steps, last);
+}
+
 TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages& stages, Transformer& model,
                          Console& console, Ranks& ranks) {
   const auto start = Clock::now();
@@ -23,6 +45,7 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
   for (const std::string& change : changed_settings(checkpoint, stages.config)) {
     console.print(fmt::format("  changed setting: {}", change));
   }
+  if (ranks.place().is_first()) tell_schedule(checkpoint, stages, restored.state, console);
   const int64_t was = restored.state.sequences_per_step, is = stages.plan.sequences_per_step();
   if (was > 0 && was != is) {
     console.print(

@@ -49,12 +49,25 @@ void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
 }
 
 void StepLog::write(const StepRecord& record, bool logged) {
-  if (files_.metrics() && (logged || record.fp8_json || record.checkpoint)) {
-    files_.metrics()->write(record);
-    if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
-  }
+  const bool is_filed = logged || record.fp8_json || record.checkpoint;
+  if (is_filed) file(record);
   if (logged) console_.step(record);
   console_.advance(record.step);
+  last_.reset();
+  if (!is_filed) last_ = record;
+}
+
+void StepLog::write_last() {
+  if (!last_) return;
+  file(*last_);
+  console_.step(*last_);
+  last_.reset();
+}
+
+void StepLog::file(const StepRecord& record) {
+  if (!files_.metrics()) return;
+  files_.metrics()->write(record);
+  if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
 }
 
 }  // namespace octet

@@ -23,16 +23,21 @@ class StepLog {
   void add_fp8_stats(StepRecord& record, Transformer& model);
   // With `logged` also to the console. Otherwise only to the files, and only if it has FP8 statistics or a checkpoint.
   void write(const StepRecord& record, bool logged);
+  // The last record as logged, unless it was: a run that stops between two logged steps shows where.
+  void write_last();
 
   SpikeDetector& spikes() { return spikes_; }
   const SpikeDetector& spikes() const { return spikes_; }
 
  private:
+  void file(const StepRecord& record);
+
   const RunStages& stages_;
   RunFiles& files_;
   Console& console_;
   SpikeDetector spikes_;
   SaturationWatch saturation_;
+  std::optional<StepRecord> last_;  // if it was written nowhere
 };
 
 }  // namespace octet

@@ -14,6 +14,7 @@
 #include "checkpoint/resume.h"
 #include "plan/coverage.h"
 #include "plan/data_loaders.h"
+#include "plan/data_prepare.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
 #include "report/text.h"
@@ -65,15 +66,18 @@ class Run {
         samples_(stages, model_),
         log_(stages, files_, console_) {}
 
-  int train() {
+  // Everything before the first step, up to the files of the run. False if nothing is left to train.
+  bool start() {
     console_.print(overview_text(stages_));
     if (!stages_.model.resumed && is_first()) show_example();
     if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
-      console_.print(
-          fmt::format("step {} of {} is done: nothing is left to train", resumed->step, max_steps_));
-      return kExitDone;
+      console_.print(fmt::format(
+          "step {} of {} is done: nothing is left to train; a larger max_steps or num_train_epochs "
+          "continues the run",
+          resumed->step, max_steps_));
+      return false;
     }
     const RankPlace& place = ranks_.place();
     loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows, place.rank, place.ranks);
@@ -82,17 +86,25 @@ class Run {
     sync_ = std::move(begun.sync);
     if (begun.state) restore(*begun.state);
     extra_files_ = std::move(begun.adapter_files);
-    StepRunner runner(model_, *stages_.device, *loader_, stages_.plan.accumulation,
-                      optimizer_options(keys_, stages_.schedule),
-                      {keys_.penalty_type, static_cast<float>(keys_.penalty_weight)}, sync_.get());
-    RankWatch watch(sync_.get(), keys_.check_ranks_steps);
+    runner_.emplace(model_, *stages_.device, *loader_, stages_.plan.accumulation,
+                    optimizer_options(keys_, stages_.schedule),
+                    PenaltyOptions{keys_.penalty_type, static_cast<float>(keys_.penalty_weight)},
+                    sync_.get());
     if (const std::string reason = no_evaluation_reason(keys_, stages_.data.data);
         !reason.empty() && keys_.eval_strategy != TrainConfig::Strategy::No)
       log_warning("no evaluation: {}", reason);
     open_files();  // last: a start that fails leaves no folder
+    return true;
+  }
+
+  int train() {
+    RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (makes_samples()) samples_.reserve();
-    if (!resumed) first_look();
-    if (resumed) checkpoint_exists();
+    if (stages_.model.resumed) {
+      checkpoint_exists();
+    } else {
+      first_look();
+    }
     ranks_.progress().begin_phase("");
 
     console_.begin(outcome_.steps, max_steps_);
@@ -101,7 +113,7 @@ class Run {
       const auto start = Clock::now();
       ranks_.progress().begin_step(step + 1);
       StepResult result =
-          runner.train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
+          runner_->train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
       watch.look(step, result);
       if (keys_.pretend_ranks > 0) result.tokens /= keys_.pretend_ranks;  // those of this rank alone
       stop_signal_ = watch.agreed_signal(stop_.number());
@@ -113,6 +125,7 @@ class Run {
       stop_if_hopeless();
     }
     outcome_.stopped = stop_signal_ != 0;
+    log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
     last_save();
     if (crashes_) crashes_->finish();
@@ -319,18 +332,24 @@ class Run {
     if (keys_.is_demo() && show) console_.print(what_next());
   }
 
-  // Shown after the demo. Commands use the program's name as it was called.
+  // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's
+  // name as it was called.
   std::string what_next() const {
-    const char* octet = program_invocation_name;
+    constexpr int kSteps = 100;
+    const bool was_fp8 = stages_.plan.is_fp8();
+    const double step = outcome_.seconds / static_cast<double>(outcome_.steps - outcome_.first_step);
+    const std::string time = fmt::format("about {:.0f} s", std::ceil(kSteps * step));
     return fmt::format(
         "\nwhat to try next:\n"
         "  {0} generate {1} --prompt 'Leo has 3 red balls. Mia gives him 2 more. Now Leo has' --temperature "
         "0\n"
-        "  {0} train --mixed_precision bf16                train the demo in BF16\n"
-        "  {0} plot runs/*                                 compare runs\n"
-        "  {0} train --dataset my.txt --max_steps 500      train on your own text\n"
-        "  {0} train --help                                list all keys\n",
-        octet, outcome_.run_folder);
+        "  {0} train --mixed_precision {2} --max_steps {3}    train the demo in {4} ({5})\n"
+        "  {0} plot {6}/*    compare the loss curves of runs\n"
+        "  {0} train --dataset my.txt --max_seq_length 128 --max_steps {3}    train on your own text ({5})\n"
+        "  {0} plan --model_preset llama-3.2-1b --gpu h200    what a real model needs\n"
+        "  {0} train --help    list all keys\n",
+        program_invocation_name, outcome_.run_folder, was_fp8 ? "bf16" : "fp8", kSteps,
+        was_fp8 ? "BF16" : "FP8", time, keys_.output_dir);
   }
 
   const RunStages& stages_;
@@ -349,6 +368,7 @@ class Run {
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
   StepLog log_;
+  std::optional<StepRunner> runner_;
   std::optional<Saving> saving_;
   Outcome outcome_;
   std::vector<NamedText> extra_files_;  // for the checkpoints
@@ -390,11 +410,39 @@ void check_agreement(Ranks& ranks, const RunStages& stages) {
   }
 }
 
-int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
+// Whatever is wrong before the first step: nothing was started, so the user gets the exit code of a wrong configuration.
+template <class Function>
+auto before_start(const Function& function) {
+  try {
+    return function();
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const RankError&) {
+    throw;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+// How many checkpoints a run keeps at a time, with the one that is being written.
+int64_t kept_checkpoints(const RunStages& stages) {
+  const TrainConfig& keys = stages.keys;
+  const Interval saves =
+      make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
+  const int64_t last = stages.schedule.max_steps - 1;
+  int64_t saved = saves.is_due(last) ? 0 : 1;  // the last step is always saved
+  for (int64_t step = 0; step <= last; ++step) saved += saves.is_due(step);
+  return keys.save_total_limit > 0 ? std::min(saved, keys.save_total_limit + 1) : saved;
+}
+
+constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait
+
+RunStages prepare(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   if (first) warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
   ranks.progress().begin_phase("preparing the run");
-  std::optional<RunLock> lock;
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
@@ -406,12 +454,26 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   // Folders first: a mistake there must not come after hours of preparing data.
   if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
   // The first rank prepares the data, which may take long; the others then find it in the cache.
-  constexpr std::chrono::hours kPreparing{24 * 7};
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
-  const RunStages stages = prepare_run(keys, std::move(resumed), ranks.place());
-  if (first) ranks.host().all_gather("prepared", "", kPreparing, {});
+  return prepare_run(keys, std::move(resumed), ranks.place());
+}
+
+void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
+  const bool first = ranks.place().is_first();
+  if (first) {
+    RunFiles(env, stages.config, stages.plan.is_fp8(), std::nullopt, stages.model.resumed)
+        .check_space(stages.plan.checkpoint_bytes, kept_checkpoints(stages));
+    ranks.host().all_gather("prepared", "", kPreparing, {});
+  }
   check_agreement(ranks, stages);
   if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
+}
+
+int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
+  const bool first = ranks.place().is_first();
+  std::optional<RunLock> lock;
+  const RunStages stages = before_start([&] { return prepare(keys, env, ranks, lock); });
+  before_start([&] { check_prepared(stages, env, ranks); });
   if (stages.keys.dry_run) {
     if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;
@@ -419,7 +481,10 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
   Run run(stages, std::move(files), env, ranks);
   try {
-    return run.train();
+    // Ranks that have met fail together, with the words of the first that fails.
+    const bool alone = ranks.place().ranks == 1;
+    const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
+    return goes_on ? run.train() : kExitDone;
   } catch (const ConfigError&) {
     throw;
   } catch (const std::exception& error) {

@@ -37,7 +37,8 @@ void append(const std::string& file, const std::string& text) {
   std::ofstream(file, std::ios::app) << text << std::flush;
 }
 
-// A rank. Ends with the code that TEST_CODES has for it, killed by SIGKILL for "kill", and waits for a signal for "wait".
+// A rank. Ends with the code that TEST_CODES has for it, killed by SIGKILL for "kill", waits for a signal for
+// "wait", and for a second one for "stay".
 TEST(LauncherProcess, Work) {
   if (variable("TEST_CODES").empty()) GTEST_SKIP() << "runs only as a part of other tests";
   const size_t rank = std::stoul(variable("OCTET_RANK"));
@@ -58,11 +59,12 @@ TEST(LauncherProcess, Work) {
   }
   const std::string code = split_list(variable("TEST_CODES")).at(rank);
   if (code == "kill") raise(SIGKILL);
-  if (code != "wait") _exit(std::stoi(code));
+  if (code != "wait" && code != "stay") _exit(std::stoi(code));
   const StopSignal stop;
   append(variable("TEST_FOLDER") + "/waiting", "x");
   while (!stop.requested()) std::this_thread::sleep_for(5ms);
   append(variable("TEST_FOLDER") + "/signals", fmt::format("{} ", stop.number()));
+  if (code == "stay") std::this_thread::sleep_for(120s);
   std::this_thread::sleep_for(200ms);  // a second signal would end it with another code
   _exit(75);
 }
@@ -154,6 +156,19 @@ TEST_F(Launched, PassesSignalsOnOnce) {
     EXPECT_EQ(wait_for_process(launcher), 75);  // and no restart
     EXPECT_EQ(text("signals"), fmt::format("{} {} ", number, number));
   }
+}
+
+// Who presses Ctrl-C twice wants no report of what happened then.
+TEST_F(Launched, ASecondSignalIsNoFailure) {
+  const pid_t launcher = start("stay,stay", {"TEST_RESTARTS=3"});
+  for (int i = 0; i < 6000 && text("waiting").size() < 2; ++i) std::this_thread::sleep_for(10ms);
+  kill(launcher, SIGINT);
+  const std::string both = fmt::format("{0} {0} ", SIGINT);
+  for (int i = 0; i < 6000 && text("signals") != both; ++i) std::this_thread::sleep_for(10ms);
+  std::this_thread::sleep_for(100ms);
+  kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for_process(launcher), 128 + SIGINT);
+  EXPECT_THAT(text("out.txt"), Not(HasSubstr("[launch]")));
 }
 
 TEST_F(Launched, RestartsUntilNothingMoves) {

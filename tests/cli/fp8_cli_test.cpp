@@ -62,7 +62,7 @@ TEST_F(Fp8Cli, TheCpuSaysThatItEmulates) {
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out,
               HasSubstr("precision  FP8 (emulated), recipe delayed, format hybrid; 90 % of all FLOPs"));
-  EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\nstep 2 [^\n]* \\| FP8 \\(emulated\\)(.|\n)*"));
+  EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\nstep 2/2 [^\n]* \\| FP8 \\(emulated\\)(.|\n)*"));
   ASSERT_EQ(metrics().size(), 2u);
   for (const nlohmann::json& record : metrics()) EXPECT_EQ(record.at("precision"), "FP8 (emulated)");
 }
@@ -102,7 +102,7 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
             "warning: FP8 cannot run: no layer can run in FP8 (for example layers.0.attention.qkv: "
             "fp8_skip_layers: '*'); the run continues in BF16\n");
   EXPECT_THAT(result.out, HasSubstr("precision  BF16 (fallback)\n"));
-  EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\nstep 1 [^\n]* \\| BF16 \\(fallback\\)(.|\n)*"));
+  EXPECT_THAT(result.out, MatchesRegex("(.|\n)*\nstep 1/2 [^\n]* \\| BF16 \\(fallback\\)(.|\n)*"));
   EXPECT_THAT(result.out, Not(HasSubstr("emulated")));
   ASSERT_EQ(metrics().size(), 2u);
   for (const nlohmann::json& record : metrics()) {
@@ -113,7 +113,7 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
 
 TEST_F(Fp8Cli, RequireFp8MakesTheFallbackAnError) {
   const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "*", "--require_fp8"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
             "error: [fp8] require_fp8 is set, but no layer can run in FP8 (for example "

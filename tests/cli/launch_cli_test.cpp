@@ -27,6 +27,12 @@ TEST(LaunchCli, StartsACommand) {
     EXPECT_EQ(result.out, alone.out);  // rank 0 alone speaks
     EXPECT_EQ(result.err, "");
   }
+  // Habits from torchrun and mpirun.
+  EXPECT_EQ(launch({"-np", "2", "keys"}).out, alone.out);
+  EXPECT_EQ(launch({"-n", "2", "octet", "keys"}).out, alone.out);
+  EXPECT_EQ(launch({"-n", "2", OCTET_PROGRAM, "keys"}).out, alone.out);
+  EXPECT_EQ(launch({"--nproc_per_node", "auto", "keys"}, {"OMP_NUM_THREADS=2"}).out, alone.out);
+  EXPECT_EQ(launch({"--nproc-per-node=cpu", "keys"}, {"OMP_NUM_THREADS=2"}).out, alone.out);
   EXPECT_THAT(launch({"-n", "2", "--", "--version"}).out, StartsWith("octet "));
   EXPECT_EQ(launch({"keys"}, {"NPROC_PER_NODE=2"}).out, alone.out);
 }
@@ -54,7 +60,14 @@ TEST(LaunchCli, WrongUseIsSaidOnce) {
   };
   EXPECT_THAT(error({"keys"}, {"-u", "NPROC_PER_NODE", "-u", "GPU_NUM"}), HasSubstr("needs -n"));
   EXPECT_THAT(error({"-n", "2"}), HasSubstr("needs COMMAND"));
-  EXPECT_THAT(error({"-n", "0", "keys"}), HasSubstr("-n"));
+  EXPECT_THAT(error({"-n", "0", "keys"}),
+              HasSubstr("octet launch -n is '0', expected a number from 1 to 1024"));
+  EXPECT_THAT(error({"-n", "two", "keys"}), HasSubstr("octet launch -n is 'two', expected a number"));
+  EXPECT_THAT(error({"-n", "gpu", "keys"}, {"CUDA_VISIBLE_DEVICES="}),
+              HasSubstr("octet launch -n is gpu, but no GPU"));
+  EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--master", "a:1", "--max_restarts", "1", "train"},
+                    {"OCTET_SECRET=0123456789abcdef"}),
+              HasSubstr("--max_restarts on 2 nodes needs run_name"));
   EXPECT_THAT(error({"-n", "2", "kees"}), HasSubstr("did you mean 'keys'?"));
   EXPECT_THAT(error({"-n", "2", "launch"}), HasSubstr("cannot start itself"));
   EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--node_rank", "2", "keys"}), HasSubstr("--node_rank is 2"));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "support/process.h"
 
 namespace octet::test {
@@ -103,11 +105,57 @@ TEST(PlanCli, SettingsWithoutEffectAreNamed) {
   EXPECT_EQ(plan({"--cuda_graphs", "on", "--gpu", "h200"}).err, "");
 }
 
+TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
+  for (const char* gpu : {"h100", "H100-NVL", "h200", "b200", "a100", "L40S", "rtx4090", "RTX5090"}) {
+    const ProcessResult result = plan({"--gpu", gpu, "--model_preset", "llama-3.2-1b"});
+    ASSERT_EQ(result.exit_code, 0) << gpu << result.err;
+    EXPECT_THAT(result.out, HasSubstr(" (planned)")) << gpu;
+    const bool measured = std::string(gpu) == "h200";
+    EXPECT_EQ(result.out.find("expected speedup") != std::string::npos, measured) << gpu;
+    EXPECT_EQ(result.out.find("no speed is predicted: octet has measured the H200 only") == std::string::npos,
+              measured)
+        << gpu;
+  }
+  const ProcessResult ampere = plan({"--gpu", "a100"});
+  EXPECT_THAT(ampere.err,
+              HasSubstr("warning: NVIDIA A100 80GB has no FP8 tensor cores: this is a plan in BF16"));
+  EXPECT_THAT(ampere.out, HasSubstr("; BF16 on NVIDIA A100 80GB (planned)"));
+  EXPECT_THAT(plan({"--gpu", "a100", "--require_fp8"}).err, HasSubstr("require_fp8 is set, but NVIDIA A100"));
+  const ProcessResult ada = plan({"--gpu", "l40s"});
+  EXPECT_THAT(ada.out, HasSubstr("; FP8 on NVIDIA L40S (planned)"));
+  EXPECT_THAT(ada.out, HasSubstr("octet has no kernels for this GPU yet"));
+  const ProcessResult block = plan({"--gpu", "l40s", "--fp8_recipe", "block"});
+  EXPECT_THAT(block.out, HasSubstr("; FP8 (emulated) on NVIDIA L40S (planned)"));
+  EXPECT_THAT(block.err, HasSubstr("NVIDIA L40S has no kernels for fp8_recipe block"));
+  EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block"}).out,
+              HasSubstr("; FP8 on NVIDIA H100 (planned)"));
+  EXPECT_THAT(plan({"--gpu", "b200"}).out, HasSubstr("nobody has run them"));
+}
+
+TEST(PlanCli, WhereNothingFitsMoreRanksAreSuggested) {
+  const std::vector<std::string> flags = {"--gpu", "h200", "--model_preset", "llama-3.1-70b"};
+  const ProcessResult one = plan(flags);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  std::smatch found;
+  const std::regex pattern(
+      "it fits on (\\d+) such GPUs that share everything: add --ranks (\\d+) --sharding_mode fsdp_full");
+  ASSERT_TRUE(std::regex_search(one.out, found, pattern)) << one.out;
+  std::vector<std::string> more = flags;
+  more.insert(more.end(), {"--ranks", found[1].str(), "--sharding_mode", "fsdp_full"});
+  EXPECT_THAT(plan(more).out, Not(HasSubstr("this does not fit")));
+  more[5] = std::to_string(std::stoi(found[1].str()) / 2);
+  EXPECT_THAT(plan(more).out, HasSubstr("this does not fit")) << "it is the smallest number";
+}
+
 TEST(PlanCli, Refusals) {
   const ProcessResult unknown = plan({"--gpu", "x"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.out, "");
-  EXPECT_EQ(unknown.err, "error: --gpu: no measured speeds for 'x', expected h200\n");
+  EXPECT_THAT(unknown.err,
+              HasSubstr("error: --gpu: 'x' is not known, expected one of h100, h100-nvl, h200, b200, a100"));
+  const ProcessResult size = plan({"--gpu", "80GB"});
+  EXPECT_EQ(size.exit_code, 2);
+  EXPECT_THAT(size.err, HasSubstr("--device_memory_limit_gb"));
   const ProcessResult none = plan({"--gpu"});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_EQ(none.err, "error: --gpu needs a value; expected UTF-8 text\n");

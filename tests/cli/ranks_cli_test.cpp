@@ -43,7 +43,7 @@ TEST_F(RankRuns, OnlyTheFirstRankWritesTheRun) {
     for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count(result.out, "step 6 | "), 1);
+  EXPECT_EQ(count(result.out, "step 6/6 | "), 1);
   EXPECT_EQ(count(result.out, "\nsummary\n"), 1);
   EXPECT_THAT(result.out, HasSubstr("1 x 32 tokens x 1 micro-batch x 3 ranks = 96 tokens per step"));
   const std::vector<nlohmann::json> records = metrics("run");
@@ -57,7 +57,7 @@ TEST_F(RankRuns, OnlyTheFirstRankWritesTheRun) {
     event_files += entry.path().filename().string().starts_with("events.out.tfevents.");
   EXPECT_EQ(event_files, 1);
   for (const char* log : {"rank_1.log", "rank_2.log"})
-    EXPECT_THAT(read_text(run_file("run", log)), HasSubstr("step 6 | ")) << log;
+    EXPECT_THAT(read_text(run_file("run", log)), HasSubstr("step 6/6 | ")) << log;
   EXPECT_FALSE(fs::exists(run_file("run", "rank_0.log")));
   EXPECT_FALSE(fs::exists(run_file("run", "crashes")));
   const ProcessResult list =

@@ -156,7 +156,7 @@ TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   const ProcessResult second = run(arguments("one", {{"max_steps", "100000"}, {"resume", "latest"}}));
   kill(child, SIGKILL);
   wait_for_process(child);
-  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_EQ(second.exit_code, 2);
   EXPECT_THAT(second.err, HasSubstr(std::to_string(child))) << "the other process is named";
 }
 

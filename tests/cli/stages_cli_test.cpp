@@ -36,7 +36,7 @@ struct StagesCli : testing::Test {
     const ProcessResult trained = run("train", flags);
     flags.emplace_back("--dry_run");
     const ProcessResult dry = run("train", flags);
-    EXPECT_NE(trained.exit_code, 0);
+    EXPECT_EQ(trained.exit_code, 2);
     EXPECT_EQ(dry.exit_code, trained.exit_code);
     EXPECT_EQ(dry.err, trained.err);
     EXPECT_EQ(dry.out, "");
@@ -131,16 +131,20 @@ TEST_F(StagesCli, ADryRunLooksForTheWeights) {
 
 TEST_F(StagesCli, ADryRunLooksAtTheOutputFolder) {
   EXPECT_THAT(refusal({"--output_dir", "text.txt/runs"}),
-              HasSubstr("output_dir text.txt/runs cannot be written: " + folder.path() +
+              HasSubstr("output_dir is text.txt/runs, which cannot be written: " + folder.path() +
                         "/text.txt is not a folder"));
   EXPECT_THAT(refusal({"--run_name", "a", "--checkpoint_dir", "text.txt/x"}),
-              HasSubstr("checkpoint_dir text.txt/x cannot be written"));
+              HasSubstr("checkpoint_dir is text.txt/x, which cannot be written"));
   EXPECT_FALSE(fs::exists(folder.path() + "/runs"));
+  // Nobody can make files there, not even root.
+  EXPECT_THAT(refusal({"--output_dir", "/proc/runs"}),
+              HasSubstr("output_dir is /proc/runs, which cannot be written: /proc: "));
   if (geteuid() != 0) {  // who may write everywhere
     fs::create_directory(folder.path() + "/mine");
     fs::permissions(folder.path() + "/mine", fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_THAT(refusal({"--output_dir", "mine/runs"}), HasSubstr("Permission denied"));
-    EXPECT_THAT(refusal({"--output_dir", "mine", "--run_name", "a"}), HasSubstr("the run's folder mine/a"));
+    EXPECT_THAT(refusal({"--output_dir", "mine", "--run_name", "a"}),
+                HasSubstr("output_dir/run_name is mine/a"));
   }
   fs::create_directories(folder.path() + "/runs/taken");
   folder.write("runs/taken/metrics.jsonl", "");

@@ -296,6 +296,18 @@ TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {
   result = run({"plot", "c"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("metrics.jsonl:2: not JSON"));
+  // A pattern such as runs/* names runs that have just begun, and other folders, too.
+  fs::create_directory(path("d"));
+  fs::create_directory(path("e"));
+  folder.write("d/metrics.jsonl", "");
+  result = run({"plot", "a", "d", "e"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("a +FP8 +50 +0.1000"));
+  EXPECT_THAT(result.err, HasSubstr("warning: [d/metrics.jsonl] is skipped: it holds no step yet"));
+  EXPECT_THAT(result.err, HasSubstr("warning: [e] is skipped: it has no metrics.jsonl"));
+  result = run({"plot", "d", "e"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("error: there is nothing to plot"));
   EXPECT_THAT(run({"plot", "nowhere"}).err, HasSubstr("expected the folder of a run or its metrics.jsonl"));
   result = run({"plot", "a", "-o", "plot.png"});
   EXPECT_EQ(result.exit_code, 2);

@@ -93,7 +93,10 @@ TEST(Schedule, OneStepAfterWarmupIsTheLastAndHasTheMinimum) {
 TEST(Schedule, WarmupLongerThanTheRunIsAllowedAndRemarkedOn) {
   const auto config = config_of(ScheduleType::Cosine, 100, 10, 0.1);
   EXPECT_EQ(learning_rate(config, 9), 8e-4 * 0.1);
-  EXPECT_THAT(config.remark().value_or(""), testing::HasSubstr("warmup_steps is 100 and max_steps is 10"));
+  EXPECT_THAT(
+      config.remark().value_or(""),
+      testing::HasSubstr("the warm-up takes 100 steps and the run has 10: the whole run is warm-up, and the "
+                         "learning rate ends at 8.00e-05 (learning_rate is 8.00e-04)"));
   EXPECT_FALSE(config_of(ScheduleType::Cosine, 9, 10, 0.1).remark());
   EXPECT_FALSE(config_of(ScheduleType::Wsd, 5, 10, 0.1, 5).remark());
 }

@@ -35,7 +35,8 @@ RendezvousOptions options_of(const std::string& job, int rank, int ranks) {
           .config = "c1",
           .version = "v1",
           .limit = 20s,
-          .handshake_limit = 10s};
+          .handshake_limit = 10s,
+          .first_word = 60s};
 }
 
 std::future<std::string> meet_in_thread(const RendezvousOptions& options) {
@@ -90,6 +91,22 @@ TEST(Rendezvous, AllRanksMeet) {
     EXPECT_EQ(texts.back(), fmt::format("met {}", ranks));
     for (int i = 0; i + 1 < ranks; ++i) EXPECT_EQ(texts[static_cast<size_t>(i)], "met 1");
   }
+}
+
+TEST(Rendezvous, TheFirstRankSaysWhomItWaitsFor) {
+  const std::string job = new_job();
+  RendezvousOptions first = options_of(job, 0, 3);
+  first.first_word = 50ms;
+  CapturedLog log;
+  std::future<std::string> waiting = meet_in_thread(first), here = meet_in_thread(options_of(job, 1, 3));
+  std::this_thread::sleep_for(1s);
+  const std::string last = meet_in_thread(options_of(job, 2, 3)).get();
+  EXPECT_EQ(waiting.get(), "met 3");
+  EXPECT_EQ(here.get(), "met 1");
+  EXPECT_EQ(last, "met 1");
+  ASSERT_FALSE(log.messages.empty());
+  EXPECT_THAT(log.messages.front(), AllOf(HasSubstr("[ranks] rank 0 on here port "),
+                                          HasSubstr(" waits for rank"), HasSubstr(" of 3 are here")));
 }
 
 // Two jobs whose ports are the same: each finds its own.

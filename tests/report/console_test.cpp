@@ -18,6 +18,7 @@ namespace octet {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -120,13 +121,32 @@ BarState example_state() {
 }
 
 TEST(FormatStep, IsTheDocumentedLine) {
-  EXPECT_EQ(format_step(example_record()),
-            "step 250 | epoch 0 | loss: 3.456789 | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: "
-            "3345.67 | FP8");
+  StepRecord record = example_record();
+  record.max_steps = 1000;
+  record.epoch = 0.25;
+  EXPECT_EQ(
+      format_step(record),
+      "step 250/1000 | epoch 0.25 | loss: 3.456789 | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: "
+      "3345.67 | FP8");
+}
+
+TEST(FormatStep, WithoutATotalThereIsNone) {
+  StepRecord record = example_record();
+  record.max_steps = 0;
+  record.epoch = 0.00421;
+  EXPECT_THAT(format_step(record), StartsWith("step 250 | epoch 0.0042 | loss: "));
+  record.epoch = std::nan("");
+  EXPECT_THAT(format_step(record), StartsWith("step 250 | epoch 0.0000 | loss: "));
+}
+
+TEST(FormatStep, TheTimeThatIsLeftComesLast) {
+  EXPECT_THAT(format_step(example_record(), 192.0), EndsWith(" | FP8 | ETA 3m 12s"));
+  EXPECT_THAT(format_step(example_record(), 0.0), EndsWith(" | FP8")) << "after the last step";
 }
 
 TEST(FormatStep, OptionalNumbersComeLastAndNonFiniteOnesAreShown) {
   StepRecord record = example_record();
+  record.max_steps = 0;
   record.epoch = 2.99;
   record.loss = std::nan("");
   record.precision = "BF16 (fallback)";
@@ -134,7 +154,7 @@ TEST(FormatStep, OptionalNumbersComeLastAndNonFiniteOnesAreShown) {
   record.eval_loss = 3.25;
   EXPECT_EQ(
       format_step(record),
-      "step 250 | epoch 2 | loss: nan | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: 3345.67 | BF16 "
+      "step 250 | epoch 2.99 | loss: nan | lr: 6.00e-04 | norm: 0.8234 | dt: 156.78ms | tok/sec: 3345.67 | BF16 "
       "(fallback) | penalty: 0.500000 | eval: 3.250000");
 }
 
@@ -248,7 +268,8 @@ std::pair<std::string, std::string> streams_of(ConsoleMode mode) {
 
 TEST(Console, PlainLinesHaveNoEscapesAndNoBar) {
   const auto [out, err] = streams_of(ConsoleMode::Auto);  // a file is no terminal
-  EXPECT_EQ(out, "a table\n" + format_step(example_record()) + "\nsample: Once \\x1b[2J upon\n");
+  EXPECT_THAT(out, StartsWith("a table\n" + format_step(example_record()) + " | ETA "));
+  EXPECT_THAT(out, EndsWith("s\nsample: Once \\x1b[2J upon\n"));
   EXPECT_EQ(err, "for information\nwarning: look out\n");
 }
 

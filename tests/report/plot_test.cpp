@@ -121,13 +121,42 @@ TEST(PlotTerminal, FitsItsColumnsAndFalls) {
   EXPECT_THAT(lines[9], HasSubstr("└─"));
 }
 
+// As far apart as two lines of a plot must be.
+TEST(PlotColours, TwelveRunsAreToldApart) {
+  ASSERT_GE(kRunColours.size(), 9u);
+  for (size_t i = 0; i < kRunColours.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Rgb a = kRunColours[i].rgb, b = kRunColours[j].rgb;
+      const double distance = std::hypot(a.r - b.r, a.g - b.g, a.b - b.b);
+      EXPECT_GT(distance, 45) << i << " and " << j;
+      EXPECT_NE(kRunColours[i].terminal, kRunColours[j].terminal) << i << " and " << j;
+    }
+  }
+  std::vector<PlotRun> runs;
+  for (int i = 0; i < 13; ++i) runs.push_back(falling_run("run" + std::to_string(i), 10));
+  const std::string svg = plot_svg(plot_of_runs(runs));
+  for (int i = 0; i < 12; ++i) {
+    const Rgb c = run_colour(i).rgb;
+    char colour[16];
+    snprintf(colour, sizeof colour, "#%02x%02x%02x", c.r, c.g, c.b);
+    EXPECT_THAT(svg, HasSubstr(colour));
+  }
+  EXPECT_THAT(svg, HasSubstr("stroke-dasharray")) << "the thirteenth";
+  runs.resize(9);
+  const Plot plot = plot_of_runs(runs);
+  EXPECT_THAT(plot_svg(plot), Not(HasSubstr("stroke-dasharray")));
+  const std::string text = plot_terminal(plot, plot.panels.front(), 80, 10, true);
+  for (int i = 0; i < 9; ++i)
+    EXPECT_THAT(text, HasSubstr("\x1b[38;5;" + std::to_string(run_colour(i).terminal) + "m"));
+}
+
 TEST(PlotTerminal, WithoutColourEveryRunHasItsChart) {
   const Plot plot = plot_of_runs({falling_run("a", 30), falling_run("b\x1b[2J", 30)});
   const std::string text = plot_terminal(plot, plot.panels[0], 60, 6, false);
   EXPECT_THAT(text, HasSubstr("loss: a\n"));
   EXPECT_THAT(text, HasSubstr("loss: b\\x1b[2J\n"));
   EXPECT_THAT(plot_terminal(plot, plot.panels[0], 60, 6, true),
-              HasSubstr("\x1b[34m━ a\x1b[0m  \x1b[33m━ b\\x1b[2J\x1b[0m\n"));
+              HasSubstr("\x1b[38;5;33m━ a\x1b[0m  \x1b[38;5;208m━ b\\x1b[2J\x1b[0m\n"));
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// What a run checks before it writes.
+
+#include "train/run_files.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "plan/run_stages.h"
+#include "resume_support.h"
+#include "support/captured_log.h"
+#include "support/error_of.h"
+#include "train/exit_codes.h"
+#include "train/trainer.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct RunFilesSpace : Resume {
+  void check(int64_t bytes, int64_t kept, const Settings& changes = {}) {
+    const std::optional<Checkpoint> none;
+    RunFiles(posix_env(), config("run", changes), true, std::nullopt, none).check_space(bytes, kept);
+  }
+  CapturedLog log;
+};
+
+TEST_F(RunFilesSpace, ACheckpointThatDoesNotFitIsRefused) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max() / 4;
+  check(1, 1);
+  EXPECT_THAT(log.messages, IsEmpty());
+  EXPECT_THAT(error_of([&] { check(kHuge, 1); }),
+              AllOf(HasSubstr("a checkpoint takes "), HasSubstr("are free where output_dir is (")));
+  EXPECT_THAT(error_of([&] {
+                check(kHuge, 1, {{"checkpoint_dir", folder.path() + "/here"}});
+              }),
+              HasSubstr("are free where checkpoint_dir is (" + folder.path() + "/here)"));
+  check(kHuge, 1, {{"save_strategy", "no"}});
+}
+
+TEST_F(RunFilesSpace, CheckpointsThatDoNotAllFitAreWarnedOf) {
+  check(1 << 20, int64_t{1} << 40);
+  ASSERT_EQ(log.messages.size(), 1u);
+  EXPECT_THAT(log.messages.front(), HasSubstr("set save_total_limit"));
+}
+
+TEST_F(RunFilesSpace, ThePlanKnowsTheSizeOfACheckpoint) {
+  for (const Settings& changes :
+       {Settings{}, Settings{{"optimizer_state", "bf16"}}, Settings{{"mixed_precision", "fp32"}},
+        Settings{{"finetuning_type", "lora"}}}) {
+    const TrainConfig keys = config("run", changes);
+    ASSERT_EQ(train(keys), kExitDone);
+    double written = 0;
+    const bool fp8 = keys.mixed_precision == Precision::Fp8;
+    for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors"}) {
+      const std::string file = checkpoint("run", 12, fp8) + "/" + name;
+      if (fs::exists(file)) written += static_cast<double>(fs::file_size(file));
+    }
+    fs::remove_all(folder.path() + "/runs");
+    const RunStages stages = prepare_run(keys);
+    EXPECT_NEAR(static_cast<double>(stages.plan.checkpoint_bytes) / written, 1, 0.1) << changes.size();
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
