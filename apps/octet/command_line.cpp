@@ -124,7 +124,9 @@ std::string usage_of(const CommandLine& line) {
 Positional config_file_word() {
   return {.name = "CONFIG.yaml",
           .what = "configuration file",
-          .help = "YAML file with keys of 'octet train'. Flags override it.",
+          .help =
+              "YAML file with keys of 'octet train', or a configuration of another program (see 'octet help "
+              "import'). Flags override it.",
           .required = false};
 }
 

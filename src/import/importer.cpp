@@ -68,7 +68,7 @@ ImportResult Importer::run() {
     if (std::ranges::any_of(others, [&](std::string_view key) { return is_set(key); })) continue;
     set(fallback.octet_key, std::string(fallback.value), fmt::format("default of {}", tool_->name));
   }
-  diagnose(*this);
+  if (with_defaults_) diagnose(*this);
   mark_superseded();
   check_values();
   return std::move(result_);
