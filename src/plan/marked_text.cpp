@@ -55,8 +55,9 @@ std::string marked_text(const Document& document, const Tokenizer& tokenizer, Ma
   for (size_t i = 0; i < tokens.size();) {
     size_t end = i + 1;
     while (end < tokens.size() && document.is_target[end] == document.is_target[i]) ++end;
-    stretches.push_back(
-        {document.is_target[i] != 0, terminal_safe(tokenizer.decode(tokens.subspan(i, end - i)))});
+    const std::span<const int32_t> part = tokens.subspan(i, end - i);
+    stretches.push_back({document.is_target[i] != 0,
+                         terminal_safe(i == 0 ? tokenizer.decode(part) : tokenizer.decode_continued(part))});
     i = end;
   }
   cut_middle(stretches, most);
