@@ -339,6 +339,14 @@ void finish_batch(Importer& importer) {
   }
 }
 
+// As in Transformers, steps win.
+void finish_length(Importer& importer) {
+  if (!importer.is_set("max_steps")) return;
+  importer.unset("num_train_epochs");
+  if (const TreeLeaf* epochs = importer.tree().find("num_epochs"))
+    importer.derive(*epochs, "not used: max_steps sets the length of the run");
+}
+
 void finish_precision(Importer& importer) {
   const SettingsTree& tree = importer.tree();
   if (tree.is_on("fp8")) {
@@ -388,6 +396,7 @@ void find_mistakes(Importer& importer) {
 
 void finish(Importer& importer) {
   finish_batch(importer);
+  finish_length(importer);
   finish_axolotl_adapters(importer);
   finish_precision(importer);
   finish_ranks(importer);

@@ -36,7 +36,8 @@ std::string block_of(std::span<const ImportedDataset> datasets) {
   for (const ImportedDataset& dataset : datasets) {
     const char* lead = "  - ";
     for (const auto& [name, value] : fields_of(dataset)) {
-      block += fmt::format("{}{}: {}\n", lead, name, value_yaml(value));
+      const bool is_number = name == "weight" || name == "max_samples";
+      block += fmt::format("{}{}: {}\n", lead, name, is_number ? value : value_yaml(value));
       lead = "    ";
     }
   }

@@ -262,8 +262,8 @@ TEST_P(ImportedFile, BecomesWhatIsExpected) {
   EXPECT_EQ(to_yaml(load_train_config(written, {})), to_yaml(config));
 }
 
-INSTANTIATE_TEST_SUITE_P(Import, ImportedFile, testing::ValuesIn(cases()), [](const auto& info) {
-  std::string name = info.param.file;
+INSTANTIATE_TEST_SUITE_P(Import, ImportedFile, testing::ValuesIn(cases()), [](const auto& given) {
+  std::string name = given.param.file;
   std::ranges::replace_if(
       name, [](char c) { return c == '.' || c == '-'; }, '_');
   return name;
