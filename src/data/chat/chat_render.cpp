@@ -104,11 +104,16 @@ std::string qwen_answer(const Message& message, ChatTemplate chat_template, bool
                          strip_newlines(split.text(), true, false));
     }
     const bool has_content = !split.text().empty();
-    for (size_t i = 0; i < message.tool_calls.size(); ++i)
-      text += (i > 0 || has_content ? "\n" : "") + qwen_call(message.tool_calls[i]);
+    for (size_t i = 0; i < message.tool_calls.size(); ++i) {
+      if (i > 0 || has_content) text += '\n';
+      text += qwen_call(message.tool_calls[i]);
+    }
     return text;
   }
-  for (const ToolCall& call : message.tool_calls) text += (text.empty() ? "" : "\n") + qwen_call(call);
+  for (const ToolCall& call : message.tool_calls) {
+    if (!text.empty()) text += '\n';
+    text += qwen_call(call);
+  }
   return text;
 }
 
