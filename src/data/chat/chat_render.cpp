@@ -248,7 +248,7 @@ void ChatRenderer::render_chatml(Output& out, const Conversation& conversation, 
   if (!conversation.tools.empty()) {
     if (has_system || !system.empty()) system += "\n\n";
     system += kQwenToolsBegin;
-    for (const auto& tool : conversation.tools) system += "\n" + template_json(tool);
+    for (const auto& tool : conversation.tools) system += fmt::format("\n{}", template_json(tool));
     system += kQwenToolsEnd;
   }
   if (has_system || !system.empty()) {
