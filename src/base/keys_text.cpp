@@ -117,7 +117,7 @@ bool is_plain(std::string_view text) {
   return !parse_bool(text) && !parse_double(text) && text != "null" && text != "Null" && text != "NULL";
 }
 
-std::string quoted(std::string_view text) {
+std::string yaml_quoted(std::string_view text) {
   if (is_plain(text)) return std::string(text);
   std::string result = "\"";
   for (const char c : text) {
@@ -218,10 +218,10 @@ std::string value_yaml(const KeyValue& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
   if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
-  if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return yaml_quoted(*text);
   if (const auto* list = std::get_if<std::vector<KeyItem>>(&value)) return items_yaml(*list);
   std::vector<std::string> items;
-  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(quoted(item));
+  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(yaml_quoted(item));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 

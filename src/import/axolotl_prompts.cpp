@@ -12,13 +12,17 @@ TemplateChoice template_named(std::string_view given) {
   if (word.empty() || word.starts_with("tokenizer_default")) return {"auto", false, ""};
   if (word == "chatml") return {"chatml", true, ""};
   if (word == "qwen_25") return {"chatml", false, ""};
-  if (word == "qwen3") return {"chatml", true, ""};
+  if (word == "qwen3") return {"qwen3", false, ""};
+  if (word == "mistral_v1" || word == "mistral_v3_tekken") return {word, false, ""};
+  if (word == "mistral_v2v3") return {"mistral_v3", false, ""};
   if (word == "llama3" || word == "llama-3") return {"llama3", false, ""};
   if (word == "alpaca") return {"alpaca", false, ""};
-  return {"", false,
-          fmt::format("octet has no template '{}'; it has llama3, llama3.1, chatml, alpaca and plain, or "
-                      "tokenizer_default here to choose by the tokenizer",
-                      printable(given))};
+  return {
+      "", false,
+      fmt::format(
+          "octet has no template '{}'; it has llama3, llama3.1, chatml, qwen3, mistral, llama2, alpaca and plain, or "
+          "tokenizer_default here to choose by the tokenizer",
+          printable(given))};
 }
 
 PromptType prompt_type(std::string_view given) {

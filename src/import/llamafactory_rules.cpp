@@ -66,15 +66,12 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
       importer.set("default_system", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
                    "the template qwen has it", leaf.place);
     }
-  } else if (name == "qwen3" || name == "qwen3_nothink") {
+  } else if (name == "qwen3") {
+    importer.map(leaf, "chat_template", "qwen3");
+  } else if (name == "qwen3_nothink") {
     importer.map(leaf, "chat_template", "chatml");
-    if (name == "qwen3") {
-      importer.find(
-          {.name = "qwen3-empty-think",
-           .where = leaf.describe(),
-           .there = "LLaMA-Factory puts an empty <think> block before answers that have none, and learns it",
-           .here = "trains on the answers as they are; use an example with the block if you want it"});
-    }
+    if (!importer.tree().is_on("default_system"))
+      importer.set("default_system", "", "the template qwen3_nothink has none", leaf.place);
   } else if (name == "llama3" || name == "chatml" || name == "alpaca" || takes_template(name)) {
     importer.map(leaf, "chat_template", name == "default" ? "auto" : name);
   } else {

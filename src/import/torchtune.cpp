@@ -452,8 +452,7 @@ void finish_template(Importer& importer) {
   } else if (name.starts_with("llama3_tokenizer") || name.starts_with("llama3_")) {
     importer.set("chat_template", "llama3", name);
   } else if (name.starts_with("llama2") || name.starts_with("mistral")) {
-    importer.warn(*tokenizer,
-                  "its [INST] prompts are not in octet; chat_template auto chooses by the tokenizer");
+    importer.set("chat_template", name.starts_with("llama2") ? "llama2" : "mistral", name);
   }
 }
 
