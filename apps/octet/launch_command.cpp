@@ -13,6 +13,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "dist/launch_environment.h"
+#include "import/import.h"
 #include "launcher.h"
 #include "ops/device.h"
 
@@ -157,7 +158,9 @@ void name_run(LaunchPlan& plan) {
   const ParsedLine parsed =
       parse_command_line(find_command("train").line, std::span(plan.command).subspan(1));
   if (parsed.help || !parsed.errors.empty()) return;  // the processes say what is wrong
-  const TrainConfig config = load_train_config(parsed.run.config_file, parsed.run.settings);
+  SettingsNotes notes;                                // the processes say them
+  const TrainConfig config =
+      load_train_config(read_run_file(parsed.run.config_file, notes), parsed.run.settings);
   if (!config.run_name.empty() || !config.resume.empty()) return;
   if (plan.nodes > 1) {
     fail_config(

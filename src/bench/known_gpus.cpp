@@ -21,8 +21,8 @@ constexpr std::string_view kBlackwell =
 constexpr std::string_view kHopper =
     "octet has been measured on an H200, which has the same kernels, not on this GPU";
 
-// Memory: what drivers report for these GPUs, less about 0.5 GiB that a process needs before its first allocation. It
-// was measured on the H200 only.
+// Memory that a run can use. It was measured on the H200 only; the others are estimates: the nominal size, less what the
+// driver and the CUDA context take.
 constexpr KnownGpu kGpus[] = {
     {"h100", "NVIDIA H100", 78.5, 132, Fp8Kernels::TensorAndBlock, kHopper},
     {"h100-nvl", "NVIDIA H100 NVL", 92.5, 132, Fp8Kernels::TensorAndBlock, kHopper},

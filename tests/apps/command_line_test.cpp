@@ -92,8 +92,7 @@ TEST(CommandLine, PositionalErrors) {
   const std::string model =
       "MODEL: Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), or run folder.\n";
   expect_usage_error(octet({"generate", "--prompt", "x"}), "error: octet generate needs " + model);
-  expect_usage_error(octet({"eval"}),
-                     "error: octet eval needs " + model + "error: octet eval needs --dataset DATA\n");
+  expect_usage_error(octet({"eval"}), "error: octet eval needs " + model);
   expect_usage_error(octet({"export"}),
                      "error: octet export needs " + model + "error: octet export needs -o, --output DIR\n");
   expect_usage_error(
@@ -125,7 +124,7 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
       "error: --max_new_tokens is '0'; expected an integer from 1 to 1000000000000\n"
       "error: octet generate needs MODEL: Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), "
       "or run folder.\n"
-      "error: octet generate needs --prompt TEXT or --prompt_ids \"1 2 3\"\n");
+      "error: octet generate needs --prompt TEXT, --user TEXT or --chat\n");
   const test::TemporaryFolder folder;
   folder.write("run.yaml", "max_steps: x\n");
   expect_usage_error(

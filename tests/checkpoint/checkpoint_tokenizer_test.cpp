@@ -124,7 +124,9 @@ TEST_F(CheckpointTokenizer, CopiesASentencePieceModel) {
   fs::remove(tokenizer + "/tokenizer.json");
   fs::copy_file(golden, tokenizer + "/tokenizer.model");
   folder.write("tokenizer/tokenizer_config.json", R"({"add_bos_token": false, "legacy": false})");
-  ASSERT_EQ(train(with_tokenizer("run", {{"vocab_size", "432"}})), kExitDone);
+  ASSERT_EQ(train(with_tokenizer(
+                "run", {{"model_name_or_path", ""}, {"model_preset", "llama-tiny"}, {"vocab_size", "432"}})),
+            kExitDone);
   const uint64_t fingerprint = load_tokenizer(tokenizer)->fingerprint();
   fs::remove_all(tokenizer);
   const ModelFolder model = find_model(folder.path() + "/runs/run");

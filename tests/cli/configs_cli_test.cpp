@@ -36,10 +36,11 @@ class ReadyConfigurations : public testing::Test {
 
   // A tiny model of the family as the snapshot of these hub ids.
   void add_models(const std::string& preset, const std::vector<std::string>& ids) {
-    ASSERT_EQ(octet({"train", "--device", "cpu", "--model_preset", preset, "--max_steps", "1", "--run_name",
-                     preset, "--eval_strategy", "no", "--sample_steps", "0"})
-                  .exit_code,
-              0);
+    ASSERT_EQ(
+        octet({"train", "--device", "cpu", "--model_preset", preset, "--max_steps", "1", "--run_name", preset,
+               "--eval_strategy", "no", "--sample_steps", "0", "--max_position_embeddings", "4096"})
+            .exit_code,
+        0);
     const std::string commit(40, 'a');
     for (std::string id : ids) {
       id.replace(id.find('/'), 1, "--");
@@ -55,10 +56,10 @@ class ReadyConfigurations : public testing::Test {
 
   // Files of a dataset preset, in its own columns.
   void add_records(const std::string& preset, const std::string& file, const std::string& record) {
-    fs::create_directories(folder_.path() + "/" + preset);
+    fs::create_directories(folder_.path() + "/records/" + preset);
     std::string lines;
     for (int i = 0; i < 400; ++i) lines += record + "\n";
-    folder_.write(preset + "/" + file, lines);
+    folder_.write("records/" + preset + "/" + file, lines);
   }
 
   void add_hub() {
@@ -82,7 +83,7 @@ class ReadyConfigurations : public testing::Test {
                                       "--device",
                                       "cpu",
                                       "--dataset_dir",
-                                      folder_.path() + "/" + config["dataset"].as<std::string>()};
+                                      folder_.path() + "/records/" + config["dataset"].as<std::string>()};
     if (config["model_preset"].IsDefined() && config["model_preset"].as<std::string>() == "gpt2")
       words.insert(words.end(), {"--model_preset", "gpt2-tiny"});
     return words;
