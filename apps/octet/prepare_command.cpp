@@ -66,7 +66,7 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
 }
 
 int run(const Options& options) {
-  const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
+  TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
@@ -77,8 +77,10 @@ int run(const Options& options) {
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
-  const std::string tokenizer_name = choose_tokenizer(
-      config, config.model_name_or_path.empty() ? "" : find_start(config.model_name_or_path).tokenizer);
+  std::optional<ModelFolder> start;
+  if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
+  config = keys_with_chat(std::move(config), start);
+  const std::string tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
   if (options.preview > 0) {
     for (const DatasetPart& part : expanded_dataset(config))

@@ -127,6 +127,8 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
       errors.push_back(
           fmt::format("{} in eval_dataset has a weight, which only training data can have", part.path));
   }
+  if (config.is_set("dataset") && config.dataset.empty())
+    errors.push_back("dataset is empty; expected a path, a preset or a hub id (demo is the built-in data)");
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }

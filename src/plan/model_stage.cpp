@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/base_identity.h"
+#include "checkpoint/chat_style.h"
 #include "checkpoint/checkpoint.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
@@ -267,6 +268,22 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
   }
   if (!keys.is_set("max_seq_length"))
     keys.max_seq_length = std::min(keys.max_seq_length, model.max_positions);
+  return keys;
+}
+
+TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start) {
+  if (keys.chat_template != ChatTemplate::Auto || !start || keys.is_set("tokenizer")) return keys;
+  const ModelChat chat = find_chat_style(*start);
+  if (!chat.unknown.empty()) {
+    log_warning(
+        "octet does not know the chat template in {}; for conversations it chooses one by the tokenizer. Set "
+        "chat_template to choose another",
+        chat.unknown);
+  }
+  if (!chat.style) return keys;
+  keys.chat_template = chat.style->chat_template;
+  if (keys.default_system == "auto" && chat.style->default_system)
+    keys.default_system = *chat.style->default_system;
   return keys;
 }
 

@@ -41,6 +41,10 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
 // The keys with the settings of the adapter that the run starts or continues from.
 TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model);
 
+// The keys with the chat template of the model's own folder, if chat_template is auto and octet knows that template.
+// `tokenizer` must be the model's own for that.
+TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start);
+
 // Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers
 // of the files alone.
 void check_weights(const ModelChoice& model);

@@ -24,7 +24,8 @@ int64_t sensible_rows(const TrainConfig& keys, int64_t fitting, int64_t ranks,
   if (const int64_t of_data = sequences.value_or(0) / (kAutoStepsPerEpoch * micro_batches);
       sequences && of_data < rows) {
     rows = of_data;
-    why = fmt::format("an epoch ({} sequences) then has {} steps", *sequences, kAutoStepsPerEpoch);
+    why = fmt::format("an epoch has only {} sequences, and should have {} steps or more", *sequences,
+                      kAutoStepsPerEpoch);
   }
   rows = std::clamp<int64_t>(rows, 1, fitting);
   if (rows < fitting) {

@@ -29,6 +29,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
   // A run that continues has the defaults of its own start.
   if (!model.resumed) resolve_start(keys, model.has_weights());
+  if (!model.resumed) keys = keys_with_chat(std::move(keys), model.start);
   if (!model.resumed) warn_of_high_rate(keys, model);
   check_weights(model);
   if (keys.is_lora() && !model.has_weights()) {

@@ -70,9 +70,9 @@ TEST(CommBench, FiguresAreFiniteAndTheSpeedsFollowFromThem) {
     EXPECT_EQ(result.members, result.name == "records of a step" ? 4 : 2) << result.name;
     EXPECT_FALSE(result.ms_beside_gemm) << "a CPU does one thing at a time";
   }
-  const auto& w = result_of(report, "weights of a layer");
-  const auto& g = result_of(report, "gradients of a layer");
-  const auto& between = result_of(report, "gradients of a layer, between nodes");
+  const CommResult w = result_of(report, "weights of a layer");
+  const CommResult g = result_of(report, "gradients of a layer");
+  const CommResult between = result_of(report, "gradients of a layer, between nodes");
   const nlohmann::json speeds = comm_json(report)["speeds"];
   EXPECT_DOUBLE_EQ(speeds["node_gb"], (w.bytes + g.bytes) / (w.ms + g.ms) / 1e6);
   EXPECT_DOUBLE_EQ(speeds["network_gb"], between.busbw_gb());

@@ -163,6 +163,11 @@ TEST(ConfigSpellings, TheFinalLearningRateMayBeGivenItself) {
   EXPECT_THAT(error_of({"--min_lr", "1e-4", "--min_lr_ratio", "0.5"}), HasSubstr("contradict each other"));
 }
 
+// An unset variable in a shell must not train the demo.
+TEST(ConfigSpellings, AnEmptyDatasetIsAnError) {
+  EXPECT_THAT(error_of({"--dataset", ""}), HasSubstr("dataset is empty"));
+}
+
 TEST(ConfigSpellings, TheNameOfAPresetIsReadAsOne) {
   const test::CapturedLog log;
   const TrainConfig config = from_flags({"--model", "llama-tiny"});

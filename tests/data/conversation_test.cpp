@@ -89,7 +89,8 @@ TEST_F(Records, PicturesAndSoundAreRefused) {
       const char* record :
       {R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":"A"}],"images":["a.jpg"]})",
        R"({"prompt":"Q","response":"A","image":{"bytes":"x","path":null}})",
-       R"({"text":"T","audio":"a.wav"})",
+       R"({"text":"T","audio":"a.wav"})", R"({"prompt":"Q","response":"A","image_path":"a.png"})",
+       R"({"prompt":"Q","response":"A","Decoded_Image":"x"})", R"({"prompt":"Q","response":"A","mp3":"x"})",
        R"({"messages":[{"role":"user","content":"Q","images":["x"]},{"role":"assistant","content":"A"}]})"}) {
     EXPECT_THAT(error(record), HasSubstr("octet trains on text alone")) << record;
   }
@@ -103,6 +104,8 @@ TEST_F(Records, PicturesAndSoundAreRefused) {
 
 TEST_F(Records, EmptyMediaColumnsAndHtmlAreNoMedia) {
   EXPECT_THAT(read(R"({"prompt":"Q","response":"A","images":[],"audio":null,"image":""})"),
+              ElementsAre("{Q\n}A</s>"));
+  EXPECT_THAT(read(R"({"prompt":"Q","response":"A","num_images":3,"imagery":"x"})"),
               ElementsAre("{Q\n}A</s>"));
   EXPECT_THAT(read(R"({"text":"T","image":"a.jpg"})", {.text_column = "text"}), ElementsAre("T</s>"));
   const auto chat = [](const char* text) {

@@ -142,10 +142,15 @@ TEST(SentencePiece, StreamHoldsBackACharacterInBytes) {
   EXPECT_EQ(stream.push(3 + 0x9F), "");
   EXPECT_EQ(stream.push(3 + 0x98), "");
   EXPECT_EQ(stream.push(3 + 0x80), "\xF0\x9F\x98\x80");
-  EXPECT_EQ(stream.push(3 + 0xC3) + stream.finish(), "\xEF\xBF\xBD");
+  std::string cut = stream.push(3 + 0xC3);
+  cut += stream.finish();
+  EXPECT_EQ(cut, "\xEF\xBF\xBD");
   EXPECT_EQ(stream.push(kSpaceA), "a");
   StreamDecoder reply(*tokenizer, true, true);
-  EXPECT_EQ(reply.push(kSpaceA) + reply.finish() + reply.push(kSpaceA), " a a");
+  std::string replies = reply.push(kSpaceA);
+  replies += reply.finish();
+  replies += reply.push(kSpaceA);
+  EXPECT_EQ(replies, " a a");
 }
 
 TEST(SentencePiece, SpaceInFrontOfEveryPartOrOnlyTheFirst) {
@@ -237,8 +242,7 @@ TEST(SentencePiece, BrokenModels) {
     std::mt19937 random(7);
     for (int trial = 0; trial < 3000; ++trial) {
       std::string bytes = whole;
-      for (int change = 0; change < 3; ++change)
-        bytes[random() % bytes.size()] = static_cast<char>(random());
+      for (int change = 0; change < 3; ++change) bytes[random() % bytes.size()] = static_cast<char>(random());
       attempt(bytes);
     }
   }

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/model_fixture.h"
 #include "support/process.h"
@@ -25,6 +27,24 @@ struct ModelStage : testing::Test {
   }
   TemporaryFolder folder;
 };
+
+// A model that was taught a template is trained further with it.
+TEST_F(ModelStage, AutoTakesTheChatTemplateOfTheModel) {
+  const auto keys = [&](const std::string& jinja, TrainConfig given) {
+    folder.write("tokenizer_config.json", nlohmann::json({{"chat_template", jinja}}).dump());
+    return keys_with_chat(std::move(given), ModelFolder{.folder = folder.path()});
+  };
+  const std::string qwen3 = "<|im_start|>{{ m.reasoning_content }}</think><|im_end|>";
+  EXPECT_EQ(keys(qwen3, config({})).chat_template, ChatTemplate::Qwen3);
+  EXPECT_EQ(keys(qwen3, config({{"chat_template", "alpaca"}})).chat_template, ChatTemplate::Alpaca);
+  EXPECT_EQ(keys(qwen3, config({{"tokenizer", "bytes"}})).chat_template, ChatTemplate::Auto);
+  const TrainConfig chatml = keys("<|im_start|>{{ m.content }}<|im_end|>", config({}));
+  EXPECT_EQ(chatml.chat_template, ChatTemplate::Chatml);
+  EXPECT_EQ(chatml.default_system, "");  // not Qwen's
+  const CapturedLog log;
+  EXPECT_EQ(keys("{{ 'Human: ' }}", config({})).chat_template, ChatTemplate::Auto);
+  EXPECT_THAT(log.messages, testing::ElementsAre(HasSubstr("does not know the chat template in ")));
+}
 
 TEST_F(ModelStage, SizesStandInTheResolvedConfig) {
   TrainConfig given = config({{"model_preset", "llama"},

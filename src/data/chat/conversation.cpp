@@ -66,8 +66,9 @@ const Json* given(const Json& object, const char* key) {
 
 template <class Json>
 void refuse_media_in(const Json& object, const char* what, const std::string& place) {
-  for (const char* media : kMediaColumns) {
-    if (given(object, media)) refuse_media(fmt::format("{} {} holds pictures or sound", what, media), place);
+  for (const auto& [name, value] : object.items()) {
+    if (is_media_name(name) && !is_blank(value))
+      refuse_media(fmt::format("{} {} holds pictures or sound", what, name), place);
   }
 }
 

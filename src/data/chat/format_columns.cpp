@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -155,12 +156,37 @@ void check_columns(const FormatColumns& wanted, const std::vector<std::string>& 
           name_of(wanted.format), list_columns(required_columns(wanted)), list_columns(columns));
 }
 
+bool is_media_name(std::string_view name) {
+  constexpr std::string_view kMedia[] = {"image", "images", "img",   "picture", "pixel",  "pixels",
+                                         "jpg",   "jpeg",   "png",   "audio",   "audios", "speech",
+                                         "mp3",   "wav",    "video", "videos",  "mp4"};
+  constexpr std::string_view kAbout[] = {"num", "count", "has", "n"};  // a number about them
+  bool is_media = false, is_about = false;
+  std::string word;
+  const auto finish = [&] {
+    is_media |= std::ranges::find(kMedia, word) != std::end(kMedia);
+    is_about |= std::ranges::find(kAbout, word) != std::end(kAbout);
+    word.clear();
+  };
+  for (const char c : name) {
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
+      word += c;
+    } else if (c >= 'A' && c <= 'Z') {
+      word += static_cast<char>(c - 'A' + 'a');
+    } else {
+      finish();
+    }
+  }
+  finish();
+  return is_media && !is_about;
+}
+
 void refuse_media_columns(const FormatColumns& wanted, const std::vector<std::string>& columns,
                           const std::string& place) {
   if (!wanted.refuses_media) return;
-  for (const char* media : kMediaColumns) {
+  for (const std::string& media : columns) {
     require(
-        !has(columns, media),
+        !is_media_name(media),
         "[{}: column {} holds pictures or sound, and octet trains on text alone; remove the column to train on "
         "the text without it",
         place, media);

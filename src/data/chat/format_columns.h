@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/records/example_reader.h"
@@ -25,7 +26,8 @@ struct FormatColumns {
 inline constexpr const char* kSystemColumns[] = {"system", "system_prompt"};  // the first that a record has
 inline constexpr const char* kToolsColumn = "tools";
 // Columns of pictures and sound.
-inline constexpr const char* kMediaColumns[] = {"image", "images", "audio", "audios", "video", "videos"};
+// image, images_list, audio_path, jpg: whether the name of a column says that it holds pictures or sound.
+bool is_media_name(std::string_view name);
 
 // Decides the format from the names of the columns when the options do not. ConfigError when no format matches or the
 // columns are those of preference data; it lists the columns and what is accepted, and `place` ("file] line 1") names
