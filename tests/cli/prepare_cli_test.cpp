@@ -84,7 +84,7 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
   const ProcessResult other =
       run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output", "out", "--eval_split",
            "0.1", "--chat_template", "plain", "--train_on", "all"});
-  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", this call asks for \"all\""));
 }
 
