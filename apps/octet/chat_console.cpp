@@ -49,11 +49,6 @@ class Interrupts {
   struct sigaction before_ {};
 };
 
-void write_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail("[stdout] cannot be written");
-}
-
 // Lines of stdin, without the buffer of stdio, which would continue after a signal.
 class Lines {
  public:
@@ -96,6 +91,11 @@ void report(const ChatSession& session, const ChatSession::Answer& answer) {
 }
 
 }  // namespace
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    fail("[stdout] cannot be written");
+}
 
 int ask_once(ChatSession& session, const std::string& user, bool stream) {
   const ChatSession::Answer answer = session.ask(user, [&](std::string_view text) {

@@ -50,11 +50,6 @@ struct Options : DeviceOptions {
   }
 };
 
-void write_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail("[stdout] cannot be written");
-}
-
 std::vector<int32_t> parse_ids(std::string_view text, int64_t vocab) {
   std::vector<int32_t> ids;
   const char* at = text.data();

@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
+#include "plan/before_start.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 #include "plan/dataset_items.h"
@@ -77,18 +78,22 @@ int run(const Options& options) {
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
-  std::optional<ModelFolder> start;
-  if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
-  config = keys_with_chat(std::move(config), start);
-  const std::string tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tokenizer_name);
-  if (options.preview > 0) {
-    for (const DatasetPart& part : expanded_dataset(config))
+  std::string tokenizer_name;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<DatasetPart> parts;
+  before_start([&] {
+    std::optional<ModelFolder> start;
+    if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
+    config = keys_with_chat(std::move(config), start);
+    tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
+    tokenizer = make_tokenizer(tokenizer_name);
+    parts = expanded_dataset(config);
+    throw_config_errors(idle_choices(config));
+    if (options.preview == 0) return;
+    for (const DatasetPart& part : parts)
       show_examples(train_examples(config, part), tokenizer_name, *tokenizer, options.preview);
-    return kExitDone;
-  }
-  const std::vector<DatasetPart> parts = expanded_dataset(config);
-  throw_config_errors(idle_choices(config));
+  });
+  if (options.preview > 0) return kExitDone;
   const auto prepare = [&](const DatasetPart& part, const std::string& output) {
     const PreparedFolder prepared =
         prepare_with_progress(config,
@@ -148,8 +153,7 @@ Command prepare_command() {
   builder.keys
       .add(
           "preview", &Options::preview,
-          "Print the first N examples as tokens become text, with those that are trained told apart, and stop. "
-          "Nothing is written.")
+          "Print the text of the first N examples, with the trained tokens marked, and stop. Nothing is written.")
       .value("N")
       .at_least(1)
       .at_most(1e6)

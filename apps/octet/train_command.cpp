@@ -29,7 +29,7 @@ int list_checkpoints_of(const TrainConfig& config) {
         code = std::max(code.value_or(kExitDone), list_checkpoints(folder));
     }
   }
-  require(code.has_value(), "[{}] holds no run with checkpoints", config.output_dir);
+  if (!code) fail_config("output_dir {} holds no run with checkpoints", config.output_dir);
   return *code;
 }
 

@@ -6,7 +6,7 @@ namespace octet {
 
 struct CpuThreads {
   int count = 1;
-  std::string reason;  // "all cores", "OMP_NUM_THREADS", "the affinity mask; the machine has 64 cores", ...
+  std::string reason;  // "all cores", "OMP_NUM_THREADS", "the affinity mask allows 4 of 64 cores", ...
 };
 
 // How many threads a program of this process should use: OMP_NUM_THREADS where it is set; else the cores that the process

@@ -19,7 +19,7 @@ void relax() {
 #endif
 }
 
-// Whether it came true within a time that is short for the system and long between two loops.
+// Whether the condition becomes true within kSpinTime. Spins meanwhile.
 template <class Condition>
 bool comes_soon(const Condition& condition) {
   const auto limit = Clock::now() + kSpinTime;

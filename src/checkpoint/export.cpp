@@ -139,12 +139,12 @@ ExportedTokenizer tokenizer_for(const ModelFolder& model, const ExportOptions& o
         name, tokenizer->vocab_size(), config.vocab);
   }
   if (!config.bos_id) config.bos_id = tokenizer->bos();
-  // A folder's own template that octet only recognised stays as it is.
-  const ModelChat chat = find_chat_style(model);
+  // A folder's own template that octet only recognised stays as it is, and so do the ids that end a text.
   const bool is_trained = model.checkpoint && model.checkpoint->has_file(checkpoint_file::kChat);
-  const std::optional<ChatRenderer> renderer = renderer_for(chat.style, *tokenizer);
+  const std::optional<ChatRenderer> renderer =
+      is_trained ? renderer_for(find_chat_style(model).style, *tokenizer) : std::nullopt;
   config.eos_ids = end_ids_of(model, tokenizer.get(), renderer ? &*renderer : nullptr);
-  if (!renderer || !is_trained) return {.name = name, .chat = std::nullopt};
+  if (!renderer) return {.name = name, .chat = std::nullopt};
   return {.name = name, .chat = ExportedChat{.jinja = renderer->jinja(), .end = renderer->end_token()}};
 }
 

@@ -51,10 +51,22 @@ bool is_compared(const Key& key) {
   return !key.transient && (!about_the_run || key.name == "seed");
 }
 
+// Nothing if the file cannot be read, for example because a newer octet wrote it.
+std::optional<TrainConfig> readable_config(const std::string& path) {
+  try {
+    return load_train_config(path, {});
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 void say_other_dataset(const fs::path& of_checkpoint, const fs::path& of_run) {
-  const std::string own = config_text(load_train_config(of_checkpoint.string(), {}), "dataset");
-  const std::string later = config_text(load_train_config(of_run.string(), {}), "dataset");
-  if (own != later)
+  const auto dataset_in = [](const fs::path& path) {
+    const std::optional<TrainConfig> config = readable_config(path.string());
+    return config ? config_text(*config, "dataset") : "";
+  };
+  const std::string own = dataset_in(of_checkpoint), later = dataset_in(of_run);
+  if (!own.empty() && !later.empty() && own != later)
     log_info("resume: dataset is {}, as when the checkpoint was saved; later the run had {}", own, later);
 }
 
@@ -165,11 +177,7 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, H
 
 std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint) {
   if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return std::nullopt;
-  try {
-    return load_train_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  return readable_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
 }
 
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {

@@ -16,13 +16,12 @@ ChatSession::ChatSession(Decoder& decoder, const ChatRenderer& renderer, const T
       sample_(std::move(sample)),
       end_ids_(std::move(end_ids)) {}
 
-std::vector<int32_t> ChatSession::prompt_ids() const {
-  return encode_example(renderer_.prompt(conversation_), tokenizer_).tokens;
-}
+namespace {
 
-int64_t ChatSession::drop_oldest() {
-  std::vector<Message>& messages = conversation_.messages;
-  const auto first = messages.begin() + (conversation_.has_system() ? 1 : 0);
+// A question and its answer. Returns the messages dropped.
+int64_t drop_oldest(Conversation& conversation) {
+  std::vector<Message>& messages = conversation.messages;
+  const auto first = messages.begin() + (conversation.has_system() ? 1 : 0);
   // Up to the next question, and never the last one.
   const auto next = std::find_if(first + 1, messages.end(),
                                  [](const Message& message) { return message.role == ChatRole::User; });
@@ -32,21 +31,24 @@ int64_t ChatSession::drop_oldest() {
   return dropped;
 }
 
+}  // namespace
+
 ChatSession::Answer ChatSession::ask(const std::string& user,
                                      const std::function<bool(std::string_view)>& on_text) {
   Answer answer;
-  conversation_.messages.push_back({ChatRole::User, user});
+  Conversation conversation = conversation_;  // kept if the question is answered
+  conversation.messages.push_back({ChatRole::User, user});
+  const auto prompt_ids = [&] { return encode_example(renderer_.prompt(conversation), tokenizer_).tokens; };
   std::vector<int32_t> prompt = prompt_ids();
   // Room for an answer, but not at the cost of the whole history.
   const int64_t room = std::min(sample_.max_tokens, context() / 4);
   while (std::ssize(prompt) + room > context() + 1) {
-    const int64_t dropped = drop_oldest();
+    const int64_t dropped = drop_oldest(conversation);
     if (dropped == 0) break;
     answer.dropped += dropped;
     prompt = prompt_ids();
   }
   if (std::ssize(prompt) > context()) {
-    conversation_.messages.pop_back();
     fail("the message needs {} tokens with the system message, but the context has {}", prompt.size(),
          context());
   }
@@ -76,7 +78,8 @@ ChatSession::Answer ChatSession::ask(const std::string& user,
   cached_ = std::move(prompt);
   cached_.insert(cached_.end(), added.begin(), added.end());
   cached_.resize(std::min(cached_.size(), static_cast<size_t>(decoder_.length(0))));
-  conversation_.messages.push_back({ChatRole::Assistant, answer.text});
+  conversation.messages.push_back({ChatRole::Assistant, answer.text});
+  conversation_ = std::move(conversation);
   ++sample_.seed;  // another answer to the same question
   return answer;
 }

@@ -24,7 +24,7 @@ class ChatSession {
     bool is_full = false;  // the context was full before the limit of tokens
   };
   // What the assistant says. `on_text` is called with each new part of the text, which is valid UTF-8; false stops the
-  // answer. Error if the message alone is longer than the context; it is then not part of the conversation.
+  // answer. Error if the message alone is longer than the context. After an error the conversation is what it was.
   Answer ask(const std::string& user, const std::function<bool(std::string_view text)>& on_text);
 
   void reset();  // forgets all messages but the system message
@@ -34,9 +34,6 @@ class ChatSession {
   int64_t context() const { return decoder_.shape().capacity; }
 
  private:
-  std::vector<int32_t> prompt_ids() const;
-  int64_t drop_oldest();  // a question and its answer; returns the messages dropped
-
   Decoder& decoder_;
   const ChatRenderer& renderer_;
   const Tokenizer& tokenizer_;

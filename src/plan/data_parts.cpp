@@ -122,7 +122,7 @@ class PartOpener {
     if (asks_for_documents(config_, examples) && !is_demo) {
       fail_config(
           "dataset {} is a stream of tokens without documents; expected packing stream or auto (now {}), and "
-          "no dataset_format or text_column",
+          "no dataset_format or column",
           examples.dataset, config_text(config_, "packing"));
     }
     Dataset opened = open_dataset({.dataset = examples.dataset,
@@ -160,6 +160,28 @@ class PartOpener {
   const std::string& tokenizer_name_;
   const Tokenizer& tokenizer_;
 };
+
+// The model is talked to with one template afterwards.
+void check_one_chat_style(const std::vector<DataPart>& parts) {
+  const DataPart* first = nullptr;
+  for (const DataPart& part : parts) {
+    if (!part.note || !part.note->chat) continue;
+    if (!first) first = &part;
+    const ChatStyle &one = *first->note->chat, &other = *part.note->chat;
+    if (one.chat_template != other.chat_template) {
+      fail_config(
+          "dataset {} has conversations in the chat template {}, but {} in {}; set chat_template, so that the model "
+          "learns one (folders of 'octet prepare' must be prepared again with it)",
+          first->path, name_of(one.chat_template), part.path, name_of(other.chat_template));
+    }
+    if (first->note->system != part.note->system) {
+      fail_config(
+          "dataset {} has the default system message \"{}\", but {} has \"{}\"; prepare both with the same "
+          "default_system",
+          first->path, printable(first->note->system), part.path, printable(part.note->system));
+    }
+  }
+}
 
 }  // namespace
 
@@ -221,6 +243,7 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
     data.train.push_back(std::move(part));
     if (!names_eval) data.eval.push_back(std::move(held_out));
   }
+  check_one_chat_style(data.train);
   if (names_eval) data.eval = open_eval_parts(keys, vocab_size, tokenizer_name, tokenizer);
   return data;
 }

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "io/cache_folder.h"
+#include "plan/before_start.h"
 #include "report/console.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -149,7 +150,8 @@ ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part)
 
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer) {
-  std::unique_ptr<DatasetReader> reader = open_examples(request.examples, tokenizer);
+  std::unique_ptr<DatasetReader> reader =
+      before_start([&] { return open_examples(request.examples, tokenizer); });
   const std::string& dataset = request.examples.dataset;
   PrepareOptions options{.tokenizer_name = tokenizer_name(request.tokenizer),
                          .shard_tokens = config.shard_tokens,
@@ -167,15 +169,23 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   const StopSignal stop;
   PreparedFolder prepared{.folder = options.output, .result = {}};
   std::unique_ptr<ProgressDisplay> display;
-  prepared.result =
-      prepare_dataset(posix_env(), options, tokenizer,
-                      [&] {
-                        log_info("data: preparing {} into {}", dataset, options.output);
-                        display = std::make_unique<ProgressDisplay>(console);
-                        return std::move(reader);
-                      },
-                      {.progress = [&](const PrepareProgress& progress) { display->show(progress); },
-                       .stop = [&] { return stop.requested(); }});
+  bool has_documents = false;
+  const auto open = [&] {
+    log_info("data: preparing {} into {}", dataset, options.output);
+    display = std::make_unique<ProgressDisplay>(console);
+    return std::move(reader);
+  };
+  const auto show = [&](const PrepareProgress& progress) {
+    has_documents = true;
+    display->show(progress);
+  };
+  try {
+    prepared.result = prepare_dataset(posix_env(), options, tokenizer, open,
+                                      {.progress = show, .stop = [&] { return stop.requested(); }});
+  } catch (const Error& error) {
+    if (has_documents) throw;
+    throw ConfigError(error.what());  // the folder or the first records
+  }
   display.reset();
   const DatasetManifest& manifest = prepared.result.manifest;
   if (!prepared.result.whole) {

@@ -28,7 +28,8 @@ bool ends_with_any(const std::string& path, std::initializer_list<const char*> e
 bool asks_for_documents(const TrainConfig& config, const ExampleOptions& examples) {
   return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
          examples.format != ExampleFormat::Auto || !examples.text_column.empty() ||
-         !examples.prompt_column.empty() || !examples.messages_column.empty();
+         !examples.prompt_column.empty() || !examples.completion_column.empty() ||
+         !examples.messages_column.empty();
 }
 
 DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
@@ -114,24 +115,35 @@ std::vector<DatasetPart> expanded(const TrainConfig& keys, const std::vector<Dat
 // Which keys choose something in an item, and why the others do not.
 struct Choices {
   bool split = false, hub = false, folder = false;
+  bool samples = false;  // max_samples
+  bool reading = true;   // format and columns, as far as other keys allow
   std::string why;
 };
+
+constexpr const char* kReadingKeys[] = {"format", "text_column", "prompt_column", "completion_column",
+                                        "messages_column"};
 
 Choices choices_of(const TrainConfig& keys, const DatasetPart& part, const std::string& folder) {
   std::error_code error;
   const std::string& path = part.path;
+  const auto is_stream = [&] { return kind_of(keys, train_examples(keys, part)) == DataKind::Stream; };
   if (path == kDemo) return {.why = "the demo has no files"};
   if (fs::is_directory(path, error)) {
     if (has_prepared_list(path) || has_dataset_manifest(posix_env(), path))
-      return {.why = fmt::format("{} is a prepared dataset", path)};
-    if (kind_of(keys, train_examples(keys, part)) == DataKind::Stream)
+      return {.reading = false, .why = fmt::format("{} is a prepared dataset", path)};
+    if (is_stream())
       return {.why = fmt::format("{} is a folder of token or text files, which are all read", path)};
-    return {.split = true, .why = fmt::format("{} is a folder on this machine", path)};
+    return {.split = true, .samples = true, .why = fmt::format("{} is a folder on this machine", path)};
   }
-  if (fs::exists(path, error)) return {.why = fmt::format("{} is a single file", path)};
+  if (fs::exists(path, error)) {
+    const bool stream = is_stream();
+    return {.samples = !stream,
+            .why = fmt::format("{} is a single file{}", path,
+                               stream ? " of text or tokens without records" : "")};
+  }
   if (is_glob(path)) {
-    const bool stream = kind_of(keys, train_examples(keys, part)) == DataKind::Stream;
-    return {.split = !stream, .why = fmt::format("{} names files on this machine", path)};
+    const bool stream = is_stream();
+    return {.split = !stream, .samples = !stream, .why = fmt::format("{} names files on this machine", path)};
   }
   if (const std::optional<DatasetPart> info = described(keys, part)) {
     Choices choices = choices_of(keys, *info, "");
@@ -142,26 +154,38 @@ Choices choices_of(const TrainConfig& keys, const DatasetPart& part, const std::
     return {.split = true,
             .hub = folder.empty(),
             .folder = true,
+            .samples = true,
             .why = fmt::format("the files of {} are taken from dataset_dir", path)};
   }
   return {.split = true,
           .hub = true,
+          .samples = true,
           .why = fmt::format("{} is not a preset, and the folder has no {}", path, kDatasetInfoName)};
 }
 
 struct Choice {
-  const char* item_key;  // of an item
-  const char* run_key;   // of the run
-  std::string DatasetPart::*of_item;
-  std::string TrainConfig::*of_run;
+  const char* item_key;                        // of an item
+  const char* run_key;                         // of the run
+  std::string (*of_item)(const DatasetPart&);  // "": not given
+  std::string (*of_run)(const TrainConfig&);
   bool Choices::*has_effect;
 };
 
+std::string text_of(int64_t count) {
+  return count > 0 ? std::to_string(count) : "";
+}
+
 constexpr Choice kChoices[] = {
-    {"split", "dataset_split", &DatasetPart::split, &TrainConfig::dataset_split, &Choices::split},
-    {"subset", "dataset_subset", &DatasetPart::subset, &TrainConfig::dataset_subset, &Choices::hub},
-    {"revision", "dataset_revision", &DatasetPart::revision, &TrainConfig::dataset_revision, &Choices::hub},
-    {"dataset_dir", "dataset_dir", &DatasetPart::dataset_dir, &TrainConfig::dataset_dir, &Choices::folder}};
+    {"split", "dataset_split", [](const DatasetPart& part) { return part.split; },
+     [](const TrainConfig& keys) { return keys.dataset_split; }, &Choices::split},
+    {"subset", "dataset_subset", [](const DatasetPart& part) { return part.subset; },
+     [](const TrainConfig& keys) { return keys.dataset_subset; }, &Choices::hub},
+    {"revision", "dataset_revision", [](const DatasetPart& part) { return part.revision; },
+     [](const TrainConfig& keys) { return keys.dataset_revision; }, &Choices::hub},
+    {"dataset_dir", "dataset_dir", [](const DatasetPart& part) { return part.dataset_dir; },
+     [](const TrainConfig& keys) { return keys.dataset_dir; }, &Choices::folder},
+    {"max_samples", "max_samples", [](const DatasetPart& part) { return text_of(part.max_samples); },
+     [](const TrainConfig& keys) { return text_of(keys.max_samples); }, &Choices::samples}};
 
 // `lists`: the items, whether the keys of the run hold for them.
 void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, std::string_view list,
@@ -171,16 +195,29 @@ void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, s
     choices.push_back(choices_of(keys, item, of_run ? folder_of(keys, item) : item.dataset_dir));
   for (const Choice& choice : kChoices) {
     for (size_t i = 0; i < items.size(); ++i) {
-      const std::string& own = items[i].*choice.of_item;
+      const std::string own = choice.of_item(items[i]);
       if (!own.empty() && !(choices[i].*choice.has_effect))
         idle.push_back(fmt::format("{} '{}' of item {} of {} has no effect: {}", choice.item_key, own, i + 1,
                                    list, choices[i].why));
     }
-    const std::string& given = keys.*choice.of_run;
+    const std::string given = choice.of_run(keys);
     const auto affected = [&](const Choices& of_item) { return of_item.*choice.has_effect; };
     if (of_run && !given.empty() && std::ranges::none_of(choices, affected))
       idle.push_back(
           fmt::format("{} is '{}', which has no effect: {}", choice.run_key, given, choices.front().why));
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto idle_key = [&](std::string_view key, const std::string& why) {
+      idle.push_back(fmt::format("{} of item {} of {} has no effect: {}", key, i + 1, list, why));
+    };
+    for (const auto& [key, value] : dataset_part_keys().changed(items[i])) {
+      if (!choices[i].reading && std::ranges::find(kReadingKeys, key) != std::end(kReadingKeys))
+        idle_key(key, choices[i].why);
+      if (key == "weight" && has_prepared_list(items[i].path))
+        idle_key(key, fmt::format("{} has weights of its own", items[i].path));
+      if (key == "max_samples" && !of_run && choices[i].samples)
+        idle_key(key, fmt::format("{} is always read whole", list));
+    }
   }
   if (list != "eval_dataset" || keys.eval_dataset_split.empty()) return;
   if (std::ranges::none_of(choices, &Choices::split))

@@ -26,8 +26,8 @@ bool asks_for_documents(const TrainConfig& keys, const ExampleOptions& examples)
 std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys);
 std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys);
 
-// Keys that choose files (split, subset, revision, dataset_dir), but have no effect on the dataset that is given; one
-// message each, with the reason.
+// Keys that choose files or records (split, subset, revision, dataset_dir, max_samples), and format and columns of an item
+// that is prepared already, which have no effect on the dataset that is given; one message each, with the reason.
 std::vector<std::string> idle_choices(const TrainConfig& keys);
 
 }  // namespace octet

@@ -134,7 +134,8 @@ std::string overview_text(const RunStages& stages) {
                            count(data.train_tokens()), count(data.eval_tokens())));
   for (const DataPart& part : data.train) {
     if (!part.note) continue;
-    for (const auto& [what, value] : note_lines(*part.note)) line(what.c_str(), value);
+    const std::string whose = data.train.size() > 1 ? part.name + ": " : "";
+    for (const auto& [what, value] : note_lines(*part.note)) line(what.c_str(), whose + value);
   }
   if (!keys.is_demo() && stages.data.tokenizer)
     line("tokenizer", tokenizer_text(stages.data.tokenizer_name, *stages.data.tokenizer));

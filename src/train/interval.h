@@ -16,8 +16,12 @@ struct Interval {
   // After step number `step`, counted from 0.
   bool is_due(int64_t step) const {
     if (epoch_steps <= 0) return steps > 0 && (step + 1) % steps == 0;
-    const auto intervals = [&](int64_t done) { return std::floor(static_cast<double>(done) / epoch_steps); };
-    return intervals(step + 1) > intervals(step);
+    return count(step + 1) > count(step);
+  }
+  // How often it is due in this many steps.
+  int64_t count(int64_t done) const {
+    if (epoch_steps <= 0) return steps > 0 ? done / steps : 0;
+    return static_cast<int64_t>(std::floor(static_cast<double>(done) / epoch_steps));
   }
 };
 

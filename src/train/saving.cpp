@@ -4,15 +4,20 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "train/interval.h"
 
 namespace octet {
 
-bool Saving::is_due(int64_t step) const {
-  const TrainConfig& keys = stages_.keys;
-  const Interval interval =
-      make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages_.steps_per_epoch());
-  return saver_ && interval.is_due(step);
+Interval save_interval(const RunStages& stages) {
+  const TrainConfig& keys = stages.keys;
+  return make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
+}
+
+int64_t kept_checkpoints(const RunStages& stages) {
+  const Interval saves = save_interval(stages);
+  const int64_t steps = stages.schedule.max_steps, limit = stages.keys.save_total_limit;
+  // The last step is always saved.
+  const int64_t saved = saves.count(steps) + (saves.is_due(steps - 1) ? 0 : 1);
+  return limit > 0 ? std::min(saved, limit + 1) : saved;
 }
 
 void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {

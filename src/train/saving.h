@@ -5,8 +5,13 @@
 
 #include "checkpoint/checkpoint_saver.h"
 #include "plan/run_stages.h"
+#include "train/interval.h"
 
 namespace octet {
+
+Interval save_interval(const RunStages& stages);
+// How many checkpoints a run keeps at a time, with the one that is being written.
+int64_t kept_checkpoints(const RunStages& stages);
 
 // When the state of a run is saved, and what happens where that fails.
 class Saving {
@@ -19,12 +24,13 @@ class Saving {
         model_(model),
         saver_(saver),
         train_config_(std::move(train_config)),
+        interval_(save_interval(stages)),
         host_(host),
         saved_step_(saved_step) {}
 
   bool is_on() const { return saver_ != nullptr; }
   // After step number `step`, counted from 0.
-  bool is_due(int64_t step) const;
+  bool is_due(int64_t step) const { return saver_ && interval_.is_due(step); }
   // `eval_loss` is that of this very state, where it was taken. A state whose evaluation is not finite is not saved.
   void save(const TrainerState& state, std::optional<double> eval_loss);
   // The state at the end of a run. False where it could not be saved.
@@ -46,6 +52,7 @@ class Saving {
   Transformer& model_;
   CheckpointSaver* saver_;
   std::string train_config_;
+  const Interval interval_;
   // Of a run of several ranks: they save together, so they decide together.
   HostChannel* host_;
   int64_t saved_step_;                  // the last step whose state is on disk or on its way

@@ -2,7 +2,12 @@
 
 #include <errno.h>
 
+#include <cmath>
+#include <sstream>
+
+#include "plan/coverage.h"
 #include "plan/data_loaders.h"
+#include "plan/overview.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -16,6 +21,14 @@ std::string continue_command(const RunStages& stages, const Outcome& outcome) {
   return fmt::format("{} {}train --resume {}", program_invocation_name,
                      ranks > 1 && stages.keys.pretend_ranks == 0 ? fmt::format("launch -n {} ", ranks) : "",
                      outcome.run_folder);
+}
+
+std::string as_comments(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    result += line.empty() ? "#\n" : fmt::format("# {}\n", line);
+  return result;
 }
 
 }  // namespace
@@ -61,6 +74,32 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   }
   if (outcome.stopped && outcome.save) table.add_row({"continue with", continue_command(stages, outcome)});
   return table.str();
+}
+
+std::string what_next_text(const RunStages& stages, const Outcome& outcome) {
+  constexpr int kSteps = 100;
+  const bool was_fp8 = stages.plan.is_fp8();
+  const double step = outcome.seconds / static_cast<double>(outcome.steps - outcome.first_step);
+  const std::string time = fmt::format("about {:.0f} s", std::ceil(kSteps * step));
+  return fmt::format(
+      "\nwhat to try next:\n"
+      "  {0} generate {1} --prompt 'Leo has 3 red balls. Mia gives him 2 more. Now Leo has' --temperature "
+      "0\n"
+      "  {0} train --mixed_precision {2} --max_steps {3}    train the demo in {4} ({5})\n"
+      "  {0} plot {6}/*    compare the loss curves of runs\n"
+      "  {0} train --dataset my.txt --max_seq_length 128 --max_steps {3}    train on your own text ({5})\n"
+      "  {0} plan --model_preset llama-3.2-1b --gpu h200    what a real model needs\n"
+      "  {0} train --help    list all keys\n",
+      program_invocation_name, outcome.run_folder, was_fp8 ? "bf16" : "fp8", kSteps, was_fp8 ? "BF16" : "FP8",
+      time, stages.keys.output_dir);
+}
+
+std::string dry_run_text(const RunStages& stages) {
+  const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
+                          stages.plan.finetuning);
+  return fmt::format("{}\n{}", to_yaml(stages.config),
+                     as_comments(fmt::format("{}\n{}\n{}", overview_text(stages), coverage_text(model),
+                                             schedule_text(stages.schedule))));
 }
 
 }  // namespace octet

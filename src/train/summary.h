@@ -27,5 +27,10 @@ struct Outcome {
 };
 
 std::string summary_text(const RunStages& stages, const Outcome& outcome);
+// Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's name
+// as it was called.
+std::string what_next_text(const RunStages& stages, const Outcome& outcome);
+// The configuration, and the plan as comments: the output is a valid configuration file.
+std::string dry_run_text(const RunStages& stages);
 
 }  // namespace octet

@@ -1,18 +1,14 @@
 #include "train/trainer.h"
 
-#include <errno.h>
-
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
-#include "plan/coverage.h"
+#include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
@@ -27,6 +23,7 @@
 #include "train/saving.h"
 #include "train/start.h"
 #include "train/step_log.h"
+#include "train/summary.h"
 
 namespace octet {
 namespace {
@@ -40,10 +37,6 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
           .max_grad_norm = static_cast<float>(keys.max_grad_norm),
           .seed = static_cast<uint64_t>(keys.seed),
           .loraplus_ratio = static_cast<float>(keys.loraplus_lr_ratio)};
-}
-
-bool is_due(int64_t every, int64_t step) {
-  return every > 0 && (step + 1) % every == 0;
 }
 
 // The last stage: training, with logging, evaluation, samples and checkpoints.
@@ -138,7 +131,7 @@ class Run {
 
  private:
   bool wants_stats(int64_t step) const {
-    return stages_.plan.is_fp8() && is_due(keys_.fp8_stats_steps, step);
+    return stages_.plan.is_fp8() && Interval{.steps = keys_.fp8_stats_steps}.is_due(step);
   }
 
   void restore(const TrainerState& state) {
@@ -235,14 +228,14 @@ class Run {
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
     if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
-    if (!stopping && is_due(keys_.sample_steps, step) && !last && makes_samples()) {
+    if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
       record.samples = {samples_.make()};
       ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
-    log_.write(record, is_due(keys_.logging_steps, step) || last || record.eval_loss ||
+    log_.write(record, Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
                            !record.samples.empty() || record.loss_spike || result.skipped);
   }
 
@@ -329,27 +322,7 @@ class Run {
     }
     outcome_.allocated_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     console_.print(fmt::format("\n{}", summary_text(stages_, outcome_)));
-    if (keys_.is_demo() && show) console_.print(what_next());
-  }
-
-  // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's
-  // name as it was called.
-  std::string what_next() const {
-    constexpr int kSteps = 100;
-    const bool was_fp8 = stages_.plan.is_fp8();
-    const double step = outcome_.seconds / static_cast<double>(outcome_.steps - outcome_.first_step);
-    const std::string time = fmt::format("about {:.0f} s", std::ceil(kSteps * step));
-    return fmt::format(
-        "\nwhat to try next:\n"
-        "  {0} generate {1} --prompt 'Leo has 3 red balls. Mia gives him 2 more. Now Leo has' --temperature "
-        "0\n"
-        "  {0} train --mixed_precision {2} --max_steps {3}    train the demo in {4} ({5})\n"
-        "  {0} plot {6}/*    compare the loss curves of runs\n"
-        "  {0} train --dataset my.txt --max_seq_length 128 --max_steps {3}    train on your own text ({5})\n"
-        "  {0} plan --model_preset llama-3.2-1b --gpu h200    what a real model needs\n"
-        "  {0} train --help    list all keys\n",
-        program_invocation_name, outcome_.run_folder, was_fp8 ? "bf16" : "fp8", kSteps,
-        was_fp8 ? "BF16" : "FP8", time, keys_.output_dir);
+    if (keys_.is_demo() && show) console_.print(what_next_text(stages_, outcome_));
   }
 
   const RunStages& stages_;
@@ -380,23 +353,6 @@ class Run {
   std::optional<int> verdict_;  // the exit code of a run that must stop
 };
 
-std::string as_comments(const std::string& text) {
-  std::string result;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);)
-    result += line.empty() ? "#\n" : fmt::format("# {}\n", line);
-  return result;
-}
-
-// The plan is printed as comments, so that the output is a valid configuration file.
-std::string dry_run_text(const RunStages& stages) {
-  const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
-                          stages.plan.finetuning);
-  return fmt::format("{}\n{}", to_yaml(stages.config),
-                     as_comments(fmt::format("{}\n{}\n{}", overview_text(stages), coverage_text(model),
-                                             schedule_text(stages.schedule))));
-}
-
 // Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
 void check_agreement(Ranks& ranks, const RunStages& stages) {
   const std::string mine =
@@ -408,33 +364,6 @@ void check_agreement(Ranks& ranks, const RunStages& stages) {
     if (all[r] != all[0])
       throw RankError(fmt::format("[ranks] rank {} has planned {}, but rank 0 {}", r, all[r], all[0]));
   }
-}
-
-// Whatever is wrong before the first step: nothing was started, so the user gets the exit code of a wrong configuration.
-template <class Function>
-auto before_start(const Function& function) {
-  try {
-    return function();
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const RankError&) {
-    throw;
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {
-    throw ConfigError(error.what());
-  }
-}
-
-// How many checkpoints a run keeps at a time, with the one that is being written.
-int64_t kept_checkpoints(const RunStages& stages) {
-  const TrainConfig& keys = stages.keys;
-  const Interval saves =
-      make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
-  const int64_t last = stages.schedule.max_steps - 1;
-  int64_t saved = saves.is_due(last) ? 0 : 1;  // the last step is always saved
-  for (int64_t step = 0; step <= last; ++step) saved += saves.is_due(step);
-  return keys.save_total_limit > 0 ? std::min(saved, keys.save_total_limit + 1) : saved;
 }
 
 constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait

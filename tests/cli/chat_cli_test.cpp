@@ -115,6 +115,20 @@ TEST_F(ChatCli, TheEndOfChatmlIsExportedFirst) {
   EXPECT_EQ(json("model/generation_config.json")["eos_token_id"], nlohmann::json::parse("[258, 256]"));
   EXPECT_EQ(json("model/tokenizer_config.json")["eos_token"], "<|im_end|>");
   EXPECT_EQ(generate("model", {"--user", "Say hi"}).out, "hi\n");
+
+  // A run on text does not take the end of an answer from a template that its base merely has.
+  folder.write("text.txt", std::string(2000, 'x'));
+  nlohmann::json ends = json("model/generation_config.json"), config = json("model/config.json");
+  ends["eos_token_id"] = config["eos_token_id"] = 256;
+  folder.write("model/generation_config.json", ends.dump());
+  folder.write("model/config.json", config.dump());
+  const ProcessResult on_text =
+      run({"train", "--dataset", "text.txt", "--model_name_or_path", "model", "--run_name", "text",
+           "--max_steps", "1", "--max_seq_length", "64", "--device", "cpu", "--progress", "plain"});
+  ASSERT_EQ(on_text.exit_code, 0) << on_text.err;
+  ASSERT_EQ(run({"export", "runs/text", "--output", "text_model"}).exit_code, 0);
+  EXPECT_EQ(json("text_model/generation_config.json")["eos_token_id"], 256);
+  EXPECT_EQ(json("text_model/config.json")["eos_token_id"], 256);
 }
 
 TEST_F(ChatCli, AModelOfTextsAsksForATemplate) {

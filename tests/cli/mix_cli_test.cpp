@@ -68,6 +68,8 @@ TEST_F(MixCli, ReportsSharesAndTheLossOfEachDataset) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(ContainsRegex("chats +.* 75\\.0 %"), ContainsRegex("texts +.* 25\\.0 %"),
                                 HasSubstr("| eval/chats: "), HasSubstr("| eval/texts: ")));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("format     chats: prompt_completion"),
+                                HasSubstr("loss       texts: on the whole text")));
   const nlohmann::json metrics = last_metrics("mix");
   const double chats = metrics["eval_loss/chats"], texts = metrics["eval_loss/texts"];
   EXPECT_NEAR(metrics["eval_loss"].get<double>(), 0.75 * chats + 0.25 * texts, 1e-9);
@@ -210,6 +212,51 @@ TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
               HasSubstr("split 'test' of item 2 of dataset has no effect: texts.jsonl is a single file"));
 }
 
+TEST_F(MixCli, MaxSamplesOfWhatHasNoRecordsIsAnError) {
+  const auto error = [&](const std::string& item, const Flags& flags = {}) {
+    folder.write("items.yaml", fmt::format("dataset: [{}]", item));
+    const ProcessResult result = run(arguments("idle", flags, {"train", "items.yaml"}));
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    return result.err;
+  };
+  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list"}).exit_code, 0);
+  EXPECT_THAT(
+      error("plain.txt", {{"max_samples", "10"}}),
+      HasSubstr("max_samples is '10', which has no effect: plain.txt is a single file of text or tokens"));
+  EXPECT_THAT(error("list/chats", {{"max_samples", "10"}}), HasSubstr("list/chats is a prepared dataset"));
+  EXPECT_THAT(error("list", {{"max_samples", "10"}}), HasSubstr("list is a prepared dataset"));
+  EXPECT_THAT(error("chats.jsonl, {path: plain.txt, max_samples: 5}"),
+              HasSubstr("max_samples '5' of item 2 of dataset has no effect"));
+  EXPECT_THAT(error("{path: list, format: text, prompt_column: q, weight: 2}"),
+              AllOf(HasSubstr("format of item 1 of dataset has no effect: list is a prepared dataset"),
+                    HasSubstr("prompt_column of item 1"), HasSubstr("weight of item 1")));
+  folder.write("items.yaml", "dataset: chats.jsonl\neval_dataset: [{path: texts.jsonl, max_samples: 5}]");
+  EXPECT_THAT(
+      run(arguments("idle", {}, {"train", "items.yaml"})).err,
+      HasSubstr("max_samples of item 1 of eval_dataset has no effect: eval_dataset is always read whole"));
+  EXPECT_EQ(run(arguments("some", {{"dataset", "chats.jsonl,plain.txt"}, {"max_samples", "50"}})).exit_code,
+            0);
+  folder.write("tokens.bin", std::string(2000, '\0'));
+  EXPECT_THAT(error("tokens.bin", {{"completion_column", "answer"}}),
+              HasSubstr("tokens.bin is a stream of tokens without documents"));
+}
+
+TEST_F(MixCli, AllConversationsNeedOneTemplate) {
+  std::string alpaca;
+  for (int i = 0; i < 50; ++i)
+    alpaca += fmt::format(R"({{"instruction": "say {}", "output": "the number is {}"}})", i, i) + "\n";
+  folder.write("alpaca.jsonl", alpaca);
+  Flags flags = {{"dataset", "texts.jsonl,chats.jsonl,alpaca.jsonl"}, {"max_seq_length", "256"}};
+  const ProcessResult two = run(arguments("two", flags));
+  EXPECT_EQ(two.exit_code, 2);
+  EXPECT_THAT(two.err,
+              HasSubstr("dataset chats.jsonl has conversations in the chat template plain, but alpaca.jsonl "
+                        "in alpaca; set chat_template"));
+  flags["chat_template"] = "alpaca";
+  const ProcessResult one = run(arguments("one", flags));
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+}
+
 TEST_F(MixCli, ACheckpointIsResumedWithItsOwnDataset) {
   ASSERT_EQ(run(arguments("run", {{"dataset", "texts.jsonl"}})).exit_code, 0);
   ASSERT_EQ(run({"train", "--resume", "runs/run", "--dataset", "plain.txt", "--max_steps", "9"}).exit_code,
@@ -221,6 +268,10 @@ TEST_F(MixCli, ACheckpointIsResumedWithItsOwnDataset) {
   EXPECT_THAT(back.out + back.err,
               HasSubstr("dataset is texts.jsonl, as when the checkpoint was saved; later the "
                         "run had plain.txt"));
+  folder.write("runs/run/config.yaml", "no_such_key: 1\n");  // of the run, which is only compared
+  const ProcessResult broken =
+      run({"train", "--resume", "runs/run/checkpoints/step_3", "--run_name", "back", "--dry_run"});
+  EXPECT_EQ(broken.exit_code, 0) << broken.err;
 }
 
 TEST_F(MixCli, AnAutomaticBatchLeavesStepsInAnEpoch) {

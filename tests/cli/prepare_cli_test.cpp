@@ -84,7 +84,7 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
   const ProcessResult other =
       run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output", "out", "--eval_split",
            "0.1", "--chat_template", "plain", "--train_on", "all"});
-  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", this call asks for \"all\""));
 }
 
@@ -183,10 +183,13 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   write_chats("chats.jsonl", 50);
   const auto error = [&](const std::vector<std::string>& arguments) {
     const ProcessResult result = run(arguments);
-    EXPECT_NE(result.exit_code, 0);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
     return result.err;
   };
   EXPECT_THAT(error({"prepare", "--dataset", "broken.jsonl", "--output", "o1"}), HasSubstr("broken.jsonl"));
+  EXPECT_THAT(error({"prepare", "--dataset", "missing.jsonl", "--output", "o1"}), HasSubstr("missing.jsonl"));
+  EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "o1", "--tokenizer", "nowhere.json"}),
+              HasSubstr("nowhere.json"));
   const ProcessResult skipped = run(
       {"prepare", "--dataset", "broken.jsonl", "--output", "o2", "--on_error", "skip", "--eval_split", "0"});
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
@@ -200,6 +203,8 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "o5", "--chat_template", "chatml"}),
               HasSubstr("<|im_start|>"));
   ASSERT_EQ(run({"prepare", "--dataset", "chats.jsonl", "--output", "good"}).exit_code, 0);
+  EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "good", "--max_samples", "3"}),
+              HasSubstr("good"));
   // Shards that somebody damaged or took away.
   fs::resize_file(folder.path() + "/good/train_00000.octet", 1000);
   EXPECT_THAT(error(train("x", {"--dataset", "good"})), HasSubstr("train_00000.octet] has 1000 bytes"));

@@ -195,6 +195,10 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   // A file without a name: the newest run may be anybody's.
   folder.write("run.yaml", "max_steps: 3\n");
   EXPECT_THAT(run({"train", "run.yaml", "--resume", "latest"}).err, HasSubstr("set run_name"));
+  const ProcessResult nothing =
+      run_process(OCTET_PROGRAM, {"train", "--list_checkpoints", "--output_dir", "nothing"}, folder.path());
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("output_dir nothing holds no run with checkpoints"));
 }
 
 TEST_F(ResumeCli, TensorBoardFilesStandInTheRunsFolder) {

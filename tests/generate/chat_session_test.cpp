@@ -69,6 +69,20 @@ TEST_F(Chat, AMessageLongerThanTheContextIsAnErrorAndForgotten) {
   EXPECT_GT(small.ask("x", ignore).new_tokens, 0);
 }
 
+TEST_F(Chat, AfterAnErrorTheConversationIsWhatItWas) {
+  ChatSession& one = session(128, 4);
+  one.ask("first", ignore);
+  const int64_t expected = one.ask("next", ignore).prompt_tokens;
+  one.reset();
+  one.ask("first", ignore);
+  EXPECT_THAT(error_of([&] { one.ask(std::string(200, 'x'), ignore); }), HasSubstr("the context has 128"));
+  EXPECT_THAT(error_of([&] { one.ask("x", [](std::string_view) -> bool { fail("no room on the disk"); }); }),
+              HasSubstr("no room"));
+  const ChatSession::Answer answer = one.ask("next", ignore);
+  EXPECT_EQ(answer.prompt_tokens, expected);
+  EXPECT_EQ(answer.dropped, 0);
+}
+
 TEST_F(Chat, AnAnswerCanBeStopped) {
   ChatSession& one = session(256, 50);
   int parts = 0;

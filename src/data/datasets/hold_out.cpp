@@ -17,12 +17,6 @@ int64_t length_of(const TokenizePipeline::Item& item) {
   return std::ssize(item.document.tokens);
 }
 
-// Whether every token after the first target is one: a text, not a conversation.
-bool is_text(const Document& document) {
-  const auto first = std::ranges::find(document.is_target, 1);
-  return std::all_of(first, document.is_target.end(), [](uint8_t is) { return is != 0; });
-}
-
 }  // namespace
 
 Document part_of(const Document& document, int64_t begin, int64_t end) {
@@ -37,7 +31,8 @@ bool can_cut(const Document& document, int64_t tail) {
          SplitWriter::predicts(part_of(document, tokens - tail, tokens));
 }
 
-std::vector<int64_t> HoldOut::choose(std::span<const TokenizePipeline::Item> block, bool is_last) {
+std::vector<int64_t> HoldOut::choose(std::span<const TokenizePipeline::Item> block, bool is_last,
+                                     bool are_texts) {
   std::vector<int64_t> tails(block.size(), 0);
   if (share_ == 0 || block.empty()) return tails;
   const bool trains_before = seen_ > held_out_, held_before = held_out_ > 0;
@@ -78,10 +73,8 @@ std::vector<int64_t> HoldOut::choose(std::span<const TokenizePipeline::Item> blo
 
   const int64_t missing = goal - held_out_;
   const auto shortest = [&](size_t i) { return length_of(block[i]); };
-  if (static_cast<double>(missing) > kTolerance * static_cast<double>(seen_)) {
-    const auto is_cuttable = [&](size_t i) {
-      return is_text(block[i].document) && can_cut(block[i].document, missing);
-    };
+  if (are_texts && static_cast<double>(missing) > kTolerance * static_cast<double>(seen_)) {
+    const auto is_cuttable = [&](size_t i) { return can_cut(block[i].document, missing); };
     if (const size_t longest = best_if(is_cuttable, [&](size_t i) { return -length_of(block[i]); });
         longest < block.size()) {
       tails[longest] = missing;

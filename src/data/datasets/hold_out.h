@@ -20,8 +20,8 @@ class HoldOut {
   // For each document, how many of its last tokens are held out: none or all. In the last block, the end of one document
   // may be held out, too: of a text, if whole documents miss the share by more than a quarter of a percent of all
   // tokens; of the only document, whatever it is. Nothing is held out of a share of 0. Otherwise something is, if there
-  // are two documents; and something is always left for training.
-  std::vector<int64_t> choose(std::span<const TokenizePipeline::Item> block, bool is_last);
+  // are two documents; and something is always left for training. `are_texts`: the documents are not conversations.
+  std::vector<int64_t> choose(std::span<const TokenizePipeline::Item> block, bool is_last, bool are_texts);
 
  private:
   double share_;

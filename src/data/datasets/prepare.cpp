@@ -125,7 +125,8 @@ class Preparation {
                              train.written().counts.tokens + validation.written().counts.tokens};
     HoldOut hold_out(options_.eval_split, options_.seed, progress.tokens, validation.written().counts.tokens);
     const auto write_block = [&](bool is_last) {
-      const std::vector<int64_t> tails = hold_out.choose(block_, is_last);
+      const std::vector<int64_t> tails =
+          hold_out.choose(block_, is_last, reader.format() == ExampleFormat::Text);
       for (size_t i = 0; i < block_.size(); ++i) write(train, validation, block_[i].document, tails[i]);
       if (!is_last && (train.is_full() || validation.is_full())) {
         train.end_shard(block_.back().example + 1);
