@@ -76,7 +76,7 @@ TEST(ImportDifferences, ChatmlHasNoSystemMessageElsewhere) {
   const std::string data = "datasets: [{path: org/d, type: chat_template, chat_template: chatml}]\n";
   const std::string old = "datasets: [{path: org/d, type: sharegpt, conversation: chatml}]\n";
   const std::string trl =
-      "output_dir: out/a\nper_device_train_batch_size: 1\nbf16: true\nmodel_name_or_path: a/b\n"
+      "output_dir: out/a\nper_device_train_batch_size: 1\nper_device_eval_batch_size: 1\npush_to_hub: false\nseed: 1\nbf16: true\nmodel_name_or_path: a/b\n"
       "chat_template: \"<|im_start|>{{ m }}\"\n";
   const std::string tune =
       "model: {_component_: torchtune.models.mistral.mistral_7b}\n"

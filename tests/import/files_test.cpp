@@ -113,7 +113,7 @@ const std::vector<Case>& cases() {
        {},
        {"stage in FILE:2 is dpo", "for preference training, which octet does not do"},
        {"fp8-only-in-pt-and-sft", "fp8-with-lora"}},
-      {"lf_multimodal.yaml", "LLaMA-Factory", {}, {"a vision model", "a column with images"}, {}},
+      {"lf_multimodal.yaml", "LLaMA-Factory", {}, {"a vision model", "a column for images"}, {}},
       {"lf_dora.yaml", "LLaMA-Factory", {}, {"use_dora in FILE:5 is true: octet has no DoRA"}, {}},
       {"lf_unknown_dataset.yaml", "LLaMA-Factory", {}, {"did you mean 'support_chats'?"}, {}},
       {"lf_export.yaml", "LLaMA-Factory", {}, {"octet export"}, {}},
