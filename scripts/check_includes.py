@@ -3,7 +3,7 @@
 
     base <- tensor <- ops <- backend, precision <- model
     dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
-    config (the keys) <- import (configurations of other programs)
+    config (the keys), data <- import (configurations of other programs)
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
     <- train (what happens during training) <- bench <- apps
 
@@ -27,7 +27,7 @@ ALLOWED = {
     "report": {"base", "tensor", "report"},
     "dist": {"base", "tensor", "ops", "dist"},
     "config": FOUNDATION | {"config"},
-    "import": {"base", "config", "import"},
+    "import": {"base", "data", "config", "import"},
     "hf": FOUNDATION | {"hf"},
     "generate": FOUNDATION | {"generate"},
     "checkpoint": FOUNDATION | {"dist", "config", "hf", "checkpoint"},

@@ -183,18 +183,8 @@ void mxfp8_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_off()) {
     importer.ignore(leaf, "off");
   } else {
-    importer.map(leaf, "fp8_recipe", "mxfp8", "native on Blackwell, emulated and slow on other GPUs");
+    importer.map(leaf, "fp8_recipe", "mxfp8", "emulated on every GPU today, so it gains no speed");
   }
-}
-
-void offload_device_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off() || plain_word(leaf.text) == "none") {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  importer.warn(leaf,
-                "octet keeps weights and moments on the GPUs; 'octet plan --ranks N' shows whether they fit");
-  find_cpu_offload(importer, leaf);
 }
 
 void zero_stage_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -251,8 +241,8 @@ constexpr ToolKey kKeys[] = {
     {"fp8_config.use_mxfp8_block_scaling", Fate::Mapped, "fp8_recipe", "", mxfp8_rule},
     {"deepspeed_config.deepspeed_config_file", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
     {"deepspeed_config.zero_stage", Fate::Mapped, "sharding_mode", "", zero_stage_rule},
-    {"deepspeed_config.offload_optimizer_device", Fate::Warned, "", "", offload_device_rule},
-    {"deepspeed_config.offload_param_device", Fate::Warned, "", "", offload_device_rule},
+    {"deepspeed_config.offload_optimizer_device", Fate::Warned, "", "", offload_rule},
+    {"deepspeed_config.offload_param_device", Fate::Warned, "", "", offload_rule},
     {"deepspeed_config.gradient_accumulation_steps", Fate::Mapped, "gradient_accumulation_steps", "",
      trainer_value_rule},
     {"deepspeed_config.gradient_clipping", Fate::Mapped, "max_grad_norm", "", trainer_value_rule},

@@ -42,14 +42,6 @@ void tokenizer_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void revision_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off() || leaf.text == "main") {
-    importer.ignore(leaf, "the branch main");
-  } else {
-    importer.warn(leaf, "octet loads the branch main; to use another one, download it and name the folder");
-  }
-}
-
 void memory_limit_rule(Importer& importer, const TreeLeaf& leaf) {
   std::string number = leaf.text;
   for (const char* unit : {"GiB", "GB", "gib", "gb"}) {
@@ -219,7 +211,7 @@ constexpr ToolKey kKeys[] = {
     {"tokenizer_config", Fate::Mapped, "tokenizer", "", tokenizer_rule},
     {"model_type", Fate::Ignored, "", "", model_class_rule},
     {"type_of_model", Fate::Ignored, "", "", model_class_rule},
-    {"revision_of_model", Fate::Warned, "", "", revision_rule},
+    {"revision_of_model", Fate::Refused, "", "", revision_rule},
     {"gpu_memory_limit", Fate::Mapped, "device_memory_limit_gb", "", memory_limit_rule},
     {"reinit_weights", Fate::Refused, "", "", reinit_rule},
     {"sequence_len", Fate::Mapped, "max_seq_length"},
@@ -282,6 +274,7 @@ constexpr ToolKey kKeys[] = {
     {"wandb_mode", Fate::Warned, "", "", wandb_rule},
     {"use_tensorboard", Fate::Mapped, "use_tensorboard"},
     {"deepspeed", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
+    {"deepspeed.**", Fate::Derived, "sharding_mode", "", deepspeed_section_rule},
     {"fsdp", Fate::Mapped, "sharding_mode", "", fsdp_rule},
     {"fsdp_config.**", Fate::Derived, "sharding_mode", "", fsdp_config_rule},
     {"fsdp_version", Fate::Ignored, "", "both versions of FSDP become sharding_mode"},
@@ -302,6 +295,7 @@ constexpr ToolDefault kDefaults[] = {
     {"per_device_train_batch_size", "1"},
     {"num_train_epochs", "1", "max_steps"},
     {"lr_scheduler_type", "cosine"},
+    {"min_lr_ratio", "0", "min_lr"},
     {"warmup_ratio", "0.03", "warmup_steps"},
     {"weight_decay", "0"},
     {"adam_beta2", "0.999"},
@@ -345,6 +339,23 @@ void finish_length(Importer& importer) {
   importer.unset("num_train_epochs");
   if (const TreeLeaf* epochs = importer.tree().find("num_epochs"))
     importer.derive(*epochs, "not used: max_steps sets the length of the run");
+}
+
+// Without a setting Axolotl warms up over 3 % of the steps, and at most 100.
+void finish_warmup(Importer& importer) {
+  if (importer.is_set("warmup_steps") || importer.is_set("warmup_ratio")) return;
+  if (const auto steps = parse_double(importer.value("max_steps"))) {
+    importer.set("warmup_steps",
+                 fmt::format("{}", std::min<int64_t>(100, static_cast<int64_t>(*steps * 0.03))),
+                 "default of Axolotl");
+    return;
+  }
+  importer.find(
+      {.name = "axolotl-warmup-limit",
+       .where = "warmup_steps",
+       .there = "it is not set, so the warm-up takes 3 % of the steps, and at most 100 steps",
+       .here = "warms up over 3 % of the steps; in a run of more than 3333 steps set warmup_steps 100",
+       .is_note = true});
 }
 
 void finish_precision(Importer& importer) {
@@ -397,6 +408,7 @@ void find_mistakes(Importer& importer) {
 void finish(Importer& importer) {
   finish_batch(importer);
   finish_length(importer);
+  finish_warmup(importer);
   finish_axolotl_adapters(importer);
   finish_precision(importer);
   finish_ranks(importer);

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "import/axolotl.h"
+#include "import/axolotl_messages.h"
 #include "import/axolotl_prompts.h"
 #include "import/dataset_list.h"
 #include "import/rules.h"
@@ -199,39 +200,9 @@ void DatasetSection::read_messages(const std::string& prefix, ImportedDataset& d
       importer_.refuse(*given, choice.refusal);
     } else {
       importer_.map(*given, "chat_template", choice.name);
+      if (choice.without_system) set_no_system(importer_, *given);
     }
   }
-}
-
-void roles_rule(Importer& importer, const TreeLeaf& leaf) {
-  constexpr std::string_view kKnown[] = {"user",    "human", "assistant", "gpt",
-                                         "chatgpt", "model", "system",    "developer"};
-  const std::string target = leaf.name.substr(leaf.name.rfind('.') + 1);
-  for (const std::string& name : leaf.is_off() ? std::vector<std::string>() : leaf.list()) {
-    if (std::ranges::find(kKnown, name) == std::end(kKnown)) {
-      importer.refuse(
-          leaf, fmt::format("octet knows the roles system, user (human) and assistant (gpt, model), not "
-                            "'{}' for {}; rename it in the data",
-                            printable(name), target));
-      return;
-    }
-  }
-  importer.ignore(leaf, "octet knows these roles");
-}
-
-void trained_roles_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "the default: the assistant");
-    return;
-  }
-  std::vector<std::string> roles;
-  for (std::string role : leaf.list()) {
-    if (role == "human") role = "user";
-    if (role == "gpt" || role == "model") role = "assistant";
-    roles.push_back(std::move(role));
-  }
-  const bool is_usual = roles == std::vector<std::string>{"assistant"};
-  importer.map(leaf, "train_on", is_usual ? "completion" : fmt::format("{}", fmt::join(roles, ",")));
 }
 
 void turn_end_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -255,10 +226,15 @@ void held_out_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void inputs_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (!leaf.is_null()) {
-    importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
-  } else {
+  const bool has_roles = std::ranges::any_of(importer.tree().leaves, [](const TreeLeaf& other) {
+    return other.name.ends_with("roles_to_train") && !other.is_off();
+  });
+  if (leaf.is_null()) {
     importer.ignore(leaf, "null: the default");
+  } else if (has_roles) {
+    importer.derive(leaf, "roles_to_train decides");
+  } else {
+    importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
   }
 }
 
@@ -301,8 +277,7 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
     return;
   }
   importer.map(leaf, "chat_template", choice.name);
-  if (choice.without_system && !importer.tree().is_on("default_system_message"))
-    importer.set("default_system", "", fmt::format("{} adds no system message there", leaf.text), leaf.place);
+  if (choice.without_system) set_no_system(importer, leaf);
 }
 
 // special_tokens and the old `tokens`.
@@ -331,7 +306,6 @@ void long_text_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-constexpr std::string_view kPerMessage = "octet trains whole messages by role; it has no marks per message";
 constexpr std::string_view kPart = "used with the dataset";
 
 constexpr ToolKey kKeys[] = {
@@ -349,7 +323,7 @@ constexpr ToolKey kKeys[] = {
     {"datasets.*.field_messages", Fate::Derived, "messages_column", kPart},
     {"datasets.*.message_field_role", Fate::Derived, "", kPart},
     {"datasets.*.message_field_content", Fate::Derived, "", kPart},
-    {"datasets.*.message_property_mappings.*", Fate::Ignored, "", "octet reads role and content only"},
+    {"datasets.*.message_property_mappings.*", Fate::Ignored, "", "", property_rule},
     {"datasets.*.chat_template", Fate::Derived, "chat_template", kPart},
     {"datasets.*.conversation", Fate::Derived, "chat_template", kPart},
     {"datasets.*.chat_template_jinja", Fate::Refused, "",
@@ -359,14 +333,15 @@ constexpr ToolKey kKeys[] = {
     {"datasets.*.train_on_eos", Fate::Ignored, "", "", turn_end_rule},
     {"datasets.*.train_on_eot", Fate::Ignored, "", "", turn_end_rule},
     {"datasets.*.train_on_split", Fate::Derived, "dataset_split", kPart},
-    {"datasets.*.message_field_training", Fate::Warned, "", kPerMessage},
-    {"datasets.*.message_field_training_detail", Fate::Warned, "", kPerMessage},
+    {"datasets.*.message_field_training", Fate::Ignored, "", "", training_field_rule},
+    {"datasets.*.message_field_training_detail", Fate::Refused, "",
+     "octet takes the loss on whole messages, not on parts of one"},
     {"datasets.*.field_human", Fate::Refused, "",
      "octet reads lists of messages, or prompt_completion columns"},
     {"datasets.*.field_model", Fate::Refused, "",
      "octet reads lists of messages, or prompt_completion columns"},
-    {"datasets.*.field_tools", Fate::Warned, "", "octet's templates show no tools"},
-    {"datasets.*.field_thinking", Fate::Warned, "", "octet reads role and content only"},
+    {"datasets.*.field_tools", Fate::Ignored, "", "", tools_field_rule},
+    {"datasets.*.field_thinking", Fate::Ignored, "", "", thinking_field_rule},
     {"datasets.*.template_thinking_key", Fate::Ignored, "", "part of field_thinking"},
     {"datasets.*.split_thinking", Fate::Warned, "", "octet trains the content as it is"},
     {"datasets.*.field_chosen", Fate::Refused, "", "a dataset of preferences; octet trains on next tokens"},
@@ -438,6 +413,7 @@ void finish_axolotl_data(Importer& importer) {
     datasets.push_back({.path = path->text, .format = "text", .comment = path->name, .place = path->place});
   }
   set_datasets(importer, datasets);
+  refuse_different_roles(importer);
 
   // A dataset of the type alpaca has the Alpaca prompt, whatever chat_template says.
   std::set<std::string> templates = section.templates();

@@ -67,21 +67,25 @@ void total_steps_rule(Importer& importer, const TreeLeaf& leaf) {
   map_unless_set(importer, leaf, "max_steps", leaf.text);
 }
 
+// In a file of its own it is the batch of all ranks, unless the other two give it. A file that another one names
+// must agree with that one, which always has a micro-batch and an accumulation.
 void train_batch_rule(Importer& importer, const TreeLeaf& leaf) {
   const SettingsTree& tree = importer.tree();
-  const bool has_micro = tree.number("train_micro_batch_size_per_gpu").has_value() ||
-                         (importer.is_included() && importer.is_set("per_device_train_batch_size"));
-  const bool has_steps = tree.number("gradient_accumulation_steps").has_value() ||
-                         (importer.is_included() && importer.is_set("gradient_accumulation_steps"));
-  if (has_steps || importer.is_included()) {
-    importer.derive(leaf, "micro-batch x accumulation x GPUs; it follows from the other two");
-  } else if (has_micro) {
-    importer.map(leaf, "target_effective_batch_size", leaf.text, "of all ranks together");
-  } else {
-    importer.map(leaf, "target_effective_batch_size", leaf.text,
-                 "of all ranks together; set per_device_train_batch_size, too");
-    importer.set("per_device_train_batch_size", "1", "no micro-batch is given", leaf.place);
+  const bool has_micro = tree.number("train_micro_batch_size_per_gpu").has_value();
+  const bool has_steps = tree.number("gradient_accumulation_steps").has_value();
+  if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the default");
+    return;
   }
+  if (importer.is_included() || (has_micro && has_steps)) {
+    importer.derive(leaf, "micro-batch x accumulation x GPUs; it follows from the other two");
+    return;
+  }
+  importer.map(
+      leaf, "target_effective_batch_size", leaf.text,
+      has_micro ? "of all ranks together" : "of all ranks together; set per_device_train_batch_size, too");
+  if (!has_micro) importer.set("per_device_train_batch_size", "1", "no micro-batch is given", leaf.place);
+  importer.later([](Importer& after) { after.unset("gradient_accumulation_steps"); });
 }
 
 void stage_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -92,23 +96,6 @@ void stage_rule(Importer& importer, const TreeLeaf& leaf) {
     return;
   }
   importer.map(leaf, "sharding_mode", *mode, "on one GPU all stages are the same");
-}
-
-void offload_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  importer.warn(leaf, "octet keeps weights and optimizer on the GPU; 'octet plan' shows whether they fit");
-  importer.find(
-      {.name = "cpu-offload",
-       .where = leaf.describe(),
-       .there =
-           "weights or moments travel over PCIe in every step and AdamW runs on the CPU, which takes longer "
-           "than FP8 can save",
-       .here =
-           "offloads nothing; if memory is short, use optimizer_state fp8, master_weights stochastic, LoRA "
-           "or more GPUs with sharding_mode fsdp_full"});
 }
 
 void optimizer_type_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -124,26 +111,6 @@ void optimizer_type_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.refuse(leaf, "octet has AdamW only");
   }
-}
-
-void betas_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::vector<std::string> betas = leaf.list();
-  if (betas.size() != 2) {
-    importer.refuse(leaf, "expected two numbers");
-    return;
-  }
-  if (betas[0] == "auto" || betas[1] == "auto") {
-    importer.ignore(leaf, "auto: from the trainer's settings");
-    return;
-  }
-  const bool already = importer.is_included() && importer.is_set("adam_beta2");
-  if (already && !says_the_same(importer.value("adam_beta2"), betas[1])) {
-    importer.warn(leaf, "the trainer's values are used");
-    return;
-  }
-  importer.set("adam_beta1", betas[0], leaf.name, leaf.place);
-  importer.set("adam_beta2", betas[1], leaf.name, leaf.place);
-  importer.derive(leaf, "adam_beta1 and adam_beta2");
 }
 
 void scheduler_type_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -236,6 +203,17 @@ void bias_correction_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
+void bf16_storage_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off()) {
+    importer.ignore(leaf, "off");
+  } else if (leaf.name.ends_with("bf16_optimizer_states")) {
+    importer.map(leaf, "optimizer_state", "bf16");
+  } else {
+    importer.map(leaf, "master_weights", "stochastic",
+                 "no fp32 copy; octet rounds updates stochastically, so that small ones count");
+  }
+}
+
 void overlap_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.flag() == false) {
     importer.find({.name = "no-overlap",
@@ -306,6 +284,10 @@ constexpr ToolKey kKeys[] = {
     {"fp16.**", Fate::Ignored, "", kScaling},
     {"bf16.enabled", Fate::Mapped, "mixed_precision", "", bf16_rule},
     {"bfloat16.enabled", Fate::Mapped, "mixed_precision", "", bf16_rule},
+    {"bf16.bf16_master_weights_and_grads", Fate::Mapped, "master_weights", "", bf16_storage_rule},
+    {"bf16.bf16_optimizer_states", Fate::Mapped, "optimizer_state", "", bf16_storage_rule},
+    {"bfloat16.bf16_master_weights_and_grads", Fate::Mapped, "master_weights", "", bf16_storage_rule},
+    {"bfloat16.bf16_optimizer_states", Fate::Mapped, "optimizer_state", "", bf16_storage_rule},
     {"bf16.**", Fate::Ignored, "", "octet chooses by master_weights and optimizer_state"},
     {"bfloat16.**", Fate::Ignored, "", "octet chooses by master_weights and optimizer_state"},
     {"fp8", Fate::Mapped, "mixed_precision", "", fp8_section_rule},

@@ -122,11 +122,28 @@ void check_format(Importer& importer) {
 
 void check_recipe(Importer& importer) {
   if (is_fp8(importer) && importer.value("fp8_recipe") == "mxfp8") {
-    importer.find({.name = "mxfp8-on-hopper",
-                   .where = origin_of(importer, "use_mxfp8_block_scaling"),
+    const bool by_switch = importer.main_tree().has("fp8_config.use_mxfp8_block_scaling");
+    importer.find({.name = "mxfp8-emulated",
+                   .where = origin_of(importer, by_switch ? "use_mxfp8_block_scaling" : "fp8_recipe"),
                    .there = "MXFP8 needs a Blackwell GPU",
-                   .here = "emulates it elsewhere, slowly, and says so; use fp8_recipe delayed on Hopper"});
+                   .here = "emulates it on every GPU today, also on Blackwell, so it gains no speed; use "
+                           "fp8_recipe delayed"});
   }
+}
+
+// The others leave out what does not fit; octet trains on it, so a run with long examples takes longer and sees more.
+void check_long_examples(Importer& importer) {
+  const std::string_view tool = importer.tool().name;
+  const bool drops = tool == "Axolotl";
+  if (!drops && !tool.starts_with("LLaMA-Factory") && tool != "Hugging Face TrainingArguments") return;
+  if (!importer.is_set("max_seq_length") || importer.value("packing") == "stream") return;
+  const TreeLeaf* length = first_on(importer, {"cutoff_len", "max_length", "max_seq_length", "sequence_len"});
+  importer.find({.name = "long-examples-are-cut",
+                 .where = length ? length->describe() : "max_seq_length",
+                 .there = drops ? "examples that are longer are left out, or their end is"
+                                : "the end of examples that are longer is left out",
+                 .here = "cuts a long example into several sequences and trains on all of them",
+                 .is_note = true});
 }
 
 }  // namespace
@@ -139,6 +156,7 @@ void diagnose(Importer& importer) {
   check_model(importer);
   check_format(importer);
   check_recipe(importer);
+  check_long_examples(importer);
 }
 
 }  // namespace octet

@@ -100,7 +100,9 @@ std::vector<KeySetting> translate_settings(std::vector<KeySetting> settings, Set
     if (verdict.fate == Fate::Refused || verdict.leaf.is_null()) continue;
     (verdict.fate == Fate::Warned ? notes.warnings : notes.notes).push_back(note_of(verdict));
   }
-  for (const Finding& finding : result.findings) notes.warnings.push_back(finding_text(finding));
+  for (const Finding& finding : result.findings) {
+    if (!finding.is_note) notes.warnings.push_back(finding_text(finding));
+  }
   for (const ImportedSetting& setting : result.settings) {
     const auto mine = given.find(setting.key);
     if (mine == given.end()) {

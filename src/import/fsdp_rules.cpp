@@ -49,16 +49,6 @@ void reshard_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void offload_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  importer.warn(leaf,
-                "octet keeps weights and moments on the GPUs; 'octet plan --ranks N' shows whether they fit");
-  find_cpu_offload(importer, leaf);
-}
-
 void checkpointing_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_off() && importer.is_set("gradient_checkpointing")) {
     importer.derive(leaf, "gradient_checkpointing decides");
@@ -115,18 +105,6 @@ int fsdp_version_of(const SettingsTree& tree) {
     if (leaf && leaf->number()) return static_cast<int>(*leaf->number());
   }
   return 1;
-}
-
-void parallel_size_rule(Importer& importer, const TreeLeaf& leaf) {
-  const auto size = leaf.number();
-  if (leaf.is_off() || size == 1.0) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.refuse(
-        leaf,
-        "octet splits the batch between GPUs, not a layer or a sequence; remove it and use sharding_mode "
-        "fsdp_full or hsdp");
-  }
 }
 
 void set_mesh_sharding(Importer& importer, double replicate, double shard, const TreeLeaf& from) {

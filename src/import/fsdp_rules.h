@@ -16,8 +16,6 @@ int fsdp_version_of(const SettingsTree&);
 // A value of fsdp_config under both spellings, or nullptr.
 const TreeLeaf* fsdp_setting(const SettingsTree&, std::string_view name);
 
-// For sizes of tensor, context, sequence and expert parallelism: above 1 is refused.
-void parallel_size_rule(Importer&, const TreeLeaf&);
 // sharding_mode of a mesh of dp_replicate x dp_shard ranks; 0: not given.
 void set_mesh_sharding(Importer&, double replicate, double shard, const TreeLeaf& from);
 

@@ -101,6 +101,7 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "null: the template of the tokenizer");
   } else if (leaf.text.find("<|im_start|>") != leaf.text.npos) {
     importer.map(leaf, "chat_template", "chatml", "a template text with <|im_start|>");
+    if (leaf.text.find("You are Qwen") == leaf.text.npos) set_no_system(importer, leaf);
   } else if (leaf.text.find("<|start_header_id|>") != leaf.text.npos) {
     importer.map(leaf, "chat_template", "llama3", "a template text with <|start_header_id|>");
   } else {
@@ -125,14 +126,7 @@ constexpr const char* kPreparation = "octet prepares data in its own way";
 
 constexpr ToolKey kTrlKeys[] = {
     {"model_name_or_path", Fate::Mapped, "model_name_or_path", "", model_rule},
-    {"model_revision", Fate::Derived, "", "",
-     [](Importer& importer, const TreeLeaf& leaf) {
-       if (leaf.is_null() || leaf.text == "main") {
-         importer.ignore(leaf, "main: the newest");
-       } else {
-         importer.refuse(leaf, "octet takes the main revision; download this one and name its folder");
-       }
-     }},
+    {"model_revision", Fate::Refused, "", "", revision_rule},
     {"max_length", Fate::Mapped, "max_seq_length"},
     {"max_seq_length", Fate::Mapped, "max_seq_length"},
     {"packing", Fate::Mapped, "packing", "", packing_rule},

@@ -98,22 +98,6 @@ void split_batches_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void parallel_size_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.number().value_or(leaf.is_off() ? 1 : 2) > 1) {
-    importer.refuse(leaf, "octet has no tensor, context, sequence or pipeline parallelism");
-  } else {
-    importer.ignore(leaf, "1: off");
-  }
-}
-
-void cycles_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || leaf.number() == 0.5) {
-    importer.ignore(leaf, "half a cosine, as octet's schedule");
-  } else {
-    importer.refuse(leaf, "octet's cosine schedule is half a wave");
-  }
-}
-
 void decay_steps_rule(Importer& importer, const TreeLeaf& leaf) {
   const auto total = importer.main_tree().number("max_steps");
   const auto decay = leaf.number();
@@ -175,6 +159,7 @@ constexpr ToolKey kKeys[] = {
     {"train_sampling_strategy", Fate::Mapped, "data_order", "", sampling_rule},
     {"fsdp", Fate::Mapped, "sharding_mode", "", fsdp_rule},
     {"deepspeed", Fate::Derived, "", "", deepspeed_file_rule},
+    {"deepspeed.**", Fate::Derived, "", "", deepspeed_section_rule},
     {"do_train", Fate::Derived, "", "", do_train_rule, true},
     {"do_eval", Fate::Derived, "", "eval_steps says how often", nullptr, true},
     {"do_predict", Fate::Refused, "",

@@ -64,7 +64,9 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
     }
   }
   if (const std::string missing = missing_parts(result); !missing.empty()) notes.notes.push_back(missing);
-  for (const Finding& finding : result.findings) notes.warnings.push_back(finding_text(finding));
+  for (const Finding& finding : result.findings) {
+    if (!finding.is_note) notes.warnings.push_back(finding_text(finding));
+  }
   return file;
 }
 

@@ -76,7 +76,7 @@ ImportResult Importer::run() {
 
 void Importer::work_through() {
   for (const TreeLeaf& leaf : tree_->leaves) {
-    const size_t before = result_.verdicts.size();
+    judged_ = false;
     if (tool_->auto_is_unset && leaf.is_auto()) {
       ignore(leaf, "auto: from the trainer's settings");
     } else if (const ToolKey* row = row_of(*tool_, leaf.name)) {
@@ -84,17 +84,19 @@ void Importer::work_through() {
     } else {
       apply_unknown(leaf);
     }
-    if (result_.verdicts.size() == before) derive(leaf, "used with other settings");
+    if (!judged_) derive(leaf, "used with other settings");
   }
   const auto postponed = std::exchange(later_, {});
   for (const auto& function : postponed) function(*this);
   if (tool_->finish) tool_->finish(*this);
 }
 
-void Importer::include(const Tool& tool, const SettingsTree& tree) {
+void Importer::include(const Tool& tool, const SettingsTree& tree, std::string prefix) {
   const Tool* const outer_tool = std::exchange(tool_, &tool);
   const SettingsTree* const outer_tree = std::exchange(tree_, &tree);
+  const std::string outer_prefix = std::exchange(prefix_, std::move(prefix));
   work_through();
+  prefix_ = outer_prefix;
   tool_ = outer_tool;
   tree_ = outer_tree;
 }
@@ -158,14 +160,17 @@ void Importer::apply_unknown(const TreeLeaf& leaf) {
 
 void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string key,
                      std::string octet) {
+  judged_ = true;
+  const std::string name = prefix_ + leaf.name;
   const auto same = std::ranges::find_if(result_.verdicts, [&](const Verdict& verdict) {
-    return verdict.leaf.name == leaf.name && verdict.leaf.place == leaf.place;
+    return verdict.leaf.name == name && verdict.leaf.place == leaf.place;
   });
   Verdict verdict{.leaf = leaf,
                   .fate = fate,
                   .key = std::move(key),
                   .octet = std::move(octet),
                   .reason = std::move(reason)};
+  verdict.leaf.name = name;
   if (same == result_.verdicts.end()) {
     result_.verdicts.push_back(std::move(verdict));
   } else {
@@ -175,7 +180,7 @@ void Importer::judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::s
 
 void Importer::map(const TreeLeaf& leaf, std::string_view key, std::string value, std::string reason) {
   const std::string shown = fmt::format("{} {}", key, printable(value));
-  set(key, std::move(value), leaf.name, leaf.place);
+  set(key, std::move(value), prefix_ + leaf.name, leaf.place);
   judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
 }
 
@@ -186,7 +191,7 @@ void Importer::map_list(const TreeLeaf& leaf, std::string_view key, std::vector<
        .values = std::move(values),
        .is_list = true,
        .block = {},
-       .comment = leaf.name,
+       .comment = prefix_ + leaf.name,
        .place = leaf.place});
   judge(leaf, Fate::Mapped, std::move(reason), std::string(key), shown);
 }

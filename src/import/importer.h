@@ -69,6 +69,7 @@ struct Finding {
   std::string where;  // "fp8 in ds.json:4"; may be empty
   std::string there;
   std::string here;
+  bool is_note = false;  // a difference rather than a mistake: only 'octet import' shows it
 };
 
 // A setting of octet, and where it came from.
@@ -130,7 +131,8 @@ class Importer {
   void later(std::function<void(Importer&)> function) { later_.push_back(std::move(function)); }
 
   // Works through another file that the first one names, with the table of its tool, into the same result.
-  void include(const Tool& tool, const SettingsTree& tree);
+  // `prefix`: where the tree stands in the first file ("deepspeed."), or "".
+  void include(const Tool& tool, const SettingsTree& tree, std::string prefix = "");
 
   // The row that knows a key of this tool, or nullptr.
   static const ToolKey* row_of(const Tool& tool, std::string_view name);
@@ -148,6 +150,8 @@ class Importer {
   SettingsTree main_;
   const SettingsTree* tree_;
   bool with_defaults_;
+  bool judged_ = false;  // the leaf at hand
+  std::string prefix_;   // before the names of the tree at hand
   std::vector<std::function<void(Importer&)>> later_;
   ImportResult result_;
 };

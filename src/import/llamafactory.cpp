@@ -37,14 +37,6 @@ constexpr const char* kLogs = "octet always logs; see 'octet plot' and metrics.j
 
 constexpr const char* kMegatron = "only with another backend";
 
-void megatron_size_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.number().value_or(leaf.is_off() ? 1 : 2) > 1) {
-    importer.refuse(leaf, "octet has no tensor, pipeline, expert or context parallelism");
-  } else {
-    importer.ignore(leaf, "1: off");
-  }
-}
-
 constexpr ToolKey kKeys[] = {
     {"model_name_or_path", Fate::Mapped, "model_name_or_path", "", model_rule},
     {"adapter_name_or_path", Fate::Mapped, "adapter_name_or_path", "", adapter_rule},
@@ -303,10 +295,10 @@ constexpr ToolKey kKeys[] = {
     {"resources_per_worker.**", Fate::Ignored, "", kLauncher},
     {"resources_per_worker", Fate::Ignored, "", kLauncher},
     {"placement_strategy", Fate::Ignored, "", kLauncher},
-    {"tensor_model_parallel_size", Fate::Refused, "", "", megatron_size_rule},
-    {"pipeline_model_parallel_size", Fate::Refused, "", "", megatron_size_rule},
-    {"expert_model_parallel_size", Fate::Refused, "", "", megatron_size_rule},
-    {"context_parallel_size", Fate::Refused, "", "", megatron_size_rule},
+    {"tensor_model_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"pipeline_model_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"expert_model_parallel_size", Fate::Refused, "", "", parallel_size_rule},
+    {"context_parallel_size", Fate::Refused, "", "", parallel_size_rule},
     {"sequence_parallel", Fate::Ignored, "", kMegatron},
     {"bias_activation_fusion", Fate::Ignored, "", kMegatron},
     {"apply_rope_fusion", Fate::Ignored, "", kMegatron},

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/keys.h"
 #include "base/text.h"
+#include "data/datasets/dataset_info.h"
 #include "import/llamafactory_rules.h"
 #include "import/rules.h"
 
@@ -21,29 +23,19 @@ namespace fs = std::filesystem;
 std::string info_folder(const Importer& importer) {
   std::string folder = importer.main_tree().text("dataset_dir");
   if (folder.empty()) folder = "data";
-  const std::string file = named_file(importer, (fs::path(folder) / "dataset_info.json").string());
+  const std::string file = named_file(importer, (fs::path(folder) / kDatasetInfoName).string());
   if (file.empty()) return "";
   const std::string found = fs::path(file).parent_path().string();
   return found.empty() ? "." : found;
 }
 
-std::string why_not(const SettingsTree& info, const std::string& name) {
-  const auto of = [&](std::string_view key) { return fmt::format("{}.{}", name, key); };
-  if (info.is_on(of("ranking"))) return "it holds preferences (ranking), which octet does not train on";
-  for (const std::string_view column : {"images", "videos", "audios"}) {
-    if (info.has(of(fmt::format("columns.{}", column))))
-      return fmt::format("it has a column with {}, and octet trains on text", column);
+// Why octet cannot train on it, or "".
+std::string why_not(const std::string& folder, const std::string& name) {
+  try {
+    find_dataset_info(folder, name);
+  } catch (const ConfigError& error) {
+    return error.what();
   }
-  for (const std::string_view column : {"chosen", "rejected", "kto_tag"}) {
-    if (info.has(of(fmt::format("columns.{}", column))))
-      return "it holds preferences, which octet does not train on";
-  }
-  if (info.has(of("script_url")))
-    return "it is read by a script (script_url); octet runs no code of a dataset";
-  if (info.has(of("cloud_file_name"))) return "it is in a cloud store; download it and give its path";
-  const bool elsewhere = info.has(of("ms_hub_url")) || info.has(of("om_hub_url"));
-  if (elsewhere && !info.has(of("hf_hub_url")) && !info.has(of("file_name")))
-    return "it is on another hub; octet downloads from the Hugging Face hub";
   return "";
 }
 
@@ -57,7 +49,8 @@ void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& k
   std::vector<std::string> weights;
   if (training && plain_word(tree.text("mix_strategy")).starts_with("interleave")) {
     const TreeLeaf* probabilities = tree.find("interleave_probs");
-    if (probabilities) weights = probabilities->list();
+    if (probabilities && !probabilities->is_null()) weights = probabilities->list();
+    if (weights.empty()) weights.assign(names.size(), "1");  // in turn
   }
   if (!weights.empty() && weights.size() != names.size()) {
     importer.refuse(leaf, fmt::format("{} datasets but {} interleave_probs", names.size(), weights.size()));
@@ -113,19 +106,16 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
          .here = "needs that file (set dataset_dir), or paths or hub ids as dataset"});
     return;
   }
-  const SettingsTree info = read_tree_file((fs::path(folder) / "dataset_info.json").string());
+  const std::vector<std::string> known = dataset_info_names(folder);
   for (const std::string& name : names) {
-    if (!info.has(name)) {
-      std::vector<std::string> known;
-      for (const TreeLeaf& entry : info.leaves) known.push_back(entry.name.substr(0, entry.name.find('.')));
+    if (std::ranges::find(known, name) == known.end()) {
       const std::string near = nearest_name(name, known);
       importer.refuse(leaf, fmt::format("'{}' is not in {}/dataset_info.json{}", printable(name), folder,
                                         near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
       return;
     }
-    if (const std::string why = why_not(info, name); !why.empty()) {
-      importer.refuse(leaf,
-                      fmt::format("'{}' of dataset_info.json cannot be used: {}", printable(name), why));
+    if (const std::string why = why_not(folder, name); !why.empty()) {
+      importer.refuse(leaf, why);
       return;
     }
   }
@@ -158,7 +148,8 @@ void mix_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null() || strategy == "concat") {
     importer.ignore(leaf, "concat: every example once per epoch, as in octet");
   } else if (strategy.starts_with("interleave")) {
-    importer.derive(leaf, "interleave_probs are the weights of the datasets");
+    importer.derive(leaf,
+                    "interleave_probs are the weights of the datasets; without them all weigh the same");
   } else {
     importer.refuse(leaf, "expected concat, interleave_under or interleave_over");
   }

@@ -62,21 +62,20 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "pretraining has no conversations");
   } else if (name == "qwen" || name == "qwen2" || name == "qwen2_5") {
     importer.map(leaf, "chat_template", "chatml");
-    if (!importer.tree().is_on("default_system")) {
+    if (!importer.is_set("default_system")) {
       importer.set("default_system", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
                    "the template qwen has it", leaf.place);
     }
-  } else if (name == "qwen3") {
-    importer.map(leaf, "chat_template", "qwen3");
-  } else if (name == "qwen3_nothink") {
+  } else if (name == "qwen3_nothink" || name == "chatml") {
     importer.map(leaf, "chat_template", "chatml");
-    if (!importer.tree().is_on("default_system"))
-      importer.set("default_system", "", "the template qwen3_nothink has none", leaf.place);
-  } else if (name == "llama3" || name == "chatml" || name == "alpaca" || takes_template(name)) {
-    importer.map(leaf, "chat_template", name == "default" ? "auto" : name);
+    set_no_system(importer, leaf);
+  } else if (name != "default" && takes_template(name)) {  // octet's default is the tokenizer's, not this one
+    importer.map(leaf, "chat_template", name);
   } else {
-    importer.map(leaf, "chat_template", "auto",
-                 "octet takes the template of the tokenizer; compare with 'octet prepare --preview'");
+    importer.set("chat_template", "auto", leaf.name, leaf.place);
+    importer.warn(leaf,
+                  "octet does not have this template and takes the one of the tokenizer; compare with 'octet "
+                  "prepare --preview', or set chat_template");
   }
 }
 
@@ -97,14 +96,6 @@ void adapter_rule(Importer& importer, const TreeLeaf& leaf) {
 
 void new_adapter_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.ignore(leaf, "only with adapter_name_or_path");
-}
-
-void revision_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || leaf.text == "main") {
-    importer.ignore(leaf, "main: the newest");
-  } else {
-    importer.refuse(leaf, "octet takes the main revision; download this one and name its folder");
-  }
 }
 
 void val_size_rule(Importer& importer, const TreeLeaf& leaf) {

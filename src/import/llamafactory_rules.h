@@ -12,7 +12,6 @@ void finetuning_rule(Importer&, const TreeLeaf&);
 void template_rule(Importer&, const TreeLeaf&);
 void adapter_rule(Importer&, const TreeLeaf&);
 void new_adapter_rule(Importer&, const TreeLeaf&);
-void revision_rule(Importer&, const TreeLeaf&);
 void val_size_rule(Importer&, const TreeLeaf&);
 void lf_packing_rule(Importer&, const TreeLeaf&);
 void neat_packing_rule(Importer&, const TreeLeaf&);

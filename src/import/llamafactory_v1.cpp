@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "import/llamafactory_rules.h"
 #include "import/rules.h"
 #include "import/tools.h"
 
@@ -72,14 +73,6 @@ void train_dataset_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void context_size_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.number().value_or(leaf.is_off() ? 1 : 2) > 1) {
-    importer.refuse(leaf, "octet has no context parallelism");
-  } else {
-    importer.ignore(leaf, "1: off");
-  }
-}
-
 constexpr const char* kKernels = "not needed: octet has its own kernels";
 constexpr const char* kSampling = "for generation; see 'octet generate'";
 
@@ -104,7 +97,7 @@ constexpr ToolKey kKeys[] = {
     {"dist_config", Fate::Ignored, "", "nothing is set"},
     {"dist_config.name", Fate::Mapped, "sharding_mode", "", dist_name_rule},
     {"dist_config.config_file", Fate::Derived, "", "", deepspeed_file_rule},
-    {"dist_config.cp_size", Fate::Refused, "", "", context_size_rule},
+    {"dist_config.cp_size", Fate::Refused, "", "", parallel_size_rule},
     {"dist_config.dcp_path", Fate::Refused, "", "octet reads safetensors and its own checkpoints"},
     {"dist_config.**", Fate::Ignored, "", "how PyTorch wraps layers; octet shards by layers itself"},
     {"quant_config.**", Fate::Warned, "", "", quantized_base_rule},
@@ -126,7 +119,7 @@ constexpr ToolKey kKeys[] = {
     {"enable_activation_checkpointing", Fate::Mapped, "gradient_checkpointing", "", recompute_rule},
     {"batching_strategy", Fate::Ignored, "", "packing decides here"},
     {"batching_workers", Fate::Ignored, "", "octet has its own data loader"},
-    {"template", Fate::Mapped, "chat_template"},
+    {"template", Fate::Mapped, "chat_template", "", template_rule},
     {"sample_backend", Fate::Ignored, "", kSampling},
     {"max_new_tokens", Fate::Ignored, "", kSampling},
     {"lr_scheduler_config.name", Fate::Mapped, "lr_scheduler_type", "", schedule_rule},

@@ -33,8 +33,22 @@ void resume_rule(Importer&, const TreeLeaf&);
 void cpu_rule(Importer&, const TreeLeaf&);             // a bool: device cpu
 void fsdp_rule(Importer&, const TreeLeaf&);            // full_shard auto_wrap, SHARD_GRAD_OP, 1, true...
 void deepspeed_file_rule(Importer&, const TreeLeaf&);  // reads the file and includes it
+// A map with DeepSpeed's settings inside the file, for rows such as "deepspeed.**".
+void deepspeed_section_rule(Importer&, const TreeLeaf&);
+void offload_rule(Importer&, const TreeLeaf&);  // weights or moments on the CPU: a warning and a finding
+void parallel_size_rule(Importer&,
+                        const TreeLeaf&);        // ranks that split a layer or a sequence: above 1 is refused
+void revision_rule(Importer&, const TreeLeaf&);  // of the model: only main
+void betas_rule(Importer&, const TreeLeaf&);     // [adam_beta1, adam_beta2]
+void cycles_rule(Importer&, const TreeLeaf&);    // num_cycles of a cosine: 0.5 only
 void lora_target_rule(Importer&, const TreeLeaf&);
 void learning_rate_rule(Importer&, const TreeLeaf&);
+
+// octet's chatml has Qwen's system message. For a template without one: default_system "", unless one is given.
+void set_no_system(Importer&, const TreeLeaf& leaf);
+
+inline constexpr const char* kNothingToWandb =
+    "octet does not send anything to Weights & Biases yet; metrics.jsonl and TensorBoard files have all figures";
 
 // Text in lower case, without spaces around it.
 std::string plain_word(std::string_view text);

@@ -200,4 +200,17 @@ void lora_target_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.map_list(leaf, "lora_target", std::move(names));
 }
 
+void revision_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_off() || leaf.text == "main") {
+    importer.ignore(leaf, "main: the newest");
+  } else {
+    importer.refuse(leaf, "octet takes the main revision; download this one and name its folder");
+  }
+}
+
+void set_no_system(Importer& importer, const TreeLeaf& leaf) {
+  if (!importer.is_set("default_system"))
+    importer.set("default_system", "", "the template has no system message there", leaf.place);
+}
+
 }  // namespace octet

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "config/config.h"
 #include "import/rules.h"
-#include "import/tools.h"
 
 namespace octet {
 namespace {
@@ -35,6 +34,16 @@ std::string folder_name(std::string name) {
 
 bool asks_for_fp8(const Importer& importer) {
   return importer.value("mixed_precision") == "fp8";
+}
+
+// Names are compared without underscores: adamw_8bit, AdamW8bit.
+bool is_adamw(std::string_view name) {
+  constexpr std::string_view kNames[] = {"adam",           "fusedadam",         "adamw",        "adamwhf",
+                                         "adamwapexfused", "adamwanyprecision", "adamw4bit",    "adamw8bit",
+                                         "adamw32bit",     "adamwfp8",          "adamwbnb8bit", "pagedadamw",
+                                         "pagedadamw8bit", "pagedadamw32bit",   "optimiadamw"};
+  return name.starts_with("adamwtorch") || name.starts_with("aoadamw") ||
+         std::ranges::find(kNames, name) != std::end(kNames);
 }
 
 }  // namespace
@@ -113,24 +122,43 @@ void fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
 void optimizer_rule(Importer& importer, const TreeLeaf& leaf) {
   if (ignore_if_null(importer, leaf)) return;
   std::string name = plain_word(leaf.text);
-  if (const size_t dot = name.rfind('.'); dot != name.npos) name = name.substr(dot + 1);  // torch.optim.AdamW
-  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
-  if (has("lomo") || has("galore") || has("apollo") || has("mini") || has("anyprecision") ||
-      has("schedule_free") || !has("adam") || has("adamax") || has("adama") || has("radam") || has("nadam")) {
+  name = name.substr(name.rfind('.') + 1);  // torch.optim.AdamW
+  std::erase(name, '_');
+  if (!is_adamw(name)) {
     importer.refuse(leaf, "octet has AdamW only");
-    return;
-  }
-  if (has("8bit") || has("fp8")) {
+  } else if (name.ends_with("8bit") || name.ends_with("fp8")) {
     importer.map(leaf, "optimizer_state", "fp8",
                  "moments of 8 bits: FP8 with a scale per 128 values here; nothing is paged to the CPU");
-  } else if (has("4bit")) {
+  } else if (name.ends_with("4bit")) {
     importer.warn(leaf, "octet has no 4-bit moments; FP8 moments are used");
     importer.set("optimizer_state", "fp8", leaf.name, leaf.place);
-  } else if (name.starts_with("adamw") || name == "adam" || name == "fusedadam" || has("paged_adamw") ||
-             has("adamw")) {
-    importer.derive(leaf, "AdamW, which octet always uses");
   } else {
-    importer.refuse(leaf, "octet has AdamW only");
+    importer.derive(leaf, "AdamW, which octet always uses");
+  }
+}
+
+void betas_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (ignore_if_null(importer, leaf)) return;
+  const std::vector<std::string> betas = leaf.list();
+  if (betas.size() != 2) {
+    importer.refuse(leaf, "expected two numbers");
+  } else if (betas[0] == "auto" || betas[1] == "auto") {
+    importer.ignore(leaf, "auto: from the trainer's settings");
+  } else if (importer.is_included() && importer.is_set("adam_beta2") &&
+             parse_double(importer.value("adam_beta2")) != parse_double(betas[1])) {
+    importer.warn(leaf, "the trainer's values are used");
+  } else {
+    importer.set("adam_beta1", betas[0], leaf.name, leaf.place);
+    importer.set("adam_beta2", betas[1], leaf.name, leaf.place);
+    importer.derive(leaf, "adam_beta1 and adam_beta2");
+  }
+}
+
+void cycles_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null() || leaf.number() == 0.5) {
+    importer.ignore(leaf, "half a cosine, as octet's schedule");
+  } else {
+    importer.refuse(leaf, "octet's cosine schedule is half a wave");
   }
 }
 
@@ -147,13 +175,17 @@ void schedule_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.map(leaf, "lr_scheduler_type", "constant");
   } else if (name == "constant") {
     importer.map(leaf, "lr_scheduler_type", "constant");
+    importer.later([leaf](Importer& after) {
+      after.unset("warmup_ratio");
+      after.set("warmup_steps", "0", leaf.name, leaf.place);
+    });
     if (importer.tree().is_on("warmup_steps") || importer.tree().is_on("warmup_ratio")) {
       importer.find(
           {.name = "constant-ignores-warmup",
            .where = leaf.describe(),
            .there =
                "the schedule 'constant' of Transformers has no warm-up: the warm-up setting does nothing",
-           .here = "warms up as set, then stays constant"});
+           .here = "does the same (warmup_steps 0); constant_with_warmup warms up"});
     }
   } else if (name == "cosine_with_min_lr" || name == "cosine_warmup_with_min_lr") {
     importer.map(leaf, "lr_scheduler_type", "cosine");
@@ -270,13 +302,13 @@ void report_to_rule(Importer& importer, const TreeLeaf& leaf) {
         word != "[]")
       elsewhere.push_back(word);
   }
-  if (wandb && key_called(train_keys().keys(), "use_wandb"))
-    importer.set("use_wandb", "true", leaf.name, leaf.place);
-  if (!elsewhere.empty()) {
-    importer.warn(leaf, fmt::format("nothing is sent to {}; metrics are in metrics.jsonl of the run",
-                                    printable(elsewhere.front())));
-  } else if (wandb && !tensorboard) {
-    importer.derive(leaf, "Weights & Biases; TensorBoard files are written as well");
+  if (wandb) importer.set("use_wandb", "true", leaf.name, leaf.place);
+  if (!elsewhere.empty() || wandb) {
+    if (tensorboard) importer.set("use_tensorboard", "true", leaf.name, leaf.place);
+    importer.warn(leaf, elsewhere.empty()
+                            ? std::string(kNothingToWandb)
+                            : fmt::format("nothing is sent to {}; metrics are in metrics.jsonl of the run",
+                                          printable(elsewhere.front())));
   } else {
     importer.map(leaf, "use_tensorboard", tensorboard ? "true" : "false");
   }
@@ -311,83 +343,6 @@ void cpu_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.map(leaf, "device", "cpu");
   }
-}
-
-std::optional<std::string> sharding_of_zero_stage(std::string_view stage) {
-  if (stage == "0") return "none";
-  if (stage == "1") return "zero1";
-  if (stage == "2") return "zero2";
-  if (stage == "3") return "fsdp_full";
-  return std::nullopt;
-}
-
-void fsdp_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  std::string words;
-  for (const std::string& item : leaf.list()) words += plain_word(item) + " ";
-  const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
-  if (has("offload")) {
-    importer.set("sharding_mode", has("shard_grad_op") ? "zero2" : "fsdp_full", leaf.name, leaf.place);
-    importer.warn(leaf, "octet keeps weights and optimizer on the GPU; 'octet plan' shows whether they fit");
-  } else if (has("hybrid_shard_zero2") || has("hybrid")) {
-    importer.map(leaf, "sharding_mode", "hsdp");
-  } else if (has("full_shard") || has("true") || words == "1 ") {
-    importer.map(leaf, "sharding_mode", "fsdp_full");
-  } else if (has("shard_grad_op") || words == "2 ") {
-    importer.map(leaf, "sharding_mode", "zero2");
-  } else if (has("no_shard") || words == "3 ") {
-    importer.map(leaf, "sharding_mode", "none");
-  } else if (words == "4 ") {
-    importer.map(leaf, "sharding_mode", "hsdp");
-  } else if (has("auto_wrap")) {
-    importer.map(leaf, "sharding_mode", "fsdp_full", "auto_wrap alone: full sharding");
-  } else {
-    importer.refuse(leaf, "expected full_shard, shard_grad_op, no_shard or hybrid_shard");
-  }
-}
-
-std::string named_file(const Importer& importer, const std::string& path) {
-  std::error_code code;
-  if (fs::is_regular_file(path, code)) return path;
-  if (fs::path(path).is_absolute()) return "";
-  // As in the repositories of these tools: the path starts at a folder above the file that names it.
-  fs::path folder = fs::path(importer.main_tree().file).parent_path();
-  for (int up = 0; up < 5; ++up) {
-    const fs::path candidate = folder / path;
-    if (fs::is_regular_file(candidate, code)) return candidate.lexically_normal().string();
-    folder /= "..";
-  }
-  return "";
-}
-
-void deepspeed_file_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  const std::string file = named_file(importer, leaf.text);
-  if (!file.empty()) {
-    importer.derive(leaf, "read, and its settings are used");
-    importer.later([file](Importer& after) { after.include(deepspeed_tool(), read_tree_file(file)); });
-    return;
-  }
-  // The names of the files that the tools ship tell the stage.
-  const std::string name = plain_word(fs::path(leaf.text).filename().string());
-  for (const char stage : {'0', '1', '2', '3'}) {
-    const bool says = name.find(fmt::format("z{}", stage)) != name.npos ||
-                      name.find(fmt::format("zero{}", stage)) != name.npos ||
-                      name.find(fmt::format("zero_stage{}", stage)) != name.npos ||
-                      name.find(fmt::format("stage{}", stage)) != name.npos;
-    if (!says) continue;
-    importer.set("sharding_mode", *sharding_of_zero_stage(std::string(1, stage)), leaf.name, leaf.place);
-    importer.warn(leaf,
-                  fmt::format("the file is not here; its name says ZeRO stage {}, which is used", stage));
-    return;
-  }
-  importer.refuse(leaf, "the file is not here; expected a DeepSpeed JSON file, or remove the key");
 }
 
 }  // namespace octet

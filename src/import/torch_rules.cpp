@@ -1,34 +1,13 @@
 #include "import/torch_rules.h"
 
-#include "config/config.h"
+#include "import/rules.h"
 
 namespace octet {
 
 void wandb_value_rule(Importer& importer, const TreeLeaf& leaf, std::string_view key) {
-  const auto keys = train_keys().keys();
-  if (!key_called(keys, "use_wandb")) {
-    importer.warn(leaf,
-                  "nothing is sent to Weights & Biases; metrics are in metrics.jsonl and TensorBoard files");
-    return;
-  }
-  if (leaf.name != "use_wandb" && !importer.is_set("use_wandb"))
-    importer.set("use_wandb", "true", leaf.name, leaf.place);
-  if (leaf.name == "use_wandb") {
-    importer.map(leaf, "use_wandb", "true");
-  } else if (!key.empty() && key_called(keys, key)) {
-    importer.map(leaf, key, leaf.text);
-  } else {
-    importer.warn(leaf, "octet has no such setting of Weights & Biases");
-  }
-}
-
-void find_cpu_offload(Importer& importer, const TreeLeaf& leaf) {
-  importer.find(
-      {.name = "cpu-offload",
-       .where = leaf.describe(),
-       .there = "weights and moments cross PCIe in every step and AdamW runs on the CPU, which costs more "
-                "time than FP8 saves",
-       .here = "keeps everything on the GPUs; optimizer_state fp8 and sharding_mode fsdp_full save memory"});
+  if (!importer.is_set("use_wandb")) importer.set("use_wandb", "true", leaf.name, leaf.place);
+  if (!key.empty()) importer.set(key, leaf.text, leaf.name, leaf.place);
+  importer.warn(leaf, kNothingToWandb);
 }
 
 void find_torchao_fsdp_mistakes(Importer& importer, const TreeLeaf* gathers_fp8,

@@ -9,9 +9,6 @@ namespace octet {
 // For keys of Weights & Biases: `key` is octet's key for the value, or "" if it has none.
 void wandb_value_rule(Importer&, const TreeLeaf&, std::string_view key);
 
-// Weights or moments on the CPU: a mistake with FP8, and a warning always.
-void find_cpu_offload(Importer&, const TreeLeaf&);
-
 // torchao's FP8 with FSDP: settings that only FSDP 2 takes, or that end the run. Each may be nullptr; `fsdp_version` 0: no
 // FSDP.
 void find_torchao_fsdp_mistakes(Importer&, const TreeLeaf* gathers_fp8, const TreeLeaf* ram_efficient,

@@ -144,6 +144,7 @@ void prompt_template_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "null: that of the tokenizer");
   } else if (name == "ChatMLTemplate") {
     importer.map(leaf, "chat_template", "chatml");
+    set_no_system(importer, leaf);
   } else {
     importer.refuse(leaf,
                     "octet has the templates llama3, llama3.1, chatml, alpaca and plain; see chat_template");
@@ -160,18 +161,6 @@ void length_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void betas_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::vector<std::string> betas = leaf.list();
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else if (betas.size() != 2) {
-    importer.refuse(leaf, "expected two numbers");
-  } else {
-    importer.map(leaf, "adam_beta1", betas[0]);
-    importer.set("adam_beta2", betas[1], leaf.name, leaf.place);
-  }
-}
-
 void scheduler_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string name = component_name(leaf.text);
   if (name == "get_cosine_schedule_with_warmup") {
@@ -182,14 +171,6 @@ void scheduler_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.refuse(leaf,
                     fmt::format("octet has cosine, linear, constant and wsd, not '{}'", printable(name)));
-  }
-}
-
-void cycles_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || leaf.number() == 0.5) {
-    importer.ignore(leaf, "half a cosine, as in octet");
-  } else {
-    importer.refuse(leaf, "octet's cosine falls once");
   }
 }
 
@@ -262,7 +243,6 @@ void logger_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string name = component_name(leaf.text);
   if (name == "WandBLogger") {
     wandb_value_rule(importer, leaf, "");
-    importer.derive(leaf, "becomes use_wandb");
   } else if (name == "TensorBoardLogger") {
     importer.map(leaf, "use_tensorboard", "true");
   } else if (name == "DiskLogger" || name == "StdoutLogger" || leaf.is_null()) {
@@ -278,16 +258,6 @@ void project_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.ignore(leaf, "part of metric_logger");
   }
-}
-
-void offload_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  importer.warn(leaf,
-                "octet keeps weights and moments on the GPUs; 'octet plan --ranks N' shows whether they fit");
-  find_cpu_offload(importer, leaf);
 }
 
 void validation_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -447,8 +417,7 @@ void finish_template(Importer& importer) {
   const std::string name = component_name(tokenizer->text);
   if (name.starts_with("qwen")) {
     importer.set("chat_template", "chatml", name);
-    if (!importer.is_set("default_system"))
-      importer.set("default_system", "", "torchtune adds no system message");
+    set_no_system(importer, *tokenizer);
   } else if (name.starts_with("llama3_tokenizer") || name.starts_with("llama3_")) {
     importer.set("chat_template", "llama3", name);
   } else if (name.starts_with("llama2") || name.starts_with("mistral")) {

@@ -63,7 +63,7 @@ const Mistake kMistakes[] = {
     {"gpt2-stays-bf16", "fp8: true\nmodel_name_or_path: openai-community/gpt2\n",
      "bf16: true\nmodel_name_or_path: openai-community/gpt2\n"},
     {"fp8-format", "fp8: true\nfp8_format: e4m3\n", "fp8: true\nfp8_format: hybrid\n"},
-    {"mxfp8-on-hopper", "fp8: true\nfp8_recipe: mxfp8\n", "fp8: true\nfp8_recipe: delayed\n"},
+    {"mxfp8-emulated", "fp8: true\nfp8_recipe: mxfp8\n", "fp8: true\nfp8_recipe: delayed\n"},
 };
 
 ImportResult import_case(const std::string& text) {
@@ -86,7 +86,7 @@ TEST(Findings, AreMadeWhereTheMistakeIsAndOnlyThere) {
 
 TEST(Findings, FileAndLineAreNamed) {
   const ImportResult result = import_case("warmup_steps: 2000\nmax_steps: 1760\n");
-  ASSERT_EQ(result.findings.size(), 1u);
+  ASSERT_EQ(test::mistakes_of(result).size(), 1u);
   EXPECT_THAT(finding_text(result.findings[0]),
               AllOf(HasSubstr("warmup_steps in lf.yaml:4"), HasSubstr("2000 steps"), HasSubstr("1760"),
                     HasSubstr("octet does the same")));

@@ -19,7 +19,7 @@ struct ImportCase {
   std::vector<std::pair<std::string, std::string>> settings = {};  // key and value; "-": not set
   std::vector<std::string> refused = {};                           // names of all refused keys
   std::vector<std::string> warned = {};                            // names of some keys that are warned of
-  std::vector<std::string> findings = {};                          // all of them
+  std::vector<std::string> findings = {};                          // all mistakes
 };
 
 inline std::vector<std::string> names_with(const ImportResult& result, Fate fate) {
@@ -40,9 +40,7 @@ inline void expect_result(const ImportCase& given, const ImportResult& result) {
   const std::vector<std::string> warned = names_with(result, Fate::Warned);
   for (const std::string& name : given.warned)
     EXPECT_TRUE(std::ranges::find(warned, name) != warned.end()) << name << "\n" << import_report(result);
-  std::vector<std::string> findings;
-  for (const Finding& finding : result.findings) findings.push_back(finding.name);
-  EXPECT_EQ(findings, given.findings);
+  EXPECT_EQ(test::mistakes_of(result), given.findings);
   for (const Verdict& verdict : result.verdicts) {
     EXPECT_TRUE(verdict.fate == Fate::Mapped || !verdict.reason.empty()) << verdict.leaf.name;
   }

@@ -23,6 +23,15 @@ inline bool has_finding(const ImportResult& result, const std::string& name) {
   return std::ranges::find(result.findings, name, &Finding::name) != result.findings.end();
 }
 
+// The names of the findings that are mistakes, in their order.
+inline std::vector<std::string> mistakes_of(const ImportResult& result) {
+  std::vector<std::string> names;
+  for (const Finding& finding : result.findings) {
+    if (!finding.is_note) names.push_back(finding.name);
+  }
+  return names;
+}
+
 // "mapped", "refused"... of a key, or "" if the file does not have it.
 inline std::string fate_of(const ImportResult& result, const std::string& name) {
   const auto found = std::ranges::find_if(result.verdicts,

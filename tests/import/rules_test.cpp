@@ -20,13 +20,15 @@ using testing::IsEmpty;
 
 TEST(ImportRules, OptimizersAreAdamWOrRefused) {
   for (const char* name :
-       {"adamw_torch", "adamw_torch_fused", "adamw_hf", "torch.optim.AdamW", "paged_adamw_32bit"})
+       {"adamw_torch", "adamw_torch_fused", "adamw_hf", "torch.optim.AdamW", "paged_adamw_32bit",
+        "adamw_apex_fused", "adamw_anyprecision", "adamw_torch_npu_fused", "optimi_adamw", "paged_adamw"})
     EXPECT_EQ(fate_of(import_lf(fmt::format("optim: {}\n", name)), "optim"), "derived") << name;
   for (const char* name : {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit",
                            "bitsandbytes.optim.PagedAdamW8bit", "ao_adamw_fp8", "adamw_torch_8bit"})
     EXPECT_EQ(import_lf(fmt::format("optim: {}\n", name)).value("optimizer_state"), "fp8") << name;
   for (const char* name :
-       {"adafactor", "sgd", "lion_8bit", "galore_adamw", "apollo_adamw", "muon", "lomo", "adalomo"})
+       {"adafactor", "sgd", "lion_8bit", "galore_adamw", "apollo_adamw", "muon", "lomo", "adalomo",
+        "grokadamw", "stable_adamw", "adopt_adamw", "schedule_free_adamw", "radamw"})
     EXPECT_EQ(fate_of(import_lf(fmt::format("optim: {}\n", name)), "optim"), "refused") << name;
 }
 
@@ -64,6 +66,10 @@ TEST(ImportRules, ReportTo) {
   EXPECT_EQ(import_lf("report_to: none\n").value("use_tensorboard"), "false");
   EXPECT_EQ(import_lf("report_to: tensorboard\n").value("use_tensorboard"), "true");
   EXPECT_EQ(import_lf("report_to: wandb\n").value("use_wandb"), "true");
+  EXPECT_EQ(fate_of(import_lf("report_to: wandb\n"), "report_to"), "warned");
+  EXPECT_THAT(reason_of(import_lf("report_to: [wandb, tensorboard]\n"), "report_to"),
+              HasSubstr("does not send anything to Weights & Biases yet"));
+  EXPECT_EQ(import_lf("report_to: [wandb, tensorboard]\n").value("use_tensorboard"), "true");
   EXPECT_EQ(import_lf("report_to: all\n").value("use_wandb"), "true");
   EXPECT_EQ(fate_of(import_lf("report_to: swanlab\n"), "report_to"), "warned");
   EXPECT_EQ(import_lf("report_to: []\n").value("use_tensorboard"), "false");
@@ -147,11 +153,18 @@ TEST(ImportRules, Templates) {
   EXPECT_EQ(of("llama3").value("chat_template"), "llama3");
   EXPECT_EQ(of("qwen").value("chat_template"), "chatml");
   EXPECT_THAT(of("qwen").value("default_system"), HasSubstr("You are Qwen"));
-  EXPECT_EQ(of("qwen3_nothink").value("default_system"), "");
+  for (const char* name : {"qwen3_nothink", "chatml"}) {
+    ASSERT_NE(of(name).find("default_system"), nullptr) << name;  // unset is Qwen's
+    EXPECT_EQ(of(name).value("default_system"), "");
+  }
+  EXPECT_EQ(of("chatml\ndefault_system: Be brief.").value("default_system"), "Be brief.");
   EXPECT_EQ(of("qwen3").value("chat_template"), "qwen3");
   EXPECT_EQ(of("qwen3_nothink").value("chat_template"), "chatml");
   EXPECT_EQ(of("alpaca").value("chat_template"), "alpaca");
-  EXPECT_EQ(of("baichuan2").value("chat_template"), "auto");
+  for (const char* name : {"baichuan2", "vicuna", "gemma", "deepseek3", "default"}) {
+    EXPECT_EQ(of(name).value("chat_template"), "auto") << name;
+    EXPECT_EQ(fate_of(of(name), "template"), "warned") << name;
+  }
   EXPECT_EQ(of("llama3", "pt").value("chat_template"), "");
 }
 
@@ -188,7 +201,7 @@ TEST(ImportRules, DatasetInfoThatIsNotThereIsSaid) {
   const ImportResult result = import_lf("dataset: identity, alpaca_en_demo\n");
   EXPECT_TRUE(test::has_finding(result, "no-dataset-info"));
   EXPECT_EQ(result.value("dataset"), "identity,alpaca_en_demo");
-  EXPECT_EQ(import_lf("dataset: org/a\ndataset_dir: ONLINE\n").findings.size(), 0u);
+  EXPECT_THAT(test::mistakes_of(import_lf("dataset: org/a\ndataset_dir: ONLINE\n")), IsEmpty());
   EXPECT_EQ(fate_of(import_lf("dataset: a\ndataset_dir: REMOTE:org/b\n"), "dataset"), "refused");
 }
 
