@@ -130,7 +130,36 @@ Positional config_file_word() {
           .required = false};
 }
 
-ParsedLine parse_command_line(const CommandLine& line, std::span<const std::string> arguments) {
+namespace {
+
+// --config FILE, as other programs have it: the same as FILE alone.
+std::vector<std::string> without_config_flag(std::span<const std::string> arguments) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--") {
+      words.insert(words.end(), arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const bool is_flag =
+        name == "--config" || name == "--config_file" || name == "--config-file" || name == "-c";
+    if (!is_flag) {
+      words.push_back(word);
+    } else if (equals != std::string::npos) {
+      words.push_back(word.substr(equals + 1));
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+ParsedLine parse_command_line(const CommandLine& line, std::span<const std::string> given) {
+  const std::vector<std::string> arguments = line.run_keys == RunKeys::No
+                                                 ? std::vector<std::string>(given.begin(), given.end())
+                                                 : without_config_flag(given);
   // One list, so that a misspelt flag finds the nearest of both kinds.
   std::vector<Key> keys = line.keys;
   if (line.run_keys != RunKeys::No)

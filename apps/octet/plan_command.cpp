@@ -8,6 +8,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "import/import.h"
+#include "plan/before_start.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
@@ -117,7 +118,7 @@ int run(const Options& options) {
   }
   TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   if (asked) fall_back_without_fp8(given, *asked);
-  const ModelChoice choice = choose_model(given);
+  const ModelChoice choice = before_start([&] { return choose_model(given); });
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
   warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -18,7 +20,11 @@ struct Options {
 
 // Of checkpoint_dir, or of the run, or of all runs in output_dir.
 int list_checkpoints_of(const TrainConfig& config) {
-  if (!config.checkpoint_dir.empty()) return list_checkpoints(config.checkpoint_dir);
+  if (!config.checkpoint_dir.empty()) {
+    if (posix_env().is_directory(config.checkpoint_dir)) return list_checkpoints(config.checkpoint_dir);
+    fmt::print("checkpoint_dir {} does not exist yet: there are no checkpoints\n", config.checkpoint_dir);
+    return kExitDone;
+  }
   if (!config.run_name.empty()) return list_checkpoints(run_folder(config));
   Env& env = posix_env();
   std::optional<int> code;

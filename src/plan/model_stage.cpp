@@ -114,7 +114,8 @@ ModelChoice model_of_keys(const TrainConfig& keys) {
   choice.tokenizer = choice.start->tokenizer;
   if (!choice.start->has_weights) {
     choice.config = resolve_model(choice.start->config, sizes_of(keys));
-    log_info("model: {} has no weights, so training starts from random weights", choice.start->source);
+    log_warning("{} has no weights (*.safetensors): training starts from random weights",
+                choice.start->source);
     return choice;
   }
   if (const std::vector<std::string> given = given_sizes(keys); !given.empty()) {

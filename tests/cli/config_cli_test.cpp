@@ -203,6 +203,28 @@ TEST(ConfigCli, ABoolFlagBeforeTheFileDoesNotTakeItsName) {
   EXPECT_NE(result.out.find("\nseed: 7\n"), std::string::npos);
 }
 
+// As other programs are called.
+TEST(ConfigCli, TheFileMayBeAFlag) {
+  const TemporaryFolder folder;
+  folder.write("run.yaml", "seed: 7\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--config", "run.yaml"}, {"--config=run.yaml"}, {"-c", "run.yaml"}}) {
+    std::vector<std::string> arguments = {"train", "--no_wandb", "--dry_run"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const ProcessResult result = octet(arguments, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("\nseed: 7\n"), std::string::npos) << words.front();
+  }
+}
+
+TEST(ConfigCli, AMissingFolderOfCheckpointsHasNone) {
+  const TemporaryFolder folder;
+  const ProcessResult result =
+      octet({"train", "--list_checkpoints", "--checkpoint_dir", "D", "--resume", "latest"}, folder.path());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "checkpoint_dir D does not exist yet: there are no checkpoints\n");
+}
+
 // Behind a flag that may stand alone, a word that is no value and no file is a mistake in the value.
 TEST(ConfigCli, ABadValueBehindABoolFlagIsToldAsOne) {
   const TemporaryFolder folder;
