@@ -43,6 +43,7 @@ Translated translate(const std::vector<std::string>& words) {
 TEST(ForeignFlags, WhatHasNoMeaningIsAcceptedWithOneLine) {
   const std::vector<std::vector<std::string>> kFlags = {
       {"--use_te"},
+      {"--use_flash_attn"},
       {"--fp8_backend", "te"},
       {"--empty_cache_freq", "25"},
       {"--num_workers", "4"},
@@ -66,6 +67,11 @@ TEST(ForeignFlags, WhatHasNoMeaningIsAcceptedWithOneLine) {
     EXPECT_THAT(result.notes.notes, ElementsAre(HasSubstr(words[0]))) << words[0];
     EXPECT_THAT(result.notes.warnings, IsEmpty()) << words[0];
   }
+}
+
+TEST(ForeignFlags, WhatIsDoneInAnotherWaySaysHow) {
+  EXPECT_THAT(translate({"--num_gpus", "2"}).errors, ElementsAre(HasSubstr("octet launch -n N train")));
+  EXPECT_THAT(translate({"--dropout", "0.1"}).errors, ElementsAre(HasSubstr("lora_dropout")));
 }
 
 TEST(ForeignFlags, WhatOctetHasIsTranslated) {
