@@ -1,5 +1,6 @@
 #include "hf/export_tokenizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -76,8 +77,9 @@ void set_chat(Json& config, const ExportedChat& chat, bool has_template = true) 
 }
 
 // Without it Transformers would take the class of the model's family, whatever the tokenizer is.
-Json tokenizer_config(const std::string& bos, const std::string& eos, int64_t max_positions) {
-  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+Json tokenizer_config(const std::string& bos, const std::string& eos, int64_t max_positions,
+                      const char* tokenizer_class = "PreTrainedTokenizerFast") {
+  Json config = {{"tokenizer_class", tokenizer_class},
                  {"model_max_length", max_positions},
                  {"clean_up_tokenization_spaces", false}};
   if (!bos.empty()) config["bos_token"] = bos;
@@ -134,7 +136,11 @@ std::string export_tokenizer(Env& env, const std::string& name, const std::strin
   if (is_json_alone || (chat && !has_config)) {
     const std::string bos = token_name(*tokenizer, tokenizer->bos());
     const std::string eos = token_name(*tokenizer, tokenizer->eos());
-    write_config(tokenizer_config(bos, eos, max_positions));
+    // PreTrainedTokenizerFast reads tokenizer.json alone.
+    const bool has_json = std::ranges::find(written, "tokenizer.json") != written.end();
+    const bool has_model = std::ranges::find(written, "tokenizer.model") != written.end();
+    write_config(tokenizer_config(bos, eos, max_positions,
+                                  has_model && !has_json ? "LlamaTokenizer" : "PreTrainedTokenizerFast"));
     written.emplace_back(kConfigName);
   }
   return fmt::format("{}", fmt::join(written, ", "));

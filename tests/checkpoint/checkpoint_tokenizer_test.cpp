@@ -7,6 +7,7 @@
 #include "checkpoint/model_folder.h"
 #include "data/tiny_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
+#include "hf/export_tokenizer.h"
 #include "support/error_of.h"
 #include "train/exit_codes.h"
 #include "train/resume_support.h"
@@ -134,6 +135,18 @@ TEST_F(CheckpointTokenizer, CopiesASentencePieceModel) {
   const Exported exported = export_model(posix_env(), model, folder.path() + "/out", {});
   EXPECT_EQ(exported.tokenizer, "tokenizer.model, tokenizer_config.json");
   EXPECT_EQ(load_tokenizer(folder.path() + "/out")->fingerprint(), fingerprint);
+}
+
+// The class that Transformers is told must be able to read the files.
+TEST(ExportTokenizer, ASentencePieceModelAloneIsALlamaTokenizer) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() + "/in");
+  fs::create_directories(folder.path() + "/out");
+  fs::copy_file(OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model",
+                folder.path() + "/in/tokenizer.model");
+  export_tokenizer(posix_env(), folder.path() + "/in", folder.path() + "/out", 64,
+                   ExportedChat{"{{ x }}", "</s>"});
+  EXPECT_THAT(read_text(folder.path() + "/out/tokenizer_config.json"), HasSubstr("\"LlamaTokenizer\""));
 }
 
 }  // namespace
