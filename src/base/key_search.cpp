@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/words.h"
 
 namespace octet {
 namespace {
@@ -97,24 +98,11 @@ constexpr std::array<std::string_view, 23> kSmallWords = {
 
 Words words_of(std::string_view text) {
   Words words;
-  std::string word;
-  const auto finish = [&] {
-    for (const auto& [from, to] : kSameWords) {
-      if (word == from) word = to;
-    }
-    if (!word.empty()) words.insert(std::move(word));
-    word.clear();
-  };
-  for (const char c : text) {
-    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
-      word += c;
-    } else if (c >= 'A' && c <= 'Z') {
-      word += static_cast<char>(c - 'A' + 'a');
-    } else {
-      finish();
-    }
+  for (std::string& word : lower_words(text)) {
+    const auto same =
+        std::ranges::find(kSameWords, word, &std::pair<std::string_view, std::string_view>::first);
+    words.insert(same == kSameWords.end() ? std::move(word) : std::string(same->second));
   }
-  finish();
   return words;
 }
 

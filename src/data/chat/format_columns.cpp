@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/words.h"
 #include "data/records/record_reader.h"
 
 namespace octet {
@@ -162,22 +163,10 @@ bool is_media_name(std::string_view name) {
                                          "mp3",   "wav",    "video", "videos",  "mp4"};
   constexpr std::string_view kAbout[] = {"num", "count", "has", "n"};  // a number about them
   bool is_media = false, is_about = false;
-  std::string word;
-  const auto finish = [&] {
+  for (const std::string& word : lower_words(name)) {
     is_media |= std::ranges::find(kMedia, word) != std::end(kMedia);
     is_about |= std::ranges::find(kAbout, word) != std::end(kAbout);
-    word.clear();
-  };
-  for (const char c : name) {
-    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
-      word += c;
-    } else if (c >= 'A' && c <= 'Z') {
-      word += static_cast<char>(c - 'A' + 'a');
-    } else {
-      finish();
-    }
   }
-  finish();
   return is_media && !is_about;
 }
 
