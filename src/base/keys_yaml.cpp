@@ -4,11 +4,10 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "base/config_text.h"
 #include "base/error.h"
 #include "base/keys.h"
 #include "base/text.h"
@@ -16,7 +15,6 @@
 namespace octet {
 namespace {
 
-constexpr size_t kMaxFileSize = size_t{1} << 20;
 constexpr int kMaxDepth = 16;
 
 // Reads the settings from the parser's events, so that a hostile file is refused before it is built in memory.
@@ -197,21 +195,7 @@ std::vector<KeySetting> parse_settings(const std::string& text, const std::strin
 }
 
 std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<std::string>& errors) {
-  const std::string shown = printable(path);
-  std::error_code code;
-  if (std::filesystem::is_directory(path, code)) fail_config("{} is a folder; expected a YAML file", shown);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    fail_config("{} {}; expected a YAML file", shown,
-                std::filesystem::exists(path, code) ? "cannot be read" : "does not exist");
-  }
-  std::string text(kMaxFileSize + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_config("{} cannot be read", shown);
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxFileSize)
-    fail_config("{} is larger than 1 MiB; expected a YAML configuration", shown);
-  return parse_settings(text, shown, errors);
+  return parse_settings(read_config_text(path, "YAML"), printable(path), errors);
 }
 
 }  // namespace octet

@@ -7,19 +7,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <utility>
 
+#include "base/config_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
 namespace octet {
 namespace {
 
-constexpr size_t kMaxFileSize = size_t{1} << 20;
 constexpr int kMaxDepth = 32;
 constexpr int64_t kMaxValues = 50'000;  // aliases of aliases grow without end
 constexpr int kMaxInterpolations = 16;
@@ -238,7 +236,7 @@ void interpolate(const SettingsTree& tree, const TreeLeaf& leaf, std::string& te
     if (begin == std::string::npos) return;
     const size_t end = text.find('}', begin);
     if (end == std::string::npos) return;
-    if (count == kMaxInterpolations || text.size() > kMaxFileSize)
+    if (count == kMaxInterpolations || text.size() > kMaxConfigSize)
       fail_config("{}: '{}' refers to itself", leaf.describe(), printable(text));
     const auto value = interpolated(tree, text.substr(begin + 2, end - begin - 2));
     if (value) {
@@ -416,24 +414,6 @@ SettingsTree parse_tree(const std::string& text, const std::string& file_name) {
   return tree;
 }
 
-std::string read_config_text(const std::string& path) {
-  const std::string shown = printable(path);
-  std::error_code code;
-  if (std::filesystem::is_directory(path, code))
-    fail_config("{} is a folder; expected a YAML or JSON file", shown);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    fail_config("{} {}; expected a YAML or JSON file", shown,
-                std::filesystem::exists(path, code) ? "cannot be read" : "does not exist");
-  }
-  std::string text(kMaxFileSize + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail_config("{} cannot be read", shown);
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxFileSize) fail_config("{} is larger than 1 MiB; expected a configuration", shown);
-  return text;
-}
-
 SettingsTree read_tree_file(const std::string& path) {
   if (path.ends_with(".toml")) {
     fail_config(
@@ -442,7 +422,7 @@ SettingsTree read_tree_file(const std::string& path) {
         "filter_fqns is fp8_skip_layers; enable_fsdp_float8_all_gather is always on with sharding_mode: fsdp_full",
         printable(path));
   }
-  return parse_tree(read_config_text(path), printable(path));
+  return parse_tree(read_config_text(path, "YAML or JSON"), printable(path));
 }
 
 }  // namespace octet

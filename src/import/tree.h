@@ -53,7 +53,4 @@ struct SettingsTree {
 SettingsTree read_tree_file(const std::string& path);
 SettingsTree parse_tree(const std::string& text, const std::string& file_name);
 
-// The whole text of a configuration file of at most 1 MiB; ConfigError if there is none.
-std::string read_config_text(const std::string& path);
-
 }  // namespace octet
