@@ -157,6 +157,7 @@ struct TrainConfig {
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
   bool dry_run = false;
+  std::string profile_steps;  // "10:12" as in StepRange; empty: none
   bool list_checkpoints = false;
   Progress progress = Progress::Auto;
 
@@ -173,6 +174,7 @@ struct TrainConfig {
   bool use_tensorboard = true;
   bool use_wandb = false;
   std::string wandb_project, wandb_run_name;
+  double price_per_hour = 0;  // of one device; 0: not known
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;

@@ -125,6 +125,12 @@ void add_run(KeyTable<C>& keys) {
           "list_checkpoints", &C::list_checkpoints,
           "List the checkpoints of the run run_name, or of checkpoint_dir, and stop. The same as 'octet checkpoints'.")
       .not_dumped();
+  keys.add(
+          "profile_steps", &C::profile_steps,
+          "Write a trace of these steps, the first and the last one, as 10:12 or 10. The file trace-rank0.json "
+          "in the folder of the run opens in Perfetto (ui.perfetto.dev) and chrome://tracing.")
+      .value("FIRST:LAST")
+      .not_dumped();
   keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
            "How the console shows progress. auto: bar on a terminal, otherwise plain.");
 }
@@ -180,6 +186,11 @@ void add_reports(KeyTable<C>& keys) {
   keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases, for use_wandb.")
       .alias("wandb_name")
       .note("run_name");
+  keys.add(
+          "price_per_hour", &C::price_per_hour,
+          "Price of one hour of one GPU, in any currency. The summary then has the cost of the run. 0: not known.")
+      .at_least(0)
+      .at_most(1e9);
 }
 
 }  // namespace
