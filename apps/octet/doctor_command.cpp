@@ -19,7 +19,8 @@ struct Options {
 // Without a configuration: the shapes of a model that people train on such a GPU.
 const std::vector<KeySetting> kDefaultRun = {{.name = "model_preset", .values = {"llama-3.1-8b"}},
                                              {.name = "max_seq_length", .values = {"1024"}},
-                                             {.name = "per_device_train_batch_size", .values = {"8"}}};
+                                             {.name = "per_device_train_batch_size", .values = {"8"}},
+                                             {.name = "optimizer_state", .values = {"bf16"}}};
 
 int run(const Options& options) {
   const bool is_given = !options.run.config_file.empty() || !options.run.settings.empty();

@@ -106,14 +106,16 @@ std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, con
   std::vector<CheckResult> all = results.take();
   if (nvml) {
     // Without a usable CUDA device, the first GPU of the machine.
-    const auto state = probe.usable ? nvml->state(probe.uuid) : nvml->state(0);
+    auto state = probe.usable ? nvml->state(probe.uuid) : nvml->state(0);
+    // The probe has made this program one of those that use the GPU.
+    if (state && probe.usable && state->compute_processes.value_or(0) > 0) --*state->compute_processes;
     if (state) {
       for (CheckResult& result : check_gpu_state(*state)) all.push_back(std::move(result));
     }
     // The other GPUs of the machine: only what is wrong with them.
-    for (int i = 0; nvml->gpus() > 1 && i < nvml->gpus(); ++i) {
+    for (int i = 0; i < nvml->gpus(); ++i) {
       const auto other = nvml->state(i);
-      if (!other) continue;
+      if (!other || (state && other->uuid == state->uuid)) continue;
       for (CheckResult& result : check_gpu_state(*other)) {
         if (result.health == Health::Ok) continue;
         result.name = fmt::format("GPU {}: {}", i, result.name);
