@@ -21,6 +21,7 @@ std::string program_help();
 Command train_command();
 Command launch_command();
 Command plan_command();
+Command doctor_command();
 Command bench_command();
 Command generate_command();
 Command eval_command();

@@ -10,9 +10,10 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),   launch_command(),      plan_command(),   bench_command(), generate_command(),
-      eval_command(),    checkpoints_command(), export_command(), plot_command(),  watch_command(),
-      prepare_command(), tokenize_command(),    import_command(), keys_command(),  help_command(),
+      train_command(),    launch_command(),   plan_command(),  doctor_command(),
+      bench_command(),    generate_command(), eval_command(),  checkpoints_command(),
+      export_command(),   plot_command(),     watch_command(), prepare_command(),
+      tokenize_command(), import_command(),   keys_command(),  help_command(),
   };
   return kCommands;
 }
@@ -52,6 +53,9 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"top", "watch RUN"},
     {"run", "train"},
     {"torchrun", "launch"},
+    {"check", "doctor"},
+    {"diagnose", "doctor"},
+    {"env", "doctor"},
     {"version", "--version"},
 };
 
