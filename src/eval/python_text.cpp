@@ -45,7 +45,9 @@ bool is_space(uint32_t point) {
          point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-bool is_letter(uint32_t point) { return point < kCodePoints && (char_classes()[point] & kLetter) != 0; }
+bool is_letter(uint32_t point) {
+  return point < kCodePoints && (char_classes()[point] & kLetter) != 0;
+}
 
 Utf8Char character_at(std::string_view text, size_t at) {
   return decode_utf8(text.data() + at, text.size() - at);
@@ -144,7 +146,8 @@ PythonRandom::PythonRandom(uint32_t seed) : state_(kStateWords), at_(kStateWords
     wrap();
   }
   for (size_t k = 0; k + 1 < kStateWords; ++k) {
-    state_[i] = (state_[i] ^ ((state_[i - 1] ^ (state_[i - 1] >> 30)) * 1566083941U)) - static_cast<uint32_t>(i);
+    state_[i] =
+        (state_[i] ^ ((state_[i - 1] ^ (state_[i - 1] >> 30)) * 1566083941U)) - static_cast<uint32_t>(i);
     wrap();
   }
   state_[0] = 0x80000000U;
@@ -167,7 +170,7 @@ uint32_t PythonRandom::next() {
 
 size_t PythonRandom::below(size_t bound) {
   require(bound > 0 && bound <= UINT32_MAX, "[eval] a random number below {}, expected 1 to 2^32 - 1", bound);
-  const int bits = std::bit_width(bound);
+  const auto bits = static_cast<int>(std::bit_width(bound));
   size_t value = bound;
   while (value >= bound) value = next() >> (32 - bits);
   return value;

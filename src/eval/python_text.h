@@ -10,11 +10,12 @@ namespace octet {
 // Texts as Python's str treats them, because scores are only comparable if prompts are made of the same characters. All
 // texts are UTF-8; characters are code points.
 
-int64_t count_characters(std::string_view text);                             // len(text)
-std::string_view strip(std::string_view text);                               // text.strip()
-std::string_view strip_end(std::string_view text);                           // text.rstrip()
-std::string capitalize(std::string_view text);                               // text.capitalize()
-std::string replace_all(std::string text, std::string_view from, std::string_view to);  // text.replace(from, to)
+int64_t count_characters(std::string_view text);    // len(text)
+std::string_view strip(std::string_view text);      // text.strip()
+std::string_view strip_end(std::string_view text);  // text.rstrip()
+std::string capitalize(std::string_view text);      // text.capitalize()
+std::string replace_all(std::string text, std::string_view from,
+                        std::string_view to);  // text.replace(from, to)
 // re.sub(r"\[.*?\]", "", text)
 std::string remove_brackets(std::string_view text);
 

@@ -68,15 +68,15 @@ std::vector<std::string> find_files(const TaskSource& source) {
   }
   const TaskFormat& format = *source.format;
   if (format.hub_id.empty())
-    fail_config("task {} has no data of its own; pass --dataset FILE, a JSONL file with {}", format.name,
+    fail_config("task {0} has no questions of its own; write {0}=FILE, a JSONL file with {1}", format.name,
                 format.columns);
   try {
     return files_of(std::string(format.hub_id), source.format, false);
   } catch (const Error& error) {
     fail_config(
-        "task {}: its data ({} of {} on the hub) could not be read: {}\nPass --dataset FILE to use a file that "
-        "you have (JSONL or Parquet with {}), or put it there as {}.jsonl.",
-        format.name, format.split, format.hub_id, error.what(), format.columns, format.name);
+        "task {0}: its questions ({1} of {2} on the hub) could not be read: {3}\nTo use a file that you have, "
+        "write {0}=FILE (JSONL or Parquet with {4}).",
+        format.name, format.split, format.hub_id, error.what(), format.columns);
   }
 }
 
@@ -117,14 +117,16 @@ std::string solved(const TaskQuestion& q) {
 // Chooses the examples of a few-shot prompt. The order of the calls matters, because the random ones are drawn in turn.
 class ExamplePool {
  public:
-  ExamplePool(std::vector<TaskQuestion> pool, ExampleChoice choice, int64_t count, const std::string& source)
+  // `with_questions`: the questions that are asked are in the pool, too.
+  ExamplePool(std::vector<TaskQuestion> pool, ExampleChoice choice, bool with_questions, int64_t count,
+              const std::string& source)
       : pool_(std::move(pool)),
-        choice_(choice),
+        first_(choice == ExampleChoice::FirstOfSubject),
+        not_self_(with_questions || choice == ExampleChoice::RandomNotSelf),
         count_(static_cast<size_t>(count)),
         source_(source),
         random_(kExampleSeed) {
-    const size_t needed = choice == ExampleChoice::RandomNotSelf ? count_ + 1 : count_;
-    if (choice != ExampleChoice::FirstOfSubject && pool_.size() < needed)
+    if (!first_ && pool_.size() < drawn())
       fail_config("num_fewshot is {}, but {} has only {} questions to draw examples from", count, source_,
                   pool_.size());
   }
@@ -136,28 +138,29 @@ class ExamplePool {
   }
 
  private:
+  // One more than needed, if the question itself may be among them.
+  size_t drawn() const { return not_self_ ? count_ + 1 : count_; }
+
   std::vector<const TaskQuestion*> choose(const TaskQuestion& question) {
     std::vector<const TaskQuestion*> chosen;
-    if (choice_ == ExampleChoice::FirstOfSubject) {
+    const auto skips = [&](const TaskQuestion& q) { return not_self_ && q.record == question.record; };
+    if (first_) {
       for (const TaskQuestion& q : pool_) {
-        if (chosen.size() < count_ && q.group == question.group && q.record != question.record)
-          chosen.push_back(&q);
+        if (chosen.size() < count_ && q.group == question.group && !skips(q)) chosen.push_back(&q);
       }
       if (chosen.size() < count_)
         fail_config("[{}: num_fewshot is {}, but {} has only {} other questions of the subject '{}'",
                     question.place, count_, source_, chosen.size(), printable(question.group));
       return chosen;
     }
-    const bool not_self = choice_ == ExampleChoice::RandomNotSelf;
-    for (const size_t i : random_.sample(pool_.size(), not_self ? count_ + 1 : count_)) {
-      if (not_self && pool_[i].record == question.record) continue;
-      if (chosen.size() < count_) chosen.push_back(&pool_[i]);
+    for (const size_t i : random_.sample(pool_.size(), drawn())) {
+      if (!skips(pool_[i]) && chosen.size() < count_) chosen.push_back(&pool_[i]);
     }
     if (chosen.size() == count_) return chosen;
     // The question occurs several times: draw again, without all of its copies.
     std::vector<const TaskQuestion*> others;
     for (const TaskQuestion& q : pool_) {
-      if (q.record != question.record) others.push_back(&q);
+      if (!skips(q)) others.push_back(&q);
     }
     if (others.size() < count_)
       fail_config("num_fewshot is {}, but {} has only {} other questions", count_, source_, others.size());
@@ -167,7 +170,7 @@ class ExamplePool {
   }
 
   std::vector<TaskQuestion> pool_;
-  ExampleChoice choice_;
+  bool first_, not_self_;
   size_t count_;
   std::string source_;
   PythonRandom random_;
@@ -175,20 +178,22 @@ class ExamplePool {
 
 ExamplePool make_pool(const TaskSource& source, const TaskFormat& format, const TaskOptions& options,
                       const std::vector<std::string>& files) {
-  ExampleChoice choice = format.example_choice;
+  bool with_questions = false;
   std::vector<std::string> from = files;
   std::string shown = files.front();
   if (!options.example_dataset.empty()) {
     shown = options.example_dataset;
     from = files_of(options.example_dataset, &format, true);
-  } else if (source.dataset.empty() && !format.hub_id.empty() && files.front().find("snapshots") != std::string::npos) {
+  } else if (source.dataset.empty() && !format.hub_id.empty() &&
+             files.front().find("snapshots") != std::string::npos) {
     // From the hub, where there is a part of the dataset that is made for it.
     shown = format.hub_id;
     from = files_of(std::string(format.hub_id), &format, true);
-  } else if (choice == ExampleChoice::Random) {
-    choice = ExampleChoice::RandomNotSelf;
+  } else {
+    with_questions = true;
   }
-  return {read_questions(from, &format, 0).all, choice, options.examples, shown};
+  return {read_questions(from, &format, 0).all, format.example_choice, with_questions, options.examples,
+          shown};
 }
 
 }  // namespace
@@ -245,7 +250,8 @@ class TextEncoder {
   ScoredText encode(const std::string& context, const std::string& continuation,
                     const std::vector<int32_t>& context_ids) const {
     if (context.empty()) {
-      if (!prefix_) fail_config("the tokenizer has neither bos nor eos to put in front of a text without context");
+      if (!prefix_)
+        fail_config("the tokenizer has neither bos nor eos to put in front of a text without context");
       ScoredText text{{*prefix_}, 0};
       const std::vector<int32_t> ids = tokenizer_.encode(continuation);
       const size_t skipped = !ids.empty() && ids[0] == *prefix_ ? 1 : 0;
@@ -301,14 +307,15 @@ std::vector<ScoredText> encode_task(const Task& task, const Tokenizer& tokenizer
   std::vector<ScoredText> texts(starts.back());
   const TextEncoder encoder(tokenizer);
   constexpr size_t kPerPiece = 32;
-  const size_t pieces = div_up(task.questions.size(), kPerPiece);
+  const size_t pieces = (task.questions.size() + kPerPiece - 1) / kPerPiece;
   std::vector<std::exception_ptr> errors(pieces);
   ThreadPool pool(threads);
   pool.for_each(static_cast<int64_t>(pieces), [&](int64_t piece, int) {
     const size_t begin = static_cast<size_t>(piece) * kPerPiece;
     try {
       for (size_t i = begin; i < std::min(begin + kPerPiece, task.questions.size()); ++i)
-        encode_question(task, i, encoder, max_length, std::span(texts).subspan(starts[i], starts[i + 1] - starts[i]));
+        encode_question(task, i, encoder, max_length,
+                        std::span(texts).subspan(starts[i], starts[i + 1] - starts[i]));
     } catch (...) {
       errors[static_cast<size_t>(piece)] = std::current_exception();
     }

@@ -18,8 +18,8 @@ struct TaskSource {
 TaskSource parse_task_source(const std::string& text);
 
 struct TaskOptions {
-  int64_t max_samples = 0;          // the first ones; 0: all
-  int64_t examples = 0;             // solved questions in front of each
+  int64_t max_samples = 0;           // the first ones; 0: all
+  int64_t examples = 0;              // solved questions in front of each
   std::string example_dataset = {};  // where they come from; empty: from the questions themselves
 };
 

@@ -34,8 +34,7 @@ class Columns {
   std::vector<std::string> texts(std::string_view name) const { return texts(at(name), name); }
 
   std::string text(const json& value, std::string_view name) const {
-    if (!value.is_string())
-      fail_config("[{}: '{}' is {}, expected a text", place_, name, short_text(value));
+    if (!value.is_string()) fail_config("[{}: '{}' is {}, expected a text", place_, name, short_text(value));
     return value.get<std::string>();
   }
 
@@ -67,9 +66,10 @@ class Columns {
       }
     }
     if (label >= 0 && label < static_cast<int64_t>(choices)) return label;
-    fail_config("[{}: '{}' is {}, expected a number from {} to {}{}", place_, name, short_text(value), first,
-                first + static_cast<int64_t>(choices) - 1,
-                letters ? fmt::format(" or a letter from A to {}", static_cast<char>('A' + choices - 1)) : "");
+    fail_config(
+        "[{}: '{}' is {}, expected a number from {} to {}{}", place_, name, short_text(value), first,
+        first + static_cast<int64_t>(choices) - 1,
+        letters ? fmt::format(" or a letter from A to {}", static_cast<char>('A' + choices - 1)) : "");
   }
 
   template <class... Args>
@@ -133,11 +133,11 @@ TaskQuestion read_arc(const json& record, const std::string& place) {
     labels = columns.texts(choices["label"], "choices.label");
   }
   if (result.choices.size() != labels.size() || labels.size() < 2)
-    columns.fail_here("{} choices with {} labels, expected equally many and at least 2", result.choices.size(),
-                      labels.size());
+    columns.fail_here("{} choices with {} labels, expected equally many and at least 2",
+                      result.choices.size(), labels.size());
   const json& key = columns.at("answerKey");
-  const std::string answer = key.is_number_integer() ? std::to_string(key.get<int64_t>())
-                                                     : columns.text("answerKey");
+  const std::string answer =
+      key.is_number_integer() ? std::to_string(key.get<int64_t>()) : columns.text("answerKey");
   const auto found = std::ranges::find(labels, answer);
   if (found == labels.end())
     columns.fail_here("'answerKey' is '{}', expected one of {}", printable(answer),
@@ -208,26 +208,37 @@ bool has_all(const json& record, std::initializer_list<const char*> names) {
 }
 
 constexpr TaskFormat kFormats[] = {
-    {"hellaswag", "Rowan/hellaswag", "", "validation", "train", "activity_label, ctx_a, ctx_b, endings and label",
-     true, ExampleChoice::RandomNotSelf, read_hellaswag,
-     [](const json& record) { return has_all(record, {"activity_label", "ctx_a", "ctx_b", "endings"}); }},
+    {"hellaswag", "Rowan/hellaswag", "", "validation", "train",
+     "activity_label, ctx_a, ctx_b, endings and label", true, ExampleChoice::RandomNotSelf, read_hellaswag,
+     [](const json& record) {
+       return has_all(record, {"activity_label", "ctx_a", "ctx_b", "endings"});
+     }},
     {"arc_easy", "allenai/ai2_arc", "ARC-Easy", "test", "train",
      "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc,
-     [](const json& record) { return has_all(record, {"question", "answerKey"}); }},
+     [](const json& record) {
+       return has_all(record, {"question", "answerKey"});
+     }},
     {"arc_challenge", "allenai/ai2_arc", "ARC-Challenge", "test", "train",
      "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc,
      [](const json&) { return false; }},
     {"piqa", "baber/piqa", "", "validation", "train", "goal, sol1, sol2 and label", true,
      ExampleChoice::RandomNotSelf, read_piqa,
-     [](const json& record) { return has_all(record, {"goal", "sol1", "sol2"}); }},
+     [](const json& record) {
+       return has_all(record, {"goal", "sol1", "sol2"});
+     }},
     {"winogrande", "allenai/winogrande", "winogrande_xl", "validation", "train",
      "sentence, option1, option2 and answer", false, ExampleChoice::RandomNotSelf, read_winogrande,
-     [](const json& record) { return has_all(record, {"sentence", "option1", "option2"}); }},
+     [](const json& record) {
+       return has_all(record, {"sentence", "option1", "option2"});
+     }},
     {"mmlu", "cais/mmlu", "all", "test", "dev", "question, choices, answer and subject", false,
      ExampleChoice::FirstOfSubject, read_mmlu,
-     [](const json& record) { return has_all(record, {"question", "choices", "answer", "subject"}); }},
+     [](const json& record) {
+       return has_all(record, {"question", "choices", "answer", "subject"});
+     }},
     {"multiple_choice", "", "", "", "", "context, endings and label", true, ExampleChoice::RandomNotSelf,
-     read_multiple_choice, [](const json& record) {
+     read_multiple_choice,
+     [](const json& record) {
        return has_all(record, {"context", "endings"}) || has_all(record, {"context", "choices"}) ||
               has_all(record, {"question", "endings"}) || has_all(record, {"question", "choices"});
      }},
@@ -241,7 +252,9 @@ std::vector<std::string> format_names() {
 
 }  // namespace
 
-std::span<const TaskFormat> task_formats() { return kFormats; }
+std::span<const TaskFormat> task_formats() {
+  return kFormats;
+}
 
 const TaskFormat& find_task_format(std::string_view name) {
   std::string wanted(name);
@@ -260,8 +273,8 @@ const TaskFormat& guess_task_format(const json& record, const std::string& place
     if (format.has_columns(record)) return format;
   }
   fail_config(
-      "[{}: no task has the columns {}; a row of a multiple-choice file has context, endings and label", place,
-      list_columns(columns_of(record)));
+      "[{}: no task has the columns {}; a row of a multiple-choice file has context, endings and label",
+      place, list_columns(columns_of(record)));
 }
 
 }  // namespace octet

@@ -15,6 +15,7 @@
 #include "plan/overview.h"
 #include "report/text.h"
 #include "train/evaluate.h"
+#include "train/evaluate_tasks.h"
 #include "train/exit_codes.h"
 #include "train/interval.h"
 #include "train/rank_start.h"
@@ -42,7 +43,7 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
 // The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
-  Run(const RunStages& stages, RunFiles files, Env& env, Ranks& ranks)
+  Run(const RunStages& stages, RunFiles files, TaskEvaluator tasks, Env& env, Ranks& ranks)
       : stages_(stages),
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
@@ -56,6 +57,7 @@ class Run {
         eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
                                      stages.steps_per_epoch())),
         evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
+        tasks_(std::move(tasks)),
         samples_(stages, model_),
         log_(stages, files_, console_) {}
 
@@ -63,7 +65,7 @@ class Run {
   bool start() {
     console_.print(overview_text(stages_));
     if (!stages_.model.resumed && is_first()) show_example();
-    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
+    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host()), tasks_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
       console_.print(fmt::format(
@@ -228,6 +230,7 @@ class Run {
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
     if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
+    if (!stopping && !tasks_.empty() && (task_interval().is_due(step) || last)) add_task_scores(record);
     if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       if (sync_) sync_->settle();
@@ -236,7 +239,8 @@ class Run {
     }
     record.checkpoint = saving_->take_cost();
     log_.write(record, Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
-                           !record.samples.empty() || record.loss_spike || result.skipped);
+                           !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
+                           result.skipped);
   }
 
   void note(const StepResult& result, int64_t step, double seconds) {
@@ -270,6 +274,14 @@ class Run {
     if (!evaluation) return;
     record.eval_loss = evaluation->loss;
     for (const auto& [name, part] : evaluation->parts) record.eval_losses.emplace_back(name, part.loss);
+  }
+  Interval task_interval() const {
+    return keys_.eval_task_steps > 0 ? Interval{.steps = keys_.eval_task_steps} : eval_interval_;
+  }
+  void add_task_scores(StepRecord& record) {
+    ranks_.progress().begin_phase("evaluating tasks");
+    record.task_scores = named_scores(tasks_.evaluate(model_, keys_.fp8_eval));
+    ranks_.progress().begin_phase("");
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
@@ -338,6 +350,7 @@ class Run {
   const StopSignal stop_;
   const Interval eval_interval_;
   Evaluator evaluator_;
+  TaskEvaluator tasks_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
   StepLog log_;
@@ -403,12 +416,13 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   std::optional<RunLock> lock;
   const RunStages stages = before_start([&] { return prepare(keys, env, ranks, lock); });
   before_start([&] { check_prepared(stages, env, ranks); });
+  TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
   if (stages.keys.dry_run) {
     if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  Run run(stages, std::move(files), env, ranks);
+  Run run(stages, std::move(files), std::move(tasks), env, ranks);
   try {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
