@@ -152,7 +152,10 @@ struct TrainConfig {
   int64_t eval_steps = 100;                  // 0: only at the end
   int64_t evals_per_epoch = 1;
   int64_t eval_batches = 20;
-  int64_t sample_steps = 0;  // 0: never
+  std::vector<std::string> eval_tasks;  // as parse_task_source takes them
+  int64_t eval_task_steps = 0;          // 0: with the evaluations
+  int64_t eval_task_samples = 1000;     // 0: all
+  int64_t sample_steps = 0;             // 0: never
   std::string sample_prompt = "Once upon a time";
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;

@@ -107,6 +107,20 @@ void add_run(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("eval_iters");
+  keys.add(
+          "eval_tasks", &C::eval_tasks,
+          "Multiple-choice tasks to score the model in while it trains: hellaswag, arc_easy, arc_challenge, piqa, "
+          "winogrande, mmlu, NAME=FILE, or a JSONL file with context, endings and label. See docs/eval_tasks.md.")
+      .value("NAME,...");
+  keys.add("eval_task_steps", &C::eval_task_steps,
+           "Steps between scores in eval_tasks. There is always one at the end. 0: with each evaluation of "
+           "eval_steps or evals_per_epoch.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("eval_task_samples", &C::eval_task_samples,
+           "Questions per task of eval_tasks, from the front. 0: all.")
+      .at_least(0)
+      .at_most(kMaxCount);
   keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
       .at_least(0)
       .at_most(kMaxCount)

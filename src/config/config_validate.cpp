@@ -210,6 +210,9 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     note(by_epoch ? "eval_steps" : "evals_per_epoch",
          fmt::format("eval_strategy is {}", config_text(config, "eval_strategy")));
   }
+  if (config.eval_tasks.empty()) {
+    for (const char* key : {"eval_task_steps", "eval_task_samples"}) note(key, "eval_tasks is empty");
+  }
   if (config.use_wandb) {
     note("use_wandb",
          "octet does not send anything to Weights & Biases yet; metrics.jsonl and TensorBoard have all "
