@@ -55,6 +55,7 @@ TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
   throw_config_errors(errors);
   if (!config.is_set("model_preset")) read_preset_name(config);
   settle_conflicts(config);
+  apply_report_to(config, errors);
   check_contradictions(config, errors);
   throw_config_errors(errors);
   return config;

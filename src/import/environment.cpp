@@ -62,8 +62,7 @@ constexpr Variable kVariables[] = {
     {"HF_ENDPOINT", "is the hub that is asked here, too", true},
     {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
     {"USE_MODELSCOPE_HUB", "is for LLaMA-Factory. octet downloads from the Hugging Face hub"},
-    {"WANDB_DISABLED",
-     "is for Transformers. octet sends nothing to Weights & Biases unless use_wandb is set"},
+    {"WANDB_*", "is read here, too, if use_wandb is set", true},
 };
 
 bool matches(std::string_view pattern, std::string_view name) {

@@ -90,6 +90,13 @@ class Run {
     return true;
   }
 
+  int train_and_report() {
+    const int exit_code = train();
+    files_.end_reports(exit_code);
+    return exit_code;
+  }
+
+ private:
   int train() {
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (makes_samples()) samples_.reserve();
@@ -129,7 +136,6 @@ class Run {
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
 
- private:
   bool wants_stats(int64_t step) const {
     return stages_.plan.is_fp8() && Interval{.steps = keys_.fp8_stats_steps}.is_due(step);
   }
@@ -413,7 +419,7 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
     const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
-    return goes_on ? run.train() : kExitDone;
+    return goes_on ? run.train_and_report() : kExitDone;
   } catch (const ConfigError&) {
     throw;
   } catch (const std::exception& error) {
