@@ -180,7 +180,10 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    const std::string value = value_yaml(table.get(config, i));
+    // A choice that is decided later: "" is none of its values.
+    const KeyValue held = table.get(config, i);
+    const bool is_open = key.type == KeyType::Choice && value_text(held).empty();
+    const std::string value = is_open ? "null" : value_yaml(held);
     text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
                         value.starts_with('\n') ? "" : " ", value);
     text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);

@@ -1,7 +1,7 @@
-""
-    "Sends a run of octet to Weights & Biases: follows the run's metrics.jsonl in a process of its own.
+"""Sends a run of octet to Weights & Biases: follows the run's metrics.jsonl in a process of its own.
 
-    octet starts it with these file descriptors : 0 control : a line "end CODE" when the run has ended; the end of the file without it means that octet died
+octet starts it with these file descriptors:
+  0  control: a line "end CODE" when the run has ended; the end of the file without it means that octet died
   1  status, one line each: "beat", "info TEXT", "warning TEXT", and "problem TEXT" before it gives up
   2  log file: what this program and wandb print
   4  the job, as JSON: see Job
@@ -23,9 +23,8 @@ import traceback
 
 POLL_SECONDS = 0.5
 KEPT_SAMPLES = 100
-#More tensors than this would be thousands of charts : they are only in the histograms.
+# More tensors than this would be thousands of charts: they are only in the histograms.
 TENSORS_WITH_CHARTS = 48
-
 EXIT_REQUEUE = 75
 
 NAMES = {
@@ -45,7 +44,7 @@ class Problem(Exception):
 @dataclasses.dataclass
 class Job:
     folder: str  # of the run
-    mode: str  # online, offline or disabled
+    mode: str  # online or offline
     run_name: str
     project: str = ""
     entity: str = ""
@@ -96,7 +95,10 @@ class Control:
         ready, _, _ = select.select([0], [], [], seconds)
         if not ready:
             return False
-        data = os.read(0, 4096)
+        try:
+            data = os.read(0, 4096)
+        except ConnectionError:  # octet was killed
+            data = b""
         self.rest += data
         *lines, self.rest = self.rest.split(b"\n")
         for line in lines:
@@ -131,7 +133,7 @@ class MetricsFile:
             self.file = open(self.path, "rb")
             self.rest = b""
             self.line = 0
-#A line without its newline is still being written.
+        # A line without its newline is still being written.
         *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
         for line in lines:
             self.line += 1
@@ -146,7 +148,7 @@ class MetricsFile:
 
 
 def number(record, name):
-    """The field as a float; NaN and infinity stand in a second field. None if it is no number."""
+    """The field as a number; NaN and infinity stand in a second field. None if it is no number."""
     value = record.get(name)
     if value is None:
         text = record.get(name + "_text")
@@ -158,8 +160,7 @@ def number(record, name):
 
 def numbers_of(record):
     """The names in W&B and the values of all numbers in a record."""
-    figures = {
-  "train/global_step" : record["step"]}
+    figures = {"train/global_step": record["step"]}
     if number(record, "time") is not None:
         figures["_timestamp"] = record["time"]  # a finished run keeps its times
     for name, field in record.items():
@@ -170,12 +171,6 @@ def numbers_of(record):
                 value = number(field, key)
                 if value is not None:
                     figures[f"{name}/{key}"] = value
-            continue
-        if name == "eval_losses" and isinstance(field, dict):
-            for key in field:
-                value = number(field, key)
-                if value is not None:
-                    figures[f"eval/loss/{key}"] = value
             continue
         value = number(record, name)
         if value is None:
@@ -210,12 +205,11 @@ def fp8_of(wandb, tensors):
             continue
         for name in fields:
             value = number(fields, name)
-            if value is None or not math.isfinite(value):
-                continue
-            columns.setdefault(name, {})[tensor] = value
+            if value is not None and math.isfinite(value):
+                columns.setdefault(name, {})[tensor] = value
     for name, by_tensor in columns.items():
         values = list(by_tensor.values())
-#Scales and maxima span many powers of two.
+        # Scales and maxima span many powers of two.
         if name in ("amax", "scale"):
             positive = [math.log2(value) for value in values if value > 0]
             if positive:
@@ -235,8 +229,9 @@ class State:
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "wandb.json")
-        self.values = {
-} try : with open(self.path, encoding = "utf-8") as file:
+        self.values = {}
+        try:
+            with open(self.path, encoding="utf-8") as file:
                 self.values = json.load(file)
         except FileNotFoundError:
             pass
@@ -263,39 +258,42 @@ class Sender:
     def __init__(self, wandb, job, status):
         self.wandb, self.job, self.status = wandb, job, status
         self.metrics = MetricsFile(os.path.join(job.folder, "metrics.jsonl"))
-        self.samples = {
-  } #by step self.flags = set() self.precision = None self.state = State(job.folder) if job.again
-      : self.state.values = {} self.mode = job.mode self.run = None self.count = 0 self.last_step = 0
+        self.samples = {}  # by step
+        self.flags = set()
+        self.precision = None
+        self.state = State(job.folder)
+        if job.again:
+            self.state.values = {}
+        self.mode = job.mode
+        self.run = None
+        self.count = 0
+        self.last_step = 0
 
-      def
-      settings(self)
-      : values = {
-          "console" : "off",
-          "disable_git" : True,
-          "x_save_requirements" : False,
-          "program" : "octet"
-        } if self.job.live and
-                 self.job.pid : values["x_stats_pid"] = self.job.pid else : values["x_disable_stats"] = True
-#A newer wandb may have dropped a private one.
-                     known =
-                         getattr(self.wandb.Settings, "model_fields", values) return self.wandb.Settings(**{
-                           name: value for name, value in values.items() if name in known
-                         })
+    def settings(self):
+        values = {"console": "off", "disable_git": True, "x_save_requirements": False, "program": "octet"}
+        if self.job.live and self.job.pid:
+            values["x_stats_pid"] = self.job.pid
+        else:
+            values["x_disable_stats"] = True
+        # A newer wandb may have dropped a private one.
+        known = getattr(self.wandb.Settings, "model_fields", values)
+        return self.wandb.Settings(**{name: value for name, value in values.items() if name in known})
 
-                             def
-                             init(self)
-      : job,
-             environ = self.job, os.environ run_id = self.state.values.get("id") or
-                                                     environ.get("WANDB_RUN_ID") or new_id() options = {
-               "id" : run_id,
-               "resume" : "allow",
-               "project" : job.project or environ.get("WANDB_PROJECT") or "octet",
-               "entity" : job.entity or None,
-               "name" : job.wandb_run_name or environ.get("WANDB_NAME") or job.run_name,
-               "dir" : environ.get("WANDB_DIR") or job.folder,
-               "config" : job.config,
-               "settings" : self.settings(),
-             } try : self.run = self.wandb.init(mode=self.mode, **options)
+    def init(self):
+        job, environ = self.job, os.environ
+        run_id = self.state.values.get("id") or environ.get("WANDB_RUN_ID") or new_id()
+        options = {
+            "id": run_id,
+            "resume": "allow",
+            "project": job.project or environ.get("WANDB_PROJECT") or "octet",
+            "entity": job.entity or None,
+            "name": job.wandb_run_name or environ.get("WANDB_NAME") or job.run_name,
+            "dir": environ.get("WANDB_DIR") or job.folder,
+            "config": job.config,
+            "settings": self.settings(),
+        }
+        try:
+            self.run = self.wandb.init(mode=self.mode, **options)
         except Exception as error:  # wandb has many: no network, a wrong key, no such project
             if self.mode != "online":
                 raise
@@ -307,7 +305,7 @@ class Sender:
         run.define_metric("*", step_metric="train/global_step")
         run.define_metric("eval/loss", step_metric="train/global_step", summary="min")
         self.last_step = self.state.last_step(self.mode)
-#What the server has counts more than what was noted here.
+        # What the server has counts more than what was noted here.
         if self.mode == "online" and getattr(run, "resumed", False):
             self.last_step = max(self.last_step, run.step - 1)
         self.state.values.update(id=run_id, project=options["project"])
@@ -345,7 +343,7 @@ class Sender:
         if record.get("samples"):
             rows = [[at, text] for at in sorted(self.samples) if at <= step for text in self.samples[at]]
             figures["samples/table"] = wandb.Table(columns=["step", "text"], data=rows)
-            shown = "\n\n".join(record["samples"])
+            shown = "\n\n".join(self.samples[step])
             figures["samples/latest"] = wandb.Html(f"<pre>{html.escape(shown)}</pre>", inject=False)
         if record.get("precision") and record["precision"] != self.precision:
             self.precision = record["precision"]
@@ -365,7 +363,7 @@ class Sender:
         self.run.finish(exit_code=code)
         if self.mode == "offline":
             self.status.say("info", f"W&B: recorded {self.count} steps offline; send them with: wandb sync {folder}")
-        elif self.mode == "online":
+        else:
             self.status.say("info", f"W&B: sent {self.count} steps; the last one is {self.last_step}")
 
 
@@ -375,18 +373,26 @@ def new_id():
 
 
 def lock(folder):
-    """One sender per run. False if another one is at work."""
+    """One sender per run: an open file as long as it holds, None if another process is at work."""
     file = open(os.path.join(folder, "wandb.lock"), "w")
     try:
-        fcntl
-      .flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB) except BlockingIOError : return None except OSError
-          : pass #a file system without locks return file
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError:
+        pass  # a file system without locks
+    return file
 
-            def follow(status)
-          : with os.fdopen(4, encoding = "utf-8") as file : job = Job(**json.load(file)) held =
-          lock(job.folder) if held is None : raise
-                                             Problem(f "another process is sending {job.folder} already") try
-          : import wandb except ImportError as error:
+
+def follow(status):
+    with os.fdopen(4, encoding="utf-8") as file:
+        job = Job(**json.load(file))
+    held = lock(job.folder)
+    if held is None:
+        raise Problem(f"another process is sending {job.folder} already")
+    try:
+        import wandb
+    except ImportError as error:
         raise Problem(
             f"{sys.executable} has no package wandb ({error}). Install it with '{sys.executable} -m pip install "
             f"wandb', then send the run with 'octet wandb {job.folder}'"
@@ -403,7 +409,7 @@ def lock(folder):
 
 
 def main():
-#A scheduler signals all processes of a job.This one ends when the run ends.
+    # A scheduler signals all processes of a job. This one ends when the run ends.
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     status = Status()
