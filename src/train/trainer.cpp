@@ -95,6 +95,13 @@ class Run {
     return true;
   }
 
+  int train_and_report() {
+    const int exit_code = train();
+    files_.end_reports(exit_code);
+    return exit_code;
+  }
+
+ private:
   int train() {
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (makes_samples()) samples_.reserve();
@@ -144,7 +151,6 @@ class Run {
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
 
- private:
   // Empty, with a warning, if they are done already.
   std::optional<StepRange> steps_to_trace() const {
     const std::optional<StepRange> steps = parse_step_range(keys_.profile_steps);
@@ -467,7 +473,7 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
     const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
-    return goes_on ? run.train() : kExitDone;
+    return goes_on ? run.train_and_report() : kExitDone;
   } catch (const ConfigError&) {
     throw;
   } catch (const std::exception& error) {
