@@ -34,6 +34,7 @@ Command eval_command();
 Command checkpoints_command();
 Command export_command();
 Command plot_command();
+Command compare_command();
 Command watch_command();
 Command tensorboard_command();
 Command wandb_command();

@@ -10,10 +10,11 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),    launch_command(),      plan_command(),        doctor_command(),  bench_command(),
-      generate_command(), eval_command(),        checkpoints_command(), export_command(),  plot_command(),
-      watch_command(),    tensorboard_command(), wandb_command(),       prepare_command(), tokenize_command(),
-      import_command(),   keys_command(),        completion_command(),  man_command(),     help_command(),
+      train_command(),    launch_command(), plan_command(),        doctor_command(),     bench_command(),
+      generate_command(), eval_command(),   checkpoints_command(), export_command(),     plot_command(),
+      compare_command(),  watch_command(),  tensorboard_command(), wandb_command(),      prepare_command(),
+      tokenize_command(), import_command(), keys_command(),        completion_command(), man_command(),
+      help_command(),
   };
   return kCommands;
 }

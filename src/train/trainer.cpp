@@ -234,6 +234,7 @@ class Run {
     if (const auto chat = stages_.data.data.chat())
       extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
+                                .plan_json = plan_facts_json(plan_facts_of(stages_, model_)),
                                 .steps_done = outcome_.steps,
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
