@@ -27,6 +27,7 @@ Command eval_command();
 Command checkpoints_command();
 Command export_command();
 Command plot_command();
+Command lr_command();
 Command prepare_command();
 Command tokenize_command();
 Command import_command();

@@ -10,9 +10,9 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),    launch_command(),      plan_command(),   bench_command(), generate_command(),
-      eval_command(),     checkpoints_command(), export_command(), plot_command(),  prepare_command(),
-      tokenize_command(), import_command(),      keys_command(),   help_command(),
+      train_command(),   launch_command(),      plan_command(),   bench_command(), generate_command(),
+      eval_command(),    checkpoints_command(), export_command(), plot_command(),  lr_command(),
+      prepare_command(), tokenize_command(),    import_command(), keys_command(),  help_command(),
   };
   return kCommands;
 }
@@ -45,6 +45,7 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"profile", "bench"},
     {"memory", "plan"},
     {"estimate", "plan"},
+    {"schedule", "lr CONFIG.yaml"},
     {"config", "keys"},
     {"options", "keys"},
     {"run", "train"},
