@@ -5,6 +5,7 @@
     dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
     config (the keys), data <- import (configurations of other programs)
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
+    submit (batch scripts) sees base
     <- train (what happens during training) <- bench <- apps
 
 and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
@@ -34,6 +35,7 @@ ALLOWED = {
     "demo": FOUNDATION | {"generate", "demo"},
     "plan": FOUNDATION | {"backend", "dist", "config", "hf", "generate", "checkpoint", "plan"},
     "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "train"},
+    "submit": {"base", "submit"},
     "bench": FOUNDATION | {"backend", "dist", "config", "plan", "train", "bench"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

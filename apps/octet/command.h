@@ -20,6 +20,7 @@ std::string program_help();
 
 Command train_command();
 Command launch_command();
+Command submit_command();
 Command plan_command();
 Command bench_command();
 Command generate_command();
