@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -14,7 +13,6 @@
 #include "base/text.h"
 #include "command.h"
 #include "io/env.h"
-#include "report/metrics.h"
 #include "report/plot.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -25,44 +23,26 @@ namespace {
 namespace fs = std::filesystem;
 
 // Nothing, with a warning, for what a pattern such as runs/* names as well: runs without a step yet, and other folders.
-std::optional<PlotRun> read_run(const std::string& given) {
-  fs::path path = given;
+std::optional<RunFolder> read_run(const std::string& given) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored))
-    fail_config("[{}] is not there, expected the folder of a run or its metrics.jsonl", given);
-  if (fs::is_directory(path, ignored)) path /= "metrics.jsonl";
-  if (!fs::exists(path, ignored)) {
+  if (fs::is_directory(given, ignored) && !is_run_folder(given)) {
     log_warning("[{}] is skipped: it has no metrics.jsonl, so it is not the folder of a run", given);
     return std::nullopt;
   }
-  PlotRun run;
-  const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
-  run.name = path.filename() == "metrics.jsonl" ? folder.filename().string() : path.filename().string();
-  run.records = drop_superseded(read_metrics(path));
-  if (run.records.empty()) {
-    log_warning("[{}] is skipped: it holds no step yet", path.string());
-    return std::nullopt;
-  }
-  return run;
+  RunFolder run = read_run_folder(given);
+  if (!run.records.empty()) return run;
+  log_warning("[{}] is skipped: it holds no step yet", given);
+  return std::nullopt;
 }
 
-// Two runs of one name are told apart by what was typed.
-void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& given) {
-  std::map<std::string, int> count;
-  for (const PlotRun& run : runs) ++count[run.name];
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (count[runs[i].name] > 1) runs[i].name = given[i];
-  }
-}
-
-std::string summary(const std::vector<PlotRun>& runs, bool colour) {
+std::string summary(const std::vector<RunFolder>& runs, bool colour) {
   Table table({{"run"},
                {"precision"},
                {"steps", Align::Right},
                {"loss", Align::Right},
                {"best evaluation", Align::Right},
                {"tokens/s", Align::Right}});
-  for (const PlotRun& run : runs) {
+  for (const RunFolder& run : runs) {
     double best = INFINITY;
     std::vector<double> speeds;
     for (const StepRecord& record : run.records) {
@@ -119,10 +99,10 @@ void check(const Options& options, std::vector<std::string>& errors) {
 }
 
 int run(const Options& options) {
-  std::vector<PlotRun> runs;
+  std::vector<RunFolder> runs;
   std::vector<std::string> paths;
   for (const std::string& path : options.runs) {
-    if (std::optional<PlotRun> run = read_run(path)) {
+    if (std::optional<RunFolder> run = read_run(path)) {
       runs.push_back(*std::move(run));
       paths.push_back(path);
     }

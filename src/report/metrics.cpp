@@ -62,6 +62,42 @@ class LineReader {
     return field->get<std::string>();
   }
 
+  // The fields whose names begin with `prefix`, without it; and the fields of the object `name`.
+  std::vector<std::pair<std::string, double>> numbers_with_prefix(std::string_view prefix) const {
+    std::vector<std::pair<std::string, double>> result;
+    for (const auto& [name, value] : object_.items()) {
+      if (name.starts_with(prefix) && (value.is_number() || value.is_null()))
+        result.emplace_back(name.substr(prefix.size()), *number(name));
+    }
+    return result;
+  }
+  std::vector<std::pair<std::string, double>> numbers(const std::string& name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) return {};
+    if (!field->is_object()) wrong(name, *field, "an object of numbers");
+    return LineReader(*field, place_).numbers_with_prefix("");
+  }
+
+  const Json* object(const std::string& name) const {
+    const auto field = object_.find(name);
+    if (field == object_.end()) return nullptr;
+    if (!field->is_object()) wrong(name, *field, "an object");
+    return &*field;
+  }
+
+  std::vector<RedFlag> red_flags() const {
+    std::vector<RedFlag> result;
+    const auto field = object_.find("red_flags");
+    if (field == object_.end()) return result;
+    if (!field->is_array()) wrong("red_flags", *field, "an array of objects");
+    for (const Json& element : *field) {
+      if (!element.is_object()) wrong("red_flags", element, "an array of objects");
+      const LineReader flag(element, place_);
+      result.push_back({flag.string("kind"), flag.string("text")});
+    }
+    return result;
+  }
+
   std::vector<std::string> strings(const std::string& name) const {
     std::vector<std::string> result;
     const auto field = object_.find(name);
@@ -87,6 +123,27 @@ class LineReader {
   const std::string& place_;
 };
 
+GpuFigures gpu_figures(const Json& object, const std::string& place) {
+  const LineReader line(object, place);
+  return {.power_watts = line.number("power_watts").value_or(kNan),
+          .energy_joules = line.number("energy_joules").value_or(kNan),
+          .utilization = line.number("utilization").value_or(kNan),
+          .sm_clock_mhz = line.number("sm_clock_mhz").value_or(kNan),
+          .temperature_c = line.number("temperature_c").value_or(kNan),
+          .throttled = line.string("throttled")};
+}
+
+Json to_json(const GpuFigures& gpu) {
+  Json object;
+  put_number(object, "power_watts", gpu.power_watts);
+  put_number(object, "energy_joules", gpu.energy_joules);
+  put_number(object, "utilization", gpu.utilization);
+  put_number(object, "sm_clock_mhz", gpu.sm_clock_mhz);
+  put_number(object, "temperature_c", gpu.temperature_c);
+  if (!gpu.throttled.empty()) object["throttled"] = gpu.throttled;
+  return object;
+}
+
 StepRecord record_of(const Json& object, const std::string& place) {
   const LineReader line(object, place);
   StepRecord record;
@@ -103,7 +160,16 @@ StepRecord record_of(const Json& object, const std::string& place) {
   record.tokens = line.integer("tokens").value_or(0);
   record.precision = line.string("precision");
   record.eval_loss = line.number("eval_loss");
+  record.eval_losses = line.numbers_with_prefix("eval_loss/");
+  record.task_scores = line.numbers("tasks");
   record.samples = line.strings("samples");
+  record.skipped_steps = line.integer("skipped_steps").value_or(0);
+  record.loss_spike = line.number("loss_spike");
+  record.time = line.number("time");
+  record.data_wait_ms = line.number("data_wait_ms");
+  record.memory_bytes = line.integer("memory_bytes");
+  if (const Json* gpu = line.object("gpu")) record.gpu = gpu_figures(*gpu, place);
+  record.red_flags = line.red_flags();
   record.graph_replays = line.integer("graph_replays");
   if (const auto fp8 = object.find("fp8"); fp8 != object.end()) record.fp8_json = fp8->dump();
   return record;
@@ -125,6 +191,7 @@ std::string metrics_line(const StepRecord& record) {
   object["precision"] = record.precision;
   if (record.eval_loss) put_number(object, "eval_loss", *record.eval_loss);
   for (const auto& [name, loss] : record.eval_losses) put_number(object, "eval_loss/" + name, loss);
+  for (const auto& [name, score] : record.task_scores) put_number(object["tasks"], name, score);
   if (!record.samples.empty()) object["samples"] = record.samples;
   if (record.skipped_steps > 0) object["skipped_steps"] = record.skipped_steps;
   if (record.loss_spike) put_number(object, "loss_spike", *record.loss_spike);
@@ -135,6 +202,12 @@ std::string metrics_line(const StepRecord& record) {
                             {"wait_ms", record.checkpoint->wait_ms},
                             {"write_seconds", record.checkpoint->write_seconds}};
   }
+  if (record.time) put_number(object, "time", *record.time);
+  if (record.data_wait_ms) put_number(object, "data_wait_ms", *record.data_wait_ms);
+  if (record.memory_bytes) object["memory_bytes"] = *record.memory_bytes;
+  if (record.gpu) object["gpu"] = to_json(*record.gpu);
+  for (const RedFlag& flag : record.red_flags)
+    object["red_flags"].push_back({{"kind", flag.kind}, {"text", flag.text}});
   if (record.fp8_json) {
     Json fp8 = Json::parse(*record.fp8_json, nullptr, false);
     if (fp8.is_discarded()) {

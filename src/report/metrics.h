@@ -12,7 +12,8 @@
 namespace octet {
 
 // One line of metrics.jsonl without its newline: the fields step, epoch, loss, lr, grad_norm, step_ms,
-// tokens_per_second, tokens, precision, and penalty, eval_loss, samples and fp8 where the record has them. A
+// tokens_per_second, tokens, precision, and those that the record has of penalty, eval_loss, tasks, samples, time,
+// data_wait_ms, memory_bytes, gpu, red_flags, fp8 and others (docs/formats.md). A
 // number that JSON cannot hold is null, and a second field names it: "loss": null, "loss_text": "nan" ("inf", "-inf").
 std::string metrics_line(const StepRecord& record);
 

@@ -56,7 +56,8 @@ std::vector<PlotPoint> running_mean(const std::vector<PlotPoint>& points) {
   return result;
 }
 
-std::vector<PlotPoint> points_of(const PlotRun& run, const std::function<double(const StepRecord&)>& value) {
+std::vector<PlotPoint> points_of(const RunFolder& run,
+                                 const std::function<double(const StepRecord&)>& value) {
   std::vector<PlotPoint> points;
   for (const StepRecord& record : run.records)
     points.push_back({static_cast<double>(record.step), value(record)});
@@ -77,14 +78,14 @@ void add_lines(PlotPanel& panel, int run, const std::vector<PlotPoint>& points) 
 
 }  // namespace
 
-Plot plot_of_runs(const std::vector<PlotRun>& runs) {
+Plot plot_of_runs(const std::vector<RunFolder>& runs) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   Plot plot;
   PlotPanel loss{.title = "loss (dots: evaluation)"}, rate{.title = "learning rate", .from_zero = true},
       speed{.title = "tokens per second", .from_zero = true};
   bool evaluated = false;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const PlotRun& run = runs[i];
+    const RunFolder& run = runs[i];
     const int colour = static_cast<int>(i);
     plot.runs.push_back(run.name);
     add_lines(loss, colour, points_of(run, [](const StepRecord& r) { return r.loss; }));

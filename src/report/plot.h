@@ -5,15 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "report/step_record.h"
+#include "report/run_folder.h"
 
 namespace octet {
-
-// The metrics of one run, as octet plot reads them.
-struct PlotRun {
-  std::string name;
-  std::vector<StepRecord> records;  // by step
-};
 
 struct PlotPoint {
   double x = 0, y = 0;
@@ -41,7 +35,7 @@ struct Plot {
 
 // Loss (each step thin, its running mean bold, evaluations as dots), learning rate and throughput against the step.
 // A panel without data is skipped.
-Plot plot_of_runs(const std::vector<PlotRun>& runs);
+Plot plot_of_runs(const std::vector<RunFolder>& runs);
 
 std::string plot_svg(const Plot& plot);  // the text of the file
 

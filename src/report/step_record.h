@@ -15,6 +15,22 @@ struct CheckpointCost {
   double write_seconds = 0;  // in the background
 };
 
+// What NVML says about the GPU of the first rank. Power, use and clock are means since the last record.
+struct GpuFigures {
+  double power_watts = 0;
+  double energy_joules = 0;  // since the first step of the run, over restarts
+  double utilization = 0;    // 0 to 1: share of the time in which a kernel ran
+  double sm_clock_mhz = 0;
+  double temperature_c = 0;
+  std::string throttled = {};  // why the clock was lowered since the last record; empty: it was not
+};
+
+// A sign that a run does not go as it should. Each kind is reported once per run.
+struct RedFlag {
+  std::string kind;  // "loss_not_falling", ...
+  std::string text;  // what was seen and what to do
+};
+
 // What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read this.
 struct StepRecord {
   int64_t step = 0;
@@ -31,6 +47,7 @@ struct StepRecord {
 
   std::optional<double> eval_loss;
   std::vector<std::pair<std::string, double>> eval_losses = {};  // by dataset, if there are several
+  std::vector<std::pair<std::string, double>> task_scores = {};  // "hellaswag/acc_norm"
   std::vector<std::string> samples;                              // texts generated at this step; any bytes
   std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
   std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
@@ -38,6 +55,11 @@ struct StepRecord {
   // Micro-steps of this process that were replayed as one CUDA graph; absent where graphs are off.
   std::optional<int64_t> graph_replays;
   std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
+  std::optional<double> time;           // seconds since 1970, when the step was over
+  std::optional<double> data_wait_ms;   // of step_ms: how long the step waited for its data
+  std::optional<int64_t> memory_bytes;  // that this process has allocated on its device
+  std::optional<GpuFigures> gpu;
+  std::vector<RedFlag> red_flags = {};  // raised at this step
 };
 
 }  // namespace octet

@@ -37,8 +37,8 @@ TEST(PlotAxis, TicksAreRoundNumbers) {
   EXPECT_GT(flat.high, 2);
 }
 
-PlotRun falling_run(std::string name, int64_t steps) {
-  PlotRun run{.name = std::move(name), .records = {}};
+RunFolder falling_run(std::string name, int64_t steps) {
+  RunFolder run{.name = std::move(name)};
   for (int64_t s = 1; s <= steps; ++s) {
     StepRecord record;
     record.step = s;
@@ -52,7 +52,7 @@ PlotRun falling_run(std::string name, int64_t steps) {
 }
 
 TEST(PlotOfRuns, ThinsLongRunsAndKeepsSpikesAndGaps) {
-  PlotRun run = falling_run("long", 50000);
+  RunFolder run = falling_run("long", 50000);
   run.records[25000].loss = 99;
   run.records[30000].loss = NAN;
   const Plot plot = plot_of_runs({run});
@@ -64,7 +64,7 @@ TEST(PlotOfRuns, ThinsLongRunsAndKeepsSpikesAndGaps) {
 }
 
 TEST(PlotOfRuns, LeavesOutWhatHasNoData) {
-  PlotRun run = falling_run("short", 5);
+  RunFolder run = falling_run("short", 5);
   for (StepRecord& record : run.records) record.lr = record.tokens_per_second = NAN;
   const Plot plot = plot_of_runs({run});
   ASSERT_EQ(plot.panels.size(), 1u);
@@ -95,7 +95,7 @@ TEST(PlotSvg, IsXmlWhateverTheName) {
 }
 
 TEST(PlotSvg, DrawsLossesThatAreNotFiniteAsGaps) {
-  PlotRun run = falling_run("a", 30);
+  RunFolder run = falling_run("a", 30);
   run.records[10].loss = NAN;
   run.records[20].loss = INFINITY;
   const std::string svg = plot_svg(plot_of_runs({run}));
@@ -132,7 +132,7 @@ TEST(PlotColours, TwelveRunsAreToldApart) {
       EXPECT_NE(kRunColours[i].terminal, kRunColours[j].terminal) << i << " and " << j;
     }
   }
-  std::vector<PlotRun> runs;
+  std::vector<RunFolder> runs;
   for (int i = 0; i < 13; ++i) runs.push_back(falling_run("run" + std::to_string(i), 10));
   const std::string svg = plot_svg(plot_of_runs(runs));
   for (int i = 0; i < 12; ++i) {
