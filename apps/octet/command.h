@@ -26,6 +26,7 @@ std::span<const ExitCodeText> exit_code_texts();
 
 Command train_command();
 Command launch_command();
+Command submit_command();
 Command plan_command();
 Command doctor_command();
 Command bench_command();
@@ -38,6 +39,7 @@ Command compare_command();
 Command watch_command();
 Command tensorboard_command();
 Command wandb_command();
+Command lr_command();
 Command prepare_command();
 Command tokenize_command();
 Command import_command();
