@@ -1,9 +1,9 @@
 # Writes a C++ file with the text of other files: cmake -DOUTPUT=page_files.cpp -DNAMES=kA,kB -DFILES=a.js,b.css -P ...
-# Several files may have the same name: their texts follow each other.
+# Several files may have the same name: their texts follow each other. HEADER declares the names.
 string(REPLACE "," ";" names "${NAMES}")
 string(REPLACE "," ";" files "${FILES}")
 set(previous "")
-set(text "// Made by cmake/embed_files.cmake.\n#include \"report/page_files.h\"\n\nnamespace octet {\n")
+set(text "// Made by cmake/embed_files.cmake.\n#include \"${HEADER}\"\n\nnamespace octet {\n")
 foreach(name file IN ZIP_LISTS names files)
   if(NOT name STREQUAL previous)
     if(NOT previous STREQUAL "")

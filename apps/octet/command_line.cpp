@@ -99,6 +99,8 @@ std::string other_than_config(const std::string& word) {
   return "";
 }
 
+}  // namespace
+
 std::string usage_of(const CommandLine& line) {
   if (!line.usage.empty()) return line.usage;
   std::string text;
@@ -118,8 +120,6 @@ std::string usage_of(const CommandLine& line) {
   if (has_more) text += takes_run_keys ? " [--key value]..." : " [FLAGS]";
   return text.substr(text.empty() ? 0 : 1);
 }
-
-}  // namespace
 
 Positional config_file_word() {
   return {.name = "CONFIG.yaml",

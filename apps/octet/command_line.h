@@ -63,6 +63,7 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
 // Throws ConfigError if there are errors, together with those in the configuration file.
 void throw_errors(const ParsedLine& parsed);
 
+std::string usage_of(const CommandLine& line);  // what follows "octet NAME" in help
 std::string help_text(const CommandLine& line);
 int print_help(const CommandLine& line);  // to stdout; returns the exit code
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plan/run_stages.h"
 #include "report/plan_facts.h"
@@ -21,6 +22,9 @@ struct Outcome {
   int64_t tokens_timed = 0;  // of them in `seconds`
   int64_t allocated_bytes = 0;
   int64_t skipped_steps = 0;
+  double device_seconds = 0;            // of all ranks and restarts, with evaluations and saves
+  std::optional<double> energy_joules;  // likewise; empty: not known
+  std::vector<std::string> red_flags;   // their kinds
   std::string run_folder;
   std::string checkpoints;             // their folder, where any were saved
   std::optional<CheckpointCost> save;  // of the last one
