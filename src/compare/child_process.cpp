@@ -16,14 +16,24 @@
 #include "base/error.h"
 
 namespace octet {
+namespace {
 
-ChildProcess::ChildProcess(std::vector<std::string> arguments, const std::string& output) {
+int open_output(const std::string& path) {
+  const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) fail("[{}] cannot be written: {}", path, std::generic_category().message(errno));
+  return file;
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(std::vector<std::string> arguments, const std::string& output,
+                           const std::string& messages) {
   arguments.insert(arguments.begin(), "octet");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  const int file = ::open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) fail("[{}] cannot be written: {}", output, std::generic_category().message(errno));
+  const int file = open_output(output);
+  const int error_file = messages == output ? file : open_output(messages);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ == 0) {
@@ -34,12 +44,13 @@ ChildProcess::ChildProcess(std::vector<std::string> arguments, const std::string
     const int nothing = ::open("/dev/null", O_RDONLY);
     if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
     ::dup2(file, STDOUT_FILENO);
-    ::dup2(file, STDERR_FILENO);
+    ::dup2(error_file, STDERR_FILENO);
     ::execv("/proc/self/exe", argv.data());
     ::_exit(1);
   }
   const int code = errno;
   ::close(file);
+  if (error_file != file) ::close(error_file);
   if (pid_ < 0) fail("a process cannot be started: {}", std::generic_category().message(code));
 }
 

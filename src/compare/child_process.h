@@ -8,10 +8,11 @@
 
 namespace octet {
 
-// This very program as a child, its output in the file `output`. The child ends with its parent.
+// This very program as a child, its output in the file `output`, its messages in `messages` (may be the same). The child
+// ends with its parent.
 class ChildProcess {
  public:
-  ChildProcess(std::vector<std::string> arguments, const std::string& output);
+  ChildProcess(std::vector<std::string> arguments, const std::string& output, const std::string& messages);
   ~ChildProcess();  // ends it
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -16,6 +17,8 @@ namespace octet {
 namespace {
 
 using Value = std::function<std::optional<double>(const StepRecord&)>;
+
+constexpr size_t kSmoothedSteps = 50;
 
 int colour_of(size_t variant) {
   return static_cast<int>(variant);
@@ -63,6 +66,8 @@ void add_chart(std::vector<HtmlPart>& parts, const Comparison& comparison, const
                   .smoothing = about.smoothing,
                   .from_zero = about.from_zero};
   bool has_points = false;
+  // Few points need none, and a falling curve would lag behind.
+  if (comparison.steps.size() < kSmoothedSteps) chart.smoothing = 0;
   for (size_t i = 0; i < comparison.variants.size(); ++i) {
     chart.series.push_back(series_of(comparison, i, about.value, about.dots));
     has_points = has_points || std::ranges::any_of(chart.series.back().points,
@@ -82,7 +87,7 @@ void add_difference_chart(std::vector<HtmlPart>& parts, const Comparison& compar
       .title = fmt::format("Difference of the training loss to {}", comparison.variants.front().name),
       .x_label = "step",
       .y_label = "difference",
-      .smoothing = 0.8,
+      .smoothing = comparison.steps.size() < kSmoothedSteps ? 0 : 0.8,
       .note = "0 is the reference. Below 0 the variant has the lower loss."};
   for (size_t i = 1; i < comparison.variants.size(); ++i) {
     HtmlSeries series = series_of(comparison, i, loss, false);
@@ -152,6 +157,12 @@ std::string change_text(double ratio) {
   if (std::abs(ratio - 1) < 0.005) return "the same";
   return ratio < 1 ? fmt::format("{:.0f} % less", 100 * (1 - ratio))
                    : fmt::format("{:.0f} % more", 100 * (ratio - 1));
+}
+
+// With a capital letter: the verdict stands alone here.
+std::string sentence(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
 }
 
 const VariantComparison& shown_first(const Comparison& comparison) {
@@ -348,9 +359,13 @@ HtmlPage comparison_page(const Comparison& comparison, const Checklist* checklis
                                         comparison.steps.front(), comparison.steps.back(), names.front()),
                 .footer = "Made by octet compare. Drag in a chart to zoom, double-click to reset."};
   HtmlSection top{"", {}};
-  top.parts.emplace_back(HtmlVerdict{comparison.verdict, first.is_good ? Tone::Good : Tone::Warning});
+  top.parts.emplace_back(
+      HtmlVerdict{sentence(comparison.verdict), first.is_good ? Tone::Good : Tone::Warning});
   for (const std::string& warning : comparison.warnings)
     top.parts.emplace_back(HtmlText{fmt::format("Warning: {}", warning), Tone::Warning});
+  if (names.size() > 2)
+    top.parts.emplace_back(HtmlText{
+        fmt::format("{} against {}:", comparison.variants[first.variant].name, names.front()), Tone::Muted});
   top.parts.emplace_back(tiles(comparison, first));
   page.sections.push_back(std::move(top));
   if (checklist) {

@@ -160,7 +160,7 @@ void train_one(const PlannedRun& run, const TrainingOptions& options, Found foun
   const std::string log = join_path(run.folder, "compare.log");
   log_info("{}: training {}{}", run.name, counted(options.steps, "step"),
            found == Found::Part ? ", continued where it was stopped" : "");
-  ChildProcess child(train_command(options, words), log);
+  ChildProcess child(train_command(options, words), log, log);
   int code = 0;
   {
     ProgressLine progress(run, options);
@@ -220,13 +220,17 @@ SampleCheck try_sample(const PlannedRun& run) {
                                     fmt::format("--prompt={}", run.config.sample_prompt),
                                     fmt::format("--device={}", config_text(run.config, "device"))};
   if (run.config.num_threads > 0) words.push_back(fmt::format("--num_threads={}", run.config.num_threads));
-  ChildProcess child(words, output);
+  const std::string messages = join_path(run.folder, "compare_sample.log");
+  ChildProcess child(words, output, messages);
   const int code = child.wait(kLookSeconds, [] {});
   if (code != 0) {
-    check.error = fmt::format("octet generate ended with exit code {}: {}", code, last_lines(output, 2));
-  } else {
-    check.text = read_all(output);
+    check.error = fmt::format("octet generate ended with exit code {}: {}", code, last_lines(messages, 2));
+    return check;
   }
+  check.text = read_all(output);
+  while (!check.text.empty() && check.text.back() == '\n') check.text.pop_back();
+  // The prompt is no work of the model.
+  if (check.text.starts_with(run.config.sample_prompt)) check.text.erase(0, run.config.sample_prompt.size());
   return check;
 }
 
@@ -240,16 +244,21 @@ ResumeCheck try_resume(const PlannedRun& run, const TrainingOptions& options) {
     return check;
   }
   check.checkpoint_step = before_end->step;
-  // Beside the run, and new each time: an old try proves nothing about this program.
+  // Next to the run, and new each time: an old try proves nothing about this program.
   const std::string name = run.name + "-resumed";
   const std::string folder = join_path(run.config.output_dir, name);
+  if (posix_env().exists(folder) && !posix_env().exists(join_path(folder, "compare.log"))) {
+    check.error = fmt::format("{} is in the way; it is not of 'octet compare'", folder);
+    return check;
+  }
   std::error_code ignored;
   fs::remove_all(folder, ignored);
   posix_env().make_directories(folder);
+  const std::string log = join_path(folder, "compare.log");
   ChildProcess child(
       train_command(options, {join_path(run.folder, kSettingsFile), "--resume=" + before_end->path,
                               "--run_name=" + name, "--save_strategy=no"}),
-      join_path(folder, "compare.log"));
+      log, log);
   const int64_t last = std::min(options.steps, check.checkpoint_step + kResumedSteps);
   bool was_told = false;
   const int code = child.wait(kLookSeconds, [&] {
@@ -260,8 +269,7 @@ ResumeCheck try_resume(const PlannedRun& run, const TrainingOptions& options) {
     }
   });
   if (code != 0 && !was_told) {
-    check.error = fmt::format("resuming ended with exit code {}: {}", code,
-                              last_lines(join_path(folder, "compare.log"), 3));
+    check.error = fmt::format("resuming ended with exit code {}: {}", code, last_lines(log, 3));
     return check;
   }
   std::map<int64_t, double> losses;

@@ -27,6 +27,13 @@ Settings named_variant(const std::string& name) {
   fail_config("--variants: '{}' is unknown, expected {}, or key=value", printable(name), kVariantNames);
 }
 
+std::string did_you_mean(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Key& key : train_keys().keys()) names.push_back(key.name);
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+}
+
 // "fp8:fp8_head=true" as settings.
 Settings settings_of_variant(const std::string& variant) {
   Settings settings;
@@ -36,7 +43,11 @@ Settings settings_of_variant(const std::string& variant) {
     const std::string part = variant.substr(begin, end - begin);
     const size_t equals = part.find('=');
     if (equals != std::string::npos) {
-      settings.push_back(flag(part.substr(0, equals), part.substr(equals + 1)));
+      const std::string name = part.substr(0, equals);
+      if (!key_called(train_keys().keys(), name))
+        fail_config("--variants: '{}' of '{}' is no key of 'octet train'{}", printable(name),
+                    printable(variant), did_you_mean(name));
+      settings.push_back(flag(name, part.substr(equals + 1)));
     } else if (begin == 0) {
       settings = named_variant(part);
     } else {
@@ -107,7 +118,9 @@ std::vector<PlannedRun> plan_variants(const VariantPlan& plan, const FileSetting
   override_settings(base, {flag("max_steps", fmt::format("{}", plan.steps))});
   const TrainConfig given = load_train_config(file, base);
   add_defaults(base, given, plan);
-  const std::string stem = given.run_name.empty() ? "compare" : given.run_name;
+  // A checklist saves at other steps, so its runs are others.
+  std::string stem = given.run_name.empty() ? "compare" : given.run_name;
+  if (plan.for_checklist) stem = given.run_name.empty() ? "checklist" : given.run_name + "-checklist";
   std::vector<PlannedRun> runs;
   std::set<std::string> names;
   for (const std::string& variant : plan.variants) {

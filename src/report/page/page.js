@@ -35,7 +35,7 @@ function decimalsOf(step) {
 function tickText(value, step) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e9) return value.toExponential().length > 9 ? value.toExponential(2) : value.toExponential();
+  if (size < 1e-3 || size >= 1e9) return Number(value.toPrecision(6)).toExponential();
   return value.toLocaleString("en-US", { minimumFractionDigits: 0, maximumFractionDigits: decimalsOf(step) });
 }
 
@@ -140,7 +140,7 @@ function drawBars(place, data) {
   for (const bar of data.bars) {
     const shape = element("span", { className: "bar" });
     shape.style.background = colourOf(bar.colour);
-    shape.style.width = `${most > 0 ? (68 * (bar.value || 0)) / most : 0}%`;
+    shape.style.width = `${most > 0 ? (58 * (bar.value || 0)) / most : 0}%`;
     place.append(
       element("div", { className: "barrow" }, element("span", { className: "name", text: bar.name }),
         element("span", { className: "track" }, shape, element("span", { className: "value", text: bar.text }))));
