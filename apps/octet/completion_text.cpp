@@ -308,7 +308,7 @@ _octet() {{
     kind=$words_kind
   fi
   case $kind in
-    =*) compadd -- ${{=kind#=}} ;;
+    "="*) compadd -- ${{=kind#=}} ;;
     commands) _describe -t commands 'command' octet_commands ;;
     shells) compadd -- bash zsh fish ;;
     folders) _files -/ ;;

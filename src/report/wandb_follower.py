@@ -299,6 +299,7 @@ class Sender:
                 raise
             self.status.say("warning", f"W&B cannot be reached, so the run is recorded offline: {error}")
             self.mode = "offline"
+            self.wandb.teardown()  # its service holds the id of the first attempt
             self.run = self.wandb.init(mode=self.mode, **options)
         run = self.run
         run.define_metric("train/global_step", hidden=True)

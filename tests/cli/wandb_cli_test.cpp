@@ -25,9 +25,13 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-std::string python() {
-  const char* given = std::getenv("OCTET_PYTHON");
-  return given ? given : "python3";
+// Of whoever runs the tests; tests may set another one for octet.
+const std::string& python() {
+  static const std::string program = [] {
+    const char* given = std::getenv("OCTET_PYTHON");
+    return std::string(given ? given : "python3");
+  }();
+  return program;
 }
 
 bool has_wandb() {
@@ -49,6 +53,8 @@ struct WandbCli : testing::Test {
     for (const char* name : {"WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_DISABLED", "WANDB_DIR",
                              "WANDB_NAME", "WANDB_ENTITY", "WANDB_BASE_URL", "NETRC"})
       unsetenv(name);
+    setenv("OCTET_PYTHON", python().c_str(), 1);
+    unsetenv("OCTET_WANDB_WAIT");
     setenv("HOME", folder.path().c_str(), 1);
     setenv("WANDB_CACHE_DIR", (folder.path() + "/cache").c_str(), 1);
     setenv("WANDB_ERROR_REPORTING", "false", 1);
@@ -127,7 +133,9 @@ void expect_history_is(const std::vector<json>& history, const std::vector<json>
   for (size_t i = 0; i < metrics.size(); ++i) {
     for (const auto& [ours, theirs] : names) {
       EXPECT_EQ(metrics[i].contains(ours), history[i].contains(theirs)) << i << ' ' << theirs;
-      if (metrics[i].contains(ours)) EXPECT_EQ(metrics[i][ours], history[i][theirs]) << i << ' ' << theirs;
+      if (metrics[i].contains(ours)) {
+        EXPECT_EQ(metrics[i][ours], history[i][theirs]) << i << ' ' << theirs;
+      }
     }
   }
 }
@@ -175,7 +183,7 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
 
   // FP8 statistics and samples, of the steps that have them.
   const json& second = files[0]["history"][1];
-  const json& tensors = metrics()[1]["fp8"];
+  const json tensors = metrics()[1]["fp8"];
   ASSERT_FALSE(tensors.empty());
   EXPECT_EQ(second["fp8/log2_amax/_type"], "histogram");
   int64_t counted = 0;
@@ -185,9 +193,9 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
   for (const json& tensor : tensors) largest = std::max(largest, tensor["amax"].get<double>());
   EXPECT_EQ(second["fp8/amax_max"], largest);
   EXPECT_EQ(second["samples/table/_type"], "table-file");
-  EXPECT_THAT(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() / "files" /
-                        second["samples/table/path"].get<std::string>()),
-              HasSubstr(metrics()[1]["samples"][0].dump()));
+  const json table = json::parse(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() /
+                                           "files" / second["samples/table/path"].get<std::string>()));
+  EXPECT_EQ(table["data"], json::array({json::array({2, metrics()[1]["samples"][0]})}));
   EXPECT_FALSE(files[0]["history"][0].contains("fp8/log2_amax/_type"));
 }
 
@@ -313,8 +321,7 @@ TEST_F(WandbCli, AClientThatFailsDoesNotEndTheRun) {
 
 TEST_F(WandbCli, AMissingPackageIsOneLine) {
   // -S: without site-packages. -E: without PYTHONPATH.
-  use_fake_python("exec '" + (python() == "python3" ? std::string("/usr/bin/env' python3") : python() + "'") +
-                  " -S -E \"$@\"\n");
+  use_fake_python("exec " + python() + " -S -E \"$@\"\n");
   const ProcessResult trained = octet(arguments());
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.err, AllOf(HasSubstr("has no package wandb"), HasSubstr("-m pip install wandb"),
