@@ -152,7 +152,10 @@ struct TrainConfig {
   int64_t eval_steps = 100;                  // 0: only at the end
   int64_t evals_per_epoch = 1;
   int64_t eval_batches = 20;
-  int64_t sample_steps = 0;  // 0: never
+  std::vector<std::string> eval_tasks;  // as parse_task_source takes them
+  int64_t eval_task_steps = 0;          // 0: with the evaluations
+  int64_t eval_task_samples = 1000;     // 0: all
+  int64_t sample_steps = 0;             // 0: never
   std::string sample_prompt = "Once upon a time";
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
@@ -173,7 +176,9 @@ struct TrainConfig {
   // Reports
   bool use_tensorboard = true;
   bool use_wandb = false;
-  std::string wandb_project, wandb_run_name;
+  std::string wandb_project, wandb_entity, wandb_run_name;
+  std::string wandb_mode;              // online, offline or disabled; "": decided by choose_wandb_mode
+  std::vector<std::string> report_to;  // sets use_tensorboard and use_wandb
   double price_per_hour = 0;  // of one device; 0: not known
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
@@ -214,6 +219,8 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
 // Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back. Of
 // max_steps and num_train_epochs in one place, max_steps stays.
 void settle_conflicts(TrainConfig& config);
+// report_to sets use_wandb and use_tensorboard. A flag overrides what the file sets.
+void apply_report_to(TrainConfig& config, std::vector<std::string>& errors);
 void resolve_defaults(TrainConfig& config);
 
 // The learning rate of a run that does not set it: 2e-4 with LoRA, 1e-5 when all weights of a given model are trained,

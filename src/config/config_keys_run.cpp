@@ -107,6 +107,20 @@ void add_run(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("eval_iters");
+  keys.add(
+          "eval_tasks", &C::eval_tasks,
+          "Multiple-choice tasks to score the model in while it trains: hellaswag, arc_easy, arc_challenge, piqa, "
+          "winogrande, mmlu, NAME=FILE, or a JSONL file with context, endings and label. See docs/eval_tasks.md.")
+      .value("NAME,...");
+  keys.add("eval_task_steps", &C::eval_task_steps,
+           "Steps between scores in eval_tasks. There is always one at the end. 0: with each evaluation of "
+           "eval_steps or evals_per_epoch.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("eval_task_samples", &C::eval_task_samples,
+           "Questions per task of eval_tasks, from the front. 0: all.")
+      .at_least(0)
+      .at_most(kMaxCount);
   keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
       .at_least(0)
       .at_most(kMaxCount)
@@ -180,12 +194,28 @@ void add_reports(KeyTable<C>& keys) {
       .alias("tensorboard");
   keys.add(
           "use_wandb", &C::use_wandb,
-          "Accepted, but octet does not send anything to Weights & Biases yet. metrics.jsonl has all figures.")
+          "Send the run to Weights & Biases: figures, FP8 statistics, samples and the configuration. It needs python3 "
+          "with the package wandb. Training does not wait for it.")
       .alias("wandb");
-  keys.add("wandb_project", &C::wandb_project, "Project in Weights & Biases, for use_wandb.");
-  keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases, for use_wandb.")
+  keys.add("wandb_project", &C::wandb_project, "Project in Weights & Biases.")
+      .note("WANDB_PROJECT, else octet");
+  keys.add("wandb_entity", &C::wandb_entity, "User or team that owns the project in Weights & Biases.")
+      .note("WANDB_ENTITY, else that of your login");
+  keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases.")
       .alias("wandb_name")
-      .note("run_name");
+      .note("WANDB_NAME, else run_name");
+  keys.add(
+          "wandb_mode", &C::wandb_mode, {"online", "offline", "disabled"},
+          "online: send while training. offline: write files into the folder of the run, for 'wandb sync'. disabled: "
+          "nothing.")
+      .also("offline", {"dryrun"})
+      .note("WANDB_MODE; else online if there is a W&B key, otherwise offline");
+  keys.add(
+          "report_to", &C::report_to,
+          "Where figures go besides the console and metrics.jsonl: wandb, tensorboard, all or none. It sets use_wandb and "
+          "use_tensorboard.")
+      .note("use_wandb and use_tensorboard decide")
+      .not_dumped();
   keys.add(
           "price_per_hour", &C::price_per_hour,
           "Price of one hour of one GPU, in any currency. The summary then has the cost of the run. 0: not known.")

@@ -210,12 +210,12 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     note(by_epoch ? "eval_steps" : "evals_per_epoch",
          fmt::format("eval_strategy is {}", config_text(config, "eval_strategy")));
   }
-  if (config.use_wandb) {
-    note("use_wandb",
-         "octet does not send anything to Weights & Biases yet; metrics.jsonl and TensorBoard have all "
-         "figures");
-  } else {
-    for (const char* key : {"wandb_project", "wandb_run_name"}) note(key, "use_wandb is false");
+  if (config.eval_tasks.empty()) {
+    for (const char* key : {"eval_task_steps", "eval_task_samples"}) note(key, "eval_tasks is empty");
+  }
+  if (!config.use_wandb) {
+    for (const char* key : {"wandb_project", "wandb_entity", "wandb_run_name", "wandb_mode"})
+      note(key, "use_wandb is false");
   }
   if (config.pretend_ranks == 0) note("pretend_bandwidth_gb", "pretend_ranks is 0");
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "import/environment.h"
 #include "io/hub.h"
 #include "report/text.h"
+#include "report/wandb_follower.h"
 
 namespace octet {
 namespace {
@@ -57,12 +59,42 @@ void check_tokenizer(CheckResults& results, const DoctorRun& run) {
   }
 }
 
+// Of the Python package; empty if there is no Python or no such package.
+std::string wandb_version() {
+  // The shell puts the variable in, so that a path with spaces stays one word.
+  FILE* output = ::popen(
+      "\"${OCTET_PYTHON:-python3}\" -c 'import importlib.metadata as m; print(m.version(\"wandb\"), end=\"\")' 2>/dev/null",
+      "r");
+  if (!output) return "";
+  char text[64] = {};
+  const size_t size = std::fread(text, 1, sizeof text - 1, output);
+  const int status = ::pclose(output);
+  return status == 0 ? std::string(text, size) : "";
+}
+
+void check_wandb(CheckResults& results, const DoctorRun& run) {
+  const std::string version = wandb_version(), key = find_wandb_key();
+  const std::string text =
+      fmt::format("{}; {}", version.empty() ? "the package wandb is not installed" : "wandb " + version,
+                  key.empty() ? "no key" : fmt::format("key in {}", key));
+  if (!run.config.use_wandb) {
+    results.ok("Weights & Biases", fmt::format("not used (use_wandb is false); {}", text));
+  } else if (version.empty()) {
+    results.warning("Weights & Biases", text, "nothing would be sent: 'pip install wandb'");
+  } else if (key.empty()) {
+    results.warning("Weights & Biases", text, "runs are kept offline: 'wandb login', or set WANDB_API_KEY");
+  } else {
+    results.ok("Weights & Biases", text);
+  }
+}
+
 }  // namespace
 
 std::vector<CheckResult> check_services(const DoctorRun& run) {
   CheckResults results("services");
   check_hub(results);
   if (run.is_given) check_tokenizer(results, run);
+  check_wandb(results, run);
   return results.take();
 }
 

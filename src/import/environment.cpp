@@ -83,8 +83,7 @@ constexpr Variable kVariables[] = {
     {"HF_ENDPOINT", "is the hub that is asked here, too", Works},
     {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
     {"USE_MODELSCOPE_HUB", "is for LLaMA-Factory. octet downloads from the Hugging Face hub"},
-    {"WANDB_DISABLED",
-     "is for Transformers. octet sends nothing to Weights & Biases unless use_wandb is set"},
+    {"WANDB_*", "is read here, too, if use_wandb is set", Works},
 };
 
 bool matches(const Variable& variable, std::string_view name, std::string_view value) {

@@ -204,6 +204,7 @@ void TensorBoardWriter::step(const StepRecord& record) {
   add("perf/tokens_per_second", record.tokens_per_second);
   if (record.eval_loss) add("eval/loss", *record.eval_loss);
   for (const auto& [name, loss] : record.eval_losses) add("eval/loss/" + name, loss);
+  for (const auto& [name, score] : record.task_scores) add("tasks/" + name, score);
   if (record.skipped_steps > 0) add("train/skipped_steps", static_cast<double>(record.skipped_steps));
   if (record.loss_spike) add("train/loss_spike", *record.loss_spike);
   if (record.checkpoint) {

@@ -34,6 +34,27 @@ std::string as_comments(const std::string& text) {
 
 }  // namespace
 
+PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model) {
+  PlanFacts facts{.model = stages.model.config.name,
+                  .parameters = stages.model.config.parameter_count(),
+                  .device = stages.device->description(),
+                  .precision = stages.plan.precision_label,
+                  .fallback = stages.plan.fallback_reason,
+                  .fp8_share = stages.plan.fp8_share,
+                  .memory_bytes = stages.plan.bytes(),
+                  .memory_limit = stages.plan.limit.bytes,
+                  .sequences_per_step = stages.plan.sequences_per_step(),
+                  .sequence_length = stages.plan.shape.length,
+                  .ranks = stages.plan.ranks()};
+  const std::vector<WorkShare> shares = work_shares(model);
+  double all = 0;
+  for (const WorkShare& share : shares) all += share.flops;
+  for (const WorkShare& share : shares)
+    facts.work.push_back(
+        {share.kind, share.flops / all, share.flops > 0 ? share.fp8_flops / share.flops : 0});
+  return facts;
+}
+
 std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
   const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,

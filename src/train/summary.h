@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/run_stages.h"
+#include "report/plan_facts.h"
 #include "report/step_record.h"
 
 namespace octet {
@@ -30,6 +31,8 @@ struct Outcome {
   std::optional<double> demo_score;    // share of unseen cases answered exactly
 };
 
+// What plan.json of the run holds. `model` is planned as the run is.
+PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model);
 std::string summary_text(const RunStages& stages, const Outcome& outcome);
 // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's name
 // as it was called.

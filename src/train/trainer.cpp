@@ -17,6 +17,7 @@
 #include "report/text.h"
 #include "train/cost_meter.h"
 #include "train/evaluate.h"
+#include "train/evaluate_tasks.h"
 #include "train/exit_codes.h"
 #include "train/interval.h"
 #include "train/rank_start.h"
@@ -45,7 +46,7 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
 // The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
-  Run(const RunStages& stages, RunFiles files, Env& env, Ranks& ranks)
+  Run(const RunStages& stages, RunFiles files, TaskEvaluator tasks, Env& env, Ranks& ranks)
       : stages_(stages),
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
@@ -59,6 +60,7 @@ class Run {
         eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
                                      stages.steps_per_epoch())),
         evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
+        tasks_(std::move(tasks)),
         samples_(stages, model_),
         log_(stages, files_, console_, costs_) {}
 
@@ -66,7 +68,7 @@ class Run {
   bool start() {
     console_.print(overview_text(stages_));
     if (!stages_.model.resumed && is_first()) show_example();
-    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
+    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host()), tasks_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
       console_.print(fmt::format(
@@ -93,6 +95,13 @@ class Run {
     return true;
   }
 
+  int train_and_report() {
+    const int exit_code = train();
+    files_.end_reports(exit_code);
+    return exit_code;
+  }
+
+ private:
   int train() {
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (makes_samples()) samples_.reserve();
@@ -142,7 +151,6 @@ class Run {
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
 
- private:
   // Empty, with a warning, if they are done already.
   std::optional<StepRange> steps_to_trace() const {
     const std::optional<StepRange> steps = parse_step_range(keys_.profile_steps);
@@ -222,6 +230,7 @@ class Run {
     if (const auto chat = stages_.data.data.chat())
       extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
+                                .plan_json = plan_facts_json(plan_facts_of(stages_, model_)),
                                 .steps_done = outcome_.steps,
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
@@ -257,6 +266,7 @@ class Run {
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
     if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
+    if (!stopping && !tasks_.empty() && (task_interval().is_due(step) || last)) add_task_scores(record);
     if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
       const TraceSpan span("training", "generate samples");
@@ -265,9 +275,10 @@ class Run {
       ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
-    log_.write(std::move(record), Interval{.steps = keys_.logging_steps}.is_due(step) || last ||
-                                      record.eval_loss || !record.samples.empty() || record.loss_spike ||
-                                      result.skipped);
+    const bool shown = Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
+                       !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
+                       result.skipped;
+    log_.write(std::move(record), shown);
   }
 
   void note(const StepResult& result, int64_t step, double seconds) {
@@ -302,6 +313,14 @@ class Run {
     if (!evaluation) return;
     record.eval_loss = evaluation->loss;
     for (const auto& [name, part] : evaluation->parts) record.eval_losses.emplace_back(name, part.loss);
+  }
+  Interval task_interval() const {
+    return keys_.eval_task_steps > 0 ? Interval{.steps = keys_.eval_task_steps} : eval_interval_;
+  }
+  void add_task_scores(StepRecord& record) {
+    ranks_.progress().begin_phase("evaluating tasks");
+    record.task_scores = named_scores(tasks_.evaluate(model_, keys_.fp8_eval));
+    ranks_.progress().begin_phase("");
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
@@ -373,6 +392,7 @@ class Run {
   const StopSignal stop_;
   const Interval eval_interval_;
   Evaluator evaluator_;
+  TaskEvaluator tasks_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
   CostMeter costs_;
@@ -443,17 +463,18 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   std::optional<RunLock> lock;
   const RunStages stages = before_start([&] { return prepare(keys, env, ranks, lock); });
   before_start([&] { check_prepared(stages, env, ranks); });
+  TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
   if (stages.keys.dry_run) {
     if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  Run run(stages, std::move(files), env, ranks);
+  Run run(stages, std::move(files), std::move(tasks), env, ranks);
   try {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
     const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
-    return goes_on ? run.train() : kExitDone;
+    return goes_on ? run.train_and_report() : kExitDone;
   } catch (const ConfigError&) {
     throw;
   } catch (const std::exception& error) {

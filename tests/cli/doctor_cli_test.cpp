@@ -58,6 +58,28 @@ TEST(DoctorCommand, FailsForARunThatCannotStart) {
   EXPECT_THAT(unknown.out + unknown.err, HasSubstr("nope"));
 }
 
+TEST(DoctorCommand, SaysWhetherARunWouldBeSentToWandb) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> command = {OCTET_PROGRAM, "doctor",      "--device",
+                                            "cpu",         "--use_wandb", "--json"};
+  const auto check = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const ProcessResult result = run_process("env", arguments, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return *find(nlohmann::json::parse(result.out), "Weights & Biases");
+  };
+  const std::string home = "HOME=" + folder.path();
+  const auto no_python = check({home, "OCTET_PYTHON=/nowhere/python"});
+  EXPECT_EQ(no_python["health"], "warning");
+  EXPECT_THAT(no_python["remedy"].get<std::string>(), HasSubstr("pip install wandb"));
+  const std::string fake = folder.write("fake python", "#!/bin/sh\nprintf 0.99.1\n");
+  ASSERT_EQ(run_process("chmod", {"+x", fake}).exit_code, 0);
+  const auto no_key = check({"-u", "WANDB_API_KEY", "-u", "NETRC", home, "OCTET_PYTHON=" + fake});
+  EXPECT_THAT(no_key["text"].get<std::string>(), HasSubstr("wandb 0.99.1; no key"));
+  EXPECT_EQ(no_key["health"], "warning");
+  EXPECT_EQ(check({home, "OCTET_PYTHON=" + fake, "WANDB_API_KEY=secret"})["health"], "ok");
+}
+
 TEST(DoctorCommand, AFakeGpuIsReportedButNotUsed) {
   const TemporaryFolder folder;
   const std::string state = folder.write(
