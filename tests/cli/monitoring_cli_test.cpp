@@ -1,6 +1,7 @@
 // What octet tells about a run while it trains: energy and cost, red flags, traces, and octet watch.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
