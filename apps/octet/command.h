@@ -18,19 +18,34 @@ const Command& find_command(std::string_view name);
 // The help of the program itself.
 std::string program_help();
 
+struct ExitCodeText {
+  const char* code;
+  const char* meaning;
+};
+std::span<const ExitCodeText> exit_code_texts();
+
 Command train_command();
 Command launch_command();
+Command submit_command();
 Command plan_command();
+Command doctor_command();
 Command bench_command();
 Command generate_command();
 Command eval_command();
 Command checkpoints_command();
 Command export_command();
 Command plot_command();
+Command compare_command();
+Command watch_command();
+Command tensorboard_command();
+Command wandb_command();
+Command lr_command();
 Command prepare_command();
 Command tokenize_command();
 Command import_command();
 Command keys_command();
+Command completion_command();
+Command man_command();
 Command help_command();
 
 // What 'octet checkpoints DIRECTORY' does. Returns the exit code.

@@ -16,7 +16,7 @@ namespace octet {
 namespace {
 
 PositionalKind kind_of_words(const CommandLine& line) {
-  if (line.run_keys != RunKeys::No) return PositionalKind::ConfigFile;
+  if (line.run_keys != RunKeys::No && !line.own_words) return PositionalKind::ConfigFile;
   return line.words.empty() ? PositionalKind::None : PositionalKind::Any;
 }
 
@@ -99,6 +99,8 @@ std::string other_than_config(const std::string& word) {
   return "";
 }
 
+}  // namespace
+
 std::string usage_of(const CommandLine& line) {
   if (!line.usage.empty()) return line.usage;
   std::string text;
@@ -118,8 +120,6 @@ std::string usage_of(const CommandLine& line) {
   if (has_more) text += takes_run_keys ? " [--key value]..." : " [FLAGS]";
   return text.substr(text.empty() ? 0 : 1);
 }
-
-}  // namespace
 
 Positional config_file_word() {
   return {.name = "CONFIG.yaml",
@@ -184,7 +184,7 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
   check_required(line, read.settings, parsed);
   if (line.run_keys == RunKeys::No) return parsed;
 
-  if (parsed.words.size() == 1) {
+  if (parsed.words.size() == 1 && !line.own_words) {
     const std::string other = other_than_config(parsed.words.front());
     if (other.empty()) {
       parsed.run.config_file = parsed.words.front();

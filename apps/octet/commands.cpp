@@ -10,9 +10,11 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),    launch_command(),      plan_command(),   bench_command(), generate_command(),
-      eval_command(),     checkpoints_command(), export_command(), plot_command(),  prepare_command(),
-      tokenize_command(), import_command(),      keys_command(),   help_command(),
+      train_command(),      launch_command(),   submit_command(),   plan_command(),        doctor_command(),
+      bench_command(),      generate_command(), eval_command(),     checkpoints_command(), export_command(),
+      plot_command(),       compare_command(),  watch_command(),    tensorboard_command(), wandb_command(),
+      lr_command(),         prepare_command(),  tokenize_command(), import_command(),      keys_command(),
+      completion_command(), man_command(),      help_command(),
   };
   return kCommands;
 }
@@ -45,14 +47,37 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"profile", "bench"},
     {"memory", "plan"},
     {"estimate", "plan"},
+    {"schedule", "lr CONFIG.yaml"},
     {"config", "keys"},
     {"options", "keys"},
+    {"follow", "watch RUN"},
+    {"monitor", "watch RUN"},
+    {"top", "watch RUN"},
     {"run", "train"},
     {"torchrun", "launch"},
+    {"check", "doctor"},
+    {"diagnose", "doctor"},
+    {"env", "doctor"},
+    {"sbatch", "submit CONFIG.yaml --time TIME"},
+    {"slurm", "submit CONFIG.yaml --time TIME"},
     {"version", "--version"},
 };
 
+constexpr ExitCodeText kExitCodes[] = {
+    {"0", "done"},
+    {"1", "failure"},
+    {"2", "wrong usage or configuration; nothing was started"},
+    {"3", "no finite gradient for three steps"},
+    {"4", "three checkpoints in a row, or the last one, could not be saved"},
+    {"75", "stopped by a signal after saving, or by the failure of a rank; continue with --resume latest"},
+    {"128 + N", "ended at once by signal N"},
+};
+
 }  // namespace
+
+std::span<const ExitCodeText> exit_code_texts() {
+  return kExitCodes;
+}
 
 const Command& find_command(std::string_view name) {
   for (const auto& [other, here] : kOtherNames) {
@@ -86,14 +111,7 @@ std::string program_help() {
       "underscores. A bool flag may stand alone. Write --key=value for a value that looks like a flag. Every "
       "word after -- is an argument, not a flag.");
   text += "\nExit codes\n";
-  text += entry("0", "done");
-  text += entry("1", "failure");
-  text += entry("2", "wrong usage or configuration; nothing was started");
-  text += entry("3", "no finite gradient for three steps");
-  text += entry("4", "three checkpoints in a row, or the last one, could not be saved");
-  text += entry(
-      "75", "stopped by a signal after saving, or by the failure of a rank; continue with --resume latest");
-  text += entry("128 + N", "ended at once by signal N");
+  for (const ExitCodeText& each : kExitCodes) text += entry(each.code, each.meaning);
   return text;
 }
 

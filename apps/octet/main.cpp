@@ -8,6 +8,7 @@
 
 #include "base/cpu_threads.h"
 #include "base/error.h"
+#include "base/version.h"
 #include "command.h"
 #include "plan/data_prepare.h"
 
@@ -29,7 +30,7 @@ int run_program_flags(std::span<const std::string> arguments) {
   throw_config_errors(errors);
   ProgramFlags flags;
   for (const KeyAssignment& assignment : assignments) table.set(flags, assignment.index, assignment.value);
-  fmt::print("{}", flags.version ? "octet " OCTET_VERSION "\n" : program_help());
+  fmt::print("{}", flags.version ? fmt::format("octet {}\n", octet_version()) : program_help());
   return kExitDone;
 }
 

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/keys.h"
+#include "base/keys_text.h"
 #include "base/text.h"
 
 namespace octet {
@@ -221,7 +222,8 @@ std::string value_yaml(const KeyValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return yaml_quoted(*text);
   if (const auto* list = std::get_if<std::vector<KeyItem>>(&value)) return items_yaml(*list);
   std::vector<std::string> items;
-  for (const std::string& item : std::get<std::vector<std::string>>(value)) items.push_back(yaml_quoted(item));
+  for (const std::string& item : std::get<std::vector<std::string>>(value))
+    items.push_back(yaml_quoted(item));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 
@@ -267,9 +269,6 @@ std::string flag_text(const Key& key) {
                      placeholder(key));
 }
 
-namespace {
-
-// "[1 or more; default: 64; also --max_tokens]"
 std::string limits_of(const Key& key) {
   std::vector<std::string> parts;
   // The allowed values of a bool or a text need no words, nor does the default of a flag.
@@ -286,8 +285,6 @@ std::string limits_of(const Key& key) {
   if (!key.aliases.empty()) parts.push_back("also " + alias_text(key, "--", ""));
   return parts.empty() ? "" : fmt::format("[{}]", fmt::join(parts, "; "));
 }
-
-}  // namespace
 
 std::string keys_help(std::span<const Key> keys) {
   std::string text;

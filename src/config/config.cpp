@@ -55,6 +55,7 @@ TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
   throw_config_errors(errors);
   if (!config.is_set("model_preset")) read_preset_name(config);
   settle_conflicts(config);
+  apply_report_to(config, errors);
   check_contradictions(config, errors);
   throw_config_errors(errors);
   return config;
@@ -179,7 +180,10 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    const std::string value = value_yaml(table.get(config, i));
+    // A choice that is decided later: "" is none of its values.
+    const KeyValue held = table.get(config, i);
+    const bool is_open = key.type == KeyType::Choice && value_text(held).empty();
+    const std::string value = is_open ? "null" : value_yaml(held);
     text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
                         value.starts_with('\n') ? "" : " ", value);
     text += decider.empty() ? "\n" : fmt::format("  (from {})\n", decider);

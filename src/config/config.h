@@ -160,6 +160,7 @@ struct TrainConfig {
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
   bool dry_run = false;
+  std::string profile_steps;  // "10:12" as in StepRange; empty: none
   bool list_checkpoints = false;
   Progress progress = Progress::Auto;
 
@@ -175,7 +176,10 @@ struct TrainConfig {
   // Reports
   bool use_tensorboard = true;
   bool use_wandb = false;
-  std::string wandb_project, wandb_run_name;
+  std::string wandb_project, wandb_entity, wandb_run_name;
+  std::string wandb_mode;              // online, offline or disabled; "": decided by choose_wandb_mode
+  std::vector<std::string> report_to;  // sets use_tensorboard and use_wandb
+  double price_per_hour = 0;  // of one device; 0: not known
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;
@@ -215,6 +219,8 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
 // Of two keys that exclude each other, a flag overrides what the file sets: the key of the file gets its default back. Of
 // max_steps and num_train_epochs in one place, max_steps stays.
 void settle_conflicts(TrainConfig& config);
+// report_to sets use_wandb and use_tensorboard. A flag overrides what the file sets.
+void apply_report_to(TrainConfig& config, std::vector<std::string>& errors);
 void resolve_defaults(TrainConfig& config);
 
 // The learning rate of a run that does not set it: 2e-4 with LoRA, 1e-5 when all weights of a given model are trained,

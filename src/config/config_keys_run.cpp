@@ -139,6 +139,12 @@ void add_run(KeyTable<C>& keys) {
           "list_checkpoints", &C::list_checkpoints,
           "List the checkpoints of the run run_name, or of checkpoint_dir, and stop. The same as 'octet checkpoints'.")
       .not_dumped();
+  keys.add(
+          "profile_steps", &C::profile_steps,
+          "Write a trace of these steps, the first and the last one, as 10:12 or 10. The file trace-rank0.json "
+          "in the folder of the run opens in Perfetto (ui.perfetto.dev) and chrome://tracing.")
+      .value("FIRST:LAST")
+      .not_dumped();
   keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
            "How the console shows progress. auto: bar on a terminal, otherwise plain.");
 }
@@ -188,12 +194,33 @@ void add_reports(KeyTable<C>& keys) {
       .alias("tensorboard");
   keys.add(
           "use_wandb", &C::use_wandb,
-          "Accepted, but octet does not send anything to Weights & Biases yet. metrics.jsonl has all figures.")
+          "Send the run to Weights & Biases: figures, FP8 statistics, samples and the configuration. It needs python3 "
+          "with the package wandb. Training does not wait for it.")
       .alias("wandb");
-  keys.add("wandb_project", &C::wandb_project, "Project in Weights & Biases, for use_wandb.");
-  keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases, for use_wandb.")
+  keys.add("wandb_project", &C::wandb_project, "Project in Weights & Biases.")
+      .note("WANDB_PROJECT, else octet");
+  keys.add("wandb_entity", &C::wandb_entity, "User or team that owns the project in Weights & Biases.")
+      .note("WANDB_ENTITY, else that of your login");
+  keys.add("wandb_run_name", &C::wandb_run_name, "Name of the run in Weights & Biases.")
       .alias("wandb_name")
-      .note("run_name");
+      .note("WANDB_NAME, else run_name");
+  keys.add(
+          "wandb_mode", &C::wandb_mode, {"online", "offline", "disabled"},
+          "online: send while training. offline: write files into the folder of the run, for 'wandb sync'. disabled: "
+          "nothing.")
+      .also("offline", {"dryrun"})
+      .note("WANDB_MODE; else online if there is a W&B key, otherwise offline");
+  keys.add(
+          "report_to", &C::report_to,
+          "Where figures go besides the console and metrics.jsonl: wandb, tensorboard, all or none. It sets use_wandb and "
+          "use_tensorboard.")
+      .note("use_wandb and use_tensorboard decide")
+      .not_dumped();
+  keys.add(
+          "price_per_hour", &C::price_per_hour,
+          "Price of one hour of one GPU, in any currency. The summary then has the cost of the run. 0: not known.")
+      .at_least(0)
+      .at_most(1e9);
 }
 
 }  // namespace

@@ -116,9 +116,9 @@ void wandb_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "off");
     return;
   }
-  const std::string_view key = leaf.name == "wandb_project" ? "wandb_project"
-                               : leaf.name == "wandb_name"  ? "wandb_run_name"
-                                                            : "";
+  const std::string_view key = leaf.name == "use_wandb"    ? ""
+                               : leaf.name == "wandb_name" ? "wandb_run_name"
+                                                           : std::string_view(leaf.name);
   wandb_value_rule(importer, leaf, key);
 }
 
@@ -266,12 +266,13 @@ constexpr ToolKey kKeys[] = {
     {"generation_temperature", Fate::Mapped, "sample_temperature"},
     {"use_wandb", Fate::Mapped, "use_wandb", "", wandb_rule},
     {"wandb_project", Fate::Mapped, "wandb_project", "", wandb_rule},
-    {"wandb_entity", Fate::Warned, "", "", wandb_rule},
-    {"wandb_watch", Fate::Warned, "", "", wandb_rule},
+    {"wandb_entity", Fate::Mapped, "wandb_entity", "", wandb_rule},
+    {"wandb_watch", Fate::Warned, "", "gradients and weights are not sent to W&B; FP8 statistics are"},
     {"wandb_name", Fate::Mapped, "wandb_run_name", "", wandb_rule},
-    {"wandb_run_id", Fate::Warned, "", "", wandb_rule},
-    {"wandb_log_model", Fate::Warned, "", "", wandb_rule},
-    {"wandb_mode", Fate::Warned, "", "", wandb_rule},
+    {"wandb_run_id", Fate::Warned, "",
+     "octet keeps the id in the folder of the run; set WANDB_RUN_ID to choose it"},
+    {"wandb_log_model", Fate::Warned, "", "checkpoints are not sent to W&B"},
+    {"wandb_mode", Fate::Mapped, "wandb_mode", "", wandb_rule},
     {"use_tensorboard", Fate::Mapped, "use_tensorboard"},
     {"deepspeed", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
     {"deepspeed.**", Fate::Derived, "sharding_mode", "", deepspeed_section_rule},

@@ -201,7 +201,7 @@ constexpr ToolKey kTrlKeys[] = {
     {"hub_model_revision", Fate::Ignored, "", "nothing is uploaded"},
     {"callbacks", Fate::Ignored, "", "code of that program"},
     {"benchmarks", Fate::Ignored, "", "code of that program"},
-    {"wandb_entity", Fate::Warned, "", "set WANDB_ENTITY instead"},
+    {"wandb_entity", Fate::Mapped, "wandb_entity"},
     {"wandb_project", Fate::Mapped, "wandb_project"},
     {"gradient_checkpointing_use_reentrant", Fate::Ignored, "", "how PyTorch recomputes", nullptr, true},
     {"max_prompt_length", Fate::Refused, "", kPreference},

@@ -47,9 +47,6 @@ void learning_rate_rule(Importer&, const TreeLeaf&);
 // octet's chatml has Qwen's system message. For a template without one: default_system "", unless one is given.
 void set_no_system(Importer&, const TreeLeaf& leaf);
 
-inline constexpr const char* kNothingToWandb =
-    "octet does not send anything to Weights & Biases yet; metrics.jsonl and TensorBoard files have all figures";
-
 // Text in lower case, without spaces around it.
 std::string plain_word(std::string_view text);
 

@@ -302,13 +302,14 @@ void report_to_rule(Importer& importer, const TreeLeaf& leaf) {
         word != "[]")
       elsewhere.push_back(word);
   }
-  if (wandb) importer.set("use_wandb", "true", leaf.name, leaf.place);
-  if (!elsewhere.empty() || wandb) {
+  if (!elsewhere.empty()) {
+    if (wandb) importer.set("use_wandb", "true", leaf.name, leaf.place);
     if (tensorboard) importer.set("use_tensorboard", "true", leaf.name, leaf.place);
-    importer.warn(leaf, elsewhere.empty()
-                            ? std::string(kNothingToWandb)
-                            : fmt::format("nothing is sent to {}; metrics are in metrics.jsonl of the run",
-                                          printable(elsewhere.front())));
+    importer.warn(leaf, fmt::format("nothing is sent to {}; metrics are in metrics.jsonl of the run",
+                                    printable(elsewhere.front())));
+  } else if (wandb) {
+    importer.set("use_tensorboard", tensorboard ? "true" : "false", leaf.name, leaf.place);
+    importer.map(leaf, "use_wandb", "true");
   } else {
     importer.map(leaf, "use_tensorboard", tensorboard ? "true" : "false");
   }

@@ -5,9 +5,12 @@
 namespace octet {
 
 void wandb_value_rule(Importer& importer, const TreeLeaf& leaf, std::string_view key) {
+  if (key.empty()) {
+    importer.map(leaf, "use_wandb", "true");
+    return;
+  }
   if (!importer.is_set("use_wandb")) importer.set("use_wandb", "true", leaf.name, leaf.place);
-  if (!key.empty()) importer.set(key, leaf.text, leaf.name, leaf.place);
-  importer.warn(leaf, kNothingToWandb);
+  importer.map(leaf, key, leaf.text);
 }
 
 void find_torchao_fsdp_mistakes(Importer& importer, const TreeLeaf* gathers_fp8,

@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "dist/pretend_ranks.h"
 #include "dist/process_ranks.h"
 #include "plan/device_choice.h"
@@ -38,7 +39,7 @@ std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
   constexpr size_t kMostConfig = 32768;
   const std::string config = to_yaml(keys);
   ProcessRanksOptions options{.config = config.size() < kMostConfig ? config : Hash64().add(config).text(),
-                              .version = OCTET_VERSION,
+                              .version = octet_version(),
                               .rendezvous = milliseconds(keys.rendezvous_timeout),
                               .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
                               .stall = milliseconds(keys.comm_timeout)};

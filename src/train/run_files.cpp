@@ -50,7 +50,8 @@ void check_writable(const char* key, const std::string& folder) {
   ::unlink(probe.c_str());
 }
 
-// The resolved settings for TensorBoard's table of hyper-parameters.
+}  // namespace
+
 HParams hparams_of(const TrainConfig& config) {
   HParams values;
   const KeyTable<TrainConfig>& table = train_keys();
@@ -70,8 +71,6 @@ HParams hparams_of(const TrainConfig& config) {
   }
   return values;
 }
-
-}  // namespace
 
 // Whether the run continues in its own folder: the checkpoint came from there, or the run there has no checkpoint yet.
 bool RunFiles::goes_on_here() const {
@@ -155,6 +154,7 @@ void RunFiles::open(const About& about) {
   if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
   refuse_if_taken();  // again, now under the lock
   env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
+  env_.replace_file(join_path(folder_, "plan.json"), about.plan_json);
   open_reports(about.steps_done);
   if (saves()) open_saver(about);
 }
@@ -178,10 +178,30 @@ void RunFiles::open_reports(int64_t steps_done) {
     env_.replace_file(path, text);
   });
   metrics_ = std::make_unique<MetricsWriter>(metrics);
+  if (config_.use_wandb) start_wandb();
   if (!config_.use_tensorboard) return;
   tensorboard_ = std::make_unique<TensorBoardWriter>(
       folder_, goes_on_here() ? std::optional<int64_t>(steps_done + 1) : std::nullopt);
   tensorboard_->hparams(hparams_of(config_));
+}
+
+void RunFiles::start_wandb() {
+  const WandbMode mode = choose_wandb_mode(config_.wandb_mode);
+  if (!mode.note.empty()) log_info("W&B: {}", mode.note);
+  if (mode.mode == "disabled") return;
+  wandb_ = WandbFollower::start({.folder = fs::absolute(folder_).lexically_normal().string(),
+                                 .mode = mode.mode,
+                                 .run_name = config_.run_name,
+                                 .project = config_.wandb_project,
+                                 .entity = config_.wandb_entity,
+                                 .wandb_run_name = config_.wandb_run_name,
+                                 .config = hparams_of(config_)});
+}
+
+void RunFiles::end_reports(int exit_code) {
+  if (!wandb_) return;
+  wandb_->end(exit_code, WandbFollower::patience(exit_code != 0));
+  wandb_.reset();
 }
 
 void RunFiles::open_saver(const About& about) {

@@ -8,8 +8,12 @@
 #include "config/config.h"
 #include "report/metrics.h"
 #include "report/tensorboard.h"
+#include "report/wandb_follower.h"
 
 namespace octet {
+
+// The settings of a run for TensorBoard's table of hyper-parameters and W&B's configuration.
+HParams hparams_of(const TrainConfig& config);
 
 // What a run writes: its folder with lock, config.yaml, metrics, TensorBoard files and checkpoints. Nothing is there
 // before open().
@@ -30,6 +34,7 @@ class RunFiles {
 
   struct About {
     std::string model;
+    std::string plan_json = {};  // the text of plan.json
     int64_t steps_done = 0;
     int64_t state_bytes = 0;            // of a checkpoint's tensors
     bool on_device = false;             // they are not in host memory
@@ -50,6 +55,8 @@ class RunFiles {
   MetricsWriter* metrics() { return metrics_.get(); }              // null: another rank writes them
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
+  // The run has ended with this exit code: lets W&B have the rest.
+  void end_reports(int exit_code);
 
  private:
   bool goes_on_here() const;
@@ -60,6 +67,7 @@ class RunFiles {
   void take_free_name(const std::string& model);
   void refuse_if_taken() const;
   void open_reports(int64_t steps_done);
+  void start_wandb();
   void open_saver(const About& about);
 
   Env& env_;
@@ -71,6 +79,7 @@ class RunFiles {
   std::optional<RunLock> lock_, checkpoint_lock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
+  std::unique_ptr<WandbFollower> wandb_;
   std::unique_ptr<CheckpointSaver> saver_;
 };
 

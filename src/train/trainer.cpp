@@ -8,12 +8,14 @@
 #include "base/signals.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
+#include "config/step_range.h"
 #include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
 #include "report/text.h"
+#include "train/cost_meter.h"
 #include "train/evaluate.h"
 #include "train/evaluate_tasks.h"
 #include "train/exit_codes.h"
@@ -24,6 +26,7 @@
 #include "train/saving.h"
 #include "train/start.h"
 #include "train/step_log.h"
+#include "train/step_trace.h"
 #include "train/summary.h"
 
 namespace octet {
@@ -59,7 +62,7 @@ class Run {
         evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
         tasks_(std::move(tasks)),
         samples_(stages, model_),
-        log_(stages, files_, console_) {}
+        log_(stages, files_, console_, costs_) {}
 
   // Everything before the first step, up to the files of the run. False if nothing is left to train.
   bool start() {
@@ -92,6 +95,13 @@ class Run {
     return true;
   }
 
+  int train_and_report() {
+    const int exit_code = train();
+    files_.end_reports(exit_code);
+    return exit_code;
+  }
+
+ private:
   int train() {
     RankWatch watch(sync_.get(), keys_.check_ranks_steps);
     if (makes_samples()) samples_.reserve();
@@ -101,14 +111,21 @@ class Run {
       first_look();
     }
     ranks_.progress().begin_phase("");
+    StepTrace trace(steps_to_trace(), *stages_.device, ranks_.place().rank,
+                    join_path(files_.folder(), fmt::format("trace-rank{}.json", ranks_.place().rank)));
+    costs_.begin(GpuSampler::start(gpu_of_rank(keys_, ranks_.place().local_rank)),
+                 keys_.pretend_ranks > 0 ? 1 : ranks_.place().ranks);
 
     console_.begin(outcome_.steps, max_steps_);
     for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
       const bool stats = wants_stats(step);
+      trace.begin_step(step + 1);
       const auto start = Clock::now();
       ranks_.progress().begin_step(step + 1);
-      StepResult result =
-          runner_->train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
+      StepNote note = watch.note(step, stop_.number(), saving_->failures_in_a_row());
+      costs_.begin_step(note);
+      StepResult result = runner_->train_step(step, stats, note);
+      costs_.end_step(result);
       watch.look(step, result);
       if (keys_.pretend_ranks > 0) result.tokens /= keys_.pretend_ranks;  // those of this rank alone
       stop_signal_ = watch.agreed_signal(stop_.number());
@@ -118,7 +135,10 @@ class Run {
       note_published();
       write_progress();
       stop_if_hopeless();
+      trace.end_step(step + 1);
     }
+    trace.finish();
+    costs_.finish();
     outcome_.stopped = stop_signal_ != 0;
     log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
@@ -131,7 +151,15 @@ class Run {
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
 
- private:
+  // Empty, with a warning, if they are done already.
+  std::optional<StepRange> steps_to_trace() const {
+    const std::optional<StepRange> steps = parse_step_range(keys_.profile_steps);
+    if (!steps || steps->last > outcome_.steps) return steps;
+    log_warning("profile_steps is {}, but the run continues after step {}: no trace is written",
+                keys_.profile_steps, outcome_.steps);
+    return std::nullopt;
+  }
+
   bool wants_stats(int64_t step) const {
     return stages_.plan.is_fp8() && Interval{.steps = keys_.fp8_stats_steps}.is_due(step);
   }
@@ -147,6 +175,8 @@ class Run {
     outcome_.best_eval = state.best_eval;
     skipped_in_a_row_ = state.skipped_in_a_row;
     log_.spikes().restore(state.loss_window, state.spikes_in_a_row);
+    log_.red_flags().restore(state.red_flags, state.first_level, state.first_loss, state.step);
+    costs_.restore(state.device_seconds, state.energy_joules);
   }
 
   TrainerState state() const {
@@ -161,7 +191,11 @@ class Run {
             .best_eval = {},  // the saver knows
             .loss_window = log_.spikes().window(),
             .spikes_in_a_row = log_.spikes().spikes_in_a_row(),
-            .sequences_per_step = stages_.plan.sequences_per_step()};
+            .sequences_per_step = stages_.plan.sequences_per_step(),
+            .device_seconds = costs_.device_seconds(),
+            .energy_joules = costs_.energy_joules(),
+            .first_level = log_.red_flags().first_level(),
+            .red_flags = log_.red_flags().raised()};
   }
 
   bool is_first() const { return ranks_.place().is_first(); }
@@ -200,6 +234,7 @@ class Run {
     if (const auto chat = stages_.data.data.chat())
       extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
+                                .plan_json = plan_facts_json(plan_facts_of(stages_, model_)),
                                 .steps_done = outcome_.steps,
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
@@ -225,6 +260,7 @@ class Run {
     const bool last = step + 1 == max_steps_;
     note(result, step, seconds);
     StepRecord record = log_.make_record(result, step, seconds, loader_->epoch(), outcome_);
+    record.memory_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     if (stats) log_.add_fp8_stats(record, model_);
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
@@ -233,14 +269,16 @@ class Run {
     if (!stopping && !tasks_.empty() && (task_interval().is_due(step) || last)) add_task_scores(record);
     if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
+      const TraceSpan span("training", "generate samples");
       if (sync_) sync_->settle();
       record.samples = {samples_.make()};
       ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
-    log_.write(record, Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
-                           !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
-                           result.skipped);
+    const bool shown = Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
+                       !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
+                       result.skipped;
+    log_.write(std::move(record), shown);
   }
 
   void note(const StepResult& result, int64_t step, double seconds) {
@@ -260,6 +298,7 @@ class Run {
 
   std::optional<Evaluation> evaluate() {
     if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
+    const TraceSpan span("training", "evaluate");
     std::optional<Evaluation> evaluation = evaluator_.evaluate(model_, keys_.fp8_eval);
     if (!evaluation) return evaluation;
     const double loss = evaluation->loss;
@@ -332,6 +371,9 @@ class Run {
       if (sync_) sync_->settle();
       outcome_.demo_score = samples_.after(console_);
     }
+    outcome_.device_seconds = costs_.device_seconds();
+    outcome_.energy_joules = costs_.energy_joules();
+    outcome_.red_flags = log_.red_flags().raised();
     outcome_.allocated_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     console_.print(fmt::format("\n{}", summary_text(stages_, outcome_)));
     if (keys_.is_demo() && show) console_.print(what_next_text(stages_, outcome_));
@@ -353,6 +395,7 @@ class Run {
   TaskEvaluator tasks_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
+  CostMeter costs_;
   StepLog log_;
   std::optional<StepRunner> runner_;
   std::optional<Saving> saving_;
@@ -409,6 +452,10 @@ void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
   }
   check_agreement(ranks, stages);
   if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
+  const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);
+  if (traced && traced->last > stages.schedule.max_steps)
+    fail_config("profile_steps is {}, but the run has {}", stages.keys.profile_steps,
+                counted(stages.schedule.max_steps, "step"));
 }
 
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
@@ -427,7 +474,7 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
     const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
-    return goes_on ? run.train() : kExitDone;
+    return goes_on ? run.train_and_report() : kExitDone;
   } catch (const ConfigError&) {
     throw;
   } catch (const std::exception& error) {

@@ -193,13 +193,19 @@ TEST(ImportDifferences, OtherRevisionsAreRefusedEverywhere) {
   EXPECT_EQ(fate_of(import_lf("model_revision: v2\n"), "model_revision"), "refused");
 }
 
-TEST(ImportDifferences, WeightsAndBiasesIsWarnedOf) {
+TEST(ImportDifferences, WeightsAndBiasesIsMapped) {
   for (const char* line : {"wandb_project: p\n", "use_wandb: true\n"}) {
     const ImportResult result = import_axolotl(line);
-    EXPECT_EQ(result.count(Fate::Warned), 1u) << import_report(result);
+    EXPECT_EQ(result.count(Fate::Warned), 0u) << import_report(result);
     EXPECT_EQ(result.value("use_wandb"), "true");
   }
   EXPECT_EQ(import_axolotl("wandb_project: p\n").value("wandb_project"), "p");
+  const ImportResult all =
+      import_axolotl("wandb_entity: e\nwandb_name: n\nwandb_mode: offline\nwandb_watch: all\n");
+  EXPECT_EQ(all.value("wandb_entity"), "e");
+  EXPECT_EQ(all.value("wandb_run_name"), "n");
+  EXPECT_EQ(all.value("wandb_mode"), "offline");
+  EXPECT_EQ(all.count(Fate::Warned), 1u) << import_report(all);
 }
 
 TEST(ImportDifferences, Mxfp8IsEmulatedEverywhere) {

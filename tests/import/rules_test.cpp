@@ -66,9 +66,8 @@ TEST(ImportRules, ReportTo) {
   EXPECT_EQ(import_lf("report_to: none\n").value("use_tensorboard"), "false");
   EXPECT_EQ(import_lf("report_to: tensorboard\n").value("use_tensorboard"), "true");
   EXPECT_EQ(import_lf("report_to: wandb\n").value("use_wandb"), "true");
-  EXPECT_EQ(fate_of(import_lf("report_to: wandb\n"), "report_to"), "warned");
-  EXPECT_THAT(reason_of(import_lf("report_to: [wandb, tensorboard]\n"), "report_to"),
-              HasSubstr("does not send anything to Weights & Biases yet"));
+  EXPECT_EQ(import_lf("report_to: wandb\n").value("use_tensorboard"), "false");
+  EXPECT_EQ(fate_of(import_lf("report_to: wandb\n"), "report_to"), "mapped");
   EXPECT_EQ(import_lf("report_to: [wandb, tensorboard]\n").value("use_tensorboard"), "true");
   EXPECT_EQ(import_lf("report_to: all\n").value("use_wandb"), "true");
   EXPECT_EQ(fate_of(import_lf("report_to: swanlab\n"), "report_to"), "warned");

@@ -1,0 +1,366 @@
+// Runs that are sent to Weights & Biases: with the real client in offline mode, and with clients that misbehave.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+// Of whoever runs the tests; tests may set another one for octet.
+const std::string& python() {
+  static const std::string program = [] {
+    const char* given = std::getenv("OCTET_PYTHON");
+    return std::string(given ? given : "python3");
+  }();
+  return program;
+}
+
+bool has_wandb() {
+  static const bool found =
+      run_process(python(), {"-c", "import importlib.util as u, sys; sys.exit(u.find_spec('wandb') is None)"})
+          .exit_code == 0;
+  return found;
+}
+
+#define REQUIRE_WANDB() \
+  if (!has_wandb()) GTEST_SKIP() << "the Python package wandb is not installed"
+
+struct WandbCli : testing::Test {
+  WandbCli() {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of the text\n";
+    folder.write("text.txt", text);
+    // No key and no settings of whoever runs the tests.
+    for (const char* name : {"WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_DISABLED", "WANDB_DIR",
+                             "WANDB_NAME", "WANDB_ENTITY", "WANDB_BASE_URL", "NETRC"})
+      unsetenv(name);
+    setenv("OCTET_PYTHON", python().c_str(), 1);
+    unsetenv("OCTET_WANDB_WAIT");
+    setenv("HOME", folder.path().c_str(), 1);
+    setenv("WANDB_CACHE_DIR", (folder.path() + "/cache").c_str(), 1);
+    setenv("WANDB_ERROR_REPORTING", "false", 1);
+  }
+
+  static std::vector<std::string> arguments(std::map<std::string, std::string> changes = {}) {
+    std::map<std::string, std::string> flags = {
+        {"dataset", "text.txt"}, {"device", "cpu"},     {"max_seq_length", "32"},
+        {"max_steps", "6"},      {"eval_batches", "1"}, {"eval_steps", "2"},
+        {"progress", "plain"},   {"run_name", "a"},     {"per_device_train_batch_size", "2"},
+        {"save_steps", "2"},     {"num_threads", "1"},  {"use_wandb", "true"},
+        {"fp8_stats_steps", "2"}};
+    changes.swap(flags);
+    for (const auto& [key, value] : flags) changes[key] = value;
+    std::vector<std::string> result = {"train"};
+    for (const auto& [key, value] : changes) result.push_back("--" + key + "=" + value);
+    return result;
+  }
+
+  ProcessResult octet(const std::vector<std::string>& words) {
+    return run_process(OCTET_PROGRAM, words, folder.path());
+  }
+  std::string run_path(const std::string& name = "a") const { return folder.path() + "/runs/" + name; }
+
+  std::vector<json> metrics(const std::string& name = "a") const {
+    std::vector<json> lines;
+    std::ifstream file(run_path(name) + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      json record = json::parse(line, nullptr, false);
+      if (record.is_object()) lines.push_back(std::move(record));
+    }
+    return lines;
+  }
+
+  // What the files of W&B hold, one object per start.
+  json recorded(const std::string& name = "a") const {
+    const ProcessResult read =
+        run_process(python(), {OCTET_SOURCE_DIR "/tests/cli/read_wandb.py", run_path(name)});
+    EXPECT_EQ(read.exit_code, 0) << read.err;
+    return json::parse(read.out);
+  }
+
+  json state(const std::string& name = "a") const {
+    return json::parse(read_text(run_path(name) + "/wandb.json"), nullptr, false);
+  }
+
+  // A program that stands for Python.
+  void use_fake_python(const std::string& script) {
+    const std::string path =
+        folder.write("fake_python", "#!/bin/sh\necho $$ > '" + folder.path() + "/pid'\n" + script);
+    fs::permissions(path, fs::perms::owner_all);
+    setenv("OCTET_PYTHON", path.c_str(), 1);
+  }
+  bool fake_python_is_gone() const {
+    return kill(static_cast<pid_t>(std::stol(read_text(folder.path() + "/pid"))), 0) != 0;
+  }
+
+  TemporaryFolder folder;
+};
+
+// The values of all records, in the order of the steps.
+std::vector<json> history_of(const json& files) {
+  std::vector<json> all;
+  for (const json& file : files) all.insert(all.end(), file["history"].begin(), file["history"].end());
+  return all;
+}
+
+void expect_history_is(const std::vector<json>& history, const std::vector<json>& metrics) {
+  ASSERT_EQ(history.size(), metrics.size());
+  const std::pair<const char*, const char*> names[] = {
+      {"step", "train/global_step"},    {"step", "_step"},
+      {"loss", "train/loss"},           {"lr", "train/learning_rate"},
+      {"grad_norm", "train/grad_norm"}, {"tokens_per_second", "train/tokens_per_second"},
+      {"step_ms", "train/step_ms"},     {"tokens", "train/tokens"},
+      {"epoch", "train/epoch"},         {"eval_loss", "eval/loss"}};
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    for (const auto& [ours, theirs] : names) {
+      EXPECT_EQ(metrics[i].contains(ours), history[i].contains(theirs)) << i << ' ' << theirs;
+      if (metrics[i].contains(ours)) {
+        EXPECT_EQ(metrics[i][ours], history[i][theirs]) << i << ' ' << theirs;
+      }
+    }
+  }
+}
+
+TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
+  REQUIRE_WANDB();
+  setenv("OCTET_WANDB_WAIT", "60", 1);
+  const std::map<std::string, std::string> names = {
+      {"wandb_project", "letters"}, {"wandb_entity", "us"}, {"wandb_run_name", "first try"},
+      {"wandb_mode", "offline"},    {"sample_steps", "2"},  {"sample_tokens", "4"}};
+  auto longer = names;
+  longer["max_steps"] = "100000";
+  const pid_t child = start_process(OCTET_PROGRAM, arguments(longer), folder.path());
+  for (int i = 0; i < 1200 && metrics().size() < 5; ++i) usleep(20'000);
+  kill(child, SIGTERM);
+  ASSERT_EQ(wait_for_process(child), 75) << read_text(folder.path() + "/out.txt");
+  EXPECT_THAT(read_text(folder.path() + "/out.txt"),
+              HasSubstr("wandb sync " + run_path() + "/wandb/offline-run-"));
+  const size_t before = metrics().size();
+  const std::string last = std::to_string(before + 4);
+
+  auto rest = names;
+  rest["max_steps"] = last;
+  rest["resume"] = "latest";
+  const ProcessResult resumed = octet(arguments(rest));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("continued after step " + std::to_string(before)));
+
+  const json files = recorded();
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0]["id"], files[1]["id"]);
+  EXPECT_EQ(files[0]["id"], state()["id"]);
+  EXPECT_EQ(files[0]["history"].size(), before);
+  EXPECT_EQ(files[0]["exit_code"], 75);
+  EXPECT_EQ(files[0]["preempting"], true);
+  EXPECT_EQ(files[1]["exit_code"], 0);
+  EXPECT_EQ(state()["last_step"]["offline"], before + 4);
+  EXPECT_EQ(files[1]["project"], "letters");
+  EXPECT_EQ(files[1]["entity"], "us");
+  EXPECT_EQ(files[1]["name"], "first try");
+  EXPECT_EQ(files[1]["config"]["max_steps"], before + 4);
+  EXPECT_EQ(files[1]["config"]["mixed_precision"], "fp8");
+  EXPECT_EQ(files[1]["config"]["wandb_project"], "letters");
+  expect_history_is(history_of(files), metrics());
+
+  // FP8 statistics and samples, of the steps that have them.
+  const json& second = files[0]["history"][1];
+  const json tensors = metrics()[1]["fp8"];
+  ASSERT_FALSE(tensors.empty());
+  EXPECT_EQ(second["fp8/log2_amax/_type"], "histogram");
+  int64_t counted = 0;
+  for (const json& count : second["fp8/log2_scale/values"]) counted += count.get<int64_t>();
+  EXPECT_EQ(counted, static_cast<int64_t>(tensors.size()));
+  double largest = 0;
+  for (const json& tensor : tensors) largest = std::max(largest, tensor["amax"].get<double>());
+  EXPECT_EQ(second["fp8/amax_max"], largest);
+  EXPECT_EQ(second["samples/table/_type"], "table-file");
+  const json table = json::parse(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() /
+                                           "files" / second["samples/table/path"].get<std::string>()));
+  EXPECT_EQ(table["data"], json::array({json::array({2, metrics()[1]["samples"][0]})}));
+  EXPECT_FALSE(files[0]["history"][0].contains("fp8/log2_amax/_type"));
+}
+
+TEST_F(WandbCli, ARunThatIsKilledIsMarkedAsFailed) {
+  REQUIRE_WANDB();
+  const pid_t child =
+      start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"save_steps", "0"}}), folder.path());
+  for (int i = 0; i < 1200 && (!fs::exists(run_path() + "/wandb.json") || !state().contains("last_step"));
+       ++i)
+    usleep(50'000);
+  kill(child, SIGKILL);
+  EXPECT_EQ(wait_for_process(child), 128 + SIGKILL);
+  EXPECT_THAT(
+      read_text(folder.path() + "/out.txt"),
+      HasSubstr("no W&B key was found (WANDB_API_KEY, or 'wandb login'), so the run is recorded offline"));
+  json files = recorded();
+  for (int i = 0; i < 300 && files[0]["exit_code"].is_null(); ++i) {
+    usleep(200'000);
+    files = recorded();
+  }
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0]["exit_code"], 1);
+  EXPECT_EQ(files[0]["project"], "octet");
+  EXPECT_EQ(files[0]["name"], "a");
+  expect_history_is(history_of(files), metrics());
+}
+
+// A run as another program may have left it: every kind of field, a value that is not finite, a torn last line.
+constexpr const char* kRecords =
+    R"({"step":1,"epoch":0.5,"loss":null,"loss_text":"nan","lr":0.001,"grad_norm":null,"grad_norm_text":"inf","time":1700000000.5,)"
+    R"("memory_bytes":1024,"data_wait_ms":1.5,"gpu":{"power_watts":300.5,"utilization":0.9,"throttled":"power"},)"
+    R"("tasks":{"hellaswag/acc_norm":0.25},"eval_loss/wiki":2.5,"a_new_figure":7})"
+    "\n"
+    R"({"step":3,"loss":2.0,"precision":"FP8","red_flags":[{"kind":"saturation","text":"layers.0 saturates"}],)"
+    R"("samples":["<script>alert(1)</script>"],"checkpoint":{"step":2,"bytes":10,"wait_ms":0.5,"write_seconds":1}})"
+    "\n"
+    R"({"step":4,"loss":1.)";
+
+TEST_F(WandbCli, FinishedRunsAreSentOnce) {
+  REQUIRE_WANDB();
+  fs::create_directories(run_path());
+  folder.write("runs/a/metrics.jsonl", kRecords);
+  folder.write("runs/a/config.yaml", "learning_rate: 0.5\nrun_name: a\n");
+  const ProcessResult first = octet({"wandb", "runs/a", "--mode", "offline", "--project", "p"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err,
+              HasSubstr("recorded 2 steps offline; send them with: wandb sync " + run_path() + "/wandb/"));
+  json files = recorded();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0]["project"], "p");
+  EXPECT_EQ(files[0]["config"]["learning_rate"], 0.5);
+  ASSERT_EQ(files[0]["history"].size(), 2u);
+  const json one = files[0]["history"][0], three = files[0]["history"][1];
+  EXPECT_EQ(one["train/loss"], "NaN");
+  EXPECT_EQ(one["train/grad_norm"], "Infinity");
+  EXPECT_EQ(one["_timestamp"], 1700000000.5);
+  EXPECT_EQ(one["gpu/memory_bytes"], 1024);
+  EXPECT_EQ(one["gpu/power_watts"], 300.5);
+  EXPECT_EQ(one["tasks/hellaswag/acc_norm"], 0.25);
+  EXPECT_EQ(one["eval/loss/wiki"], 2.5);
+  EXPECT_EQ(one["train/data_wait_ms"], 1.5);
+  EXPECT_EQ(one["train/a_new_figure"], 7);
+  EXPECT_EQ(three["_step"], 3);
+  EXPECT_EQ(three["checkpoint/wait_ms"], 0.5);
+  EXPECT_EQ(three["red_flags/saturation"], 1);
+  ASSERT_EQ(files[0]["alerts"].size(), 1u);
+  EXPECT_EQ(files[0]["alerts"][0]["text"], "layers.0 saturates");
+  const std::string page = read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() / "files" /
+                                     three["samples/latest/path"].get<std::string>());
+  EXPECT_THAT(page, AllOf(HasSubstr("&lt;script&gt;"), Not(HasSubstr("<script>"))));
+
+  const ProcessResult second = octet({"wandb", "runs/a", "--mode", "offline"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("recorded 0 steps offline"));
+  EXPECT_EQ(history_of(recorded()).size(), 2u);
+  const std::string id = state()["id"];
+  ASSERT_EQ(octet({"wandb", "runs/a", "--mode", "offline", "--again"}).exit_code, 0);
+  files = recorded();
+  EXPECT_EQ(history_of(files).size(), 4u);
+  EXPECT_NE(state()["id"], id);
+}
+
+TEST_F(WandbCli, AServerThatIsNotThereMeansOffline) {
+  REQUIRE_WANDB();
+  setenv("WANDB_API_KEY", std::string(40, 'a').c_str(), 1);
+  setenv("WANDB_BASE_URL", "http://127.0.0.1:9", 1);
+  setenv("WANDB_INIT_TIMEOUT", "2", 1);
+  fs::create_directories(run_path());
+  folder.write("runs/a/metrics.jsonl", kRecords);
+  const ProcessResult sent = octet({"wandb", "runs/a"});
+  EXPECT_EQ(sent.exit_code, 0) << sent.err;
+  EXPECT_THAT(sent.err, AllOf(HasSubstr("W&B cannot be reached, so the run is recorded offline"),
+                              HasSubstr("config.yaml] is missing: the run is sent without its configuration"),
+                              HasSubstr("recorded 2 steps offline")));
+  EXPECT_EQ(state()["last_step"].size(), 1u);
+  EXPECT_EQ(state()["last_step"]["offline"], 3);
+}
+
+TEST_F(WandbCli, AClientThatHangsDoesNotHoldUpTheRun) {
+  use_fake_python("exec sleep 1000\n");
+  setenv("OCTET_WANDB_WAIT", "1", 1);
+  const auto start = std::chrono::steady_clock::now();
+  const ProcessResult trained = octet(arguments());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(metrics().size(), 6u);
+  EXPECT_LT(took.count(), 60);
+  EXPECT_THAT(trained.err,
+              HasSubstr("the process that sends to W&B does not answer and is ended; 'octet wandb " +
+                        run_path() + "' sends the run"));
+  EXPECT_TRUE(fake_python_is_gone());
+}
+
+TEST_F(WandbCli, AClientThatFailsDoesNotEndTheRun) {
+  use_fake_python("echo broken >&2\nexit 3\n");
+  const ProcessResult trained = octet(arguments());
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(metrics().size(), 6u);
+  EXPECT_THAT(trained.err,
+              HasSubstr("the process that sends to W&B has ended with exit code 3; the run is not affected"));
+  EXPECT_EQ(read_text(run_path() + "/wandb.log"), "broken\n");
+}
+
+TEST_F(WandbCli, AMissingPackageIsOneLine) {
+  // -S: without site-packages. -E: without PYTHONPATH.
+  use_fake_python("exec " + python() + " -S -E \"$@\"\n");
+  const ProcessResult trained = octet(arguments());
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("has no package wandb"), HasSubstr("-m pip install wandb"),
+                                 HasSubstr("'octet wandb " + run_path() + "'"),
+                                 Not(HasSubstr("has ended with exit code"))));
+  EXPECT_EQ(octet({"wandb", "runs/a"}).exit_code, 1);
+}
+
+TEST_F(WandbCli, AMissingPythonIsOneLine) {
+  setenv("OCTET_PYTHON", "/no/python", 1);
+  const ProcessResult trained = octet(arguments());
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err,
+              HasSubstr("nothing is sent to W&B, because /no/python cannot be started: No such file"));
+  EXPECT_EQ(octet({"wandb", "runs/a"}).exit_code, 1);
+}
+
+TEST_F(WandbCli, NothingIsStartedUnlessItIsWanted) {
+  use_fake_python("exit 3\n");
+  const std::vector<std::map<std::string, std::string>> cases = {
+      {{"report_to", "tensorboard"}, {"use_wandb", "false"}}, {{"wandb_mode", "disabled"}}};
+  for (const auto& changes : cases) {
+    const ProcessResult trained = octet(arguments(changes));
+    EXPECT_EQ(trained.exit_code, 0) << trained.err;
+    EXPECT_FALSE(fs::exists(folder.path() + "/pid"));
+    fs::remove_all(run_path());
+  }
+}
+
+TEST_F(WandbCli, BadCallsAreRefused) {
+  EXPECT_THAT(octet({"wandb"}).err, HasSubstr("octet wandb needs RUN"));
+  EXPECT_EQ(octet({"wandb", "nowhere"}).exit_code, 2);
+  EXPECT_THAT(octet({"wandb", "text.txt"}).err, HasSubstr("text.txt"));
+  EXPECT_THAT(octet({"wandb", "a", "b", "--name", "x"}).err, HasSubstr("names one run"));
+  EXPECT_THAT(octet({"train", "--report_to", "mailbox"}).err,
+              HasSubstr("--report_to names 'mailbox'; expected wandb, tensorboard, all or none"));
+  EXPECT_THAT(octet({"train", "--report_to", "none", "--use_wandb"}).err, HasSubstr("contradict each other"));
+  EXPECT_THAT(octet({"train", "--wandb_mode", "sometimes"}).err, HasSubstr("online, offline, disabled"));
+}
+
+}  // namespace
+}  // namespace octet::test
