@@ -1,8 +1,5 @@
 # Writes a C++ file with the text of other files: cmake -DOUTPUT=page_files.cpp -DNAMES=kA,kB -DFILES=a.js,b.css -P ...
 # Several files may have the same name: their texts follow each other. HEADER declares the names.
-if(NOT HEADER)
-  set(HEADER report/page_files.h)
-endif()
 string(REPLACE "," ";" names "${NAMES}")
 string(REPLACE "," ";" files "${FILES}")
 set(previous "")

@@ -3,9 +3,11 @@
 
     base <- tensor <- ops <- backend, precision <- model
     dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
-    config (the keys), data <- import (configurations of other programs)
+    config (the keys), data <- import (configurations of other programs); data <- eval (multiple-choice tasks)
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
-    <- train (what happens during training) <- bench <- apps
+    <- train (what happens during training) <- bench <- doctor (checks of the machine) <- apps
+    config, checkpoint <- compare (runs next to each other) <- apps
+    submit (batch scripts) sees base
 
 and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
 Usage: check_includes.py REPOSITORY. Prints each include that breaks the rule; exits 1 if there is one.
@@ -30,11 +32,15 @@ ALLOWED = {
     "import": {"base", "data", "config", "import"},
     "hf": FOUNDATION | {"hf"},
     "generate": FOUNDATION | {"generate"},
+    "eval": {"base", "data", "eval"},
     "checkpoint": FOUNDATION | {"dist", "config", "hf", "checkpoint"},
     "demo": FOUNDATION | {"generate", "demo"},
     "plan": FOUNDATION | {"backend", "dist", "config", "hf", "generate", "checkpoint", "plan"},
-    "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "train"},
+    "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "eval", "train"},
+    "compare": FOUNDATION | {"config", "checkpoint", "compare"},
+    "submit": {"base", "submit"},
     "bench": FOUNDATION | {"backend", "dist", "config", "plan", "train", "bench"},
+    "doctor": FOUNDATION | {"backend", "dist", "config", "import", "checkpoint", "plan", "train", "bench", "doctor"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvtx|nvml)")

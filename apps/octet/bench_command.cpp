@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "bench/comm_bench.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/step_range.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
 #include "plan/device_choice.h"
@@ -147,26 +149,36 @@ double ratio_to_first(const BenchResult& result, const std::vector<BenchResult>&
 }
 
 std::string results_text(const std::vector<BenchResult>& results) {
-  Table table({{"precision"},
-               {"recompute"},
-               {"graph replays", Align::Right},
-               {"ms/step", Align::Right},
-               {"tokens/s", Align::Right},
-               {"TFLOP/s", Align::Right},
-               {"GEMM ceiling", Align::Right},
-               {"memory", Align::Right},
-               {"loss", Align::Right},
-               {"against the first", Align::Right}});
+  std::vector<Table::Column> columns = {{"precision"},
+                                        {"recompute"},
+                                        {"graph replays", Align::Right},
+                                        {"ms/step", Align::Right},
+                                        {"tokens/s", Align::Right},
+                                        {"TFLOP/s", Align::Right},
+                                        {"GEMM ceiling", Align::Right},
+                                        {"memory", Align::Right},
+                                        {"loss", Align::Right},
+                                        {"against the first", Align::Right}};
+  const bool has_energy =
+      std::ranges::any_of(results, [](const BenchResult& r) { return r.joules_per_1000_tokens.has_value(); });
+  if (has_energy) columns.push_back({"J/1,000 tokens", Align::Right});
+  Table table(columns);
   for (const BenchResult& r : results) {
     const GraphCounts& graphs = r.graph_counts;
-    table.add_row(
-        {name_of(r), r.gradient_checkpointing,
-         r.cuda_graphs ? fmt::format("{} of {}", graphs.replayed, graphs.replayed + graphs.plain) : "off",
-         fmt::format("{:.2f}", r.step_ms), fmt::format("{:.0f}", r.tokens_per_second),
-         rate_text(r.model_tflops),
-         r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
-         human_bytes(static_cast<double>(r.memory_bytes)), fmt::format("{:.4f}", r.loss),
-         fmt::format("{:.2f}x", ratio_to_first(r, results))});
+    std::vector<std::string> row = {
+        name_of(r),
+        r.gradient_checkpointing,
+        r.cuda_graphs ? fmt::format("{} of {}", graphs.replayed, graphs.replayed + graphs.plain) : "off",
+        fmt::format("{:.2f}", r.step_ms),
+        fmt::format("{:.0f}", r.tokens_per_second),
+        rate_text(r.model_tflops),
+        r.gemm_ceiling_share ? fmt::format("{:.1f} %", 100 * *r.gemm_ceiling_share) : "-",
+        human_bytes(static_cast<double>(r.memory_bytes)),
+        fmt::format("{:.4f}", r.loss),
+        fmt::format("{:.2f}x", ratio_to_first(r, results))};
+    if (has_energy)
+      row.push_back(r.joules_per_1000_tokens ? fmt::format("{:.3g}", *r.joules_per_1000_tokens) : "-");
+    table.add_row(std::move(row));
   }
   return table.str();
 }
@@ -206,6 +218,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
       run["frozen_copies"] = r.frozen_copies;
     }
     if (r.gemm_ceiling_share) run["gemm_ceiling_share"] = *r.gemm_ceiling_share;
+    if (r.joules_per_1000_tokens) run["joules_per_1000_tokens"] = *r.joules_per_1000_tokens;
     if (!r.profile.empty()) run["profile"] = profile_json(r);
     runs.push_back(std::move(run));
   }
@@ -254,7 +267,10 @@ int run(const Options& options) {
     variants.push_back({name, configs.back()});
   }
   const bool on_gpu = runs_on_gpu(base);
-  if (options.profile && !on_gpu) fail_config("--profile needs a GPU: the CPU device cannot time single ops");
+  const std::optional<StepRange> traced = parse_step_range(base.profile_steps);
+  if (const int64_t steps = options.bench_warmup + options.bench_steps; traced && traced->last > steps)
+    fail_config("profile_steps is {}, but bench runs {}, warm-up included", base.profile_steps,
+                counted(steps, "step"));
   if (!options.json.empty()) check_writable(options.json);
   warn_of_idle_settings(configs, on_gpu);
 
@@ -262,6 +278,8 @@ int run(const Options& options) {
   for (const BenchRun& run : plan_bench(variants)) {
     results.push_back(bench(run, {.warmup = options.bench_warmup,
                                   .steps = options.bench_steps,
+                                  .trace_steps = traced,
+                                  .trace_path = fmt::format("trace-{}.json", variants[results.size()].name),
                                   .profile = options.profile,
                                   .progress = [](const std::string& what) { log_info("{}", what); }}));
   }
@@ -295,7 +313,10 @@ Command bench_command() {
       "'GEMM ceiling' compares the step with its matrix products (layers and head; forward, dgrad and "
       "wgrad). It is the time they would take alone, at the speeds measured on this GPU with large "
       "layers, as a share of the step time. It is '-' where no such speeds are known (CPU, fp32, "
-      "emulated FP8, ...).";
+      "emulated FP8, ...).\n"
+      "'J/1,000 tokens' is the energy of the GPU. The column is there if the driver tells it.\n"
+      "--profile_steps writes a trace of these steps to trace-VARIANT.json in the working folder. Steps count from 1, "
+      "warm-up included.";
   builder.keys
       .add("variants", &Options::variants,
            fmt::format("What to measure: {}. Overrides mixed_precision and fp8_recipe.", kVariants))
@@ -304,7 +325,7 @@ Command bench_command() {
       .at_least(1);
   builder.keys.add("bench_warmup", &Options::bench_warmup, "Steps to run before measuring.").at_least(1);
   builder.keys.add("profile", &Options::profile,
-                   "Run one more step and print the device time of every op, by kind. Needs a GPU.");
+                   "Run one more step and print the device time of every op, by kind.");
   builder.keys.add(
       "comm", &Options::comm,
       "Measure communication between ranks instead: the collectives of one layer of this run, alone and "

@@ -16,7 +16,7 @@ namespace octet {
 namespace {
 
 PositionalKind kind_of_words(const CommandLine& line) {
-  if (line.run_keys != RunKeys::No) return PositionalKind::ConfigFile;
+  if (line.run_keys != RunKeys::No && !line.own_words) return PositionalKind::ConfigFile;
   return line.words.empty() ? PositionalKind::None : PositionalKind::Any;
 }
 
@@ -184,7 +184,7 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
   check_required(line, read.settings, parsed);
   if (line.run_keys == RunKeys::No) return parsed;
 
-  if (parsed.words.size() == 1) {
+  if (parsed.words.size() == 1 && !line.own_words) {
     const std::string other = other_than_config(parsed.words.front());
     if (other.empty()) {
       parsed.run.config_file = parsed.words.front();

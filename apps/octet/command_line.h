@@ -35,7 +35,8 @@ struct CommandLine {
   std::string about;               // paragraphs, one per line; wrapped when printed
   std::vector<Positional> words;   // in their order
   std::vector<Key> keys;           // only of this command
-  RunKeys run_keys = RunKeys::No;  // if taken, the only word is the configuration file
+  RunKeys run_keys = RunKeys::No;  // if taken, the only word is the configuration file, unless
+  bool own_words = false;          // the words are the command's own
   std::string notes;               // paragraphs behind the flags
 };
 
@@ -102,6 +103,12 @@ class CommandBuilder {
   void run_arguments(RunArguments Options::*member, RunKeys kind = RunKeys::Taken) {
     line.run_keys = kind;
     line.words = {config_file_word()};
+    write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
+  }
+  // Keys of 'octet train' for a command with words of its own.
+  void run_settings(RunArguments Options::*member) {
+    line.run_keys = RunKeys::Taken;
+    line.own_words = true;
     write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
   }
   // Adds errors about values that are valid one by one but not together.

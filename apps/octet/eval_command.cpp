@@ -9,6 +9,7 @@
 #include "command.h"
 #include "data/datasets/dataset.h"
 #include "device_options.h"
+#include "eval_tasks.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
@@ -22,6 +23,9 @@ namespace {
 struct Options : DeviceOptions {
   std::string model, split, tokenizer, adapter_name_or_path;
   std::vector<DatasetPart> dataset;  // none: what the run holds out
+  std::vector<std::string> task;
+  std::string fewshot_dataset, output;
+  int64_t num_fewshot = 0, max_samples = 0;
   bool best = false, json = false;
   int64_t max_seq_length = 0, batch_size = 0, batches = kBatchesOfRun;
   // Without --batches: those of the run if its own data is read, otherwise all.
@@ -35,16 +39,6 @@ struct Task {
   RunShape shape;
   int64_t batches = 0;
 };
-
-std::unique_ptr<Tokenizer> open_tokenizer(const ModelFolder& model) {
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
-  if (tokenizer->vocab_size() > model.config.vocab) {
-    fail_config(
-        "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
-        model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
-  }
-  return tokenizer;
-}
 
 // Examples are read as the run read them: columns, chat template, packing.
 TrainConfig run_config(const ModelFolder& model, int64_t length) {
@@ -70,7 +64,7 @@ std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& 
       fail_config("{}; the model has none, so pass --tokenizer", error.what());
     }
   }
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model);
+  const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
   TrainConfig config = run_config(model, length);
   config.eval_dataset = options.dataset;
   config.eval_dataset_split = options.split;
@@ -86,7 +80,7 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
   if (!options.split.empty())
     fail_config("dataset_split is '{}', but the data is what the run holds out; pass --dataset, too",
                 options.split);
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(model);
+  const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
   const TrainConfig config = run_config(model, length);
   try {
     return make_eval_sets(config, open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
@@ -125,15 +119,6 @@ Task make_task(const Options& options, const ModelFolder& model) {
                  : own                                     ? model.run->eval_batches
                                                            : 0;
   return task;
-}
-
-Numerics numerics_for(const std::string& precision) {
-  Numerics numerics;
-  numerics.precision = precision == "fp32"   ? Precision::Fp32
-                       : precision == "bf16" ? Precision::Bf16
-                                             : Precision::Fp8;
-  numerics.fp8.recipe = Fp8Recipe::Current;  // needs no history of a run
-  return numerics;
 }
 
 std::string report(const Options& options, const ModelFolder& model, const Task& task,
@@ -176,9 +161,44 @@ std::string report(const Options& options, const ModelFolder& model, const Task&
   return text + "\n" + table.str();
 }
 
+EvalTaskOptions task_options(const Options& options) {
+  EvalTaskOptions result;
+  static_cast<DeviceOptions&>(result) = options;
+  result.tasks = options.task;
+  for (const DatasetPart& part : options.dataset) result.datasets.push_back(part.path);
+  result.fewshot_dataset = options.fewshot_dataset;
+  result.output = options.output;
+  result.num_fewshot = options.num_fewshot;
+  result.max_samples = options.max_samples;
+  result.max_seq_length = options.max_seq_length;
+  result.batch_size = options.batch_size;
+  result.json = options.json;
+  return result;
+}
+
+// Keys of the one kind of evaluation have no meaning in the other.
+void check_kind(const Options& options) {
+  const auto refuse = [](bool given, const char* key, const char* kind) {
+    if (given) fail_config("--{} has no meaning {} --task", key, kind);
+  };
+  if (options.task.empty()) {
+    refuse(options.num_fewshot > 0, "num_fewshot", "without");
+    refuse(!options.fewshot_dataset.empty(), "fewshot_dataset", "without");
+    refuse(options.max_samples > 0, "max_samples", "without");
+    refuse(!options.output.empty(), "output", "without");
+  } else {
+    refuse(options.batches != Options::kBatchesOfRun, "batches", "with");
+    refuse(!options.split.empty(), "dataset_split", "with");
+    refuse(!options.fewshot_dataset.empty() && options.num_fewshot == 0, "fewshot_dataset",
+           "without --num_fewshot, also with");
+  }
+}
+
 int run(const Options& options) {
+  check_kind(options);
   ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
+  if (!options.task.empty()) return evaluate_tasks(task_options(options), model);
   Task task = make_task(options, model);
   const std::unique_ptr<Device> device = make_device(options.config());
   const std::string precision = options.precision_on(*device);
@@ -202,17 +222,39 @@ int run(const Options& options) {
 
 Command eval_command() {
   CommandBuilder<Options> builder("eval",
-                                  "Measure the loss, perplexity and accuracy of a model on a dataset");
+                                  "Measure the loss of a model, or its score in HellaSwag and other tasks");
   builder.line.about =
       "Measures the mean loss, the perplexity and the token accuracy of a model on a dataset. For a run or a "
-      "checkpoint, the default is the data that the run holds out, in the same sequences.";
+      "checkpoint, the default is the data that the run holds out, in the same sequences.\n"
+      "With --task, measures the accuracy in multiple-choice tasks: hellaswag, arc_easy, arc_challenge, piqa, "
+      "winogrande, mmlu, or any JSONL file with context, endings and label.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
   KeyTable<Options>& keys = builder.keys;
+  keys.add(
+          "task", &Options::task,
+          "Multiple-choice tasks, separated by commas: hellaswag, arc_easy, arc_challenge, piqa, winogrande, "
+          "mmlu, multiple_choice, or a file. NAME=FILE says where the questions of a task are.")
+      .alias("tasks")
+      .value("NAME,...");
+  keys.add("max_samples", &Options::max_samples, "With task: only the first questions. 0: all.")
+      .alias("limit")
+      .at_least(0)
+      .at_most(1e12);
+  keys.add("num_fewshot", &Options::num_fewshot, "With task: solved examples in front of each question.")
+      .at_least(0)
+      .at_most(1000);
+  keys.add("fewshot_dataset", &Options::fewshot_dataset, "With num_fewshot: where the examples come from.")
+      .value("DATA")
+      .note("the training part of the task on the hub; for a file, other questions of that file");
+  keys.add("output", &Options::output,
+           "With task: write one line of JSON per question: choice, label and log-likelihoods.")
+      .alias("output_path")
+      .value("FILE.jsonl");
   keys.add("dataset", &Options::dataset, dataset_part_keys(),
            "Dataset, as 'octet train' takes it: text, token files, JSONL, Parquet, a prepared folder, demo, "
-           "... Several are separated by commas.")
+           "... Several are separated by commas. With task: the file of the questions, one per task.")
       .value("DATA")
-      .note("what the run holds out, or its eval_dataset");
+      .note("what the run holds out, or its eval_dataset; with task: from the hub");
   keys.add("dataset_split", &Options::split, "Read only the files of this split, found by their names.")
       .value("NAME")
       .note("all files except validation and test");
@@ -226,13 +268,15 @@ Command eval_command() {
       .at_most(1 << 24)
       .alias("max_length")
       .alias("cutoff_len")
-      .note("max_seq_length of the run; else the positions of the model, at most 1024");
+      .note(
+          "max_seq_length of the run; else the positions of the model, at most 1024; with task: the positions of the model");
   keys.add("batch_size", &Options::batch_size,
            "Windows per batch. Changes the speed and the memory. The result depends on it only if batches "
            "limits what is read.")
       .at_least(1)
       .at_most(1 << 20)
-      .note("that of the run for its own data, else 8");
+      .note(
+          "that of the run for its own data, else 8; with task: about 32768 tokens on a GPU, 2048 on a CPU");
   keys.add("batches", &Options::batches, "Maximum number of batches. 0: the whole dataset.")
       .alias("eval_batches")
       .at_least(0)

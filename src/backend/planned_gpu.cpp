@@ -35,7 +35,7 @@ class PlannedGpu final : public Device {
   }
 
   Queue& queue() override { refuse(); }
-  std::unique_ptr<Queue> make_queue() override { refuse(); }
+  std::unique_ptr<Queue> make_queue(const std::string&) override { refuse(); }
   std::unique_ptr<Event> make_event() override { refuse(); }
   void record(Event&, Queue&) override { refuse(); }
   void wait(Queue&, Event&) override { refuse(); }

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/clock.h"
@@ -15,7 +16,9 @@
 #include "plan/device_choice.h"
 #include "plan/overview.h"
 #include "report/text.h"
+#include "train/gpu_sampler.h"
 #include "train/step.h"
+#include "train/step_trace.h"
 
 namespace octet {
 namespace {
@@ -84,6 +87,33 @@ std::optional<double> gemm_ceiling_share(const RunPlan& plan, const Transformer&
   if (!rates || emulated || plan.numerics.precision == Precision::Fp32) return std::nullopt;
   return static_cast<double>(plan.accumulation) * matrix_seconds(model, *rates) / step_seconds;
 }
+
+// The energy of whole steps. The counters of GPUs are read ten times a second or less, so short steps are repeated until
+// they take long enough to be told apart.
+class EnergyMeasurement {
+ public:
+  static constexpr double kSeconds = 1;
+
+  explicit EnergyMeasurement(GpuSampler* gpu) : gpu_(gpu) {}
+  void begin() {
+    if (!gpu_) return;
+    gpu_->sample();
+    before_ = gpu_->totals().energy_joules;
+    start_ = Clock::now();
+  }
+  // `step` runs one more step; `steps` of them ran since begin().
+  std::optional<double> joules_per_step(int64_t steps, const std::function<void()>& step) {
+    if (!gpu_ || std::isnan(before_)) return std::nullopt;
+    for (; seconds_since(start_) < kSeconds; ++steps) step();
+    gpu_->sample();
+    return (gpu_->totals().energy_joules - before_) / static_cast<double>(steps);
+  }
+
+ private:
+  GpuSampler* gpu_;
+  double before_ = 0;
+  Clock::time_point start_;
+};
 
 // One rank that is alone, or with pretend_ranks the first of so many.
 RankPlace place_of(const TrainConfig& config) {
@@ -191,19 +221,34 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   StepRunner runner(model, *device, tokens, plan.accumulation, optimizer, {}, sync.get());
 
   BenchResult result;
-  std::vector<double> times;
-  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+  const std::unique_ptr<GpuSampler> gpu = GpuSampler::start(gpu_of_rank(run.config, 0));
+  EnergyMeasurement energy(gpu.get());
+  StepTrace trace(options.trace_steps, *device, 0, options.trace_path);
+  std::vector<double> times, traced_times;
+  int64_t step = 0;
+  for (; step < options.warmup + options.steps; ++step) {
+    const bool is_traced = options.trace_steps && options.trace_steps->contains(step + 1);
+    if (step == options.warmup) energy.begin();
+    trace.begin_step(step + 1);
     const auto start = Clock::now();
     result.loss = runner.train_step(step, false).loss;
     const double ms = 1e3 * seconds_since(start);
+    trace.end_step(step + 1);
     if (step == 0)
       tell(fmt::format("first step done after {:.1f} s, loss {:.4f}", seconds_since(begin), result.loss));
-    if (step >= options.warmup) times.push_back(ms);
+    // A trace makes steps slower: they count only if there are no others.
+    if (step >= options.warmup) (is_traced ? traced_times : times).push_back(ms);
+  }
+  if (times.empty()) times = traced_times;
+  result.graph_counts = device->graph_counts();  // before the steps that are only there to measure energy
+  if (const auto joules = energy.joules_per_step(options.steps, [&] { runner.train_step(step++, false); })) {
+    const auto step_tokens = static_cast<double>(plan.accumulation * plan.shape.tokens());
+    result.joules_per_1000_tokens = 1e3 * *joules / step_tokens;
   }
   if (options.profile) {
     require(can.profiles, "[bench] --profile: the {} device cannot time single ops", device->name());
     device->start_profile();
-    runner.train_step(options.warmup + options.steps, false);
+    runner.train_step(step, false);
     result.profile = device->finish_profile();
   }
   std::sort(times.begin(), times.end());
@@ -226,7 +271,6 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
           fmt::format("; pretended at {} GB/s, speed of this rank alone", run.config.pretend_bandwidth_gb);
   }
   result.cuda_graphs = can.graphs && plan.shape.graphs;
-  result.graph_counts = device->graph_counts();
   result.device = device->description();
   result.rows = plan.shape.rows;
   result.length = plan.shape.length;

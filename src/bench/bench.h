@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "config/step_range.h"
 #include "ops/device.h"
 #include "plan/model_stage.h"
 #include "plan/run_plan.h"
@@ -15,6 +16,8 @@ namespace octet {
 struct BenchOptions {
   int64_t warmup = 3;
   int64_t steps = 10;
+  std::optional<StepRange> trace_steps;              // counted from 1, warm-up included
+  std::string trace_path;                            // where their trace is written
   bool profile = false;                              // one more step, with the device time of every op taken
   std::function<void(const std::string&)> progress;  // gets messages, because the start may take a while
 };
@@ -60,6 +63,7 @@ struct BenchResult {
   // Time of the matrix products alone, at the rates measured on this GPU, over the step's; empty where there are no
   // such rates: another device, fp32, emulated FP8.
   std::optional<double> gemm_ceiling_share;
+  std::optional<double> joules_per_1000_tokens;  // of the GPU; empty if the driver does not tell
   int64_t memory_bytes = 0;
   double loss = 0;
   std::vector<OpTime> profile;  // by op, those of a kind together

@@ -32,7 +32,7 @@ class CommBench {
         ranks_(ranks),
         options_(options),
         sharding_(planned.sharding()),
-        queue_(device.make_queue()),
+        queue_(device.make_queue("collectives")),
         communicated_(device.make_event()),
         computed_(device.make_event()) {
     world_ = communicator("comm bench world", 1, [&](int64_t) { return members(0, sharding_.ranks, 1); });

@@ -1,23 +1,15 @@
 #include "checkpoint/checkpoint_saver.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <new>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "checkpoint/rank_save.h"
 
 namespace octet {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-}  // namespace
 
 CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOptions& options)
     : env_(env), store_(env, std::move(directory)), options_(options), best_(options.best) {
@@ -41,6 +33,7 @@ CheckpointSaver::~CheckpointSaver() {
 
 void CheckpointSaver::save(Device& device, Transformer& model, TrainerState state, std::string train_config,
                            const CheckpointSummary& summary) {
+  const TraceSpan span("training", "save: copy the state");
   const auto start = Clock::now();
   wait();
   summary_ = summary;
@@ -118,6 +111,7 @@ void CheckpointSaver::prune() {
 }
 
 void CheckpointSaver::write() {
+  const TraceSpan span("checkpoint writer", "write checkpoint");
   const auto start = Clock::now();
   std::optional<std::string> failure;
   std::exception_ptr unexpected;

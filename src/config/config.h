@@ -152,11 +152,15 @@ struct TrainConfig {
   int64_t eval_steps = 100;                  // 0: only at the end
   int64_t evals_per_epoch = 1;
   int64_t eval_batches = 20;
-  int64_t sample_steps = 0;  // 0: never
+  std::vector<std::string> eval_tasks;  // as parse_task_source takes them
+  int64_t eval_task_steps = 0;          // 0: with the evaluations
+  int64_t eval_task_samples = 1000;     // 0: all
+  int64_t sample_steps = 0;             // 0: never
   std::string sample_prompt = "Once upon a time";
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
   bool dry_run = false;
+  std::string profile_steps;  // "10:12" as in StepRange; empty: none
   bool list_checkpoints = false;
   Progress progress = Progress::Auto;
 
@@ -175,6 +179,7 @@ struct TrainConfig {
   std::string wandb_project, wandb_entity, wandb_run_name;
   std::string wandb_mode;              // online, offline or disabled; "": decided by choose_wandb_mode
   std::vector<std::string> report_to;  // sets use_tensorboard and use_wandb
+  double price_per_hour = 0;  // of one device; 0: not known
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;

@@ -262,6 +262,7 @@ void add_batch_and_length(KeyTable<C>& keys) {
       .alias("max_train_steps")
       .alias("num_train_steps")
       .alias("train_iters")
+      .alias("total_steps")
       .note("600 in the demo, else num_train_epochs decides");
   keys.add("num_train_epochs", &C::num_train_epochs,
            "Number of passes over the data. May be a fraction. 0: max_steps decides.")

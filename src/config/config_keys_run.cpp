@@ -107,6 +107,20 @@ void add_run(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("eval_iters");
+  keys.add(
+          "eval_tasks", &C::eval_tasks,
+          "Multiple-choice tasks to score the model in while it trains: hellaswag, arc_easy, arc_challenge, piqa, "
+          "winogrande, mmlu, NAME=FILE, or a JSONL file with context, endings and label. See docs/eval_tasks.md.")
+      .value("NAME,...");
+  keys.add("eval_task_steps", &C::eval_task_steps,
+           "Steps between scores in eval_tasks. There is always one at the end. 0: with each evaluation of "
+           "eval_steps or evals_per_epoch.")
+      .at_least(0)
+      .at_most(kMaxCount);
+  keys.add("eval_task_samples", &C::eval_task_samples,
+           "Questions per task of eval_tasks, from the front. 0: all.")
+      .at_least(0)
+      .at_most(kMaxCount);
   keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
       .at_least(0)
       .at_most(kMaxCount)
@@ -124,6 +138,12 @@ void add_run(KeyTable<C>& keys) {
   keys.add(
           "list_checkpoints", &C::list_checkpoints,
           "List the checkpoints of the run run_name, or of checkpoint_dir, and stop. The same as 'octet checkpoints'.")
+      .not_dumped();
+  keys.add(
+          "profile_steps", &C::profile_steps,
+          "Write a trace of these steps, the first and the last one, as 10:12 or 10. The file trace-rank0.json "
+          "in the folder of the run opens in Perfetto (ui.perfetto.dev) and chrome://tracing.")
+      .value("FIRST:LAST")
       .not_dumped();
   keys.add("progress", &C::progress, {"auto", "bar", "plain", "quiet"},
            "How the console shows progress. auto: bar on a terminal, otherwise plain.");
@@ -196,6 +216,11 @@ void add_reports(KeyTable<C>& keys) {
           "use_tensorboard.")
       .note("use_wandb and use_tensorboard decide")
       .not_dumped();
+  keys.add(
+          "price_per_hour", &C::price_per_hour,
+          "Price of one hour of one GPU, in any currency. The summary then has the cost of the run. 0: not known.")
+      .at_least(0)
+      .at_most(1e9);
 }
 
 }  // namespace

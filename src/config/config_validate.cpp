@@ -6,7 +6,9 @@
 #include <variant>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "config/config.h"
+#include "config/step_range.h"
 
 namespace octet {
 namespace {
@@ -130,6 +132,11 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   if (config.is_set("dataset") && config.dataset.empty())
     errors.push_back("dataset is empty; expected a path, a preset or a hub id (demo is the built-in data)");
   if (config.output_dir.empty()) errors.push_back("output_dir is empty; expected a folder");
+  if (!config.profile_steps.empty() && !parse_step_range(config.profile_steps)) {
+    errors.push_back(fmt::format(
+        "profile_steps is '{}'; expected two steps such as 10:12, the first not after the last, or one step",
+        printable(config.profile_steps)));
+  }
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }
 
@@ -202,6 +209,9 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     const bool by_epoch = config.eval_strategy == Strategy::Epoch;
     note(by_epoch ? "eval_steps" : "evals_per_epoch",
          fmt::format("eval_strategy is {}", config_text(config, "eval_strategy")));
+  }
+  if (config.eval_tasks.empty()) {
+    for (const char* key : {"eval_task_steps", "eval_task_samples"}) note(key, "eval_tasks is empty");
   }
   if (!config.use_wandb) {
     for (const char* key : {"wandb_project", "wandb_entity", "wandb_run_name", "wandb_mode"})

@@ -77,18 +77,19 @@ void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
                      shared ? rank_hooks_.largest : Linear::LargestOverRanks{});
 }
 
-// A frozen head computes only the rows that have a target. Their number is rounded up, so that few different
-// recordings occur.
+// A frozen head, and a scoring one, compute only the rows that have a target. Their number is rounded up, so that few
+// different recordings and products occur.
 void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   const int64_t n = shape_.tokens();
   head_count_ = n;
-  if (!target_rows_) return;
   head_rows_host_.clear();
   for (int64_t i = 0; i < n; ++i) {
     if (targets[static_cast<size_t>(i)] >= 0) head_rows_host_.push_back(static_cast<int32_t>(i));
   }
+  target_count_ = std::ssize(head_rows_host_);
+  if (!target_rows_) return;
   const int64_t unit = round_up(div_up(n, shape_.graphs ? 4 : 16), 16);
-  const int64_t rounded = round_up(std::max<int64_t>(std::ssize(head_rows_host_), 1), unit);
+  const int64_t rounded = round_up(std::max<int64_t>(target_count_, 1), unit);
   if (rounded >= n) return;
   head_count_ = rounded;
   head_targets_host_.clear();
@@ -190,7 +191,7 @@ void Transformer::segment(std::string_view name, const std::function<void()>& wo
 void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};
-  const bool gathers = backward && head_count_ < shape_.tokens();
+  const bool gathers = gathers_head_rows(backward);
   const int64_t n = gathers ? head_count_ : shape_.tokens();
   const Tensor input = gathers ? head_input_ : final_normed_,
                targets = gathers ? gathered_targets_ : targets_;
@@ -212,7 +213,8 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
       ops().cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets), options);
     }
   }
-  if (gathers) ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), part_of(target_rows_, 0, n));
+  if (gathers && backward)
+    ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), part_of(target_rows_, 0, n));
   const auto add_to_sum = [&](int64_t index, Tensor values) {
     const Tensor sum{static_cast<float*>(sums_.data) + index, DType::F32, {1}};
     ops().add_column_sum(sum, part_of(values, 0, n).reshaped({n, 1}));
@@ -309,6 +311,19 @@ int64_t Transformer::correct_targets() const {
   std::vector<int32_t> correct(static_cast<size_t>(shape_.tokens()));
   device_.copy_to_host(correct.data(), correct_);
   return std::count(correct.begin(), correct.end(), 1);
+}
+
+std::vector<float> Transformer::target_losses() const {
+  const bool gathered = gathers_head_rows(false);
+  std::vector<float> rows(static_cast<size_t>(gathered ? target_count_ : shape_.tokens()));
+  if (rows.empty()) return rows;
+  device_.copy_to_host(rows.data(), part_of(loss_, 0, std::ssize(rows)));
+  if (gathered) return rows;
+  std::vector<float> losses;
+  losses.reserve(static_cast<size_t>(target_count_));
+  for (int64_t i = 0; i < target_count_; ++i)
+    losses.push_back(rows[static_cast<size_t>(head_rows_host_[static_cast<size_t>(i)])]);
+  return losses;
 }
 
 LossSums Transformer::sums() const {

@@ -18,6 +18,8 @@ struct RunShape {
   Checkpointing checkpointing = Checkpointing::None;
   int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
   bool graphs = false;                           // a micro-step may be recorded by the device and replayed
+  // Only without training: forward_loss computes the head only for tokens with a target, with fp32 logits.
+  bool scoring = false;
   int64_t tokens() const { return rows * length; }
 };
 
@@ -146,6 +148,8 @@ class Transformer {
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
   int64_t correct_targets() const;
+  // After forward_loss: the loss of every target, in the order of the tokens that have one; waits for the device.
+  std::vector<float> target_losses() const;
   void clear_sums() { device_.zero(sums_); }
   LossSums sums() const;                      // waits for the device
   Tensor loss_sums() const { return sums_; }  // the same on the device, (2) fp32
@@ -188,6 +192,9 @@ class Transformer {
   void block_forward(size_t index, const LayerPass& pass);
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void choose_head_rows(std::span<const int32_t> targets);
+  bool gathers_head_rows(bool backward) const {
+    return (backward || shape_.scoring) && head_count_ < shape_.tokens();
+  }
   void backward_body(bool first);
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
@@ -235,11 +242,12 @@ class Transformer {
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32
   Tensor dropout_seed_;                                    // (2) int32
-  // A frozen head computes only rows with a target: their indices, rounded up with -1, and their number. The number is
-  // shape_.tokens() if all rows are computed in place.
+  // A frozen head, and a scoring one, compute only rows with a target: their indices, rounded up with -1, and their
+  // number. The number is shape_.tokens() if all rows are computed in place.
   Tensor target_rows_, gathered_targets_;  // (N) int32
   Tensor head_input_, head_gradient_;      // (N, C) the gathered rows
   int64_t head_count_ = 0;
+  int64_t target_count_ = 0;  // rows with a target: the first ones of head_rows_host_
   std::vector<int32_t> head_rows_host_, head_targets_host_;
   std::vector<int32_t> padded_starts_;
   Documents documents_;

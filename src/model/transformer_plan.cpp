@@ -33,8 +33,8 @@ int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
   return std::min(tiled ? tiled_rows : round_up(even_rows, 16), tokens);
 }
 
-int64_t head_rows(const ModelConfig& config, const RunShape& shape, DType dense) {
-  const int64_t row_bytes = config.padded_vocab() * static_cast<int64_t>(size_of(dense));
+int64_t head_rows(const ModelConfig& config, const RunShape& shape, DType logits) {
+  const int64_t row_bytes = config.padded_vocab() * static_cast<int64_t>(size_of(logits));
   const int64_t most_rows = std::max<int64_t>(shape.head_chunk_bytes / row_bytes / 16 * 16, 16);
   return head_chunk_rows(shape.tokens(), most_rows);
 }
@@ -110,6 +110,7 @@ const ModelConfig& checked(const ModelConfig& config, const RunShape& shape) {
   config.validate();
   require(shape.rows > 0 && shape.length > 0,
           "[model] a micro-batch of {} x {} tokens, expected at least 1 x 1", shape.rows, shape.length);
+  require(!shape.scoring || !shape.training, "[model] a run that trains cannot be made for scoring");
   require(!config.learned_positions || shape.length <= config.max_positions,
           "[model {}] a sequence of {} tokens is longer than the model's {} positions", config.name,
           shape.length, config.max_positions);
@@ -132,7 +133,7 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       finetuning_(finetuning),
       keep_(shape.checkpointing),
       time_{config.layers},
-      head_rows_(head_rows(config, shape, numerics.dense())),
+      head_rows_(head_rows(config, shape, shape.scoring ? DType::F32 : numerics.dense())),
       sites_(linear_sites(config, shape, head_rows_)),
       choices_(choose_precision(sites_, numerics.precision, numerics.fp8)),
       parameters_(config, parameter_types(numerics), shape.training, planner_,
@@ -347,7 +348,9 @@ void Transformer::plan_head() {
     planner_.add(final_mean_, "final.mean", DType::F32, {n}, category, into_backward);
   planner_.add(final_inv_, "final.inv", DType::F32, {n}, category, into_backward);
   planner_.add(final_normed_, "final.normed", dense, {n, c}, category, into_backward);
-  planner_.add(logits_, "logits", dense, {head_rows_, config_.padded_vocab()}, category, at_head);
+  planner_.add(logits_, "logits", shape_.scoring ? DType::F32 : dense, {head_rows_, config_.padded_vocab()},
+               category, at_head);
+  if (shape_.scoring) planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
   if (!shape_.training) return;
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
   if (head_.trains()) return;
@@ -380,7 +383,7 @@ void Transformer::plan_workspace() {
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
-  if (!head_.trains() && shape_.training) {
+  if (shape_.scoring || (!head_.trains() && shape_.training)) {
     add(target_rows_, "batch.target_rows", DType::I32, {n});
     add(gathered_targets_, "batch.gathered_targets", DType::I32, {n});
   }

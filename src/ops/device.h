@@ -48,6 +48,16 @@ struct OpTime {
   double flops = 0;  // likewise
 };
 
+// One op of a profile as it ran. The spans of a queue nest: an op inside another lies within it.
+struct OpSpan {
+  std::string queue;  // its name
+  std::string kind;   // as in OpTime, or "phase": then `op` is the part of the step
+  std::string op;
+  double start_us = 0;  // since start_profile()
+  double us = 0;
+  double bytes = 0, flops = 0;  // as in OpTime
+};
+
 // How often repeat() ran its work, and how.
 struct GraphCounts {
   int64_t recorded = 0;  // recordings made
@@ -81,8 +91,8 @@ class Device {
                                     DType format_a, DType format_b, DType out) = 0;
 
   // ---- queues, events, ops ----
-  virtual Queue& queue() = 0;  // the default one
-  virtual std::unique_ptr<Queue> make_queue() = 0;
+  virtual Queue& queue() = 0;                                                        // the default one
+  virtual std::unique_ptr<Queue> make_queue(const std::string& name = "queue") = 0;  // named in profiles
   virtual std::unique_ptr<Event> make_event() = 0;
   // The event happens when all work queued so far is done. Recording it again moves it.
   virtual void record(Event&, Queue&) = 0;
@@ -124,9 +134,12 @@ class Device {
 
   // ---- phases, profiles and recordings, on the default queue ----
   virtual void begin_phase(Phase) {}
-  // Measures the device time of every op between the two calls; the second call waits. Needs capabilities().profiles.
+  // Measures the device time of every op between the two calls; both wait. The result is that of the default queue.
+  // Nothing is replayed meanwhile: repeat() runs op by op. Needs capabilities().profiles.
   virtual void start_profile() {}
   virtual std::vector<OpTime> finish_profile() { return {}; }
+  // The ops of the last finished profile one by one, of all queues.
+  virtual std::vector<OpSpan> profile_spans() const { return {}; }
   // Runs `work`, which only queues ops. With the same signature it must always queue the same ops with the same
   // arguments. A device with capabilities().graphs may record the ops and replay them as one.
   virtual void repeat(const std::string& signature, const std::function<void()>& work) {

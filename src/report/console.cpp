@@ -76,6 +76,12 @@ std::string format_step(const StepRecord& record, std::optional<double> remainin
   if (record.penalty) line += fmt::format(" | penalty: {:.6f}", *record.penalty);
   if (record.eval_loss) line += fmt::format(" | eval: {:.6f}", *record.eval_loss);
   for (const auto& [name, loss] : record.eval_losses) line += fmt::format(" | eval/{}: {:.6f}", name, loss);
+  // One figure per task: acc_norm where the task has it.
+  for (const auto& [name, score] : record.task_scores) {
+    const bool has_norm = std::ranges::any_of(
+        record.task_scores, [&](const auto& other) { return other.first == name + "_norm"; });
+    if (!has_norm) line += fmt::format(" | {}: {:.4f}", name, score);
+  }
   if (remaining_s && *remaining_s > 0) line += fmt::format(" | ETA {}", human_duration(*remaining_s));
   return line;
 }

@@ -229,6 +229,12 @@ bool MetricsWriter::write(const StepRecord& record) {
   return file_.append(metrics_line(record) + "\n");
 }
 
+StepRecord parse_metrics_line(std::string_view line, const std::string& place) {
+  const Json object = Json::parse(line, nullptr, false);
+  require(object.is_object(), "[metrics] {}: not a JSON object, expected one per line", place);
+  return record_of(object, place);
+}
+
 std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   require(file.is_open(), "[metrics] {}: cannot be opened, expected the metrics.jsonl of a run",

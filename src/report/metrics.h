@@ -35,6 +35,9 @@ class MetricsWriter {
 // ignored.
 std::vector<StepRecord> read_metrics(const std::filesystem::path& path);
 
+// One line of the file; `place` is "file:line" for the Error of a line that is not a record.
+StepRecord parse_metrics_line(std::string_view line, const std::string& place);
+
 // A run resumed from an earlier checkpoint repeats some steps. Keeps the last record per step, so that the steps
 // rise.
 std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records);

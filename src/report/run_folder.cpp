@@ -24,21 +24,21 @@ std::string as_written(const YAML::Node& node) {
   return emitter.c_str();
 }
 
-std::vector<std::pair<std::string, std::string>> read_settings(const fs::path& path) {
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> read_run_settings(const std::string& path) {
   std::vector<std::pair<std::string, std::string>> settings;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return settings;
   try {
-    const YAML::Node root = YAML::Load(read_config_text(path.string(), "YAML"));
+    const YAML::Node root = YAML::Load(read_config_text(path, "YAML"));
     if (!root.IsMap()) return settings;
     for (const auto& entry : root) settings.emplace_back(entry.first.Scalar(), as_written(entry.second));
   } catch (const YAML::Exception& error) {
-    fail("[{}:{}] {}, expected the configuration of a run", path.string(), error.mark.line + 1, error.msg);
+    fail("[{}:{}] {}, expected the configuration of a run", path, error.mark.line + 1, error.msg);
   }
   return settings;
 }
-
-}  // namespace
 
 std::string RunFolder::setting(std::string_view key) const {
   for (const auto& [setting_key, value] : settings) {
@@ -69,7 +69,7 @@ RunFolder read_run_folder(const std::string& given) {
   run.name = whole ? folder.filename().string() : path.filename().string();
   if (whole) run.folder = path.parent_path().empty() ? "." : path.parent_path().string();
   run.records = drop_superseded(read_metrics(path));
-  if (whole) run.settings = read_settings(folder / "config.yaml");
+  if (whole) run.settings = read_run_settings((folder / "config.yaml").string());
   return run;
 }
 

@@ -24,6 +24,9 @@ struct RunFolder {
 // metrics.jsonl; Error naming file and line for what cannot be read. An incomplete last line is skipped.
 RunFolder read_run_folder(const std::string& path);
 
+// config.yaml as in RunFolder::settings; none where there is no such file. Error naming file and line.
+std::vector<std::pair<std::string, std::string>> read_run_settings(const std::string& path);
+
 // Whether the folder holds the metrics of a run.
 bool is_run_folder(const std::string& path);
 

@@ -204,12 +204,25 @@ void TensorBoardWriter::step(const StepRecord& record) {
   add("perf/tokens_per_second", record.tokens_per_second);
   if (record.eval_loss) add("eval/loss", *record.eval_loss);
   for (const auto& [name, loss] : record.eval_losses) add("eval/loss/" + name, loss);
+  for (const auto& [name, score] : record.task_scores) add("tasks/" + name, score);
   if (record.skipped_steps > 0) add("train/skipped_steps", static_cast<double>(record.skipped_steps));
   if (record.loss_spike) add("train/loss_spike", *record.loss_spike);
   if (record.checkpoint) {
     add("checkpoint/wait_ms", record.checkpoint->wait_ms);
     add("checkpoint/write_seconds", record.checkpoint->write_seconds);
   }
+  if (record.data_wait_ms) add("perf/data_wait_ms", *record.data_wait_ms);
+  if (record.memory_bytes) add("perf/memory_bytes", static_cast<double>(*record.memory_bytes));
+  if (record.gpu) {
+    add("gpu/power_watts", record.gpu->power_watts);
+    add("gpu/energy_joules", record.gpu->energy_joules);
+    add("gpu/utilization", record.gpu->utilization);
+    add("gpu/sm_clock_mhz", record.gpu->sm_clock_mhz);
+    add("gpu/temperature_c", record.gpu->temperature_c);
+    add("gpu/throttled", record.gpu->throttled.empty() ? 0 : 1);
+  }
+  for (const RedFlag& flag : record.red_flags)
+    values.message(summary::kValue, text_value("red_flags/" + flag.kind, flag.text));
   if (record.fp8_json) {
     add_json_numbers(values, "fp8", nlohmann::json::parse(*record.fp8_json, nullptr, false));
   }

@@ -25,7 +25,8 @@ std::string fp8_stats_json(const std::vector<ScaleTable::Report>& reports) {
   return json.dump();
 }
 
-void SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config) {
+std::string SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config) {
+  std::string first;
   const bool per_tensor = config.recipe == Fp8Recipe::Delayed || config.recipe == Fp8Recipe::Current;
   for (const ScaleTable::Report& r : reports) {
     int& run = runs_[r.name];
@@ -39,9 +40,13 @@ void SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const
     if (config.format == Fp8Format::E4M3) advice.push_back("use fp8_format hybrid");
     advice.push_back(
         fmt::format("{}skip the layer with fp8_skip_layers: [{}]", advice.empty() ? "" : "or ", layer));
-    log_warning("{}: {:.2f} % of the values saturate in {}, in {} records in a row; {}", r.name,
-                100 * r.saturated_share, name_of(r.format), kRecords, fmt::join(advice, ", "));
+    const std::string text =
+        fmt::format("{}: {:.2f} % of the values saturate in {}, in {} records in a row; {}", r.name,
+                    100 * r.saturated_share, name_of(r.format), kRecords, fmt::join(advice, ", "));
+    log_warning("{}", text);
+    if (first.empty()) first = text;
   }
+  return first;
 }
 
 }  // namespace octet

@@ -18,7 +18,8 @@ class SaturationWatch {
   static constexpr double kShare = 1e-3;
   static constexpr int kRecords = 3;
 
-  void look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config);
+  // Gives the first of the warnings; empty: none.
+  std::string look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config);
 
  private:
   std::map<std::string, int> runs_;  // records in a row above kShare

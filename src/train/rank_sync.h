@@ -16,7 +16,8 @@ struct StepNote {
   int32_t stop_signal = 0;          // 0: none
   int32_t save_failures = 0;        // in a row
   float compute_ms = 0;             // of the step before
-  uint64_t weights_hash = 0;        // of the weights before this step; 0: not checked
+  float energy_joules = 0;    // that the GPU of this rank has used since the note before; NaN: not known
+  uint64_t weights_hash = 0;  // of the weights before this step; 0: not checked
 };
 struct RankRecord {
   float norm = 0, loss = 0, penalty = 0;  // of this rank alone

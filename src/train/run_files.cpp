@@ -154,6 +154,7 @@ void RunFiles::open(const About& about) {
   if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
   refuse_if_taken();  // again, now under the lock
   env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
+  env_.replace_file(join_path(folder_, "plan.json"), about.plan_json);
   open_reports(about.steps_done);
   if (saves()) open_saver(about);
 }

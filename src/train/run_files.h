@@ -34,6 +34,7 @@ class RunFiles {
 
   struct About {
     std::string model;
+    std::string plan_json = {};  // the text of plan.json
     int64_t steps_done = 0;
     int64_t state_bytes = 0;            // of a checkpoint's tensors
     bool on_device = false;             // they are not in host memory

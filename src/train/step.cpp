@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/philox.h"
+#include "base/trace.h"
 
 namespace octet {
 
@@ -30,11 +32,14 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   // gradient of the large batch, whatever is masked.
   StepResult result;
   int64_t targets = 0;
+  const auto start = Clock::now();
   for (Batch& batch : micro_batches_) {
+    const TraceSpan span("training", "wait for data");
     loader_.next(batch);
     targets += batch.target_count;
     result.tokens += batch.token_count;
   }
+  result.data_wait_ms = 1e3 * seconds_since(start);
   std::optional<float> gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
   note.targets = narrow<int32_t>(targets);
   note.tokens = narrow<int32_t>(result.tokens);
@@ -78,6 +83,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   device_.begin_phase(Phase::Outside);
 
   // The only wait for the device.
+  const TraceSpan span("training", "wait for the device");
   LossSums sums = model_.sums();
   float norm[2];
   device_.copy_to_host(norm, norm_);

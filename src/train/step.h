@@ -23,8 +23,9 @@ struct StepResult {
   double penalty = 0;    // likewise
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;    // of documents, over all ranks: padding does not count
-  bool skipped = false;  // loss or norm was not finite: weights, moments and FP8 scales are as before
+  int64_t tokens = 0;       // of documents, over all ranks: padding does not count
+  double data_wait_ms = 0;  // how long the step waited for its data, on this rank
+  bool skipped = false;     // loss or norm was not finite: weights, moments and FP8 scales are as before
   std::vector<RankRecord> ranks;  // what each rank said; empty without ranks
 };
 

@@ -1,10 +1,30 @@
 #include "train/step_log.h"
 
+#include <chrono>
 #include <cmath>
 
 #include "base/log.h"
 
 namespace octet {
+
+StepLog::StepLog(const RunStages& stages, RunFiles& files, Console& console, CostMeter& costs)
+    : stages_(stages),
+      files_(files),
+      console_(console),
+      costs_(costs),
+      red_flags_({.warmup_steps = stages.schedule.warmup_steps,
+                  .uniform_loss = std::log(static_cast<double>(stages.model.config.vocab)),
+                  .learning_rate = stages.keys.learning_rate,
+                  .cuda_graphs = records_graphs(stages)}) {}
+
+// The ranks of a run see the same: the first one, which writes the metrics, speaks for all.
+void StepLog::add_flags(StepRecord& record, const std::vector<RedFlag>& flags, bool say) {
+  if (!files_.metrics()) return;
+  for (const RedFlag& flag : flags) {
+    if (say) log_warning("step {}: red flag {}: {}", record.step, flag.kind, flag.text);
+    record.red_flags.push_back(flag);
+  }
+}
 
 StepRecord StepLog::make_record(const StepResult& result, int64_t step, double seconds, double epoch,
                                 const Outcome& outcome) {
@@ -23,20 +43,34 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
   if (stages_.keys.pretend_ranks > 0) record.precision += " (pretended ranks)";
   record.skipped_steps = outcome.skipped_steps;
   if (records_graphs(stages_)) record.graph_replays = stages_.device->graph_counts().replayed;
-  if (result.skipped || !std::isfinite(result.loss)) return record;
-  if (const auto spike = spikes_.look(result.loss)) {
+  record.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  record.data_wait_ms = result.data_wait_ms;
+  const bool is_finite = !result.skipped && std::isfinite(result.loss);
+  if (const auto spike = is_finite ? spikes_.look(result.loss) : std::nullopt) {
     record.loss_spike = spike->deviations;
     log_warning(
         "step {}: loss spike: {:.4f} is {:.1f} standard deviations above the mean of recent losses ({:.4f})",
         step + 1, result.loss, spike->deviations, spike->mean);
   }
+  add_flags(record, red_flags_.look({.step = record.step,
+                                     .loss = record.loss,
+                                     .skipped = result.skipped,
+                                     .spike = record.loss_spike.has_value(),
+                                     .step_ms = record.step_ms,
+                                     .data_wait_ms = result.data_wait_ms},
+                                    spikes_.window()));
+  if (const GpuSampler* gpu = costs_.sampler())
+    add_flags(record, red_flags_.look(gpu->totals(), gpu->state()));
   return record;
 }
 
 void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
   const std::vector<ScaleTable::Report> reports = model.scales().reports(*stages_.device);
   record.fp8_json = fp8_stats_json(reports);
-  saturation_.look(reports, stages_.plan.numerics.fp8);
+  const Fp8Config& fp8 = stages_.plan.numerics.fp8;
+  if (const std::string text = saturation_.look(reports, fp8); !text.empty())
+    add_flags(record, red_flags_.saturation(text), false);
+  if (fp8.recipe == Fp8Recipe::Delayed) add_flags(record, red_flags_.look(record.step, reports));
   TensorBoardWriter* board = files_.tensorboard();
   if (!board) return;
   std::vector<float> amax, scale;
@@ -48,13 +82,13 @@ void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
   board->histogram("fp8/all_scales", record.step, make_histogram(scale));
 }
 
-void StepLog::write(const StepRecord& record, bool logged) {
-  const bool is_filed = logged || record.fp8_json || record.checkpoint;
+void StepLog::write(StepRecord record, bool logged) {
+  const bool is_filed = logged || record.fp8_json || record.checkpoint || !record.red_flags.empty();
   if (is_filed) file(record);
   if (logged) console_.step(record);
   console_.advance(record.step);
   last_.reset();
-  if (!is_filed) last_ = record;
+  if (!is_filed) last_ = std::move(record);
 }
 
 void StepLog::write_last() {
@@ -64,8 +98,9 @@ void StepLog::write_last() {
   last_.reset();
 }
 
-void StepLog::file(const StepRecord& record) {
+void StepLog::file(StepRecord& record) {
   if (!files_.metrics()) return;
+  record.gpu = costs_.take_figures();  // since the last record that was written
   files_.metrics()->write(record);
   if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
 }

@@ -1,6 +1,7 @@
 #include "train/summary.h"
 
 #include <errno.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <sstream>
@@ -33,6 +34,27 @@ std::string as_comments(const std::string& text) {
 
 }  // namespace
 
+PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model) {
+  PlanFacts facts{.model = stages.model.config.name,
+                  .parameters = stages.model.config.parameter_count(),
+                  .device = stages.device->description(),
+                  .precision = stages.plan.precision_label,
+                  .fallback = stages.plan.fallback_reason,
+                  .fp8_share = stages.plan.fp8_share,
+                  .memory_bytes = stages.plan.bytes(),
+                  .memory_limit = stages.plan.limit.bytes,
+                  .sequences_per_step = stages.plan.sequences_per_step(),
+                  .sequence_length = stages.plan.shape.length,
+                  .ranks = stages.plan.ranks()};
+  const std::vector<WorkShare> shares = work_shares(model);
+  double all = 0;
+  for (const WorkShare& share : shares) all += share.flops;
+  for (const WorkShare& share : shares)
+    facts.work.push_back(
+        {share.kind, share.flops / all, share.flops > 0 ? share.fp8_flops / share.flops : 0});
+  return facts;
+}
+
 std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
   const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
@@ -55,6 +77,19 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
         {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});
     table.add_row({"training time", human_duration(outcome.seconds)});
   }
+  if (outcome.energy_joules && outcome.tokens > 0) {
+    const double joules = *outcome.energy_joules;
+    table.add_row({"energy", fmt::format("{:.3g} kWh, {:.3g} J per 1,000 tokens", joules / 3.6e6,
+                                         1e3 * joules / static_cast<double>(outcome.tokens))});
+  }
+  if (const double price = stages.keys.price_per_hour; price > 0) {
+    const double hours = outcome.device_seconds / 3600;
+    table.add_row(
+        {"cost", fmt::format("{:.2f} ({:.3g} {} hours at {})", price * hours, hours,
+                             stages.device->capabilities().separate_memory ? "GPU" : "device", price)});
+  }
+  if (!outcome.red_flags.empty())
+    table.add_row({"red flags", fmt::format("{}", fmt::join(outcome.red_flags, ", "))});
   if (records_graphs(stages)) {
     const GraphCounts counts = stages.device->graph_counts();
     table.add_row({"CUDA graphs", fmt::format("{} of {} micro-steps replayed", counts.replayed,

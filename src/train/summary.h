@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plan/run_stages.h"
+#include "report/plan_facts.h"
 #include "report/step_record.h"
 
 namespace octet {
@@ -20,12 +22,17 @@ struct Outcome {
   int64_t tokens_timed = 0;  // of them in `seconds`
   int64_t allocated_bytes = 0;
   int64_t skipped_steps = 0;
+  double device_seconds = 0;            // of all ranks and restarts, with evaluations and saves
+  std::optional<double> energy_joules;  // likewise; empty: not known
+  std::vector<std::string> red_flags;   // their kinds
   std::string run_folder;
   std::string checkpoints;             // their folder, where any were saved
   std::optional<CheckpointCost> save;  // of the last one
   std::optional<double> demo_score;    // share of unseen cases answered exactly
 };
 
+// What plan.json of the run holds. `model` is planned as the run is.
+PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model);
 std::string summary_text(const RunStages& stages, const Outcome& outcome);
 // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's name
 // as it was called.

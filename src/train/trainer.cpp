@@ -8,13 +8,16 @@
 #include "base/signals.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
+#include "config/step_range.h"
 #include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
 #include "report/text.h"
+#include "train/cost_meter.h"
 #include "train/evaluate.h"
+#include "train/evaluate_tasks.h"
 #include "train/exit_codes.h"
 #include "train/interval.h"
 #include "train/rank_start.h"
@@ -23,6 +26,7 @@
 #include "train/saving.h"
 #include "train/start.h"
 #include "train/step_log.h"
+#include "train/step_trace.h"
 #include "train/summary.h"
 
 namespace octet {
@@ -42,7 +46,7 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
 // The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
-  Run(const RunStages& stages, RunFiles files, Env& env, Ranks& ranks)
+  Run(const RunStages& stages, RunFiles files, TaskEvaluator tasks, Env& env, Ranks& ranks)
       : stages_(stages),
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
@@ -56,14 +60,15 @@ class Run {
         eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
                                      stages.steps_per_epoch())),
         evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
+        tasks_(std::move(tasks)),
         samples_(stages, model_),
-        log_(stages, files_, console_) {}
+        log_(stages, files_, console_, costs_) {}
 
   // Everything before the first step, up to the files of the run. False if nothing is left to train.
   bool start() {
     console_.print(overview_text(stages_));
     if (!stages_.model.resumed && is_first()) show_example();
-    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host());
+    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host()), tasks_.share(ranks_.host());
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
       console_.print(fmt::format(
@@ -106,14 +111,21 @@ class Run {
       first_look();
     }
     ranks_.progress().begin_phase("");
+    StepTrace trace(steps_to_trace(), *stages_.device, ranks_.place().rank,
+                    join_path(files_.folder(), fmt::format("trace-rank{}.json", ranks_.place().rank)));
+    costs_.begin(GpuSampler::start(gpu_of_rank(keys_, ranks_.place().local_rank)),
+                 keys_.pretend_ranks > 0 ? 1 : ranks_.place().ranks);
 
     console_.begin(outcome_.steps, max_steps_);
     for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
       const bool stats = wants_stats(step);
+      trace.begin_step(step + 1);
       const auto start = Clock::now();
       ranks_.progress().begin_step(step + 1);
-      StepResult result =
-          runner_->train_step(step, stats, watch.note(step, stop_.number(), saving_->failures_in_a_row()));
+      StepNote note = watch.note(step, stop_.number(), saving_->failures_in_a_row());
+      costs_.begin_step(note);
+      StepResult result = runner_->train_step(step, stats, note);
+      costs_.end_step(result);
       watch.look(step, result);
       if (keys_.pretend_ranks > 0) result.tokens /= keys_.pretend_ranks;  // those of this rank alone
       stop_signal_ = watch.agreed_signal(stop_.number());
@@ -123,7 +135,10 @@ class Run {
       note_published();
       write_progress();
       stop_if_hopeless();
+      trace.end_step(step + 1);
     }
+    trace.finish();
+    costs_.finish();
     outcome_.stopped = stop_signal_ != 0;
     log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
@@ -134,6 +149,15 @@ class Run {
     if (verdict_) return *verdict_;
     if (!outcome_.stopped) return kExitDone;
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
+  }
+
+  // Empty, with a warning, if they are done already.
+  std::optional<StepRange> steps_to_trace() const {
+    const std::optional<StepRange> steps = parse_step_range(keys_.profile_steps);
+    if (!steps || steps->last > outcome_.steps) return steps;
+    log_warning("profile_steps is {}, but the run continues after step {}: no trace is written",
+                keys_.profile_steps, outcome_.steps);
+    return std::nullopt;
   }
 
   bool wants_stats(int64_t step) const {
@@ -151,6 +175,8 @@ class Run {
     outcome_.best_eval = state.best_eval;
     skipped_in_a_row_ = state.skipped_in_a_row;
     log_.spikes().restore(state.loss_window, state.spikes_in_a_row);
+    log_.red_flags().restore(state.red_flags, state.first_level, state.first_loss, state.step);
+    costs_.restore(state.device_seconds, state.energy_joules);
   }
 
   TrainerState state() const {
@@ -165,7 +191,11 @@ class Run {
             .best_eval = {},  // the saver knows
             .loss_window = log_.spikes().window(),
             .spikes_in_a_row = log_.spikes().spikes_in_a_row(),
-            .sequences_per_step = stages_.plan.sequences_per_step()};
+            .sequences_per_step = stages_.plan.sequences_per_step(),
+            .device_seconds = costs_.device_seconds(),
+            .energy_joules = costs_.energy_joules(),
+            .first_level = log_.red_flags().first_level(),
+            .red_flags = log_.red_flags().raised()};
   }
 
   bool is_first() const { return ranks_.place().is_first(); }
@@ -204,6 +234,7 @@ class Run {
     if (const auto chat = stages_.data.data.chat())
       extra_files_.push_back({checkpoint_file::kChat, to_chat_json(*chat)});
     const RunFiles::About about{.model = stages_.model.config.name,
+                                .plan_json = plan_facts_json(plan_facts_of(stages_, model_)),
                                 .steps_done = outcome_.steps,
                                 .state_bytes = state_bytes(model_.parameters()),
                                 .on_device = stages_.device->capabilities().separate_memory,
@@ -229,20 +260,25 @@ class Run {
     const bool last = step + 1 == max_steps_;
     note(result, step, seconds);
     StepRecord record = log_.make_record(result, step, seconds, loader_->epoch(), outcome_);
+    record.memory_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     if (stats) log_.add_fp8_stats(record, model_);
     // Every checkpoint has an evaluation loss, because the lowest one decides which checkpoint is the best.
     // A run that was asked to stop makes neither evaluations nor samples.
     const bool stopping = stop_signal_ != 0;
     if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
+    if (!stopping && !tasks_.empty() && (task_interval().is_due(step) || last)) add_task_scores(record);
     if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
       ranks_.progress().begin_phase("generating samples");
+      const TraceSpan span("training", "generate samples");
       if (sync_) sync_->settle();
       record.samples = {samples_.make()};
       ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
-    log_.write(record, Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
-                           !record.samples.empty() || record.loss_spike || result.skipped);
+    const bool shown = Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
+                       !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
+                       result.skipped;
+    log_.write(std::move(record), shown);
   }
 
   void note(const StepResult& result, int64_t step, double seconds) {
@@ -262,6 +298,7 @@ class Run {
 
   std::optional<Evaluation> evaluate() {
     if (keys_.eval_strategy == TrainConfig::Strategy::No) return std::nullopt;
+    const TraceSpan span("training", "evaluate");
     std::optional<Evaluation> evaluation = evaluator_.evaluate(model_, keys_.fp8_eval);
     if (!evaluation) return evaluation;
     const double loss = evaluation->loss;
@@ -276,6 +313,14 @@ class Run {
     if (!evaluation) return;
     record.eval_loss = evaluation->loss;
     for (const auto& [name, part] : evaluation->parts) record.eval_losses.emplace_back(name, part.loss);
+  }
+  Interval task_interval() const {
+    return keys_.eval_task_steps > 0 ? Interval{.steps = keys_.eval_task_steps} : eval_interval_;
+  }
+  void add_task_scores(StepRecord& record) {
+    ranks_.progress().begin_phase("evaluating tasks");
+    record.task_scores = named_scores(tasks_.evaluate(model_, keys_.fp8_eval));
+    ranks_.progress().begin_phase("");
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
   std::optional<double> fresh_eval() const {
@@ -326,6 +371,9 @@ class Run {
       if (sync_) sync_->settle();
       outcome_.demo_score = samples_.after(console_);
     }
+    outcome_.device_seconds = costs_.device_seconds();
+    outcome_.energy_joules = costs_.energy_joules();
+    outcome_.red_flags = log_.red_flags().raised();
     outcome_.allocated_bytes = model_.allocated_bytes() + samples_.allocated_bytes();
     console_.print(fmt::format("\n{}", summary_text(stages_, outcome_)));
     if (keys_.is_demo() && show) console_.print(what_next_text(stages_, outcome_));
@@ -344,8 +392,10 @@ class Run {
   const StopSignal stop_;
   const Interval eval_interval_;
   Evaluator evaluator_;
+  TaskEvaluator tasks_;
   std::unique_ptr<BatchSource> loader_;
   Samples samples_;
+  CostMeter costs_;
   StepLog log_;
   std::optional<StepRunner> runner_;
   std::optional<Saving> saving_;
@@ -402,6 +452,10 @@ void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
   }
   check_agreement(ranks, stages);
   if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
+  const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);
+  if (traced && traced->last > stages.schedule.max_steps)
+    fail_config("profile_steps is {}, but the run has {}", stages.keys.profile_steps,
+                counted(stages.schedule.max_steps, "step"));
 }
 
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
@@ -409,12 +463,13 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   std::optional<RunLock> lock;
   const RunStages stages = before_start([&] { return prepare(keys, env, ranks, lock); });
   before_start([&] { check_prepared(stages, env, ranks); });
+  TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
   if (stages.keys.dry_run) {
     if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);
-  Run run(stages, std::move(files), env, ranks);
+  Run run(stages, std::move(files), std::move(tasks), env, ranks);
   try {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;

@@ -93,14 +93,12 @@ TEST_F(BenchCli, SequencesOfRealModelsAreThoseOfADataset) {
 TEST_F(BenchCli, RefusesBeforeItMeasures) {
   expect_refused({"--variants", ""}, "--variants is empty");
   expect_refused({"--variants", "bf16,fp4"}, "'fp4' is unknown, expected bf16");
-  expect_refused({"--profile"}, "--profile needs a GPU");
-  expect_refused({"--profile=yes"}, "--profile needs a GPU");
   expect_refused({"--device_memory_limit_gb", "0.001"}, "the run needs");
   expect_refused({"--model_name_or_path", "/nonexistent"}, "error: [/nonexistent] is not a folder");
   expect_refused({"--json", "nowhere/bench.json"}, "nowhere/bench.json cannot be written: No such file");
   expect_refused({"--json", "."}, ". cannot be written");
   // A refusal for another reason leaves no file.
-  expect_refused({"--json", "bench.json", "--profile"}, "--profile needs a GPU");
+  expect_refused({"--json", "bench.json", "--profile_steps", "90:99"}, "profile_steps is 90:99, but bench runs");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/bench.json"));
 }
 

@@ -41,21 +41,33 @@ std::shared_ptr<void> CpuDevice::allocate(int64_t bytes, Place) {
 }
 
 void CpuDevice::copy_to_device(Tensor to, const void* from) {
+  const cpu::HostScope scope(profiler_, cpu::HostProfiler::kDefaultQueue,
+                             {.kind = OpKind::Copy, .op = "copy_to_device", .bytes = bytes_of(to)});
   if (to.numel() > 0) std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
 }
 
 void CpuDevice::copy_to_host(void* to, Tensor from) {
+  const cpu::HostScope scope(profiler_, cpu::HostProfiler::kDefaultQueue,
+                             {.kind = OpKind::Copy, .op = "copy_to_host", .bytes = bytes_of(from)});
   if (from.numel() > 0) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
 }
 
-void CpuDevice::copy(Queue&, Tensor to, Tensor from) {
+void CpuDevice::copy(Queue& queue, Tensor to, Tensor from) {
   require(to.bytes() == from.bytes(), "[copy] {} bytes into {}, expected the same size", from.bytes(),
           to.bytes());
+  const cpu::HostScope scope(profiler_, name_of(queue),
+                             {.kind = OpKind::Copy, .op = "copy", .bytes = bytes_of(to, from)});
   if (to.numel() > 0) std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
 }
 
-void CpuDevice::zero(Queue&, Tensor x) {
+void CpuDevice::zero(Queue& queue, Tensor x) {
+  const cpu::HostScope scope(profiler_, name_of(queue),
+                             {.kind = OpKind::Copy, .op = "zero", .bytes = bytes_of(x)});
   if (x.numel() > 0) std::memset(x.data, 0, static_cast<size_t>(x.bytes()));
+}
+
+std::unique_ptr<Ops> CpuDevice::make_ops(Queue& queue) {
+  return std::make_unique<cpu::TimedOps>(*this, parallel_, profiler_, name_of(queue));
 }
 
 int64_t CpuDevice::workspace_bytes(const WorkspaceNeeds& needs) const {

@@ -1,6 +1,10 @@
 #include "backend/cuda/cuda_device.h"
 
+#include <cuda_profiler_api.h>
+
 #include <algorithm>
+
+#include "base/trace.h"
 
 namespace octet {
 namespace {
@@ -103,7 +107,9 @@ CudaDevice::CudaDevice(const CudaOptions& options)
     : options_(options),
       sm_count_(properties_of(options.device).multiProcessorCount),
       description_(properties_of(options.device).name),
-      ops_(*this, queue_) {}
+      ops_(*this, queue_) {
+  set_trace_ranges({.push = push_nvtx_range, .pop = pop_nvtx_range});
+}
 
 CudaDevice::~CudaDevice() {
   cudaStreamSynchronize(stream());
@@ -133,6 +139,36 @@ void CudaDevice::wait(Queue& queue, Event& event) {
 
 void CudaDevice::synchronize(Event& event) {
   cuda_check(cudaEventSynchronize(event_of(event)), "synchronize");
+}
+
+std::unique_ptr<Queue> CudaDevice::make_queue(const std::string& name) {
+  auto queue = std::make_unique<CudaQueue>(name);
+  other_queues_->push_back(queue.get());
+  queue->when_gone([queues = other_queues_](CudaQueue* gone) { std::erase(*queues, gone); });
+  return queue;
+}
+
+void CudaDevice::start_profile() {
+  for (CudaQueue* queue : *other_queues_) queue->profiler().start();
+  input_feed_.profiler().start();
+  cudaProfilerStart();  // for 'nsys profile --capture-range=cudaProfilerApi'
+  queue_.profiler().start();
+  synchronize();  // the first event has happened: from here on the host's clock counts the same time
+}
+
+std::vector<OpTime> CudaDevice::finish_profile() {
+  if (!queue_.profiler().active()) return {};
+  std::vector<OpTime> times = queue_.profiler().finish();
+  profile_spans_ = queue_.profiler().spans(queue_.name(), queue_.profiler());
+  const auto add = [&](Profiler& profiler, const std::string& name) {
+    if (!profiler.active()) return;  // a queue that is younger than the profile
+    profiler.finish();
+    for (OpSpan& span : profiler.spans(name, queue_.profiler())) profile_spans_.push_back(std::move(span));
+  };
+  for (CudaQueue* queue : *other_queues_) add(queue->profiler(), queue->name());
+  add(input_feed_.profiler(), "input copies");
+  cudaProfilerStop();
+  return times;
 }
 
 std::unique_ptr<Ops> CudaDevice::make_ops(Queue& queue) {

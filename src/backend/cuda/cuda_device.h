@@ -26,7 +26,7 @@ class CudaDevice final : public Device {
                             DType format_b, DType out) override;
 
   Queue& queue() override { return queue_; }
-  std::unique_ptr<Queue> make_queue() override { return std::make_unique<CudaQueue>(); }
+  std::unique_ptr<Queue> make_queue(const std::string& name) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaQueueEvent>(); }
   void record(Event& event, Queue& queue) override;
   void wait(Queue& queue, Event& event) override;
@@ -49,8 +49,9 @@ class CudaDevice final : public Device {
   void reserve_inputs(int64_t bytes) override { input_feed_.reserve(static_cast<size_t>(bytes)); }
 
   void begin_phase(Phase phase) override { queue_.profiler().begin_phase(phase); }
-  void start_profile() override { queue_.profiler().start(); }
-  std::vector<OpTime> finish_profile() override { return queue_.profiler().finish(); }
+  void start_profile() override;
+  std::vector<OpTime> finish_profile() override;
+  std::vector<OpSpan> profile_spans() const override { return profile_spans_; }
   void repeat(const std::string& signature, const std::function<void()>& work) override;
   GraphCounts graph_counts() const override { return queue_.graphs().counts(); }
 
@@ -64,7 +65,10 @@ class CudaDevice final : public Device {
   CudaOptions options_;
   int sm_count_ = 0;
   std::string description_;
-  CudaQueue queue_;
+  CudaQueue queue_{"compute"};
+  // Those that make_queue() has made, as long as they live.
+  std::shared_ptr<std::vector<CudaQueue*>> other_queues_ = std::make_shared<std::vector<CudaQueue*>>();
+  std::vector<OpSpan> profile_spans_;
   StagedCopy staged_copy_;
   InputFeed input_feed_;
   CudaOps ops_;

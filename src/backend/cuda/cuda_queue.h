@@ -1,5 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/graph_cache.h"
 #include "backend/cuda/profiler.h"
@@ -10,6 +14,12 @@ namespace octet {
 // A stream with its recordings and its profiler.
 class CudaQueue final : public Queue {
  public:
+  explicit CudaQueue(std::string name) : name_(std::move(name)) {}
+  ~CudaQueue() override {
+    if (when_gone_) when_gone_(this);
+  }
+  const std::string& name() const { return name_; }
+  void when_gone(std::function<void(CudaQueue*)> call) { when_gone_ = std::move(call); }
   cudaStream_t stream() const { return stream_.get(); }
   Profiler& profiler() { return profiler_; }
   GraphCache& graphs() { return graphs_; }
@@ -21,6 +31,8 @@ class CudaQueue final : public Queue {
   }
 
  private:
+  const std::string name_;  // in profiles
+  std::function<void(CudaQueue*)> when_gone_;
   CudaStream stream_;
   Profiler profiler_{stream_.get()};
   GraphCache graphs_{stream_.get()};

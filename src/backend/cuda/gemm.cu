@@ -117,16 +117,6 @@ void check_bias(const Tensor& bias, int64_t n, const char* op) {
           n);
 }
 
-OpLabel gemm_label(const char* op, GemmPart part, int64_t m, int64_t n, int64_t k) {
-  constexpr OpKind kKinds[] = {OpKind::GemmForward, OpKind::GemmDgrad, OpKind::GemmWgrad};
-  return {.kind = kKinds[static_cast<size_t>(part)],
-          .op = op,
-          .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
-          .m = m,
-          .n = n,
-          .k = k};
-}
-
 }  // namespace
 
 // Runs the product. If cuBLASLt cannot add the bias itself, a kernel adds it afterwards (bf16 is then rounded twice).

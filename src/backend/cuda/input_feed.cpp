@@ -50,7 +50,10 @@ void InputFeed::send(std::span<const InputCopy> inputs, cudaStream_t stream) {
     begin += padded(input);
   }
   cuda_check(cudaStreamWaitEvent(stream_.get(), slot.taken.get()), op);
-  cuda_check(cudaMemcpyAsync(slot.device.get(), host, total, cudaMemcpyHostToDevice, stream_.get()), op);
+  {
+    const OpScope scope(profiler_, OpKind::Copy, "inputs to device", static_cast<double>(total));
+    cuda_check(cudaMemcpyAsync(slot.device.get(), host, total, cudaMemcpyHostToDevice, stream_.get()), op);
+  }
   cuda_check(cudaEventRecord(slot.arrived.get(), stream_.get()), op);
 
   cuda_check(cudaStreamWaitEvent(stream, slot.arrived.get()), op);

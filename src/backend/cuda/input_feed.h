@@ -4,6 +4,7 @@
 #include <span>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/profiler.h"
 #include "ops/device.h"
 
 namespace octet {
@@ -18,6 +19,8 @@ class InputFeed {
   // What is queued on `stream` afterwards sees the inputs. The sources may be changed when this returns.
   void send(std::span<const InputCopy> inputs, cudaStream_t stream);
 
+  Profiler& profiler() { return profiler_; }
+
  private:
   struct Slot {
     PinnedMemory host;
@@ -29,6 +32,7 @@ class InputFeed {
   static void grow(Slot& slot, size_t bytes);
 
   CudaStream stream_;
+  Profiler profiler_{stream_.get()};
   Slot slots_[2];
   size_t next_ = 0;
 };

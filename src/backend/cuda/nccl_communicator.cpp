@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -16,6 +17,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLimit =
     HostChannel::kLimit;  // to make a group, and to queue a collective
 constexpr std::chrono::seconds kFinalizeLimit{30};
+
+double total_of(const std::vector<int64_t>& parts) {
+  return static_cast<double>(std::accumulate(parts.begin(), parts.end(), int64_t{0}));
+}
 
 // Every call of NCCL that may wait for other ranks returns at once (a communicator that is not blocking), and is asked
 // for its state until it is done. So a rank that is missing is an error after a while, never a hang inside of NCCL.
@@ -62,6 +67,8 @@ class NcclCommunicator final : public Communicator {
 
   void all_gather(Queue& queue, std::span<const GatherItem> items, std::string_view what) override {
     const auto parts = part_bytes(items, size_, what);
+    const OpScope scope(static_cast<CudaQueue&>(queue).profiler(), OpKind::Communication, "all_gather",
+                        total_of(parts));
     run(queue, what, [&](cudaStream_t stream) {
       for (size_t i = 0; i < items.size(); ++i) {
         if (parts[i] == 0) continue;
@@ -75,6 +82,8 @@ class NcclCommunicator final : public Communicator {
   void exchange(Queue& queue, std::span<const ExchangeItem> items, std::string_view what) override {
     const auto parts = part_bytes(items, size_, what);
     cudaStream_t stream = static_cast<CudaQueue&>(queue).stream();
+    const OpScope scope(static_cast<CudaQueue&>(queue).profiler(), OpKind::Communication, "exchange",
+                        total_of(parts));
     for (size_t i = 0; i < items.size(); ++i) {
       if (parts[i] == 0) continue;
       cuda_check(cudaMemcpyAsync(part_at(items[i].received, parts[i], index_), sent_part(items[i], index_),

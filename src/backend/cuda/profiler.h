@@ -4,40 +4,13 @@
 #include <vector>
 
 #include "backend/cuda/cuda_check.h"
-#include "ops/device.h"
+#include "backend/op_profile.h"
 
 namespace octet {
 
-enum class OpKind : uint8_t {
-  Idle,
-  GemmForward,
-  GemmDgrad,
-  GemmWgrad,
-  Adapters,
-  AttentionForward,
-  AttentionBackward,
-  Norm,
-  Activation,
-  Quantize,
-  Rope,
-  Embedding,
-  Loss,
-  GradNorm,
-  Optimizer,
-  Copy,
-  Other,
-};
-
-struct OpLabel {
-  OpKind kind = OpKind::Idle;
-  const char* op = "";
-  double bytes = 0, flops = 0;
-  int64_t m = 0, n = 0, k = 0;  // of a product
-};
-
 // Measures the device time of ops. An event is put into the stream whenever the op being queued changes. The time
 // between two events belongs to the op queued between them. An op inside another is counted separately. Costs nothing
-// when switched off. Also makes the ranges that Nsight shows.
+// when switched off. Also makes the ranges that Nsight shows: the phases always, single ops during a profile.
 class Profiler {
  public:
   explicit Profiler(cudaStream_t stream) : stream_(stream) {}
@@ -46,8 +19,12 @@ class Profiler {
   Profiler& operator=(const Profiler&) = delete;
 
   bool active() const { return active_; }
+  // Both wait for the stream.
   void start();
-  std::vector<OpTime> finish();  // waits
+  std::vector<OpTime> finish();
+  // The ops of the last profile, with `queue` as their queue. Times count from the start of `origin`'s last profile, which
+  // was started after this one.
+  std::vector<OpSpan> spans(const std::string& queue, const Profiler& origin) const;
 
   void begin(const OpLabel& label);
   void end();
@@ -60,15 +37,25 @@ class Profiler {
     Phase phase;
     bool first;  // of its op: counts as a call
   };
+  // Between two events, by their numbers.
+  struct Span {
+    OpLabel label;
+    Phase phase;
+    size_t begin, end;
+    bool is_phase = false;
+  };
 
   void mark(const OpLabel& label, bool first);
+  void end_phase_span();
 
   cudaStream_t stream_;
   bool active_ = false;
   Phase phase_ = Phase::Outside;
-  std::vector<OpLabel> open_;      // ops being queued, the innermost last
+  std::vector<size_t> open_;       // ops being queued, as places in spans_; the innermost last
   std::vector<Segment> segments_;  // segment i lies between events i and i + 1
+  std::vector<Span> spans_;
   std::deque<CudaEvent> events_;
+  std::vector<double> times_us_;  // of the events of the last profile, from its first one on
 };
 
 // The length of an op, for the profiler.
@@ -93,19 +80,8 @@ class OpScope {
   Profiler* profiler_;
 };
 
-// Bytes of the tensors that are present, and of what an op writes of an operand.
-inline double bytes_of(const Tensor& tensor) {
-  return tensor ? static_cast<double>(tensor.bytes()) : 0.0;
-}
-inline double bytes_of(const Operand& operand) {
-  if (!operand.fp8) return bytes_of(operand.dense);
-  const Quantized& fp8 = *operand.fp8;
-  const bool dense = operand.keep_dense || fp8.stats || !fp8.rule.delayed;
-  return (dense ? bytes_of(operand.dense) : 0.0) + bytes_of(fp8.rowwise.codes) + bytes_of(fp8.colwise.codes);
-}
-template <class First, class... Rest>
-requires(sizeof...(Rest) > 0) double bytes_of(const First& first, const Rest&... rest) {
-  return bytes_of(first) + bytes_of(rest...);
-}
+// Ranges of the calling thread that Nsight shows.
+void push_nvtx_range(const char* name);
+void pop_nvtx_range();
 
 }  // namespace octet

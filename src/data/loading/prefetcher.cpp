@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/trace.h"
 
 namespace octet {
 
@@ -54,6 +55,7 @@ struct Prefetcher::Queue {
         }
       }
       try {
+        const TraceSpan span("data loader", "load batch");
         source->next(item.batch);
         item.state = source->state();
         item.epoch = source->epoch();

@@ -1,0 +1,316 @@
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "command.h"
+#include "config/config.h"
+#include "import/import.h"
+#include "io/env.h"
+#include "report/text.h"
+#include "run_words.h"
+#include "submit/sbatch_script.h"
+#include "submit/shell.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  int64_t nodes = 1, gpus_per_node = -1, tasks_per_node = 0, cpus_per_task = 0, signal_seconds = 180;
+  std::string time, gpu_type, mem, partition, account, qos, constraint, dependency, array, array_key,
+      job_name;
+  std::string container, log_dir = "slurm", output, octet;
+  std::vector<std::string> modules, setup, sbatch_arg, container_mounts;
+  ContainerRuntime container_runtime = ContainerRuntime::Auto;
+  GpuRequest gpu_request = GpuRequest::Gpus;
+  bool requeue = true, print = false;
+  RunArguments run;
+};
+
+std::string this_program() {
+  std::error_code code;
+  const fs::path path = fs::read_symlink("/proc/self/exe", code);
+  return code ? "octet" : path.string();
+}
+
+// The settings without these keys: the script gives them.
+std::vector<KeySetting> without(const std::vector<KeySetting>& settings,
+                                std::initializer_list<const char*> names) {
+  std::vector<KeySetting> rest;
+  for (const KeySetting& setting : settings) {
+    const Key* key = key_called(train_keys().keys(), setting.name);
+    if (!key || std::ranges::none_of(names, [&](const char* name) { return key->name == name; }))
+      rest.push_back(setting);
+  }
+  return rest;
+}
+
+// The part of the job that follows from the configuration of a run.
+void describe_run(SlurmJob& job, const Options& options) {
+  const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
+  if (!config.resume.empty() && config.resume != "latest") {
+    fail_config(
+        "{} is '{}'; a job continues the run of its run_name by itself. To continue a run, give its name: --run_name "
+        "NAME. To start from its weights: --model_name_or_path {}",
+        config.origins.at("resume"), printable(config.resume), printable(config.resume));
+  }
+  if (config.dry_run || config.list_checkpoints)
+    fail_config("octet submit starts training; dry_run and list_checkpoints are for 'octet train'");
+  job.run_name = config.run_name;
+  if (job.run_name.empty()) {
+    const std::string stem = fs::path(options.run.config_file).stem().string();
+    job.run_name = fmt::format("{}-{}", stem.empty() ? "run" : stem, time_name());
+  }
+  if (options.gpus_per_node < 0) job.gpus_per_node = config.device == TrainConfig::Device::Cpu ? 0 : 1;
+  if (!job.array.empty()) {
+    const Key* key = key_called(train_keys().keys(), options.array_key.empty() ? "seed" : options.array_key);
+    if (!key || key->type != KeyType::Int) {
+      fail_config(
+          "--array_key is '{}'; expected a key that is an integer, such as seed: it gets the number of the "
+          "array task",
+          printable(options.array_key));
+    }
+    if (const auto origin = config.origins.find(key->name);
+        origin != config.origins.end() && origin->second.starts_with("--"))
+      fail_config("{} is given, but --array sets {} to the number of each task", origin->second, key->name);
+    job.array_key = key->name;
+  }
+  job.command.emplace_back("train");
+  if (!options.run.config_file.empty()) job.command.push_back(options.run.config_file);
+  const std::vector<std::string> words = words_of(without(options.run.settings, {"run_name", "resume"}));
+  job.command.insert(job.command.end(), words.begin(), words.end());
+  job.command.emplace_back("--resume=latest");
+}
+
+SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
+  SlurmJob job;
+  job.nodes = options.nodes;
+  job.gpus_per_node = std::max<int64_t>(options.gpus_per_node, 0);
+  job.gpu_type = options.gpu_type;
+  job.gpu_request = options.gpu_request;
+  job.cpus_per_task = options.cpus_per_task;
+  job.memory = options.mem;
+  job.signal_seconds = options.signal_seconds;
+  job.partition = options.partition;
+  job.account = options.account;
+  job.qos = options.qos;
+  job.constraint = options.constraint;
+  job.dependency = options.dependency;
+  job.array = options.array;
+  job.sbatch_arguments = options.sbatch_arg;
+  job.folder = fs::current_path().string();
+  job.log_folder = options.log_dir;
+  job.requeues = options.requeue;
+  job.modules = options.modules;
+  job.setup = options.setup;
+  job.container = options.container;
+  job.runtime = options.container_runtime;
+  job.mounts = options.container_mounts;
+  if (const auto seconds = parse_slurm_time(options.time)) {
+    job.seconds = *seconds;
+  } else {
+    errors.push_back(
+        fmt::format("--time is '{}'; expected a time of SLURM: minutes, 4:00:00, or 2-12:00:00 for days",
+                    printable(options.time)));
+  }
+  // Inside a container the path of this program means nothing.
+  job.command = {!options.octet.empty() ? options.octet : job.container.empty() ? this_program() : "octet"};
+  describe_run(job, options);
+  job.tasks_per_node =
+      options.tasks_per_node > 0 ? options.tasks_per_node : std::max<int64_t>(job.gpus_per_node, 1);
+  job.name = options.job_name.empty() ? job.run_name : options.job_name;
+  if (errors.empty()) errors = check_job(job);
+  return job;
+}
+
+void write_script(const std::string& path, const std::string& text) {
+  Env& env = posix_env();
+  // One of a former call may be replaced: sbatch keeps a copy of what it was given.
+  if (env.exists(path) && (env.is_directory(path) || !env.read_text(path).starts_with(kScriptHeader)))
+    fail_config("{} exists and was not written by 'octet submit'; give another name with --output", path);
+  env.make_directories(fs::absolute(path).parent_path().string());
+  env.replace_file(path, text);
+}
+
+struct Answer {
+  int code = 0;
+  std::string text;
+};
+
+Answer run_shell(const std::string& command) {
+  std::fflush(stdout);
+  FILE* pipe = ::popen(command.c_str(), "r");
+  require(pipe != nullptr, "[submit] a shell cannot be started");
+  Answer answer;
+  std::array<char, 4096> buffer;
+  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    answer.text.append(buffer.data(), count);
+  const int status = ::pclose(pipe);
+  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  while (answer.text.ends_with('\n')) answer.text.pop_back();
+  return answer;
+}
+
+std::string submit_script(const std::string& path) {
+  if (run_shell("command -v sbatch").code != 0) {
+    fail_config(
+        "sbatch is not installed here, so nothing was submitted. The script is {0}: on a machine of the cluster, run "
+        "'sbatch {0}'",
+        path);
+  }
+  const Answer answer = run_shell(fmt::format("sbatch --parsable {} 2>&1", shell_quoted(path)));
+  if (answer.code != 0)
+    fail("sbatch refused the job (exit code {}): {}\nthe script is {}", answer.code,
+         terminal_safe(answer.text), path);
+  // The last line is "1234" or "1234;cluster". Sites print other things before.
+  const size_t line = answer.text.rfind('\n');
+  if (line != std::string::npos) fmt::print("{}\n", terminal_safe(answer.text.substr(0, line)));
+  const std::string last = answer.text.substr(line == std::string::npos ? 0 : line + 1);
+  return last.substr(0, last.find(';'));
+}
+
+std::string log_of(const SlurmJob& job, const std::string& id) {
+  std::string path = log_pattern(job);
+  for (const auto& [code, text] :
+       {std::pair<std::string, std::string>{"%j", id}, {"%A", id}, {"%a", "*"}, {"%%", "%"}}) {
+    if (const size_t at = path.rfind(code); at != std::string::npos) path.replace(at, code.size(), text);
+  }
+  return path;
+}
+
+int run(const Options& options) {
+  std::vector<std::string> errors;
+  const SlurmJob job = job_of(options, errors);
+  throw_config_errors(errors);
+  const std::string script = sbatch_script(job);
+  if (options.print) {
+    fmt::print("{}", script);
+    return kExitDone;
+  }
+  std::string path = options.output;
+  if (path.empty()) path = fs::path(log_pattern(job)).replace_extension("").string();
+  if (options.output.empty()) path = path.substr(0, path.rfind('-')) + ".sbatch";
+  write_script(path, script);
+  // SLURM does not make the folder of the log, and a job that cannot write it fails without a word.
+  posix_env().make_directories(fs::absolute(options.log_dir).string());
+  if (!options.output.empty()) {
+    fmt::print("{} written; submit it with: sbatch {}\n", path, shell_quoted(path));
+    return kExitDone;
+  }
+  const std::string id = submit_script(path);
+  fmt::print(
+      "submitted job {}: {} on {}, {} each, at most {} per start\n", id, job.name, counted(job.nodes, "node"),
+      job.gpus_per_node > 0 ? counted(job.gpus_per_node, "GPU") : counted(job.tasks_per_node, "CPU rank"),
+      slurm_time(job.seconds));
+  fmt::print("script   {}\nlog      {}\ncancel   scancel {}\n", path, log_of(job, id), id);
+  return kExitDone;
+}
+
+}  // namespace
+
+Command submit_command() {
+  CommandBuilder<Options> builder("submit", "Train in a SLURM job that continues after its time limit");
+  builder.line.usage = "[CONFIG.yaml] --time TIME [FLAGS] [--key value]...";
+  builder.line.about =
+      "Writes an sbatch script for 'octet train CONFIG.yaml --key value' and submits it.\n"
+      "  octet submit run.yaml --nodes 2 --gpus_per_node 8 --time 4:00:00 --partition gpu\n"
+      "Before the time limit SLURM sends a signal: the run saves and ends with exit code 75. The script then queues the "
+      "job again, and the run continues from its last checkpoint, until it is done.";
+  builder.line.notes =
+      "--array 0-3 starts four runs that differ in their seed: each gets the number of its task as seed and as suffix of "
+      "its run_name. A run without run_name is named after the configuration and the time. docs/slurm.md has more.";
+  auto& keys = builder.keys;
+  keys.add("time", &Options::time, "Time limit of one start: minutes, 4:00:00 or 2-12:00:00.")
+      .value("TIME")
+      .must_be_given();
+  keys.add("nodes", &Options::nodes, "Machines.").at_least(1).at_most(1 << 16);
+  keys.add("gpus_per_node", &Options::gpus_per_node,
+           "GPUs of each machine, one rank per GPU. 0: train on the CPU.")
+      .at_least(-1)
+      .at_most(64)
+      .alias("gpus")
+      .note("1; 0 with device cpu");
+  keys.add("tasks_per_node", &Options::tasks_per_node, "Ranks of each machine.")
+      .at_least(0)
+      .at_most(1024)
+      .alias("ntasks_per_node")
+      .note("one per GPU");
+  keys.add("gpu_type", &Options::gpu_type, "Kind of GPU as the cluster calls it: h100.").value("NAME");
+  keys.add("gpu_request", &Options::gpu_request, {"gpus", "gres", "none"},
+           "How GPUs are asked for: --gpus-per-node, --gres=gpu, or not at all (with --sbatch_arg).");
+  keys.add("partition", &Options::partition, "Partition of the cluster.").value("NAME").short_flag('p');
+  keys.add("account", &Options::account, "Account that is charged.").value("NAME").short_flag('A');
+  keys.add("qos", &Options::qos, "Quality of service.").value("NAME").short_flag('q');
+  keys.add("constraint", &Options::constraint, "Features that the nodes must have.")
+      .value("FEATURES")
+      .short_flag('C');
+  keys.add("dependency", &Options::dependency, "Jobs to wait for: afterok:1234.")
+      .value("JOBS")
+      .short_flag('d');
+  keys.add("mem", &Options::mem, "Memory of each machine: 200G. 0: all of it.").value("SIZE");
+  keys.add("cpus_per_task", &Options::cpus_per_task, "Cores of each rank.")
+      .at_least(0)
+      .at_most(4096)
+      .note("those of the cluster");
+  keys.add("array", &Options::array, "Several runs, one per number: 0-3, 1,4,7 or 0-15%4.")
+      .value("NUMBERS")
+      .short_flag('a');
+  keys.add("array_key", &Options::array_key, "With --array: the key that gets the number of the task.")
+      .value("KEY")
+      .note("seed");
+  keys.add("job_name", &Options::job_name, "Name of the job.")
+      .value("NAME")
+      .short_flag('J')
+      .note("that of the run");
+  keys.add("sbatch_arg", &Options::sbatch_arg,
+           "Another option of sbatch: --sbatch_arg=--mail-type=END. May be repeated.")
+      .value("OPTION")
+      .repeatable();
+  keys.add("signal_seconds", &Options::signal_seconds,
+           "Seconds before the time limit at which the run is told to save. More than saving takes.")
+      .at_least(5)
+      .at_most(65535);
+  keys.add("requeue", &Options::requeue, "Queue the job again until the run is done.");
+  keys.add("modules", &Options::modules, "Modules to load: cuda/12.8,nccl.").value("NAMES").alias("module");
+  keys.add(
+          "setup", &Options::setup,
+          "Shell command to run before, such as 'source env.sh'. Written into the script as it is. May be repeated.")
+      .value("COMMAND")
+      .repeatable();
+  keys.add("container", &Options::container,
+           "Image to run octet in: an Apptainer file (.sif), a squashfs file (.sqsh) or a name for pyxis.")
+      .value("IMAGE");
+  keys.add("container_runtime", &Options::container_runtime,
+           {"auto", "apptainer", "singularity", "pyxis", "enroot"},
+           "Program that runs the image. auto: apptainer for .sif and docker://, else pyxis.");
+  keys.add("container_mounts", &Options::container_mounts,
+           "Folders that the container sees, next to the current one: /data,/scratch:/tmp.")
+      .value("FOLDERS");
+  keys.add("octet", &Options::octet, "Path of octet on the nodes or in the container.")
+      .value("PATH")
+      .note("this program; octet in a container");
+  keys.add("log_dir", &Options::log_dir, "Folder for the scripts and the output of jobs.").value("DIR");
+  keys.add("print", &Options::print, "Print the script. Nothing is written or submitted.");
+  keys.add("output", &Options::output, "Write the script to this file and do not submit it.")
+      .value("FILE")
+      .short_flag('o');
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    if (options.print && !options.output.empty())
+      errors.emplace_back("--print and --output exclude each other");
+    if (options.array.empty() && !options.array_key.empty()) errors.emplace_back("--array_key needs --array");
+  });
+  builder.run_arguments(&Options::run);
+  return builder.command(run);
+}
+
+}  // namespace octet

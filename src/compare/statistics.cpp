@@ -1,0 +1,133 @@
+#include "compare/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace octet {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kTwoSided = 0.975;
+
+// The continued fraction of the incomplete beta function, by Lentz's method.
+double beta_fraction(double a, double b, double x) {
+  constexpr double kTiny = 1e-300;
+  constexpr int kMostTerms = 10'000;
+  const auto away_from_zero = [](double value) { return std::abs(value) < kTiny ? kTiny : value; };
+  double c = 1, d = 1 / away_from_zero(1 - (a + b) * x / (a + 1)), result = d;
+  for (int m = 1; m <= kMostTerms; ++m) {
+    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
+    d = 1 / away_from_zero(1 + even * d);
+    c = away_from_zero(1 + even / c);
+    result *= d * c;
+    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+    d = 1 / away_from_zero(1 + odd * d);
+    c = away_from_zero(1 + odd / c);
+    result *= d * c;
+    if (std::abs(d * c - 1) < 1e-14) break;
+  }
+  return result;
+}
+
+// The regularised incomplete beta function.
+double beta_share(double a, double b, double x) {
+  if (x <= 0) return 0;
+  if (x >= 1) return 1;
+  const double front =
+      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
+  // Each side converges fast where the other one does not.
+  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a
+                                   : 1 - front * beta_fraction(b, a, 1 - x) / b;
+}
+
+// The probability that a t-distributed variable is below t >= 0.
+double t_probability(double t, double freedom) {
+  return 1 - 0.5 * beta_share(freedom / 2, 0.5, freedom / (freedom + t * t));
+}
+
+ConfidenceInterval around(double mean, double error, double freedom) {
+  const double half = t_quantile(kTwoSided, freedom) * error;
+  return {mean - half, mean + half};
+}
+
+double lag_one_correlation(std::span<const double> values, double mean) {
+  double own = 0, next = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    own += (values[i] - mean) * (values[i] - mean);
+    if (i > 0) next += (values[i] - mean) * (values[i - 1] - mean);
+  }
+  return own > 0 ? next / own : 0;
+}
+
+}  // namespace
+
+double mean_of(std::span<const double> values) {
+  if (values.empty()) return kNan;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double median_of(std::span<const double> values) {
+  if (values.empty()) return kNan;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double deviation_of(std::span<const double> values) {
+  if (values.size() < 2) return kNan;
+  const double mean = mean_of(values);
+  double sum = 0;
+  for (const double value : values) sum += (value - mean) * (value - mean);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+double t_quantile(double p, double freedom) {
+  if (!(p > 0 && p < 1 && freedom > 0)) return kNan;
+  if (p < 0.5) return -t_quantile(1 - p, freedom);
+  double low = 0, high = 1;
+  while (t_probability(high, freedom) < p && high < 1e300) high *= 2;
+  for (int i = 0; i < 200 && high - low > 1e-13 * high; ++i) {
+    const double middle = (low + high) / 2;
+    (t_probability(middle, freedom) < p ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+MeanEstimate estimate_mean(std::span<const double> values) {
+  MeanEstimate estimate{mean_of(values), std::nullopt, values.size()};
+  if (values.size() < 2) return estimate;
+  const auto n = static_cast<double>(values.size());
+  estimate.interval = around(estimate.mean, deviation_of(values) / std::sqrt(n), n - 1);
+  return estimate;
+}
+
+MeanEstimate estimate_series_mean(std::span<const double> values) {
+  MeanEstimate estimate{mean_of(values), std::nullopt, values.size()};
+  if (values.size() < 4) return estimate;
+  const auto n = static_cast<double>(values.size());
+  const double r = std::clamp(lag_one_correlation(values, estimate.mean), 0.0, 0.99);
+  const double effective = std::max(2.0, n * (1 - r) / (1 + r));
+  estimate.interval = around(estimate.mean, deviation_of(values) / std::sqrt(effective), effective - 1);
+  return estimate;
+}
+
+MeanEstimate estimate_difference(std::span<const double> a, std::span<const double> b) {
+  MeanEstimate estimate{mean_of(b) - mean_of(a), std::nullopt, a.size() + b.size()};
+  if (a.size() < 2 || b.size() < 2) return estimate;
+  const auto part = [](std::span<const double> values) {
+    const double deviation = deviation_of(values);
+    return deviation * deviation / static_cast<double>(values.size());
+  };
+  const double va = part(a), vb = part(b);
+  const double sum = va + vb;
+  const auto na = static_cast<double>(a.size()), nb = static_cast<double>(b.size());
+  const double freedom = sum > 0 ? sum * sum / (va * va / (na - 1) + vb * vb / (nb - 1)) : na + nb - 2;
+  estimate.interval = around(estimate.mean, std::sqrt(sum), freedom);
+  return estimate;
+}
+
+}  // namespace octet

@@ -1,0 +1,86 @@
+#include "compare/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace octet {
+namespace {
+
+constexpr double kSameSpeed = 0.02;  // less is what two runs of the same settings differ by
+
+bool is_emulated(const Variant& variant) {
+  return variant.mean.precision.find("emulated") != std::string::npos;
+}
+
+std::string speed_text(const Variant& reference, const Variant& variant, double speed) {
+  if (!std::isfinite(speed) || speed <= 0) return fmt::format("the speed of {} is not known", variant.label);
+  if (std::abs(speed - 1) <= kSameSpeed)
+    return fmt::format("{} is as fast as {}", variant.label, reference.label);
+  return speed > 1 ? fmt::format("{} is {:.2f}x faster than {}", variant.label, speed, reference.label)
+                   : fmt::format("{} is {:.2f}x slower than {}", variant.label, 1 / speed, reference.label);
+}
+
+std::string loss_text(const Comparison& comparison, const VariantComparison& compared) {
+  const Variant& reference = comparison.variants.front();
+  const Variant& variant = comparison.variants[compared.variant];
+  for (const Variant* one : {&variant, &reference}) {
+    if (one->mean.first_bad_step)
+      return fmt::format("{} diverged: its loss is not finite at step {}", one->label,
+                         *one->mean.first_bad_step);
+  }
+  if (compared.evaluation) return "evaluation loss " + difference_text(*compared.evaluation);
+  if (compared.loss) return "training loss " + difference_text(*compared.loss);
+  return "the losses are not comparable";
+}
+
+bool is_good(const Comparison& comparison, const VariantComparison& compared) {
+  if (comparison.variants[compared.variant].mean.first_bad_step || !(compared.speed >= 1 - kSameSpeed))
+    return false;
+  const std::optional<Difference>& difference = compared.evaluation ? compared.evaluation : compared.loss;
+  return difference && (difference->within_noise() || difference->mean <= 0);
+}
+
+}  // namespace
+
+std::string difference_text(const Difference& difference) {
+  if (difference.largest == 0 && difference.mean == 0) return "is identical";
+  const std::string by = fmt::format("differs by {:+.2f} %", difference.percent);
+  if (!difference.interval) return by + "; there are too few steps to tell it from noise";
+  return by + (difference.within_noise() ? ", within noise"
+               : difference.over_seeds   ? ", more than noise"
+                                         : ", more than the noise between steps");
+}
+
+void add_verdicts(Comparison& comparison) {
+  const Variant& reference = comparison.variants.front();
+  const VariantComparison* best = nullptr;
+  for (VariantComparison& compared : comparison.comparisons) {
+    const Variant& variant = comparison.variants[compared.variant];
+    compared.verdict = fmt::format("{}; {}", speed_text(reference, variant, compared.speed),
+                                   loss_text(comparison, compared));
+    compared.is_good = is_good(comparison, compared);
+    if (compared.is_good && (!best || compared.speed > best->speed)) best = &compared;
+    if (is_emulated(variant) || is_emulated(reference)) {
+      const std::string note =
+          "FP8 is emulated on this device. Its speed says nothing about a GPU; its losses are those of real FP8.";
+      if (std::ranges::find(comparison.notes, note) == comparison.notes.end())
+        comparison.notes.push_back(note);
+    }
+  }
+  if (std::ranges::any_of(comparison.comparisons,
+                          [](const VariantComparison& c) { return c.loss && !c.loss->over_seeds; }))
+    comparison.notes.emplace_back(
+        "With one run per variant, noise is that between steps. Runs also differ by their seed; several seeds measure "
+        "that.");
+  if (comparison.comparisons.size() == 1) {
+    comparison.verdict = comparison.comparisons.front().verdict;
+  } else if (best) {
+    comparison.verdict = fmt::format("best of {}: {}", comparison.variants.size(), best->verdict);
+  } else {
+    comparison.verdict = fmt::format("no variant is as fast and as good as {}", reference.label);
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// The batch script of `octet submit`.
+
+namespace octet {
+
+enum class ContainerRuntime { Auto, Apptainer, Singularity, Pyxis, Enroot };
+enum class GpuRequest { Gpus, Gres, None };
+
+struct SlurmJob {
+  std::string name;
+  int64_t nodes = 1;
+  int64_t tasks_per_node = 1;
+  int64_t gpus_per_node = 0;
+  std::string gpu_type;  // "": any
+  GpuRequest gpu_request = GpuRequest::Gpus;
+  int64_t cpus_per_task = 0;  // 0: not said
+  std::string memory;         // per node; "": not said
+  int64_t seconds = 0;        // time limit
+  int64_t signal_seconds = 180;
+  std::string partition, account, qos, constraint, dependency, array;
+  std::vector<std::string> sbatch_arguments;  // more lines, each one whole option
+  std::string folder;                         // absolute: where the job runs
+  std::string log_folder;
+  bool requeues = true;
+  std::vector<std::string> modules;
+  std::vector<std::string> setup;  // shell commands, as they are
+  std::string container;           // "": none
+  ContainerRuntime runtime = ContainerRuntime::Auto;
+  std::vector<std::string> mounts;  // of the container: SOURCE[:TARGET]
+
+  // What every task runs: the program, the command and its arguments, without `name_flag`.
+  std::vector<std::string> command;
+  std::string run_name;   // for --run_name, and the folder that is resumed; "": the command has no such flag
+  std::string array_key;  // the key that gets the number of the array task; "": none
+};
+
+// "90" (minutes), "1:30", "4:00:00", "2-12", "2-12:30", "2-12:30:00", as SLURM reads them; none if it is no time.
+std::optional<int64_t> parse_slurm_time(std::string_view text);
+std::string slurm_time(int64_t seconds);  // "0:04:00", "2-12:00:00"
+
+// SLURM looks at its clock so rarely: it may send the signal so many seconds too early.
+constexpr int64_t kSlurmTick = 60;
+
+// What is wrong with the job, one message each, in the names of the flags.
+std::vector<std::string> check_job(const SlurmJob& job);
+
+ContainerRuntime container_runtime(const SlurmJob& job);  // Auto decided by the name of the image
+
+// Where the job writes, as sbatch reads it: "logs/name-%j.out".
+std::string log_pattern(const SlurmJob& job);
+
+// The script. `job` must have no faults. It asks for a signal before the time limit. On exit code 75 it queues the job
+// again, and the run continues from its last checkpoint.
+std::string sbatch_script(const SlurmJob& job);
+
+// How every script begins, to recognise it.
+inline constexpr std::string_view kScriptHeader = "#!/bin/bash\n# Written by 'octet submit'.";
+
+}  // namespace octet

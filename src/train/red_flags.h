@@ -1,0 +1,111 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "precision/scale_table.h"
+#include "report/step_record.h"
+#include "train/gpu_sampler.h"
+
+namespace octet {
+
+// When a run has gone wrong, in numbers. A flag that comes for nothing teaches people to ignore flags, so each one needs a
+// sign that healthy runs do not show.
+struct RedFlagLimits {
+  // loss_not_falling: looked at once, so many steps after the warm-up. Later plateaus are normal. A fresh model first
+  // learns which tokens are common, and that alone takes off far more than this share of the loss of the first step.
+  static constexpr int64_t kStepsAfterWarmup = 100;
+  static constexpr size_t kLastLosses = 50;  // their median is compared
+  static constexpr double kLeastFall = 0.03;
+  // A model that starts below this share of ln(vocabulary) has learnt before. Its loss may stay where it is, but must not
+  // rise by so much above the median of the first steps, in three quarters of the steps.
+  static constexpr double kFreshLoss = 0.7;
+  static constexpr double kMostRise = 0.10;
+  static constexpr size_t kFirstLosses = 20;
+
+  // loss_spikes: a run recovers from one spike. Several close together mean that it is about to diverge.
+  static constexpr int64_t kSpikes = 3, kSpikeSteps = 200;
+
+  // scales_not_settling: with delayed scaling a value must not outgrow the scale of the steps before. A factor of 8 is
+  // three of the about 18 powers of two that E4M3 has. A drift in one direction is normal, jumps up and down are not.
+  static constexpr double kScaleJump = 8;
+  static constexpr int kScaleJumps = 3, kScaleRecords = 6;  // jumps among the last records
+
+  // waiting_for_data: share of the step time, over a window that one slow file does not fill.
+  static constexpr double kDataShare = 0.10;
+  static constexpr int64_t kDataSteps = 50;
+  static constexpr double kDataSeconds = 5;
+  static constexpr int64_t kFirstSteps = 10;  // of a process: they tune kernels and fill caches
+
+  // low_utilization, throttled: over a minute of steps, so that the start of a run and a short pause do not count.
+  static constexpr double kGpuSeconds = 60;
+  static constexpr double kLeastUtilization = 0.80;
+  static constexpr double kSlowedShare = 0.10;  // of the samples: heat or hardware is a fault
+  // Large products reach the power limit of a healthy GPU. That is a fault only if somebody has lowered the limit, or if
+  // the clock falls far below its maximum.
+  static constexpr double kCappedShare = 0.50;
+  static constexpr double kLoweredLimit = 0.95;  // of the default limit
+  static constexpr double kLowClock = 0.70;      // of the maximal clock
+};
+
+// Looks at a run and raises each kind of flag once. Pure logic: the caller says what it saw and gets the new flags.
+class RedFlags {
+ public:
+  struct About {
+    int64_t warmup_steps = 0;
+    double uniform_loss = 0;  // ln(vocabulary)
+    double learning_rate = 0;
+    bool on_gpu = false;
+    bool cuda_graphs = false;
+  };
+  explicit RedFlags(const About& about) : about_(about) {}
+
+  struct Step {
+    int64_t step = 0;  // from 1
+    double loss = 0;
+    bool skipped = false;
+    bool spike = false;
+    double step_ms = 0, data_wait_ms = 0;
+  };
+  // `losses`: the recent ones without spikes, as SpikeDetector::window() has them.
+  std::vector<RedFlag> look(const Step& step, const std::vector<double>& losses);
+  // Totals since the start of the process, and the last state of the GPU.
+  std::vector<RedFlag> look(const GpuTotals& totals, const GpuState& state);
+  // The statistics of the delayed recipe, after the warm-up.
+  std::vector<RedFlag> look(int64_t step, const std::vector<ScaleTable::Report>& reports);
+  // Saturation is watched elsewhere; this keeps it to one flag.
+  std::vector<RedFlag> saturation(const std::string& text);
+
+  // What a checkpoint keeps: the kinds that were raised, and the median loss of the first steps. The loss of the very
+  // first one is known as well.
+  const std::vector<std::string>& raised() const { return raised_; }
+  std::optional<double> first_level() const { return first_level_; }
+  void restore(std::vector<std::string> raised, std::optional<double> first_level, double first_loss,
+               int64_t steps_done);
+
+ private:
+  bool is_raised(std::string_view kind) const;
+  void raise(std::vector<RedFlag>& flags, const char* kind, std::string text);
+  void look_at_loss(const Step& step, const std::vector<double>& losses, std::vector<RedFlag>& flags);
+  void look_at_data(const Step& step, std::vector<RedFlag>& flags);
+
+  const About about_;
+  std::vector<std::string> raised_;
+  int64_t steps_here_ = 0;  // of this process
+  std::vector<double> first_losses_;
+  std::optional<double> first_loss_, first_level_;
+  bool loss_judged_ = false;
+  std::deque<int64_t> spikes_;
+  struct Wait {
+    double step_ms, data_ms;
+  };
+  std::deque<Wait> waits_;
+  double data_share_ = 0;  // of the last full window
+  std::map<std::string, std::deque<double>> scales_;
+  GpuTotals window_start_;
+};
+
+}  // namespace octet

@@ -1,0 +1,124 @@
+// octet submit from the command line, without SLURM: tests/slurm/submit.py has it.
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+namespace fs = std::filesystem;
+
+struct SubmitCli : testing::Test {
+  SubmitCli() { folder.write("run.yaml", "max_steps: 10\ndevice: cpu\n"); }
+  ProcessResult submit(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "submit");
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  // With only these programs on the path.
+  ProcessResult submit_with_path(const std::string& path, const std::vector<std::string>& arguments) {
+    std::vector<std::string> words = {"PATH=" + path, OCTET_PROGRAM, "submit"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_process("/usr/bin/env", words, folder.path());
+  }
+  void expect_error(const std::vector<std::string>& arguments, const std::string& text) {
+    const ProcessResult result = submit(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(text));
+    EXPECT_EQ(result.out, "");
+    EXPECT_FALSE(fs::exists(folder.path() + "/slurm"));
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(SubmitCli, PrintShowsTheScriptAndWritesNothing) {
+  const ProcessResult result = submit({"run.yaml", "--nodes", "2", "--gpus_per_node", "8", "--time",
+                                       "4:00:00", "-p", "gpu", "--learning_rate", "1e-3", "--fp8_head",
+                                       "--run_name", "big", "--sbatch_arg=--mail-type=END", "--print"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(StartsWith("#!/bin/bash\n"), HasSubstr("#SBATCH --partition=gpu\n"),
+                    HasSubstr("#SBATCH --mail-type=END\n"),
+                    HasSubstr("octet train run.yaml --learning_rate=1e-3 --fp8_head=true --resume=latest "
+                              "\"--run_name=$run_name\")")));
+  EXPECT_FALSE(fs::exists(folder.path() + "/slurm"));
+}
+
+TEST_F(SubmitCli, ARunWithoutANameGetsOneAndCpuRunsAskForNoGpu) {
+  const ProcessResult result = submit({"run.yaml", "--time", "60", "--print"});
+  EXPECT_THAT(result.out, testing::ContainsRegex("run_name=run-[0-9]{8}-[0-9]{6}\n"));
+  EXPECT_THAT(result.out, Not(HasSubstr("gpus-per-node")));
+}
+
+TEST_F(SubmitCli, OutputWritesTheScriptOnly) {
+  const ProcessResult result =
+      submit({"run.yaml", "--time", "60", "--output", "jobs/my job.sh", "--run_name", "a", "--resume"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "jobs/my job.sh written; submit it with: sbatch 'jobs/my job.sh'\n");
+  EXPECT_EQ(run_process("bash", {"-n", folder.path() + "/jobs/my job.sh"}).err, "");
+  EXPECT_TRUE(fs::is_directory(folder.path() + "/slurm"));
+  // Again is fine; another file is not replaced.
+  EXPECT_EQ(submit({"run.yaml", "--time", "60", "--output", "jobs/my job.sh"}).exit_code, 0);
+  folder.write("mine.sh", "echo mine\n");
+  EXPECT_EQ(submit({"run.yaml", "--time", "60", "--output", "mine.sh"}).exit_code, 2);
+  EXPECT_EQ(read_text(folder.path() + "/mine.sh"), "echo mine\n");
+}
+
+TEST_F(SubmitCli, WithoutSbatchTheScriptIsKept) {
+  const ProcessResult result = submit_with_path("/nowhere", {"run.yaml", "--time", "60", "--run_name", "a"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("sbatch is not installed here, so nothing was submitted. The script is slurm/a.sbatch"));
+  EXPECT_TRUE(fs::exists(folder.path() + "/slurm/a.sbatch"));
+}
+
+TEST_F(SubmitCli, TheAnswerOfSbatch) {
+  fs::create_directory(folder.path() + "/bin");
+  const std::string sbatch =
+      folder.write("bin/sbatch", "#!/bin/sh\necho \"Welcome, $1 $2\" >&2\necho '1234;cluster'\n");
+  fs::permissions(sbatch, fs::perms::owner_all);
+  const std::string path = folder.path() + "/bin:/usr/bin:/bin";
+  ProcessResult result = submit_with_path(
+      path, {"run.yaml", "--time", "60", "--run_name", "a", "--array", "1-2", "--nodes", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("submitted job 1234: a on 2 nodes, 1 CPU rank each, at most 1:00:00 per start\n"
+                        "script   slurm/a.sbatch\nlog      slurm/a-1234_*.out\ncancel   scancel 1234\n"));
+  EXPECT_THAT(result.out, HasSubstr("Welcome, --parsable slurm/a.sbatch\n"));
+  folder.write("bin/sbatch", "#!/bin/sh\necho 'sbatch: error: no such account' >&2\nexit 1\n");
+  result = submit_with_path(path, {"run.yaml", "--time", "60", "--run_name", "a"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("sbatch refused the job (exit code 1): sbatch: error: no such account"),
+                    HasSubstr("the script is slurm/a.sbatch")));
+}
+
+TEST_F(SubmitCli, BadInput) {
+  expect_error({"run.yaml"}, "octet submit needs --time TIME");
+  expect_error({"run.yaml", "--time", "4h"}, "--time is '4h'; expected a time of SLURM");
+  expect_error({"run.yaml", "--time", "4:00"}, "--time is 0:04:00, too short");
+  expect_error({"run.yaml", "--time", "60", "--max_stepz", "3"}, "did you mean '--max_steps'?");
+  expect_error({"run.yaml", "--time", "60", "--learning_rate", "x"}, "--learning_rate is 'x'");
+  expect_error({"nowhere.yaml", "--time", "60"}, "nowhere.yaml");
+  expect_error({"run.yaml", "--time", "60", "--resume", "runs/other"},
+               "a job continues the run of its run_name");
+  expect_error({"run.yaml", "--time", "60", "--array", "0-3", "--seed", "7"},
+               "--seed is given, but --array sets seed to the number of each task");
+  expect_error({"run.yaml", "--time", "60", "--array", "0-3", "--array_key", "learning_rate"},
+               "--array_key is 'learning_rate'; expected a key that is an integer");
+  expect_error({"run.yaml", "--time", "60", "--array_key", "seed"}, "--array_key needs --array");
+  expect_error({"run.yaml", "--time", "60", "--print", "--output", "a"},
+               "--print and --output exclude each other");
+  expect_error({"run.yaml", "--time", "60", "--dry_run"}, "octet submit starts training");
+  expect_error({"run.yaml", "--time", "60", "--job_name", "a\nb"}, "--job_name is 'a\\x0ab'");
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,91 @@
+#include "compare/checklist.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "compare/example_runs.h"
+
+namespace octet::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::vector<SampleCheck> kSamples = {{"bf16", "there was a cat", ""}, {"fp8", "there was a dog", ""}};
+const ResumeCheck kResumed{.checkpoint_step = 50, .steps = 5, .largest_percent = 0};
+
+std::vector<std::string> failed(const Checklist& checklist) {
+  std::vector<std::string> names;
+  for (const ChecklistItem& item : checklist.items) {
+    if (!item.passed) names.push_back(item.name);
+  }
+  return names;
+}
+
+std::vector<std::string> failed_of(const std::vector<ComparedRun>& runs,
+                                   const std::vector<SampleCheck>& samples = kSamples,
+                                   const ResumeCheck& resume = kResumed) {
+  return failed(make_checklist(compare_runs(runs), samples, resume));
+}
+
+TEST(Checklist, AGoodRunIsReady) {
+  const Checklist checklist = make_checklist(compare_runs(bf16_and_fp8()), kSamples, kResumed);
+  EXPECT_THAT(failed(checklist), ElementsAre());
+  EXPECT_TRUE(checklist.is_ready());
+  EXPECT_EQ(checklist.items.size(), 8U);
+  EXPECT_THAT(checklist_text(checklist, false), HasSubstr("ready for a long run\n"));
+  EXPECT_EQ(checklist_json(checklist)["ready"], true);
+  EXPECT_FALSE(Checklist{}.is_ready());
+}
+
+// Every check can fail, and then it alone does.
+TEST(Checklist, EmulatedFp8IsNoHardware) {
+  EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .precision = "FP8 (emulated)", .speed = 1460})),
+              ElementsAre("hardware"));
+}
+TEST(Checklist, FewerThanAHundredSteps) {
+  EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1460, .steps = 99})),
+              ElementsAre("100 steps in both precisions"));
+}
+TEST(Checklist, SkippedSteps) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[0].run.records.back().skipped_steps = 1;
+  EXPECT_THAT(failed_of(runs), ElementsAre("no NaN"));
+}
+TEST(Checklist, NotANumber) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].run.records[3].loss = std::numeric_limits<double>::quiet_NaN();
+  // Then the losses cannot be compared either.
+  EXPECT_THAT(failed_of(runs), ElementsAre("no NaN", "loss within 1 %"));
+}
+TEST(Checklist, LossTooFarAway) {
+  EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1460, .loss_offset = 0.05})),
+              ElementsAre("loss within 1 %"));
+}
+TEST(Checklist, NoGain) {
+  EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1000})), ElementsAre("throughput gain"));
+}
+TEST(Checklist, MemoryNearTheLimit) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].plan->memory_bytes = 96'000;
+  EXPECT_THAT(failed_of(runs), ElementsAre("memory"));
+}
+TEST(Checklist, SamplesThatFailOrRepeat) {
+  EXPECT_THAT(failed_of(bf16_and_fp8(), {{"fp8", "", "no checkpoint"}}), ElementsAre("samples"));
+  EXPECT_THAT(failed_of(bf16_and_fp8(), {{"fp8", "          ", ""}}), ElementsAre("samples"));
+  EXPECT_THAT(failed_of(bf16_and_fp8(), {}), ElementsAre("samples"));
+}
+TEST(Checklist, ResumeThatFailsOrDiffers) {
+  EXPECT_THAT(failed_of(bf16_and_fp8(), kSamples, {.error = "no checkpoint"}),
+              ElementsAre("resume from a checkpoint"));
+  EXPECT_THAT(failed_of(bf16_and_fp8(), kSamples, {.checkpoint_step = 50, .steps = 5, .largest_percent = 3}),
+              ElementsAre("resume from a checkpoint"));
+  EXPECT_THAT(failed_of(bf16_and_fp8(), kSamples, {.checkpoint_step = 50, .steps = 0}),
+              ElementsAre("resume from a checkpoint"));
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,219 @@
+#include "compare/comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "compare/example_runs.h"
+#include "compare/report.h"
+
+namespace octet::test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+TEST(Comparison, SaysTheVerdictInOneSentence) {
+  const Comparison comparison = compare_runs(bf16_and_fp8());
+  EXPECT_THAT(comparison.verdict,
+              testing::MatchesRegex("FP8 is 1.4[0-9]x faster than BF16; evaluation loss differs by "
+                                    "[+-]0.[0-9]+ %, within noise"));
+  const VariantComparison& fp8 = comparison.comparisons.front();
+  EXPECT_NEAR(fp8.speed, 1.46, 0.02);
+  EXPECT_TRUE(fp8.is_good);
+  EXPECT_NEAR(*fp8.memory, 0.75, 1e-9);
+  EXPECT_THAT(fp8.loss->basis, HasSubstr("20 steps"));
+  EXPECT_THAT(fp8.evaluation->basis, HasSubstr("5 evaluations"));
+  EXPECT_THAT(comparison.warnings, IsEmpty());
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
+}
+
+// Pairing removes the noise of the batches, so that a difference far below it is found.
+TEST(Comparison, ASmallRealDifferenceIsMoreThanNoise) {
+  const Comparison comparison =
+      compare_runs(bf16_and_fp8({.name = "fp8", .speed = 1460, .loss_offset = 0.03}));
+  EXPECT_THAT(comparison.verdict, HasSubstr("more than the noise between steps"));
+  const Difference& loss = *comparison.comparisons.front().loss;
+  EXPECT_NEAR(loss.mean, 0.03, 0.01);
+  EXPECT_NEAR(loss.percent, 100 * 0.03 / 2.03, 0.5);
+  EXPECT_FALSE(loss.within_noise());
+  EXPECT_FALSE(comparison.comparisons.front().is_good);
+}
+
+TEST(Comparison, SeveralSeedsDecideByATInterval) {
+  std::vector<ComparedRun> runs;
+  for (const int64_t seed : {1, 2, 3}) {
+    const std::string ending = "-seed" + std::to_string(seed);
+    runs.push_back(
+        example_run({.name = "bf16" + ending, .precision = "BF16", .seed = seed, .seed_effect = 0.2}));
+    runs.push_back(example_run({.name = "fp8" + ending, .speed = 1500, .seed = seed, .seed_effect = 0.2}));
+  }
+  const Comparison comparison = compare_runs(runs);
+  ASSERT_EQ(comparison.variants.size(), 2U);
+  EXPECT_EQ(comparison.variants[0].name, "bf16");
+  EXPECT_THAT(comparison.variants[1].runs, ElementsAre(1, 3, 5));
+  const Difference& loss = *comparison.comparisons.front().loss;
+  EXPECT_EQ(loss.basis, "t interval over 3 pairs of runs with the same seed");
+  EXPECT_TRUE(loss.over_seeds);
+  EXPECT_TRUE(loss.within_noise());
+  // The seeds differ by 0.2; the pairs do not.
+  EXPECT_LT(loss.interval->high - loss.interval->low, 0.1);
+  // Other seeds cannot be paired.
+  for (size_t i = 1; i < runs.size(); i += 2) {
+    for (auto& [key, value] : runs[i].run.settings) {
+      if (key == "seed") value = "9" + value;
+    }
+  }
+  const Comparison unpaired = compare_runs(runs);
+  EXPECT_EQ(unpaired.comparisons.front().loss->basis, "t interval over 3 and 3 runs");
+  EXPECT_GT(unpaired.comparisons.front().loss->interval->high, 0.2);
+}
+
+TEST(Comparison, FewEvaluationsAreHeldAgainstTheSpreadOfSteps) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (ComparedRun& run : runs) {
+    for (StepRecord& record : run.run.records) {
+      if (record.step != 100) record.eval_loss.reset();
+    }
+  }
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.comparisons.front().evaluation->basis, HasSubstr("twice the spread"));
+  EXPECT_TRUE(comparison.comparisons.front().evaluation->within_noise());
+  runs[1].run.records.back().eval_loss = *runs[1].run.records.back().eval_loss + 0.3;
+  EXPECT_FALSE(compare_runs(runs).comparisons.front().evaluation->within_noise());
+}
+
+TEST(Comparison, RunsOfDifferentLengthsAreComparedOverTheirCommonSteps) {
+  const Comparison comparison = compare_runs(bf16_and_fp8({.name = "fp8", .speed = 1460, .steps = 60}));
+  EXPECT_EQ(comparison.steps.size(), 60U);
+  EXPECT_EQ(comparison.figures[0].tokens, 60'000);
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("different lengths (60, 100 steps)")));
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("common steps, 1 to 60")));
+}
+
+TEST(Comparison, RunsWithoutACommonStepCannotBeCompared) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (StepRecord& record : runs[1].run.records) record.step += 1000;
+  EXPECT_THROW(compare_runs(runs), ConfigError);
+}
+
+TEST(Comparison, ACopyOfARunIsIdentical) {
+  std::vector<ComparedRun> runs = {example_run({.name = "a"}), example_run({.name = "a"})};
+  runs[1].run.name = "b";
+  runs[1].variant = "b";
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.verdict, HasSubstr("evaluation loss is identical"));
+  EXPECT_EQ(comparison.comparisons.front().loss->largest, 0);
+}
+
+TEST(Comparison, RunsThatDifferInTheirSeedOnlyAreNothingToCompare) {
+  EXPECT_THROW(compare_runs({example_run({.name = "a", .seed = 1}), example_run({.name = "b", .seed = 2})}),
+               ConfigError);
+}
+
+TEST(Comparison, ADivergedRunIsSaidSo) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (size_t i = 36; i < 100; ++i) runs[1].run.records[i].loss = std::numeric_limits<double>::quiet_NaN();
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.verdict, HasSubstr("FP8 diverged: its loss is not finite at step 37"));
+  EXPECT_FALSE(comparison.comparisons.front().is_good);
+  EXPECT_FALSE(comparison.comparisons.front().loss);
+  // NaN is no JSON.
+  EXPECT_NO_THROW(nlohmann::json::parse(comparison_json(comparison).dump()));
+}
+
+TEST(Comparison, UnfairComparisonsAreWarnedOf) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].run.settings[1].second = "gpt2-tiny";
+  runs[1].run.settings.emplace_back("dataset", "b.txt");
+  runs[0].run.settings.emplace_back("dataset", "a.txt");
+  runs[1].plan->device = "NVIDIA L4";
+  runs[1].plan->sequences_per_step = 16;
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.warnings,
+              Contains(HasSubstr("different models (model_preset llama-tiny / gpt2-tiny)")));
+  EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different data (dataset a.txt / b.txt)")));
+  EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different devices")));
+  EXPECT_THAT(comparison.warnings, Contains(HasSubstr("1024, 2048 tokens per step")));
+  EXPECT_THAT(comparison_text(comparison, false), HasSubstr("warning: The runs train different models"));
+}
+
+TEST(Comparison, DifferentSeedsAndMissingSettingsAreWarnedOf) {
+  EXPECT_THAT(compare_runs(bf16_and_fp8({.name = "fp8", .seed = 7})).warnings,
+              Contains(HasSubstr("different seeds")));
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].run.settings.clear();
+  EXPECT_THAT(compare_runs(runs).warnings, Contains(HasSubstr("fp8 has no config.yaml")));
+}
+
+TEST(Comparison, CoverageOfOldRunsIsNotRecorded) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].plan.reset();
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_FALSE(comparison.comparisons.front().memory);
+  EXPECT_THAT(comparison_text(comparison, false), HasSubstr("0.0 % of FLOPs   not recorded"));
+}
+
+TEST(Comparison, EnergyAndMoney) {
+  std::vector<ComparedRun> runs = bf16_and_fp8({.name = "fp8", .speed = 2000});
+  for (size_t i = 0; i < 2; ++i) {
+    for (StepRecord& record : runs[i].run.records)
+      record.gpu = GpuFigures{.power_watts = 500,
+                              .energy_joules = static_cast<double>(record.step) * (i == 0 ? 360 : 180)};
+  }
+  const Comparison comparison = compare_runs(runs, {.price_per_hour = 3.6});
+  EXPECT_NEAR(*comparison.figures[0].energy_joules, 36'000, 1e-6);  // 0.01 kWh
+  EXPECT_NEAR(*comparison.figures[0].joules_per_1000_tokens, 360, 1e-6);
+  EXPECT_NEAR(*comparison.comparisons[0].energy, 0.5, 1e-9);
+  // 100 steps of a second each at 3.6 per hour.
+  EXPECT_NEAR(*comparison.figures[0].cost, 0.1, 0.002);
+  EXPECT_NEAR(*comparison.figures[0].cost_per_million_tokens, 1.0, 0.02);
+  const std::string text = comparison_text(comparison, false);
+  EXPECT_THAT(text, HasSubstr("0.01 kWh"));
+  EXPECT_THAT(text, HasSubstr("180 (0.50x)"));
+  EXPECT_THAT(comparison_text(compare_runs(bf16_and_fp8()), false), Not(HasSubstr("cost")));
+  // Of several ranks, the first one measures.
+  for (ComparedRun& run : runs) run.plan->ranks = 4;
+  EXPECT_NEAR(*compare_runs(runs).figures[0].energy_joules, 4 * 36'000, 1e-6);
+}
+
+TEST(Comparison, TheBestOfSeveralVariants) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs.push_back(example_run({.name = "worse", .speed = 3000, .loss_offset = 0.5}));
+  runs.back().run.settings.emplace_back("fp8_margin", "9");
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.verdict, testing::StartsWith("best of 3: fp8 is 1.4"));
+  EXPECT_THAT(comparison.settings.back().values, ElementsAre("", "", "9"));
+  EXPECT_THAT(comparison_text(comparison, false), HasSubstr("worse is "));
+}
+
+TEST(Comparison, MetricsDecideMemoryWhereTheyHaveIt) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (StepRecord& record : runs[1].run.records) record.memory_bytes = 12'345;
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_EQ(comparison.figures[1].memory_bytes, 12'345);
+  EXPECT_FALSE(comparison.figures[1].memory_is_planned);
+  EXPECT_TRUE(comparison.figures[0].memory_is_planned);
+}
+
+TEST(Comparison, NamesAreEscapedInThePageAndSafeInTheTerminal) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[1].run.name = "<script>alert(1)</script>\x1b[31m";
+  runs[1].run.records[50].samples = {"</script><script>alert(2)</script>\xff"};
+  runs[1].run.settings.emplace_back("dataset", "<img src=x onerror=alert(3)>");
+  const Comparison comparison = compare_runs(runs);
+  const std::string html = html_page(comparison_page(comparison, nullptr));
+  EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(html, Not(HasSubstr("<img")));
+  EXPECT_EQ(comparison_text(comparison, false).find('\x1b'), std::string::npos);
+  EXPECT_NO_THROW(comparison_json(comparison).dump());
+}
+
+}  // namespace
+}  // namespace octet::test
