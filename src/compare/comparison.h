@@ -32,7 +32,7 @@ struct RunFigures {
   bool memory_is_planned = false;       // the metrics hold none; it is that of the plan
   int64_t tokens = 0;                   // trained on up to the last common step
   double seconds = 0;                   // training up to there, without evaluations and saving
-  std::optional<double> energy_joules;  // of the GPU of the first rank
+  std::optional<double> energy_joules;  // of the GPUs of all ranks
   std::optional<double> joules_per_1000_tokens;
   std::optional<double> cost, cost_per_million_tokens;  // with a price per hour
   std::optional<double> fp8_share;                      // absent: not recorded

@@ -98,7 +98,8 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
 }
 
 void RedFlags::look_at_data(const Step& step, std::vector<RedFlag>& flags) {
-  if (steps_here_ <= Limits::kFirstSteps) return;
+  // On the CPU the loader and the step share the cores: who waits for whom says nothing.
+  if (!about_.on_gpu || steps_here_ <= Limits::kFirstSteps) return;
   waits_.push_back({step.step_ms, step.data_wait_ms});
   double total = 0, waited = 0;
   for (const Wait& wait : waits_) {

@@ -18,7 +18,8 @@ using testing::IsEmpty;
 using Limits = RedFlagLimits;
 
 constexpr double kUniform = 10.8;  // ln(50,000)
-const RedFlags::About kAbout{.warmup_steps = 50, .uniform_loss = kUniform, .learning_rate = 3e-4};
+const RedFlags::About kAbout{
+    .warmup_steps = 50, .uniform_loss = kUniform, .learning_rate = 3e-4, .on_gpu = true};
 
 std::vector<std::string> kinds(const std::vector<RedFlag>& flags) {
   std::vector<std::string> result;
@@ -171,6 +172,11 @@ TEST(RedFlags, WaitingForDataNeedsAShareOfAWholeWindow) {
   EXPECT_THAT(quick.raised, IsEmpty());
   EXPECT_THAT(once.raised, IsEmpty());
   EXPECT_THAT(tiny.raised, IsEmpty());
+  RedFlags::About cpu = kAbout;
+  cpu.on_gpu = false;
+  Series host(cpu);
+  for (int i = 1; i < 300; ++i) host.step(falling(i), 200, 40);
+  EXPECT_THAT(host.raised, IsEmpty()) << "the loader and the step share the cores";
   // The first batches of a process have to be read from disk.
   Series start;
   for (int i = 1; i < 300; ++i) start.step(falling(i), 200, i <= 10 ? 190 : 1);
