@@ -4,7 +4,10 @@ JOBS ?= $(shell nproc)
 # wherever the CUDA toolkit is.
 CUDA ?=
 
-.PHONY: demo test build configure clean
+# Where 'make install' puts the program: bin/octet, manual page, completion. DESTDIR is put before it.
+PREFIX ?= /usr/local
+
+.PHONY: demo test build configure install package clean
 
 # Without the tests, so that a first look comes sooner.
 demo: configure
@@ -22,6 +25,17 @@ configure:
 	@cmake --preset release $(if $(CUDA),-DOCTET_CUDA=$(CUDA)) > build-configure.log || { cat build-configure.log; exit 1; }
 	@grep "CUDA backend" build-configure.log
 	@rm -f build-configure.log
+
+install: configure
+	cmake --build --preset release -j $(JOBS) --target octet
+	cmake --install build/release --prefix $(abspath $(PREFIX)) --strip
+
+# build/octet-VERSION-linux-ARCH.tar.gz: a folder that runs wherever it is unpacked.
+package:
+	scripts/setup
+	cmake --preset package $(if $(CUDA),-DOCTET_CUDA=$(CUDA))
+	cmake --build --preset package -j $(JOBS) --target octet
+	scripts/make_package build/package build
 
 clean:
 	rm -rf build

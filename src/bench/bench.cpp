@@ -240,6 +240,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     if (step >= options.warmup) (is_traced ? traced_times : times).push_back(ms);
   }
   if (times.empty()) times = traced_times;
+  result.graph_counts = device->graph_counts();  // before the steps that are only there to measure energy
   if (const auto joules = energy.joules_per_step(options.steps, [&] { runner.train_step(step++, false); })) {
     const auto step_tokens = static_cast<double>(plan.accumulation * plan.shape.tokens());
     result.joules_per_1000_tokens = 1e3 * *joules / step_tokens;
@@ -270,7 +271,6 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
           fmt::format("; pretended at {} GB/s, speed of this rank alone", run.config.pretend_bandwidth_gb);
   }
   result.cuda_graphs = can.graphs && plan.shape.graphs;
-  result.graph_counts = device->graph_counts();
   result.device = device->description();
   result.rows = plan.shape.rows;
   result.length = plan.shape.length;

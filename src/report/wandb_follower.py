@@ -299,6 +299,7 @@ class Sender:
                 raise
             self.status.say("warning", f"W&B cannot be reached, so the run is recorded offline: {error}")
             self.mode = "offline"
+            self.wandb.teardown()  # its service holds the id of the first attempt
             self.run = self.wandb.init(mode=self.mode, **options)
         run = self.run
         run.define_metric("train/global_step", hidden=True)
@@ -361,7 +362,9 @@ class Sender:
             self.run.mark_preempting()
         folder = os.path.dirname(self.run.dir)
         self.run.finish(exit_code=code)
-        if self.mode == "offline":
+        if self.count == 0:
+            self.status.say("info", f"W&B: there is nothing new after step {self.last_step}")
+        elif self.mode == "offline":
             self.status.say("info", f"W&B: recorded {self.count} steps offline; send them with: wandb sync {folder}")
         else:
             self.status.say("info", f"W&B: sent {self.count} steps; the last one is {self.last_step}")

@@ -319,11 +319,12 @@ std::string watch_frame(const RunFollower& follower, const FrameOptions& options
         "warning",
         fmt::format("{} of metrics.jsonl cannot be read", counted(follower.unreadable_lines(), "line")),
         kYellow);
+  constexpr int kLabelOverhang = 4;  // half of the last step's number stands beyond the chart
   constexpr int kChartFrame = 3, kFewestRows = 4, kMostRows = 14;  // title, axis and its labels
   const int left = options.rows > 0 ? options.rows - head.count() - body.count() - kChartFrame : kMostRows;
   std::string chart;
   if (left >= kFewestRows && run.records.size() > 1)
-    chart = chart_of(run, std::min(options.columns, 110), std::min(left, kMostRows));
+    chart = chart_of(run, std::min(options.columns, 110) - kLabelOverhang, std::min(left, kMostRows));
   std::string text = head.text() + chart + body.text();
   if (options.rows <= 0) return text;
   // What does not fit goes from the bottom: the state and the figures stand above the texts of red flags.

@@ -101,6 +101,7 @@ void StepLog::write_last() {
 void StepLog::file(StepRecord& record) {
   if (!files_.metrics()) return;
   record.gpu = costs_.take_figures();  // since the last record that was written
+  record.device_seconds = costs_.device_seconds();
   files_.metrics()->write(record);
   if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
 }

@@ -1,8 +1,10 @@
 // Runs that are sent to Weights & Biases: with the real client in offline mode, and with clients that misbehave.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -25,9 +27,13 @@ using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
 
-std::string python() {
-  const char* given = std::getenv("OCTET_PYTHON");
-  return given ? given : "python3";
+// Of whoever runs the tests; tests may set another one for octet.
+const std::string& python() {
+  static const std::string program = [] {
+    const char* given = std::getenv("OCTET_PYTHON");
+    return std::string(given ? given : "python3");
+  }();
+  return program;
 }
 
 bool has_wandb() {
@@ -49,6 +55,8 @@ struct WandbCli : testing::Test {
     for (const char* name : {"WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_DISABLED", "WANDB_DIR",
                              "WANDB_NAME", "WANDB_ENTITY", "WANDB_BASE_URL", "NETRC"})
       unsetenv(name);
+    setenv("OCTET_PYTHON", python().c_str(), 1);
+    unsetenv("OCTET_WANDB_WAIT");
     setenv("HOME", folder.path().c_str(), 1);
     setenv("WANDB_CACHE_DIR", (folder.path() + "/cache").c_str(), 1);
     setenv("WANDB_ERROR_REPORTING", "false", 1);
@@ -127,7 +135,9 @@ void expect_history_is(const std::vector<json>& history, const std::vector<json>
   for (size_t i = 0; i < metrics.size(); ++i) {
     for (const auto& [ours, theirs] : names) {
       EXPECT_EQ(metrics[i].contains(ours), history[i].contains(theirs)) << i << ' ' << theirs;
-      if (metrics[i].contains(ours)) EXPECT_EQ(metrics[i][ours], history[i][theirs]) << i << ' ' << theirs;
+      if (metrics[i].contains(ours)) {
+        EXPECT_EQ(metrics[i][ours], history[i][theirs]) << i << ' ' << theirs;
+      }
     }
   }
 }
@@ -175,7 +185,7 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
 
   // FP8 statistics and samples, of the steps that have them.
   const json& second = files[0]["history"][1];
-  const json& tensors = metrics()[1]["fp8"];
+  const json tensors = metrics()[1]["fp8"];
   ASSERT_FALSE(tensors.empty());
   EXPECT_EQ(second["fp8/log2_amax/_type"], "histogram");
   int64_t counted = 0;
@@ -185,9 +195,9 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
   for (const json& tensor : tensors) largest = std::max(largest, tensor["amax"].get<double>());
   EXPECT_EQ(second["fp8/amax_max"], largest);
   EXPECT_EQ(second["samples/table/_type"], "table-file");
-  EXPECT_THAT(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() / "files" /
-                        second["samples/table/path"].get<std::string>()),
-              HasSubstr(metrics()[1]["samples"][0].dump()));
+  const json table = json::parse(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() /
+                                           "files" / second["samples/table/path"].get<std::string>()));
+  EXPECT_EQ(table["data"], json::array({json::array({2, metrics()[1]["samples"][0]})}));
   EXPECT_FALSE(files[0]["history"][0].contains("fp8/log2_amax/_type"));
 }
 
@@ -261,13 +271,49 @@ TEST_F(WandbCli, FinishedRunsAreSentOnce) {
 
   const ProcessResult second = octet({"wandb", "runs/a", "--mode", "offline"});
   ASSERT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("recorded 0 steps offline"));
+  EXPECT_THAT(second.err, HasSubstr("there is nothing new after step 3"));
   EXPECT_EQ(history_of(recorded()).size(), 2u);
   const std::string id = state()["id"];
   ASSERT_EQ(octet({"wandb", "runs/a", "--mode", "offline", "--again"}).exit_code, 0);
   files = recorded();
   EXPECT_EQ(history_of(files).size(), 4u);
   EXPECT_NE(state()["id"], id);
+
+  folder.write("runs/a/wandb.json", "{");
+  const ProcessResult broken = octet({"wandb", "runs/a", "--mode", "offline"});
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_THAT(broken.err, HasSubstr("wandb.json cannot be read"));
+}
+
+TEST_F(WandbCli, ARunOfAnotherProcessIsFollowedToItsEnd) {
+  REQUIRE_WANDB();
+  const pid_t run = start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
+                                  folder.path());
+  for (int i = 0; i < 1200 && metrics().size() < 2; ++i) usleep(50'000);
+  const pid_t follower = start_process(OCTET_PROGRAM, {"wandb", "runs/a", "--follow", "--mode", "offline"},
+                                       folder.path(), "follower.txt");
+  const auto is_sending = [&] {
+    return fs::exists(run_path() + "/wandb.json") && state().contains("last_step");
+  };
+  for (int i = 0; i < 1200 && !is_sending(); ++i) usleep(50'000);
+  kill(run, SIGTERM);
+  EXPECT_EQ(wait_for_process(run), 75);
+  EXPECT_EQ(wait_for_process(follower), 0) << read_text(folder.path() + "/follower.txt");
+  const json files = recorded();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0]["exit_code"], 0);
+  expect_history_is(history_of(files), metrics());
+}
+
+TEST_F(WandbCli, OneProcessSendsARun) {
+  fs::create_directories(run_path());
+  folder.write("runs/a/metrics.jsonl", kRecords);
+  const int file = open((run_path() + "/wandb.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  const ProcessResult second = octet({"wandb", "runs/a", "--mode", "offline"});
+  close(file);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr("another process is sending " + run_path() + " already"));
 }
 
 TEST_F(WandbCli, AServerThatIsNotThereMeansOffline) {
@@ -313,8 +359,7 @@ TEST_F(WandbCli, AClientThatFailsDoesNotEndTheRun) {
 
 TEST_F(WandbCli, AMissingPackageIsOneLine) {
   // -S: without site-packages. -E: without PYTHONPATH.
-  use_fake_python("exec '" + (python() == "python3" ? std::string("/usr/bin/env' python3") : python() + "'") +
-                  " -S -E \"$@\"\n");
+  use_fake_python("exec " + python() + " -S -E \"$@\"\n");
   const ProcessResult trained = octet(arguments());
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.err, AllOf(HasSubstr("has no package wandb"), HasSubstr("-m pip install wandb"),

@@ -111,7 +111,7 @@ TEST(RedFlags, AResumedRunComparesWithItsOwnStart) {
   const auto resume = [&](std::optional<double> level, int64_t steps, double loss) {
     Series second;
     second.spikes.restore(first.spikes.window(), 0);
-    second.flags.restore({}, level, 10.9, steps);
+    second.flags.restore(level, 10.9, first.spikes.window(), steps);
     second.steps = steps;
     second.run(300, [&](int64_t step) { return loss + noise(step, 0.05); });
     return kinds(second.raised);
@@ -122,9 +122,23 @@ TEST(RedFlags, AResumedRunComparesWithItsOwnStart) {
   EXPECT_THAT(resume(std::nullopt, 120, 10.9), IsEmpty()) << "an old checkpoint does not know the start";
 }
 
+TEST(RedFlags, ARunThatIsResumedInItsFirstStepsHasTheSameLevel) {
+  const auto loss = [](int64_t step) { return 10.9 - 0.01 * static_cast<double>(step); };
+  Series whole, first, second;
+  whole.run(40, loss);
+  first.run(8, loss);
+  second.spikes.restore(first.spikes.window(), 0);
+  second.flags.restore(first.flags.first_level(), loss(1), first.spikes.window(), 8);
+  second.steps = 8;
+  second.run(32, loss);
+  ASSERT_TRUE(whole.flags.first_level());
+  EXPECT_EQ(whole.flags.first_level(), second.flags.first_level());
+}
+
 TEST(RedFlags, AKindIsRaisedOncePerRun) {
   Series series;
-  series.flags.restore({"loss_not_falling"}, 10.9, 10.9, 120);
+  series.flags.restore(10.9, 10.9, {}, 120);
+  series.flags.set_raised({"loss_not_falling"});
   series.steps = 120;
   series.run(300, [](int64_t step) { return 10.9 + noise(step, 0.05); });
   EXPECT_THAT(series.raised, IsEmpty());

@@ -2,10 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/library_search.h"
 
 namespace octet {
 namespace {
@@ -21,12 +24,16 @@ void* open_library() {
   places.push_back(std::string(OCTET_CUBLASLT_FOLDER) + "/" + name);
 #endif
   places.push_back("/usr/local/cuda/lib64/" + name);
+  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
   std::string reason;
   for (const auto& place : places) {
     if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     if (reason.empty()) reason = dlerror();
   }
-  fail("[cuda] {} cannot be opened ({}); it comes with the CUDA toolkit, package libcublas", name, reason);
+  fail(
+      "[cuda] {} cannot be opened ({}); it comes with the CUDA toolkit, package libcublas, or "
+      "nvidia-cublas of pip",
+      name, reason);
 }
 
 CublasLt load() {

@@ -5,9 +5,12 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
+#include "base/library_search.h"
 
 namespace octet {
 namespace {
@@ -24,6 +27,7 @@ std::string open_library() {
 #ifdef OCTET_CUDNN_FOLDER
   places.push_back(std::string(OCTET_CUDNN_FOLDER) + "/" + name);
 #endif
+  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
   std::string reason;
   for (const auto& place : places) {
     library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open until the program ends

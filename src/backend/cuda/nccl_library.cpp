@@ -2,9 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
+#include "base/library_search.h"
 
 namespace octet {
 namespace {
@@ -15,6 +18,7 @@ void* open_library() {
 #ifdef OCTET_NCCL_FOLDER
   places.push_back(std::string(OCTET_NCCL_FOLDER) + "/" + name);
 #endif
+  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
   std::string reason;
   for (const auto& place : places) {
     if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;

@@ -1,0 +1,58 @@
+#include "base/library_search.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sorted, so that the choice is the same every time.
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) {
+    std::error_code ignored;
+    if (entry->is_directory(ignored)) found.push_back(entry->path());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> wheel_libraries_in(const std::vector<std::string>& prefixes,
+                                            const std::string& name) {
+  std::vector<std::string> found;
+  for (const std::string& prefix : prefixes) {
+    for (const char* lib : {"lib", "lib64"}) {
+      for (const fs::path& python : folders_in(fs::path(prefix) / lib)) {
+        if (!python.filename().string().starts_with("python3")) continue;
+        for (const char* packages : {"site-packages", "dist-packages"}) {
+          for (const fs::path& package : folders_in(python / packages / "nvidia")) {
+            const fs::path file = package / "lib" / name;
+            std::error_code ignored;
+            if (fs::exists(file, ignored) && std::ranges::find(found, file.string()) == found.end())
+              found.push_back(file.string());
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> wheel_libraries(const std::string& name) {
+  std::vector<std::string> prefixes;
+  std::error_code code;
+  const fs::path program = fs::read_symlink("/proc/self/exe", code);
+  if (!code) prefixes.push_back(program.parent_path().parent_path().string());
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* value = std::getenv(variable); value && *value) prefixes.emplace_back(value);
+  }
+  return wheel_libraries_in(prefixes, name);
+}
+
+}  // namespace octet

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace octet {
+
+// Where pip may have put a library of NVIDIA's: the files site-packages/nvidia/*/lib/NAME of the environment that octet
+// is installed in (next to its bin/), and of an active virtual or Conda environment. Only files that exist.
+std::vector<std::string> wheel_libraries(const std::string& name);
+
+// The same for given environments (folders that hold lib/python3*).
+std::vector<std::string> wheel_libraries_in(const std::vector<std::string>& prefixes,
+                                            const std::string& name);
+
+}  // namespace octet
