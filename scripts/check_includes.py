@@ -5,8 +5,8 @@
     dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
     config (the keys), data <- import (configurations of other programs)
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
-    submit (batch scripts) sees base
-    <- train (what happens during training) <- bench <- apps
+    <- train (what happens during training) <- bench <- doctor (checks of the machine) <- apps
+    base <- submit (batch scripts); config, import, io, report <- sweep (many runs of one configuration)
 
 and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
 Usage: check_includes.py REPOSITORY. Prints each include that breaks the rule; exits 1 if there is one.
@@ -36,7 +36,9 @@ ALLOWED = {
     "plan": FOUNDATION | {"backend", "dist", "config", "hf", "generate", "checkpoint", "plan"},
     "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "train"},
     "submit": {"base", "submit"},
+    "sweep": {"base", "config", "import", "io", "report", "submit", "sweep"},
     "bench": FOUNDATION | {"backend", "dist", "config", "plan", "train", "bench"},
+    "doctor": FOUNDATION | {"backend", "dist", "config", "import", "checkpoint", "plan", "train", "bench", "doctor"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvtx|nvml)")

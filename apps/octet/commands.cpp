@@ -10,10 +10,10 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),    launch_command(),   submit_command(), plan_command(),
-      bench_command(),    generate_command(), eval_command(),   checkpoints_command(),
-      export_command(),   plot_command(),     lr_command(),     prepare_command(),
-      tokenize_command(), import_command(),   keys_command(),   help_command(),
+      train_command(),  launch_command(), submit_command(),   sweep_command(),   plan_command(),
+      doctor_command(), bench_command(),  generate_command(), eval_command(),    checkpoints_command(),
+      export_command(), plot_command(),   lr_command(),       prepare_command(), tokenize_command(),
+      import_command(), keys_command(),   help_command(),
   };
   return kCommands;
 }
@@ -53,6 +53,11 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"torchrun", "launch"},
     {"sbatch", "submit CONFIG.yaml --time TIME"},
     {"slurm", "submit CONFIG.yaml --time TIME"},
+    {"agent", "sweep SWEEP.yaml"},
+    {"tune", "sweep SWEEP.yaml"},
+    {"check", "doctor"},
+    {"diagnose", "doctor"},
+    {"env", "doctor"},
     {"version", "--version"},
 };
 

@@ -52,6 +52,7 @@ struct Nvml::Api {
   int (*SystemGetDriverVersion)(char*, unsigned) = nullptr;
   int (*SystemGetCudaDriverVersion_v2)(int*) = nullptr;
   int (*DeviceGetName)(Gpu, char*, unsigned) = nullptr;
+  int (*DeviceGetUUID)(Gpu, char*, unsigned) = nullptr;
   int (*DeviceGetPowerUsage)(Gpu, unsigned*) = nullptr;
   int (*DeviceGetEnforcedPowerLimit)(Gpu, unsigned*) = nullptr;
   int (*DeviceGetPowerManagementDefaultLimit)(Gpu, unsigned*) = nullptr;
@@ -78,6 +79,7 @@ struct Nvml::Api {
     OCTET_FIND(SystemGetDriverVersion);
     OCTET_FIND(SystemGetCudaDriverVersion_v2);
     OCTET_FIND(DeviceGetName);
+    OCTET_FIND(DeviceGetUUID);
     OCTET_FIND(DeviceGetPowerUsage);
     OCTET_FIND(DeviceGetEnforcedPowerLimit);
     OCTET_FIND(DeviceGetPowerManagementDefaultLimit);
@@ -174,8 +176,9 @@ GpuState Nvml::read(void* gpu) const {
   };
   const Api& api = *api_;
   GpuState state;
-  char name[96] = {};
-  if (api.DeviceGetName && api.DeviceGetName(gpu, name, sizeof name) == kSuccess) state.name = name;
+  char text[96] = {};
+  if (api.DeviceGetName && api.DeviceGetName(gpu, text, sizeof text) == kSuccess) state.name = text;
+  if (api.DeviceGetUUID && api.DeviceGetUUID(gpu, text, sizeof text) == kSuccess) state.uuid = text;
   state.power_watts = scaled(Api::ask<unsigned>(api.DeviceGetPowerUsage, gpu), 1e-3);
   state.power_limit_watts = scaled(Api::ask<unsigned>(api.DeviceGetEnforcedPowerLimit, gpu), 1e-3);
   state.default_power_limit_watts =

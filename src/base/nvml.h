@@ -9,7 +9,7 @@ namespace octet {
 
 // What NVML knows about one GPU at this moment. What a GPU or a driver does not tell is empty.
 struct GpuState {
-  std::string name;
+  std::string name, uuid;  // "GPU-00112233-4455-..."
   std::optional<double> power_watts, power_limit_watts, default_power_limit_watts;
   std::optional<double> energy_joules;  // since the driver was loaded
   std::optional<double> utilization;    // 0 to 1, over the last part of a second

@@ -8,10 +8,13 @@
 namespace octet {
 namespace {
 
+using enum EnvironmentEffect;
+
 struct Variable {
   std::string_view name;  // a "*" at the end: all names that start so
   std::string_view note;
-  bool works = false;  // it has the same effect here
+  EnvironmentEffect effect = Nothing;
+  std::string_view value = {};  // only this value means it; empty: all values
 };
 
 // The first that matches decides.
@@ -37,7 +40,17 @@ constexpr Variable kVariables[] = {
     {"NVTE_*", "is for Transformer Engine, which octet does not use: it has no effect here"},
     {"CUDA_DEVICE_MAX_CONNECTIONS",
      "orders kernels for tensor parallelism in Megatron; set to 1 it takes away overlap elsewhere. octet does not "
-     "need it"},
+     "need it",
+     Hurts, "1"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS",
+     "orders kernels for tensor parallelism in Megatron. octet does not need it"},
+    {"CUDA_LAUNCH_BLOCKING",
+     "makes the program wait for every kernel. It is for debugging: training is much slower", Hurts, "1"},
+    {"CUDA_MODULE_LOADING", "loads all kernels at the start, which then takes longer", Hurts, "EAGER"},
+    {"CUBLASLT_LOG_LEVEL", "makes cuBLASLt log its calls, which takes time", Hurts},
+    {"CUDNN_LOGLEVEL_DBG", "makes cuDNN log its calls, which takes time", Hurts},
+    {"CUBLAS_WORKSPACE_CONFIG",
+     "makes cuBLAS deterministic in PyTorch. octet gives it memory of its own; the key here is deterministic"},
     {"FP8_BACKEND",
      "is set by LLaMA-Factory and read by nothing: Accelerate reads ACCELERATE_FP8_BACKEND. It has no effect here"},
     {"FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER",
@@ -55,34 +68,54 @@ constexpr Variable kVariables[] = {
     {"PYTORCH_CUDA_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
     {"PYTORCH_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
     {"TORCH_NCCL_*", "is for PyTorch. The keys here are comm_timeout and rendezvous_timeout"},
-    {"NCCL_*", "is read by NCCL here, too", true},
-    {"OMP_NUM_THREADS", "limits the CPU threads here, too; so does num_threads", true},
-    {"CUDA_VISIBLE_DEVICES", "chooses the GPUs here, too", true},
-    {"HF_HOME", "is the cache of downloads here, too", true},
-    {"HF_ENDPOINT", "is the hub that is asked here, too", true},
+    {"NCCL_P2P_DISABLE", "keeps GPUs of one machine from using NVLink: several GPUs are much slower", Hurts,
+     "1"},
+    {"NCCL_SHM_DISABLE", "keeps NCCL from using shared memory inside a machine", Hurts, "1"},
+    {"NCCL_IB_DISABLE", "keeps NCCL from using InfiniBand: several machines are much slower", Hurts, "1"},
+    {"NCCL_*", "is read by NCCL here, too", Works},
+    {"OMP_NUM_THREADS", "limits the CPU threads to one: preparing data and runs on the CPU are slower", Hurts,
+     "1"},
+    {"OMP_NUM_THREADS", "limits the CPU threads here, too; so does num_threads", Works},
+    {"CUDA_VISIBLE_DEVICES", "chooses the GPUs here, too", Works},
+    {"HF_HOME", "is the cache of downloads here, too", Works},
+    {"HF_HUB_CACHE", "is the cache of downloads here, too", Works},
+    {"HF_HUB_OFFLINE", "keeps octet from asking the hub, too", Works},
+    {"HF_ENDPOINT", "is the hub that is asked here, too", Works},
     {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
     {"USE_MODELSCOPE_HUB", "is for LLaMA-Factory. octet downloads from the Hugging Face hub"},
     {"WANDB_DISABLED",
      "is for Transformers. octet sends nothing to Weights & Biases unless use_wandb is set"},
 };
 
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.ends_with('*')) return name.starts_with(pattern.substr(0, pattern.size() - 1));
-  return pattern == name;
+bool matches(const Variable& variable, std::string_view name, std::string_view value) {
+  if (!variable.value.empty() && variable.value != value) return false;
+  if (variable.name.ends_with('*'))
+    return name.starts_with(variable.name.substr(0, variable.name.size() - 1));
+  return variable.name == name;
 }
 
 }  // namespace
 
+std::vector<EnvironmentNote> environment_effects(const EnvironmentNames& environment) {
+  std::vector<EnvironmentNote> notes;
+  for (const std::string& entry : environment) {
+    const size_t equals = std::min(entry.find('='), entry.size());
+    const std::string name = entry.substr(0, equals),
+                      value = entry.substr(std::min(equals + 1, entry.size()));
+    const auto found = std::ranges::find_if(
+        kVariables, [&](const Variable& variable) { return matches(variable, name, value); });
+    if (found != std::end(kVariables)) notes.push_back({name, std::string(found->note), found->effect});
+  }
+  std::ranges::sort(notes, {}, &EnvironmentNote::name);
+  return notes;
+}
+
 std::vector<std::string> environment_notes(const EnvironmentNames& environment, bool with_working) {
   std::vector<std::string> notes;
-  for (const std::string& entry : environment) {
-    const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
-    const auto found = std::ranges::find_if(
-        kVariables, [&](const Variable& variable) { return matches(variable.name, name); });
-    if (found != std::end(kVariables) && (with_working || !found->works))
-      notes.push_back(fmt::format("environment variable {} {}", name, found->note));
+  for (const EnvironmentNote& note : environment_effects(environment)) {
+    if (with_working || note.effect != Works)
+      notes.push_back(fmt::format("environment variable {} {}", note.name, note.text));
   }
-  std::ranges::sort(notes);
   return notes;
 }
 

@@ -5,9 +5,23 @@
 
 namespace octet {
 
-// Environment variables that people set for FP8 training with other programs: what they do there, and here. One line
-// for each that is set and has no effect here; `with_working`: also for those that work here as they do there.
 using EnvironmentNames = std::vector<std::string>;  // "NAME=value"
+
+enum class EnvironmentEffect {
+  Works,    // as it does for other programs
+  Nothing,  // no effect here
+  Hurts,    // training is slower with this value
+};
+struct EnvironmentNote {
+  std::string name;
+  std::string text;  // what it does there, and here; goes on after the name
+  EnvironmentEffect effect = EnvironmentEffect::Nothing;
+};
+
+// Environment variables that people set for FP8 training with other programs, by name: what they do there, and here.
+std::vector<EnvironmentNote> environment_effects(const EnvironmentNames& environment);
+
+// The same as sentences, for those that do nothing or hurt; `with_working`: for all.
 std::vector<std::string> environment_notes(const EnvironmentNames& environment, bool with_working = false);
 EnvironmentNames current_environment();
 

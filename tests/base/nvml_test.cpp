@@ -42,6 +42,7 @@ TEST(Nvml, ReadsTheStateOfAGpu) {
   const auto state = nvml->state(0);
   ASSERT_TRUE(state);
   EXPECT_EQ(state->name, "NVIDIA H200");
+  EXPECT_EQ(state->uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff");
   EXPECT_DOUBLE_EQ(*state->power_watts, 512.3);
   EXPECT_DOUBLE_EQ(*state->power_limit_watts, 600);
   EXPECT_DOUBLE_EQ(*state->default_power_limit_watts, 700);

@@ -92,6 +92,19 @@ TEST(Findings, FileAndLineAreNamed) {
                     HasSubstr("octet does the same")));
 }
 
+TEST(Environment, TheValueDecidesWhetherAVariableHurts) {
+  const auto effect = [](const std::string& variable) {
+    return environment_effects({variable}).at(0).effect;
+  };
+  EXPECT_EQ(effect("CUDA_LAUNCH_BLOCKING=1"), EnvironmentEffect::Hurts);
+  EXPECT_TRUE(environment_effects({"CUDA_LAUNCH_BLOCKING=0"}).empty());
+  EXPECT_EQ(effect("OMP_NUM_THREADS=1"), EnvironmentEffect::Hurts);
+  EXPECT_EQ(effect("OMP_NUM_THREADS=16"), EnvironmentEffect::Works);
+  EXPECT_EQ(effect("NCCL_IB_DISABLE=1"), EnvironmentEffect::Hurts);
+  EXPECT_EQ(effect("NCCL_IB_DISABLE=0"), EnvironmentEffect::Works);
+  EXPECT_EQ(effect("CUDA_DEVICE_MAX_CONNECTIONS=8"), EnvironmentEffect::Nothing);
+}
+
 TEST(Environment, VariablesOfOtherProgramsAreNamed) {
   EXPECT_THAT(environment_notes({"NVTE_FP8_ALLREDUCE=1"}), ElementsAre(HasSubstr("never existed")));
   EXPECT_THAT(environment_notes({"NVTE_FLASH_ATTN=0"}), ElementsAre(HasSubstr("attention kernel")));

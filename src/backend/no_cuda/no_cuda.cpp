@@ -1,3 +1,4 @@
+#include "backend/cuda_libraries.h"
 #include "base/error.h"
 #include "dist/engines.h"
 #include "ops/device.h"
@@ -18,6 +19,10 @@ CudaProbe probe_cuda(int) {
   CudaProbe probe;
   probe.reason = "built without CUDA: " OCTET_NO_CUDA_REASON;
   return probe;
+}
+
+std::vector<CudaLibrary> cuda_libraries() {
+  return {};
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(Device&, const GroupRequest& request) {

@@ -73,6 +73,9 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
 int nvmlDeviceGetName(void*, char* to, unsigned size) {
   return give_text("name", "Fake H200", to, size);
 }
+int nvmlDeviceGetUUID(void*, char* to, unsigned size) {
+  return give_text("uuid", kUuid, to, size);
+}
 int nvmlDeviceGetPowerUsage(void*, unsigned* to) {
   return give("power_mw", to);
 }

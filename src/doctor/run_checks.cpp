@@ -1,0 +1,119 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "doctor/checks.h"
+#include "model/transformer.h"
+#include "plan/data_stage.h"
+#include "report/text.h"
+
+namespace octet {
+namespace {
+
+// Enough to keep a GPU busy, and little enough for seconds on a CPU.
+constexpr int64_t kGpuTokens = 8192, kCpuTokens = 64;
+
+// "layers.3.mlp.up" is "mlp.up": all layers have the same shapes.
+std::string name_without_layer(const std::string& name) {
+  std::string result = name;
+  if (result.starts_with("layers.")) {
+    const size_t dot = result.find('.', 7);
+    if (dot != std::string::npos) result = result.substr(dot + 1);
+  }
+  return result;
+}
+
+std::vector<ProductShape> fp8_shapes(const Transformer& transformer, int64_t most_tokens) {
+  std::vector<ProductShape> shapes;
+  for (const Linear* linear : transformer.linears()) {
+    const LinearSite& site = linear->site();
+    const auto same = [&](const ProductShape& shape) { return shape.out == site.out && shape.in == site.in; };
+    if (!linear->choice().any_fp8() || std::ranges::any_of(shapes, same)) continue;
+    shapes.push_back({.layer = name_without_layer(site.name),
+                      .tokens = std::min(transformer.shape().tokens(), most_tokens),
+                      .out = site.out,
+                      .in = site.in});
+  }
+  return shapes;
+}
+
+// Layers that do not run in FP8 although the run is in FP8, with the reason; equal reasons once.
+std::string exceptions_text(const Transformer& transformer) {
+  std::vector<std::string> reasons;
+  for (const Linear* linear : transformer.linears()) {
+    for (const Product product : kProducts) {
+      const ProductChoice& choice = linear->choice()[product];
+      if (choice.fp8 || choice.reason.empty()) continue;
+      const std::string text = fmt::format("{}: {}", name_without_layer(linear->site().name), choice.reason);
+      if (std::ranges::find(reasons, text) == reasons.end()) reasons.push_back(text);
+    }
+  }
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+}  // namespace
+
+DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, Device& device) {
+  DoctorRun run;
+  run.config = given;
+  run.is_given = is_given;
+  try {
+    run.model = choose_model(given);
+    run.config = keys_with_model(given, run.model->config);
+    run.plan = plan_run(run.config, run.model->config, device, {.adapters = run.model->adapters});
+    const Transformer transformer(run.model->config, run.plan->shape, run.plan->numerics, device,
+                                  run.plan->finetuning);
+    run.shapes = fp8_shapes(transformer, device.capabilities().separate_memory ? kGpuTokens : kCpuTokens);
+    run.exceptions = exceptions_text(transformer);
+  } catch (const Error& error) {
+    run.problem = error.what();
+  }
+  return run;
+}
+
+std::vector<CheckResult> check_run(const DoctorRun& run) {
+  CheckResults results("run");
+  if (!run.plan) {
+    results.failure("configuration", run.problem,
+                    "correct the configuration; 'octet keys WORD' explains keys");
+    return results.take();
+  }
+  const RunPlan& plan = *run.plan;
+  const std::string coverage =
+      fmt::format("{}; {:.1f} % of the work runs in FP8", plan.precision_label, 100 * plan.fp8_share);
+  if (!plan.fallback_reason.empty()) {
+    results.add(run.config.require_fp8 ? Health::Failure : Health::Warning, "precision",
+                fmt::format("{}: {}", coverage, plan.fallback_reason),
+                "'octet plan' lists every layer with its reason");
+  } else {
+    CheckResult& result =
+        results.ok("precision", run.exceptions.empty() || !plan.is_fp8()
+                                    ? coverage
+                                    : fmt::format("{} (not in FP8: {})", coverage, run.exceptions));
+    result.figures = {{"fp8_share", plan.fp8_share}};
+  }
+  const std::string need = human_bytes(static_cast<double>(plan.bytes()));
+  if (plan.shortage) {
+    results.failure("memory", fmt::format("the run needs {}: {}", need, plan.shortage->text),
+                    "'octet plan' shows where the memory goes");
+  } else {
+    results
+        .ok("memory",
+            fmt::format("the run needs {} of {}", need, human_bytes(static_cast<double>(plan.limit.bytes))))
+        .figures = {{"bytes", static_cast<double>(plan.bytes())}};
+  }
+  std::vector<std::string> missing = missing_data(run.config, *run.model);
+  try {
+    check_weights(*run.model);
+  } catch (const Error& error) {
+    missing.emplace_back(error.what());
+  }
+  for (const std::string& what : missing)
+    results.failure("files", what, "the run would not start: correct the path or the name");
+  if (missing.empty()) results.ok("files", "model and data are there");
+  return results.take();
+}
+
+}  // namespace octet
