@@ -192,7 +192,7 @@ std::vector<Trial> SweepStore::scan() {
         const Json json = read_json(env_, path(*index, "json"));
         if (!json.contains("values")) continue;
         SweepValues values;
-        for (const auto& [key, value] : json["values"].items()) values.push_back(value.get<std::string>());
+        for (const auto& value : json["values"]) values.push_back(value.get<std::string>());
         values_[*index] = std::move(values);
       }
       trial.exists = true;
@@ -220,9 +220,7 @@ std::vector<Trial> SweepStore::scan() {
 }
 
 bool SweepStore::create(int64_t index, const SweepValues& values) {
-  Json object = Json::object();
-  for (size_t i = 0; i < values.size(); ++i) object[fmt::format("{}", i)] = values[i];
-  return create_whole(path(index, "json"), text_of({{"index", index}, {"values", object}}));
+  return create_whole(path(index, "json"), text_of({{"index", index}, {"values", values}}));
 }
 
 bool SweepStore::is_dead(int64_t index, int64_t generation) {
