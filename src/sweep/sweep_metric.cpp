@@ -104,7 +104,9 @@ std::optional<SweepMetric> metric_called(std::string_view name) {
   }
   if (name.ends_with("/acc") || name.ends_with("/acc_norm")) {
     metric.source = Source::TaskScore;
-    metric.detail = name.starts_with("eval/") ? name.substr(5) : name;
+    metric.detail = name;
+    for (const std::string_view prefix : {"eval/", "tasks/"})  // W&B's habit, and the name in TensorBoard
+      if (name.starts_with(prefix)) metric.detail = name.substr(prefix.size());
     metric.maximize = true;
     return metric;
   }

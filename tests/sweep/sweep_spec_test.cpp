@@ -134,6 +134,7 @@ TEST(SweepSpec, MetricNames) {
   for (const char* name : {"loss", "train/loss", "train_loss"})
     EXPECT_EQ(metric_called(name)->label(), "loss") << name;
   EXPECT_EQ(metric_called("eval/hellaswag/acc_norm")->label(), "hellaswag/acc_norm");
+  EXPECT_EQ(metric_called("tasks/piqa/acc")->label(), "piqa/acc");
   EXPECT_TRUE(metric_called("hellaswag/acc")->maximize);
   EXPECT_EQ(metric_called("eval_loss/gsm8k")->label(), "eval_loss/gsm8k");
   EXPECT_FALSE(metric_called("accuracy"));
