@@ -71,10 +71,7 @@ std::string to_json(const TrainerState& state) {
   for (const double loss : state.loss_window) json["loss_window"].push_back(number_json(loss));
   json["spikes_in_a_row"] = state.spikes_in_a_row;
   if (state.sequences_per_step > 0) json["sequences_per_step"] = state.sequences_per_step;
-  if (state.device_seconds > 0) json["device_seconds"] = state.device_seconds;
-  if (state.energy_joules) json["energy_joules"] = number_json(*state.energy_joules);
   if (state.first_level) json["first_level"] = number_json(*state.first_level);
-  if (!state.red_flags.empty()) json["red_flags"] = state.red_flags;
   return json.dump(1) + "\n";
 }
 
@@ -97,10 +94,7 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& p
     for (const nlohmann::json& loss : json.at("loss_window")) state.loss_window.push_back(number_from(loss));
     state.spikes_in_a_row = json.at("spikes_in_a_row").get<int>();
     state.sequences_per_step = json.value("sequences_per_step", int64_t{0});
-    state.device_seconds = json.value("device_seconds", 0.0);
-    if (json.contains("energy_joules")) state.energy_joules = number_from(json["energy_joules"]);
     if (json.contains("first_level")) state.first_level = number_from(json["first_level"]);
-    state.red_flags = json.value("red_flags", std::vector<std::string>{});
     return state;
   } catch (const nlohmann::json::exception& e) {
     fail("[{}] {}", place, plain_json_error(e.what()));

@@ -25,11 +25,8 @@ struct TrainerState {
   std::optional<double> first_eval, best_eval;
   std::vector<double> loss_window;  // of the SpikeDetector
   int spikes_in_a_row = 0;
-  int64_t sequences_per_step = 0;       // of all ranks; 0: not known
-  double device_seconds = 0;            // of all ranks together, since the first step
-  std::optional<double> energy_joules;  // likewise; of all GPUs, where it is known
-  std::optional<double> first_level;    // of RedFlags: the loss in the first steps
-  std::vector<std::string> red_flags;   // the kinds that were raised
+  int64_t sequences_per_step = 0;     // of all ranks; 0: not known
+  std::optional<double> first_level;  // of RedFlags: the loss in the first steps
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -63,14 +63,13 @@ struct Tables {
   double eval(size_t run, int64_t step) const { return *runs[run].at(step)->eval_loss; }
 };
 
-void note_energy(RunFigures& figures, const ComparedRun& compared, const StepIndex& records, int64_t last) {
+void note_energy(RunFigures& figures, const StepIndex& records, int64_t last) {
   const StepRecord* with_gpu = nullptr;
   for (const auto& [step, record] : records) {
     if (step <= last && record->gpu) with_gpu = record;
   }
   if (!with_gpu || with_gpu->tokens <= 0 || !(with_gpu->gpu->energy_joules > 0)) return;
-  const int64_t ranks = compared.plan ? compared.plan->ranks : 1;
-  figures.energy_joules = with_gpu->gpu->energy_joules * static_cast<double>(ranks);
+  figures.energy_joules = with_gpu->gpu->energy_joules;
   figures.joules_per_1000_tokens = 1e3 * *figures.energy_joules / static_cast<double>(with_gpu->tokens);
 }
 
@@ -118,7 +117,7 @@ RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& op
   figures.precision = records.at(last)->precision;
   if (compared.plan) figures.fp8_share = compared.plan->fp8_share;
   note_memory(figures, compared);
-  note_energy(figures, compared, records, last);
+  note_energy(figures, records, last);
   if (options.price_per_hour > 0) {
     figures.cost = options.price_per_hour * figures.seconds / 3600;
     figures.cost_per_million_tokens = options.price_per_hour / 3600 / figures.tokens_per_second * 1e6;
@@ -310,13 +309,7 @@ void note_lengths(Comparison& comparison) {
       counted(static_cast<int64_t>(steps.size()), "common logged step"), comparison.last_steps.front()));
 }
 
-void note_energy_and_memory(Comparison& comparison) {
-  const bool has_energy =
-      std::ranges::any_of(comparison.figures, [](const auto& f) { return f.energy_joules.has_value(); });
-  const bool has_ranks = std::ranges::any_of(
-      comparison.runs, [](const ComparedRun& run) { return run.plan && run.plan->ranks > 1; });
-  if (has_energy && has_ranks)
-    comparison.notes.emplace_back("Energy is that of the GPU of the first rank, times the number of ranks.");
+void note_memory_of_plans(Comparison& comparison) {
   if (std::ranges::any_of(comparison.figures, [](const auto& f) { return f.memory_is_planned; }))
     comparison.notes.emplace_back("Memory is what the runs have planned: their metrics do not record it.");
 }
@@ -382,7 +375,7 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   for (size_t i = 1; i < comparison.variants.size(); ++i)
     comparison.comparisons.push_back(compare_variants(tables, i));
   note_lengths(comparison);
-  note_energy_and_memory(comparison);
+  note_memory_of_plans(comparison);
   add_settings(comparison);
   add_verdicts(comparison);
   return comparison;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ struct RunFigures {
   bool memory_is_planned = false;       // the metrics hold none; it is that of the plan
   int64_t tokens = 0;                   // trained on up to the last common step
   double seconds = 0;                   // training up to there, without evaluations and saving
-  std::optional<double> energy_joules;  // of the GPU of the first rank
+  std::optional<double> energy_joules;  // of the GPUs of all ranks
   std::optional<double> joules_per_1000_tokens;
   std::optional<double> cost, cost_per_million_tokens;  // with a price per hour
   std::optional<double> fp8_share;                      // absent: not recorded
@@ -57,6 +58,10 @@ struct Difference {
   std::string basis;                           // what the interval follows from: "t interval over 3 seeds"
   bool over_seeds = false;                     // of the interval; else it is over the steps of one run each
   bool within_noise() const { return interval && interval->holds(0); }
+  // Half of the interval, in percent of the reference: what could not have been seen.
+  double noise_percent() const {
+    return interval && mean != 0 ? (interval->high - interval->low) / 2 * std::abs(percent / mean) : 0;
+  }
 };
 
 struct VariantComparison {

@@ -166,6 +166,7 @@ StepRecord record_of(const Json& object, const std::string& place) {
   record.skipped_steps = line.integer("skipped_steps").value_or(0);
   record.loss_spike = line.number("loss_spike");
   record.time = line.number("time");
+  record.device_seconds = line.number("device_seconds");
   record.data_wait_ms = line.number("data_wait_ms");
   record.memory_bytes = line.integer("memory_bytes");
   if (const Json* gpu = line.object("gpu")) record.gpu = gpu_figures(*gpu, place);
@@ -203,6 +204,7 @@ std::string metrics_line(const StepRecord& record) {
                             {"write_seconds", record.checkpoint->write_seconds}};
   }
   if (record.time) put_number(object, "time", *record.time);
+  if (record.device_seconds) put_number(object, "device_seconds", *record.device_seconds);
   if (record.data_wait_ms) put_number(object, "data_wait_ms", *record.data_wait_ms);
   if (record.memory_bytes) object["memory_bytes"] = *record.memory_bytes;
   if (record.gpu) object["gpu"] = to_json(*record.gpu);
@@ -269,6 +271,22 @@ std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records) {
     kept.push_back(std::move(record));
   }
   return kept;
+}
+
+EarlierTotals earlier_totals(const std::filesystem::path& path, int64_t step) {
+  EarlierTotals totals;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    try {
+      const StepRecord record = parse_metrics_line(line, path.string());
+      if (record.device_seconds) totals.device_seconds = record.device_seconds;
+      if (record.gpu) totals.energy_joules = record.gpu->energy_joules;
+      if (record.step > step) continue;
+      for (const RedFlag& flag : record.red_flags) totals.red_flags.push_back(flag.kind);
+    } catch (const Error&) {  // keep_metrics_until() warns of it
+    }
+  }
+  return totals;
 }
 
 void keep_metrics_until(const std::filesystem::path& path, int64_t step,

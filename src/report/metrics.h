@@ -42,6 +42,15 @@ StepRecord parse_metrics_line(std::string_view line, const std::string& place);
 // rise.
 std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records);
 
+// What a run that continues after `step` has to know of the records that are there, also of those that it will repeat.
+// Lines that are no records are skipped. All empty without a file.
+struct EarlierTotals {
+  std::optional<double> device_seconds,
+      energy_joules;                   // the last ones: also repeated steps have cost something
+  std::vector<std::string> red_flags;  // kinds that were raised up to `step`
+};
+EarlierTotals earlier_totals(const std::filesystem::path& path, int64_t step);
+
 // Removes the records after `step` (and an incomplete last line) from a file, for a run that continues from `step`. The
 // other lines keep their bytes. `replace` replaces the content of a file at once.
 void keep_metrics_until(const std::filesystem::path& path, int64_t step,

@@ -56,6 +56,8 @@ struct StepRecord {
   std::optional<int64_t> graph_replays;
   std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
   std::optional<double> time;           // seconds since 1970, when the step was over
+  // Seconds of all devices together since the first step, over restarts, with evaluations, saves and repeated steps.
+  std::optional<double> device_seconds = {};
   std::optional<double> data_wait_ms;   // of step_ms: how long the step waited for its data
   std::optional<int64_t> memory_bytes;  // that this process has allocated on its device
   std::optional<GpuFigures> gpu;

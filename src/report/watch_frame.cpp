@@ -106,29 +106,28 @@ class Lines {
     text_ += options_.colour && colour ? fmt::format("\x1b[{}m{}\x1b[0m\n", colour, shown) : shown + "\n";
     ++count_;
   }
+  // A value that is too long continues on the next line, behind the same indentation.
   void add_field(const char* label, const std::string& value, const char* colour = nullptr) {
-    add(fmt::format("{:<11} {}", label, value), colour);
-  }
-  // Words of a long text on lines of their own, behind an indentation.
-  void add_wrapped(const std::string& text, const char* colour) {
-    constexpr int kIndent = 12;
     const int width = std::max(20, options_.columns - kIndent);
     std::string line;
-    std::istringstream words(terminal_safe(text));
+    const auto flush = [&] {
+      add(fmt::format("{:<{}}{}", label, kIndent, line), colour);
+      label = "";
+      line.clear();
+    };
+    std::istringstream words(terminal_safe(value));
     for (std::string word; words >> word;) {
-      if (!line.empty() && display_width(line) + 1 + display_width(word) > width) {
-        add(std::string(kIndent, ' ') + line, colour);
-        line.clear();
-      }
+      if (!line.empty() && display_width(line) + 1 + display_width(word) > width) flush();
       if (!line.empty()) line += ' ';
       line += word;
     }
-    if (!line.empty()) add(std::string(kIndent, ' ') + line, colour);
+    flush();
   }
   int count() const { return count_; }
   const std::string& text() const { return text_; }
 
  private:
+  static constexpr int kIndent = 12;
   const FrameOptions& options_;
   std::string text_;
   int count_ = 0;
@@ -244,7 +243,7 @@ void add_red_flags(Lines& lines, const RunFolder& run) {
   for (const StepRecord& record : run.records) {
     for (const RedFlag& flag : record.red_flags) {
       lines.add_field("red flag", fmt::format("{} at step {}", flag.kind, with_commas(record.step)), kRed);
-      lines.add_wrapped(flag.text, nullptr);
+      lines.add_field("", flag.text);
     }
   }
 }
@@ -319,11 +318,12 @@ std::string watch_frame(const RunFollower& follower, const FrameOptions& options
         "warning",
         fmt::format("{} of metrics.jsonl cannot be read", counted(follower.unreadable_lines(), "line")),
         kYellow);
+  constexpr int kLabelOverhang = 4;  // half of the last step's number stands beyond the chart
   constexpr int kChartFrame = 3, kFewestRows = 4, kMostRows = 14;  // title, axis and its labels
   const int left = options.rows > 0 ? options.rows - head.count() - body.count() - kChartFrame : kMostRows;
   std::string chart;
   if (left >= kFewestRows && run.records.size() > 1)
-    chart = chart_of(run, std::min(options.columns, 110), std::min(left, kMostRows));
+    chart = chart_of(run, std::min(options.columns, 110) - kLabelOverhang, std::min(left, kMostRows));
   std::string text = head.text() + chart + body.text();
   if (options.rows <= 0) return text;
   // What does not fit goes from the bottom: the state and the figures stand above the texts of red flags.

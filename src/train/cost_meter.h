@@ -15,7 +15,7 @@ class CostMeter {
  public:
   // From the first step of this process on. `sampler` may be null. `ranks` tell each other their energy with every step.
   void begin(std::unique_ptr<GpuSampler> sampler, int64_t ranks);
-  // What a checkpoint says, before begin(). Without energy the total stays unknown.
+  // What earlier processes of the run have used, before begin(). Without energy the total stays unknown.
   void restore(double device_seconds, std::optional<double> energy_joules);
 
   // Around a step; the first one fills in what this rank tells the others.

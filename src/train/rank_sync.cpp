@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/trace.h"
+
 namespace octet {
 namespace {
 
@@ -158,12 +160,14 @@ Tensor RankSync::part_update(const Parameter& p) const {
 // Where work is done when it is queued, this is also how long it took, and mostly waiting for other ranks.
 void RankSync::all_gather(Communicator& group, Queue& queue, std::span<const GatherItem> items,
                           std::string_view what) {
+  const TraceSpan span("training", "all_gather");
   const auto start = Clock::now();
   group.all_gather(queue, items, what);
   waited_ms_ += 1e3 * seconds_since(start);
 }
 
 void RankSync::exchange(Communicator& group, std::span<const ExchangeItem> items, std::string_view what) {
+  const TraceSpan span("training", "exchange");
   const auto start = Clock::now();
   group.exchange(*reduce_queue_, items, what);
   waited_ms_ += 1e3 * seconds_since(start);

@@ -33,13 +33,13 @@ void RedFlags::raise(std::vector<RedFlag>& flags, const char* kind, std::string 
   flags.push_back({kind, std::move(text)});
 }
 
-void RedFlags::restore(std::vector<std::string> raised, std::optional<double> first_level, double first_loss,
-                       int64_t steps_done) {
-  raised_ = std::move(raised);
+void RedFlags::restore(std::optional<double> first_level, double first_loss,
+                       const std::vector<double>& losses, int64_t steps_done) {
   first_level_ = first_level;
   if (steps_done > 0 && std::isfinite(first_loss)) first_loss_ = first_loss;
   // Without the first losses there is nothing to compare with.
   const bool is_early = steps_done < static_cast<int64_t>(Limits::kFirstLosses);
+  if (is_early && !first_level) first_losses_ = losses;
   loss_judged_ = steps_done >= about_.warmup_steps + Limits::kStepsAfterWarmup ||
                  (!first_level && !is_early) || (steps_done > 0 && !first_loss_);
 }
@@ -98,7 +98,8 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
 }
 
 void RedFlags::look_at_data(const Step& step, std::vector<RedFlag>& flags) {
-  if (steps_here_ <= Limits::kFirstSteps) return;
+  // On the CPU the loader and the step share the cores: who waits for whom says nothing.
+  if (!about_.on_gpu || steps_here_ <= Limits::kFirstSteps) return;
   waits_.push_back({step.step_ms, step.data_wait_ms});
   double total = 0, waited = 0;
   for (const Wait& wait : waits_) {

@@ -79,12 +79,14 @@ class RedFlags {
   // Saturation is watched elsewhere; this keeps it to one flag.
   std::vector<RedFlag> saturation(const std::string& text);
 
-  // What a checkpoint keeps: the kinds that were raised, and the median loss of the first steps. The loss of the very
-  // first one is known as well.
-  const std::vector<std::string>& raised() const { return raised_; }
+  // What a checkpoint keeps: the median loss of the first steps. The loss of the very first one is known as well.
   std::optional<double> first_level() const { return first_level_; }
-  void restore(std::vector<std::string> raised, std::optional<double> first_level, double first_loss,
+  // `losses` are the recent ones; in the first steps, all of them.
+  void restore(std::optional<double> first_level, double first_loss, const std::vector<double>& losses,
                int64_t steps_done);
+  // The kinds that were raised, which the metrics keep.
+  const std::vector<std::string>& raised() const { return raised_; }
+  void set_raised(std::vector<std::string> kinds) { raised_ = std::move(kinds); }
 
  private:
   bool is_raised(std::string_view kind) const;

@@ -174,6 +174,7 @@ void RunFiles::join(const About& about, const std::string& run_name) {
 // TensorBoard.
 void RunFiles::open_reports(int64_t steps_done) {
   const fs::path metrics = fs::path(folder_) / "metrics.jsonl";
+  earlier_ = earlier_totals(metrics, steps_done);
   keep_metrics_until(metrics, steps_done, [this](const std::string& path, std::string_view text) {
     env_.replace_file(path, text);
   });

@@ -52,6 +52,8 @@ class RunFiles {
     return config_;
   }  // what config.yaml holds; with its name once it is open
   const std::string& folder() const { return folder_; }
+  // Of the records that were there before open(); empty for other ranks than the first.
+  const EarlierTotals& earlier() const { return earlier_; }
   MetricsWriter* metrics() { return metrics_.get(); }              // null: another rank writes them
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
@@ -75,6 +77,7 @@ class RunFiles {
   bool fp8_;
   const std::optional<Checkpoint>& checkpoint_;
   std::string folder_;
+  EarlierTotals earlier_;
   // Released last: the saver may still be writing when an exception ends the run.
   std::optional<RunLock> lock_, checkpoint_lock_;
   std::unique_ptr<MetricsWriter> metrics_;

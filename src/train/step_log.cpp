@@ -15,6 +15,7 @@ StepLog::StepLog(const RunStages& stages, RunFiles& files, Console& console, Cos
       red_flags_({.warmup_steps = stages.schedule.warmup_steps,
                   .uniform_loss = std::log(static_cast<double>(stages.model.config.vocab)),
                   .learning_rate = stages.keys.learning_rate,
+                  .on_gpu = stages.device->capabilities().separate_memory,
                   .cuda_graphs = records_graphs(stages)}) {}
 
 // The ranks of a run see the same: the first one, which writes the metrics, speaks for all.
@@ -101,6 +102,7 @@ void StepLog::write_last() {
 void StepLog::file(StepRecord& record) {
   if (!files_.metrics()) return;
   record.gpu = costs_.take_figures();  // since the last record that was written
+  record.device_seconds = costs_.device_seconds();
   files_.metrics()->write(record);
   if (TensorBoardWriter* board = files_.tensorboard()) board->step(record);
 }

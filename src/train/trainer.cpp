@@ -175,8 +175,7 @@ class Run {
     outcome_.best_eval = state.best_eval;
     skipped_in_a_row_ = state.skipped_in_a_row;
     log_.spikes().restore(state.loss_window, state.spikes_in_a_row);
-    log_.red_flags().restore(state.red_flags, state.first_level, state.first_loss, state.step);
-    costs_.restore(state.device_seconds, state.energy_joules);
+    log_.red_flags().restore(state.first_level, state.first_loss, state.loss_window, state.step);
   }
 
   TrainerState state() const {
@@ -192,10 +191,7 @@ class Run {
             .loss_window = log_.spikes().window(),
             .spikes_in_a_row = log_.spikes().spikes_in_a_row(),
             .sequences_per_step = stages_.plan.sequences_per_step(),
-            .device_seconds = costs_.device_seconds(),
-            .energy_joules = costs_.energy_joules(),
-            .first_level = log_.red_flags().first_level(),
-            .red_flags = log_.red_flags().raised()};
+            .first_level = log_.red_flags().first_level()};
   }
 
   bool is_first() const { return ranks_.place().is_first(); }
@@ -242,6 +238,10 @@ class Run {
                                 .texts = std::move(extra_files_),
                                 .ranks = rank_saving()};
     if (is_first()) files_.open(about);
+    const EarlierTotals& earlier = files_.earlier();
+    log_.red_flags().set_raised(earlier.red_flags);
+    if (outcome_.steps > 0 || earlier.device_seconds)
+      costs_.restore(earlier.device_seconds.value_or(0), earlier.energy_joules);
     const std::string name = ranks_.host().from_first("run name", files_.config().run_name);
     if (!is_first()) files_.join(about, name);
     log_file_.open(join_path(files_.folder(), fmt::format("rank_{}.log", ranks_.place().rank)));

@@ -7,9 +7,9 @@
 
 #include <cmath>
 
-#include "train/resume_support.h"
 #include "support/error_of.h"
 #include "train/exit_codes.h"
+#include "train/resume_support.h"
 #include "train/trainer.h"
 
 namespace octet::test {
@@ -155,7 +155,8 @@ TEST(TrainerState, SurvivesItsFile) {
                            .first_eval = 1.0 / 3,
                            .best_eval = {},
                            .loss_window = {1.0 / 7, INFINITY, 2.5},
-                           .spikes_in_a_row = 2};
+                           .spikes_in_a_row = 2,
+                           .first_level = 1.0 / 9};
   EXPECT_EQ(trainer_state_from_json(to_json(state), "state.json"), state);
   EXPECT_THROW(trainer_state_from_json("{}", "state.json"), Error);
   EXPECT_THROW(

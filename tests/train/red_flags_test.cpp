@@ -18,7 +18,8 @@ using testing::IsEmpty;
 using Limits = RedFlagLimits;
 
 constexpr double kUniform = 10.8;  // ln(50,000)
-const RedFlags::About kAbout{.warmup_steps = 50, .uniform_loss = kUniform, .learning_rate = 3e-4};
+const RedFlags::About kAbout{
+    .warmup_steps = 50, .uniform_loss = kUniform, .learning_rate = 3e-4, .on_gpu = true};
 
 std::vector<std::string> kinds(const std::vector<RedFlag>& flags) {
   std::vector<std::string> result;
@@ -111,7 +112,7 @@ TEST(RedFlags, AResumedRunComparesWithItsOwnStart) {
   const auto resume = [&](std::optional<double> level, int64_t steps, double loss) {
     Series second;
     second.spikes.restore(first.spikes.window(), 0);
-    second.flags.restore({}, level, 10.9, steps);
+    second.flags.restore(level, 10.9, first.spikes.window(), steps);
     second.steps = steps;
     second.run(300, [&](int64_t step) { return loss + noise(step, 0.05); });
     return kinds(second.raised);
@@ -122,9 +123,23 @@ TEST(RedFlags, AResumedRunComparesWithItsOwnStart) {
   EXPECT_THAT(resume(std::nullopt, 120, 10.9), IsEmpty()) << "an old checkpoint does not know the start";
 }
 
+TEST(RedFlags, ARunThatIsResumedInItsFirstStepsHasTheSameLevel) {
+  const auto loss = [](int64_t step) { return 10.9 - 0.01 * static_cast<double>(step); };
+  Series whole, first, second;
+  whole.run(40, loss);
+  first.run(8, loss);
+  second.spikes.restore(first.spikes.window(), 0);
+  second.flags.restore(first.flags.first_level(), loss(1), first.spikes.window(), 8);
+  second.steps = 8;
+  second.run(32, loss);
+  ASSERT_TRUE(whole.flags.first_level());
+  EXPECT_EQ(whole.flags.first_level(), second.flags.first_level());
+}
+
 TEST(RedFlags, AKindIsRaisedOncePerRun) {
   Series series;
-  series.flags.restore({"loss_not_falling"}, 10.9, 10.9, 120);
+  series.flags.restore(10.9, 10.9, {}, 120);
+  series.flags.set_raised({"loss_not_falling"});
   series.steps = 120;
   series.run(300, [](int64_t step) { return 10.9 + noise(step, 0.05); });
   EXPECT_THAT(series.raised, IsEmpty());
@@ -157,6 +172,11 @@ TEST(RedFlags, WaitingForDataNeedsAShareOfAWholeWindow) {
   EXPECT_THAT(quick.raised, IsEmpty());
   EXPECT_THAT(once.raised, IsEmpty());
   EXPECT_THAT(tiny.raised, IsEmpty());
+  RedFlags::About cpu = kAbout;
+  cpu.on_gpu = false;
+  Series host(cpu);
+  for (int i = 1; i < 300; ++i) host.step(falling(i), 200, 40);
+  EXPECT_THAT(host.raised, IsEmpty()) << "the loader and the step share the cores";
   // The first batches of a process have to be read from disk.
   Series start;
   for (int i = 1; i < 300; ++i) start.step(falling(i), 200, i <= 10 ? 190 : 1);
