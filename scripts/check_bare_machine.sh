@@ -35,14 +35,10 @@ make_root() {
   done
   mmdebstrap --quiet --variant=minbase --include="$packages" "$release" "$root" "${sources[@]}"
   cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
-  for file in /etc/pip.conf /etc/resolv.conf /etc/hosts; do
-    if [[ -e $file ]]; then cp -L "$file" "$root$file"; fi
+  # A link in the new system may lead out of it: files replace links, and are never written through them.
+  for file in /etc/pip.conf /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
+    if [[ -e $file ]]; then cp -L --remove-destination "$file" "$root$file"; fi
   done
-  if [[ -d /etc/ssl/certs ]]; then mkdir -p "$root/etc/ssl/certs" && cp -rL /etc/ssl/certs/. "$root/etc/ssl/certs/"; fi
-  if [[ -d /usr/local/share/ca-certificates ]]; then
-    mkdir -p "$root/usr/local/share/ca-certificates"
-    cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
-  fi
   mount -t proc proc "$root/proc"
   mounted=("$root/proc" "${mounted[@]}")
   mount --bind /dev "$root/dev"
@@ -64,7 +60,7 @@ inside() {
 
 start=$SECONDS
 root=$work/root
-make_root "$root" ca-certificates,make,git,python3,python3-pip
+make_root "$root" ca-certificates,make,git
 echo "an empty $release after $((SECONDS - start)) s"
 # As a user gets it: a clone without build folders.
 git clone --quiet "$repository" "$root/octet"

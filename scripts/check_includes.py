@@ -7,7 +7,7 @@
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
     <- train (what happens during training) <- bench <- doctor (checks of the machine) <- apps
     config, checkpoint <- compare (runs next to each other) <- apps
-    submit (batch scripts) sees base
+    base <- submit (batch scripts); config, import, io, report <- sweep (many runs of one configuration)
 
 and that CUDA headers are included only under backend/cuda and in dist's NCCL file.
 Usage: check_includes.py REPOSITORY. Prints each include that breaks the rule; exits 1 if there is one.
@@ -39,6 +39,7 @@ ALLOWED = {
     "train": FOUNDATION | {"dist", "config", "hf", "generate", "checkpoint", "demo", "plan", "eval", "train"},
     "compare": FOUNDATION | {"config", "checkpoint", "compare"},
     "submit": {"base", "submit"},
+    "sweep": {"base", "config", "import", "io", "report", "submit", "sweep"},
     "bench": FOUNDATION | {"backend", "dist", "config", "plan", "train", "bench"},
     "doctor": FOUNDATION | {"backend", "dist", "config", "import", "checkpoint", "plan", "train", "bench", "doctor"},
 }

@@ -27,6 +27,7 @@ std::span<const ExitCodeText> exit_code_texts();
 Command train_command();
 Command launch_command();
 Command submit_command();
+Command sweep_command();
 Command plan_command();
 Command doctor_command();
 Command bench_command();

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "config/config.h"
 #include "import/flags.h"
+#include "sweep/sweep_spec.h"
 #include "train/exit_codes.h"
 
 namespace octet {
@@ -201,7 +202,7 @@ ParsedLine parse_command_line(const CommandLine& line, std::span<const std::stri
 void throw_errors(const ParsedLine& parsed) {
   if (parsed.errors.empty()) return;
   std::vector<std::string> errors;
-  if (!parsed.run.config_file.empty()) {
+  if (!parsed.run.config_file.empty() && !is_sweep_file(parsed.run.config_file)) {
     try {
       SettingsNotes unused;
       const FileSettings file = read_run_file(parsed.run.config_file, unused);

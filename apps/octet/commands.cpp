@@ -10,11 +10,11 @@ namespace octet {
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
-      train_command(),      launch_command(),   submit_command(),   plan_command(),        doctor_command(),
-      bench_command(),      generate_command(), eval_command(),     checkpoints_command(), export_command(),
-      plot_command(),       compare_command(),  watch_command(),    tensorboard_command(), wandb_command(),
-      lr_command(),         prepare_command(),  tokenize_command(), import_command(),      keys_command(),
-      completion_command(), man_command(),      help_command(),
+      train_command(),  launch_command(),     submit_command(),   sweep_command(),    plan_command(),
+      doctor_command(), bench_command(),      generate_command(), eval_command(),     checkpoints_command(),
+      export_command(), plot_command(),       compare_command(),  watch_command(),    tensorboard_command(),
+      wandb_command(),  lr_command(),         prepare_command(),  tokenize_command(), import_command(),
+      keys_command(),   completion_command(), man_command(),      help_command(),
   };
   return kCommands;
 }
@@ -55,11 +55,13 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"top", "watch RUN"},
     {"run", "train"},
     {"torchrun", "launch"},
+    {"sbatch", "submit CONFIG.yaml --time TIME"},
+    {"slurm", "submit CONFIG.yaml --time TIME"},
+    {"agent", "sweep SWEEP.yaml"},
+    {"tune", "sweep SWEEP.yaml"},
     {"check", "doctor"},
     {"diagnose", "doctor"},
     {"env", "doctor"},
-    {"sbatch", "submit CONFIG.yaml --time TIME"},
-    {"slurm", "submit CONFIG.yaml --time TIME"},
     {"version", "--version"},
 };
 

@@ -82,6 +82,7 @@ RunShape shape_for(const EvalTaskOptions& options, const Work& work, int64_t max
   return {.rows = std::min(wanted, div_up(work.tokens, length) + 1),
           .length = length,
           .training = false,
+          .head_chunk_bytes = 2 * device.capabilities().logits_bytes,  // fp32 instead of bf16
           .scoring = true};
 }
 

@@ -11,7 +11,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, output, dtype, tokenizer, adapter_name_or_path;
+  std::string model, output, dtype, tokenizer, adapter_name_or_path, format, outtype;
   bool best = false, adapter = false, merge = false;
   double max_shard_size_gb = 5;
 };
@@ -41,6 +41,19 @@ int write_adapter(const Options& options, const ModelFolder& model, ExportOption
   return kExitDone;
 }
 
+int write_gguf(const Options& options, const ModelFolder& model, const ExportOptions& to) {
+  const GgmlType type = options.outtype == "f32"    ? GgmlType::F32
+                        : options.outtype == "f16"  ? GgmlType::F16
+                        : options.outtype == "q8_0" ? GgmlType::Q8_0
+                                                    : GgmlType::BF16;
+  const Exported exported = export_gguf(posix_env(), model, options.output, type, to);
+  fmt::print("{}\n{}: {} tensors, {}, {}; tokenizer: {}\n",
+             model.adapter ? model.adapter->source : model.source, options.output, exported.tensors,
+             human_bytes(static_cast<double>(exported.bytes)), name_of(type),
+             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer);
+  return kExitDone;
+}
+
 int run(const Options& options) {
   ExportOptions to;
   to.tokenizer = options.tokenizer;
@@ -48,6 +61,7 @@ int run(const Options& options) {
   to.shard_bytes = static_cast<int64_t>(options.max_shard_size_gb * 1e9);
 
   const ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
+  if (options.format == "gguf") return write_gguf(options, model, to);
   if (model.adapter && !options.adapter && !options.merge) {
     fail_config(
         "[{}] is an adapter; choose --adapter to write it as a PEFT folder, or --merge to write the whole model with "
@@ -72,16 +86,29 @@ void check(const Options& options, std::vector<std::string>& errors) {
     errors.emplace_back("--adapter and --merge exclude each other: an adapter alone, or a merged model");
   if (options.adapter && !options.dtype.empty())
     errors.emplace_back("--dtype is for whole models; an adapter is always written in fp32");
+  if (options.format != "gguf") {
+    if (!options.outtype.empty()) errors.emplace_back("--outtype is for --format gguf; use --dtype");
+    return;
+  }
+  if (options.adapter)
+    errors.emplace_back("--adapter writes a PEFT folder; with --format gguf the adapter is merged");
+  if (!options.dtype.empty()) errors.emplace_back("--dtype is for folders; with --format gguf use --outtype");
+  if (!options.output.empty() && !options.output.ends_with(".gguf"))
+    errors.emplace_back(fmt::format("--output is '{}', expected a name that ends in .gguf", options.output));
 }
 
 }  // namespace
 
 Command export_command() {
-  CommandBuilder<Options> builder("export", "Write a model as a Hugging Face folder, or an adapter for PEFT");
+  CommandBuilder<Options> builder("export",
+                                  "Write a model as a Hugging Face folder or GGUF, or an adapter for PEFT");
   builder.line.about =
-      "Writes a model as a Hugging Face folder that Transformers can load, or an adapter as a PEFT folder.";
+      "Writes a model as a Hugging Face folder that Transformers can load, as a GGUF file for llama.cpp and Ollama, or "
+      "an adapter as a PEFT folder.";
   builder.word(&Options::model, {.name = "MODEL", .what = "model", .help = kModelHelp});
-  builder.keys.add("output", &Options::output, "Folder to create. An existing folder must be empty.")
+  builder.keys
+      .add("output", &Options::output,
+           "Folder to create. An existing folder must be empty. With --format gguf: file to create.")
       .value("DIR")
       .short_flag('o')
       .must_be_given();
@@ -91,6 +118,16 @@ Command export_command() {
                    "Write only the adapter, as a PEFT folder. Says which programs can load it.");
   builder.keys.add("merge", &Options::merge,
                    "Write the whole model with its adapter merged in fp32 and rounded once.");
+  builder.keys
+      .add("format", &Options::format, {"hf", "gguf"},
+           "hf: a Hugging Face folder. gguf: one file for llama.cpp and Ollama, with tokenizer and chat "
+           "template; an adapter is merged.")
+      .note("hf");
+  builder.keys
+      .add("outtype", &Options::outtype, {"bf16", "f16", "q8_0", "f32"},
+           "With --format gguf: how matrices are stored. q8_0: 8 bits with a scale per 32 values.")
+      .alias("gguf_type")
+      .note("bf16");
   builder.keys.add("dtype", &Options::dtype, {"bf16", "fp32"}, "Data type of the written weights.")
       .note("the type they are stored in");
   builder.keys.add("tokenizer", &Options::tokenizer, "Tokenizer file or folder to copy into the output.")

@@ -19,6 +19,7 @@
 #include "run_words.h"
 #include "submit/sbatch_script.h"
 #include "submit/shell.h"
+#include "sweep/sweep_spec.h"
 
 namespace octet {
 namespace {
@@ -34,6 +35,9 @@ struct Options {
   ContainerRuntime container_runtime = ContainerRuntime::Auto;
   GpuRequest gpu_request = GpuRequest::Gpus;
   bool requeue = true, print = false;
+  std::string folder;
+  std::vector<std::string> sweep_arg;
+  std::vector<std::string> files;
   RunArguments run;
 };
 
@@ -92,6 +96,28 @@ void describe_run(SlurmJob& job, const Options& options) {
   job.command.emplace_back("--resume=latest");
 }
 
+// Agents of a sweep: one per node, which uses all GPUs of the node, or one per array task.
+void describe_sweep(SlurmJob& job, const Options& options, const std::string& sweep,
+                    const std::string& config) {
+  if (!options.array_key.empty()) fail_config("--array_key is for runs; the tasks of a sweep are agents");
+  if (options.tasks_per_node > 1)
+    fail_config("--tasks_per_node is {}; a sweep has one agent per node, which starts the runs",
+                options.tasks_per_node);
+  const SweepSpec spec = read_sweep_file(sweep);  // its faults are said now, not in the job
+  if (options.gpus_per_node < 0) job.gpus_per_node = 1;
+  const std::string stem = fs::path(sweep).stem().string();
+  job.name = spec.name.empty() ? stem : spec.name;
+  job.command.insert(job.command.end(), {"sweep", sweep});
+  if (!config.empty()) job.command.push_back(config);
+  job.command.push_back(
+      fmt::format("--folder={}", options.folder.empty() ? fmt::format("sweeps/{}", stem) : options.folder));
+  if (job.gpus_per_node > 0) job.command.emplace_back("--gpus=all");
+  job.command.insert(job.command.end(), options.sweep_arg.begin(), options.sweep_arg.end());
+  const std::vector<std::string> words = words_of(options.run.settings);
+  job.command.insert(job.command.end(), words.begin(), words.end());
+  job.wait_seconds = 0;  // agents need not end together
+}
+
 SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
   SlurmJob job;
   job.nodes = options.nodes;
@@ -125,10 +151,23 @@ SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
   }
   // Inside a container the path of this program means nothing.
   job.command = {!options.octet.empty() ? options.octet : job.container.empty() ? this_program() : "octet"};
-  describe_run(job, options);
-  job.tasks_per_node =
-      options.tasks_per_node > 0 ? options.tasks_per_node : std::max<int64_t>(job.gpus_per_node, 1);
-  job.name = options.job_name.empty() ? job.run_name : options.job_name;
+  const auto sweep = std::ranges::find_if(options.files, is_sweep_file);
+  if (sweep != options.files.end()) {
+    const bool is_first = sweep == options.files.begin();
+    describe_sweep(job, options, *sweep,
+                   options.files.size() > 1 ? options.files[is_first ? 1 : 0] : std::string());
+    job.tasks_per_node = 1;
+  } else {
+    if (options.files.size() > 1)
+      fail_config("octet submit takes one configuration file, or a sweep file and a configuration");
+    if (!options.folder.empty() || !options.sweep_arg.empty())
+      fail_config("--folder and --sweep_arg are for a sweep file");
+    describe_run(job, options);
+    job.tasks_per_node =
+        options.tasks_per_node > 0 ? options.tasks_per_node : std::max<int64_t>(job.gpus_per_node, 1);
+    job.name = job.run_name;
+  }
+  if (!options.job_name.empty()) job.name = options.job_name;
   if (errors.empty()) errors = check_job(job);
   return job;
 }
@@ -208,10 +247,12 @@ int run(const Options& options) {
     return kExitDone;
   }
   const std::string id = submit_script(path);
-  fmt::print(
-      "submitted job {}: {} on {}, {} each, at most {} per start\n", id, job.name, counted(job.nodes, "node"),
-      job.gpus_per_node > 0 ? counted(job.gpus_per_node, "GPU") : counted(job.tasks_per_node, "CPU rank"),
-      slurm_time(job.seconds));
+  fmt::print("submitted job {}: {} on {}, {} each, at most {} per start\n", id, job.name,
+             counted(job.nodes, "node"),
+             job.gpus_per_node > 0  ? counted(job.gpus_per_node, "GPU")
+             : job.run_name.empty() ? "1 agent"
+                                    : counted(job.tasks_per_node, "CPU rank"),
+             slurm_time(job.seconds));
   fmt::print("script   {}\nlog      {}\ncancel   scancel {}\n", path, log_of(job, id), id);
   return kExitDone;
 }
@@ -228,7 +269,7 @@ Command submit_command() {
       "job again, and the run continues from its last checkpoint, until it is done.";
   builder.line.notes =
       "--array 0-3 starts four runs that differ in their seed: each gets the number of its task as seed and as suffix of "
-      "its run_name. A run without run_name is named after the configuration and the time. docs/slurm.md has more.";
+      "its run_name. With a sweep file, every node (or array task) is an agent of 'octet sweep'. A run without run_name is named after the configuration and the time. docs/slurm.md has more.";
   auto& keys = builder.keys;
   keys.add("time", &Options::time, "Time limit of one start: minutes, 4:00:00 or 2-12:00:00.")
       .value("TIME")
@@ -299,6 +340,13 @@ Command submit_command() {
   keys.add("octet", &Options::octet, "Path of octet on the nodes or in the container.")
       .value("PATH")
       .note("this program; octet in a container");
+  keys.add("folder", &Options::folder, "For a sweep file: the folder of the sweep.")
+      .value("DIR")
+      .note("sweeps/NAME of the sweep file");
+  keys.add("sweep_arg", &Options::sweep_arg,
+           "For a sweep file: a flag of 'octet sweep', such as --sweep_arg=--parallel=2. May be repeated.")
+      .value("FLAG")
+      .repeatable();
   keys.add("log_dir", &Options::log_dir, "Folder for the scripts and the output of jobs.").value("DIR");
   keys.add("print", &Options::print, "Print the script. Nothing is written or submitted.");
   keys.add("output", &Options::output, "Write the script to this file and do not submit it.")
@@ -309,7 +357,9 @@ Command submit_command() {
       errors.emplace_back("--print and --output exclude each other");
     if (options.array.empty() && !options.array_key.empty()) errors.emplace_back("--array_key needs --array");
   });
+  builder.words(&Options::files, config_file_word());
   builder.run_arguments(&Options::run);
+  builder.line.words.front().many = true;
   return builder.command(run);
 }
 

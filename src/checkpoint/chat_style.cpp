@@ -68,18 +68,34 @@ ChatStyle chat_style_from_json(std::string_view text, std::string_view place) {
   return style;
 }
 
+namespace {
+
+// The folders that may have a template, the most telling first.
+std::vector<std::string> template_folders(const ModelFolder& model) {
+  std::vector<std::string> folders;
+  for (const std::string& folder :
+       {model.adapter ? model.adapter->folder : std::string(), model.tokenizer, model.folder}) {
+    if (!folder.empty() && posix_env().is_directory(folder)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+}  // namespace
+
+std::string find_chat_jinja(const ModelFolder& model) {
+  for (const std::string& folder : template_folders(model)) {
+    if (std::string jinja = template_in(folder).first; !jinja.empty()) return jinja;
+  }
+  return "";
+}
+
 ModelChat find_chat_style(const ModelFolder& model) {
   ModelChat chat;
   if (model.checkpoint && model.checkpoint->has_file(checkpoint_file::kChat)) {
     const std::string path = model.checkpoint->file_path(checkpoint_file::kChat);
     return {.style = chat_style_from_json(posix_env().read_text(path), path), .source = path};
   }
-  std::vector<std::string> folders;
-  if (model.adapter) folders.push_back(model.adapter->folder);
-  folders.push_back(model.tokenizer);
-  folders.push_back(model.folder);
-  for (const std::string& folder : folders) {
-    if (folder.empty() || !posix_env().is_directory(folder)) continue;
+  for (const std::string& folder : template_folders(model)) {
     const auto [jinja, path] = template_in(folder);
     if (jinja.empty()) continue;
     chat.style = recognise_chat_template(jinja);

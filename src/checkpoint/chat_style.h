@@ -27,6 +27,9 @@ struct ModelChat {
 // What the run was trained with, or the chat template in the folder of the model, its adapter or its tokenizer.
 ModelChat find_chat_style(const ModelFolder& model);
 
+// The chat template of the same folders as it is written there, whether octet knows it or not; "": none.
+std::string find_chat_jinja(const ModelFolder& model);
+
 // The ids that end a text of the model: of the chat template (which may be null), of config.json and
 // generation_config.json; with a template or without any of these also the tokenizer's eos. The template's is the first.
 std::vector<int32_t> end_ids_of(const ModelFolder& model, const Tokenizer* tokenizer,

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "checkpoint/chat_style.h"
+#include "checkpoint/export_tokenizer_choice.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
@@ -124,12 +125,10 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
   return json.dump(2) + "\n";
 }
 
-// The tokenizer to write and how the model is talked to. The ids that begin and end a text are set in the config.
-struct ExportedTokenizer {
-  std::string name;
-  std::optional<ExportedChat> chat;
-};
-ExportedTokenizer tokenizer_for(const ModelFolder& model, const ExportOptions& options, ModelConfig& config) {
+}  // namespace
+
+TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options,
+                                 ModelConfig& config) {
   const std::string name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
   if (name.empty()) return {};
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
@@ -148,7 +147,9 @@ ExportedTokenizer tokenizer_for(const ModelFolder& model, const ExportOptions& o
   return {.name = name, .chat = ExportedChat{.jinja = renderer->jinja(), .end = renderer->end_token()}};
 }
 
-void export_tokenizer_to(Env& env, const ExportedTokenizer& tokenizer, const std::string& folder,
+namespace {
+
+void export_tokenizer_to(Env& env, const TokenizerChoice& tokenizer, const std::string& folder,
                          const ModelConfig& config, Exported& exported) {
   if (tokenizer.name.empty()) return;
   exported.tokenizer = export_tokenizer(env, tokenizer.name, folder, config.max_positions, tokenizer.chat);
@@ -166,7 +167,7 @@ std::string without_slash(std::string path) {
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options) {
   ModelConfig config = model.config;
-  const ExportedTokenizer tokenizer = tokenizer_for(model, options, config);
+  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::unique_ptr<Device> cpu = make_cpu_device(0);
   ModelWeights weights(model, table, *cpu);
@@ -193,7 +194,7 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
                                const ExportOptions& options) {
   require(model.adapter.has_value(), "[{}] has no adapter to export", model.source);
   ModelConfig config = model.config;
-  const ExportedTokenizer tokenizer = tokenizer_for(model, options, config);
+  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
   const PeftAdapter adapter(env, model.adapter->folder, config);
   const std::vector<ParameterSpec> table = adapters_of(parameter_table(config, adapter.plan()));
   ExportedAdapter exported;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/model_folder.h"
+#include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/adapters.h"
 
@@ -30,6 +31,11 @@ struct Exported {
 // ConfigError is thrown.
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options);
+
+// Writes the model as one GGUF file for llama.cpp and Ollama, with its tokenizer and chat template. Matrices are stored as
+// `type`. An adapter is merged. The file gets its name when it is complete; ConfigError if `output` exists.
+Exported export_gguf(Env& env, const ModelFolder& model, const std::string& output, GgmlType type,
+                     const ExportOptions& options);
 
 // Writes the adapter of the model as a PEFT folder: adapter_config.json, adapter_model.safetensors in F32 and the
 // tokenizer's files, likewise all at once.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -57,6 +58,10 @@ struct Difference {
   std::string basis;                           // what the interval follows from: "t interval over 3 seeds"
   bool over_seeds = false;                     // of the interval; else it is over the steps of one run each
   bool within_noise() const { return interval && interval->holds(0); }
+  // Half of the interval, in percent of the reference: what could not have been seen.
+  double noise_percent() const {
+    return interval && mean != 0 ? (interval->high - interval->low) / 2 * std::abs(percent / mean) : 0;
+  }
 };
 
 struct VariantComparison {

@@ -8,6 +8,7 @@
 namespace octet {
 namespace {
 
+constexpr double kWideNoise = 2;     // percent: a difference that matters could hide in it
 constexpr double kSameSpeed = 0.02;  // less is what two runs of the same settings differ by
 
 bool is_emulated(const Variant& variant) {
@@ -39,7 +40,8 @@ bool is_good(const Comparison& comparison, const VariantComparison& compared) {
   if (comparison.variants[compared.variant].mean.first_bad_step || !(compared.speed >= 1 - kSameSpeed))
     return false;
   const std::optional<Difference>& difference = compared.evaluation ? compared.evaluation : compared.loss;
-  return difference && (difference->within_noise() || difference->mean <= 0);
+  if (!difference) return false;
+  return difference->mean <= 0 || (difference->within_noise() && difference->noise_percent() <= kWideNoise);
 }
 
 }  // namespace
@@ -48,9 +50,11 @@ std::string difference_text(const Difference& difference) {
   if (difference.largest == 0 && difference.mean == 0) return "is identical";
   const std::string by = fmt::format("differs by {:+.2f} %", difference.percent);
   if (!difference.interval) return by + "; there are too few steps to tell it from noise";
-  return by + (difference.within_noise() ? ", within noise"
-               : difference.over_seeds   ? ", more than noise"
-                                         : ", more than the noise between steps");
+  if (!difference.within_noise())
+    return by + (difference.over_seeds ? ", more than noise" : ", more than the noise between steps");
+  const double noise = difference.noise_percent();
+  return noise <= kWideNoise ? by + ", within noise"
+                             : fmt::format("{}, within noise, which is wide (±{:.2g} %)", by, noise);
 }
 
 void add_verdicts(Comparison& comparison) {

@@ -20,7 +20,7 @@ struct DoctorRun {
   bool is_given = false;  // false: nobody named a configuration or keys
   std::optional<ModelChoice> model;
   std::optional<RunPlan> plan;
-  std::vector<ProductShape> shapes;  // of the Linears that run in FP8, each once
+  std::vector<ProductShape> shapes;  // of the products to test, each once
   std::string exceptions;            // layers that do not run in FP8, with their reasons
   std::string problem;
 };

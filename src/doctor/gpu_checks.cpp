@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cuda_libraries.h"
 #include "dist/engines.h"
 #include "doctor/checks.h"
@@ -40,7 +42,8 @@ std::vector<CheckResult> check_gpu_state(const GpuState& state) {
   if (state.memory_bytes && state.memory_used_bytes) {
     const std::string text =
         fmt::format("{} of {} used", bytes_text(*state.memory_used_bytes), bytes_text(*state.memory_bytes));
-    const bool is_free = *state.memory_used_bytes < *state.memory_bytes / 20;
+    // This program's own context takes part of a gibibyte.
+    const bool is_free = *state.memory_used_bytes < std::max(*state.memory_bytes / 20, int64_t{2} << 30);
     CheckResult& memory =
         is_free ? results.ok("memory", text)
                 : results.warning("memory", text, "end the programs that use it: nvidia-smi lists them");

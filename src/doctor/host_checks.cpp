@@ -62,7 +62,7 @@ void check_disk(CheckResults& results, const std::string& name, const std::strin
       text += fmt::format("; a checkpoint of {} takes {}", human_bytes(static_cast<double>(checkpoint_bytes)),
                           human_duration(save_seconds));
     CheckResult& result =
-        speed.write < kSlowDisk || save_seconds > kLongSave
+        (checkpoint_bytes > 0 ? save_seconds > kLongSave : speed.write < kSlowDisk)
             ? results.warning(name, text,
                               "checkpoints will be slow: use a local disk (checkpoint_dir), or save less "
                               "often (save_steps)")

@@ -115,6 +115,9 @@ ProductsOutcome check_products(Device& device, const DoctorRun& run,
   ProductsOutcome outcome;
   CheckResults results(kArea);
   if (run.shapes.empty()) {
+    results.warning("shapes", run.problem.empty() ? "no layer of this run can be in FP8" : run.problem,
+                    run.problem.empty() ? "'octet plan' lists every layer with its reason"
+                                        : "nothing was multiplied; correct the configuration");
     outcome.results = results.take();
     return outcome;
   }

@@ -25,12 +25,14 @@ std::string name_without_layer(const std::string& name) {
   return result;
 }
 
-std::vector<ProductShape> fp8_shapes(const Transformer& transformer, int64_t most_tokens) {
+// Of the Linears that run in FP8, each shape once; of all but the head in a run without FP8.
+std::vector<ProductShape> tested_shapes(const Transformer& transformer, bool is_fp8, int64_t most_tokens) {
   std::vector<ProductShape> shapes;
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& site = linear->site();
     const auto same = [&](const ProductShape& shape) { return shape.out == site.out && shape.in == site.in; };
-    if (!linear->choice().any_fp8() || std::ranges::any_of(shapes, same)) continue;
+    const bool wanted = is_fp8 ? linear->choice().any_fp8() : site.kind != WorkKind::Head;
+    if (!wanted || std::ranges::any_of(shapes, same)) continue;
     shapes.push_back({.layer = name_without_layer(site.name),
                       .tokens = std::min(transformer.shape().tokens(), most_tokens),
                       .out = site.out,
@@ -65,7 +67,8 @@ DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, Device& devic
     run.plan = plan_run(run.config, run.model->config, device, {.adapters = run.model->adapters});
     const Transformer transformer(run.model->config, run.plan->shape, run.plan->numerics, device,
                                   run.plan->finetuning);
-    run.shapes = fp8_shapes(transformer, device.capabilities().separate_memory ? kGpuTokens : kCpuTokens);
+    run.shapes = tested_shapes(transformer, run.plan->is_fp8(),
+                               device.capabilities().separate_memory ? kGpuTokens : kCpuTokens);
     run.exceptions = exceptions_text(transformer);
   } catch (const Error& error) {
     run.problem = error.what();

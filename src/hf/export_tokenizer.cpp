@@ -5,28 +5,12 @@
 
 #include "base/json.h"
 #include "data/tokenizer/bytes_tokenizer.h"
-#include "data/tokenizer/unicode.h"
+#include "hf/byte_alphabet.h"
 
 namespace octet {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The character that stands for a byte in GPT-2's alphabet: printable ones stand for themselves, the others for the
-// characters from U+0100 on, in their order.
-std::string alphabet_character(int byte) {
-  const auto printable = [](int b) {
-    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-  };
-  uint32_t point = static_cast<uint32_t>(byte);
-  if (!printable(byte)) {
-    point = 256;
-    for (int b = 0; b < byte; ++b) point += !printable(b);
-  }
-  std::string text;
-  append_utf8(text, point);
-  return text;
-}
 
 // The bytes tokenizer as a byte-level BPE without merges.
 Json bytes_tokenizer_json() {

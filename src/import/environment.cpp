@@ -47,6 +47,8 @@ constexpr Variable kVariables[] = {
     {"CUDA_LAUNCH_BLOCKING",
      "makes the program wait for every kernel. It is for debugging: training is much slower", Hurts, "1"},
     {"CUDA_MODULE_LOADING", "loads all kernels at the start, which then takes longer", Hurts, "EAGER"},
+    {"CUBLASLT_LOG_LEVEL", "turns the log of cuBLASLt off", Works, "0"},
+    {"CUDNN_LOGLEVEL_DBG", "turns the log of cuDNN off", Works, "0"},
     {"CUBLASLT_LOG_LEVEL", "makes cuBLASLt log its calls, which takes time", Hurts},
     {"CUDNN_LOGLEVEL_DBG", "makes cuDNN log its calls, which takes time", Hurts},
     {"CUBLAS_WORKSPACE_CONFIG",

@@ -43,6 +43,10 @@ struct FamilySpec {
   void (*read)(const HfFields& fields, ModelConfig& config) = nullptr;
   HfJson (*write)(const ModelConfig& config) = nullptr;
   std::vector<ModelConfig> (*presets)() = nullptr;
+  // In GGUF files: the architecture, and whether the rotation pairs neighbours there (2i, 2i + 1), so that the rows of
+  // queries and keys are reordered.
+  std::string gguf_architecture;
+  bool gguf_pairs_neighbours = false;
 
   // A model of the family with all its features and no sizes.
   ModelConfig start() const {

@@ -362,7 +362,9 @@ class Sender:
             self.run.mark_preempting()
         folder = os.path.dirname(self.run.dir)
         self.run.finish(exit_code=code)
-        if self.mode == "offline":
+        if self.count == 0:
+            self.status.say("info", f"W&B: there is nothing new after step {self.last_step}")
+        elif self.mode == "offline":
             self.status.say("info", f"W&B: recorded {self.count} steps offline; send them with: wandb sync {folder}")
         else:
             self.status.say("info", f"W&B: sent {self.count} steps; the last one is {self.last_step}")

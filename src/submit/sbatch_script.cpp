@@ -127,7 +127,7 @@ std::string srun_words(const SlurmJob& job) {
   std::vector<std::string> words = {
       "srun", "--export=ALL", "--mpi=none", "--distribution=block",
       // Ranks end by themselves when one fails. srun must not kill those that still save.
-      "--kill-on-bad-exit=0", "--wait=300"};
+      "--kill-on-bad-exit=0", fmt::format("--wait={}", job.wait_seconds)};
   if (job.gpus_per_node > 0 && job.gpu_request != GpuRequest::None) words.emplace_back("--gpu-bind=none");
   if (job.cpus_per_task > 0) words.push_back(fmt::format("--cpus-per-task={}", job.cpus_per_task));
   if (job.container.empty()) return shell_command(words);

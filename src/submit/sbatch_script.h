@@ -35,7 +35,10 @@ struct SlurmJob {
   ContainerRuntime runtime = ContainerRuntime::Auto;
   std::vector<std::string> mounts;  // of the container: SOURCE[:TARGET]
 
-  // What every task runs: the program, the command and its arguments, without `name_flag`.
+  // Seconds after the end of the first task at which srun ends the others; 0: never. Ranks end together.
+  int64_t wait_seconds = 300;
+
+  // What every task runs: the program, the command and its arguments, without --run_name.
   std::vector<std::string> command;
   std::string run_name;   // for --run_name, and the folder that is resumed; "": the command has no such flag
   std::string array_key;  // the key that gets the number of the array task; "": none

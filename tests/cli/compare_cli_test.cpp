@@ -174,7 +174,7 @@ TEST_F(CompareCli, TrainsVariantsAndReusesThem) {
 
 TEST_F(CompareCli, AStoppedComparisonContinues) {
   std::vector<std::string> words =
-      training({"compare", "--variants=bf16,fp8", "--steps=300", "--save_steps=5"});
+      training({"compare", "--variants=bf16,fp8", "--steps=150", "--save_steps=5"});
   const pid_t child = start_process(OCTET_PROGRAM, words, folder.path());
   const std::string metrics = folder.path() + "/runs/compare-bf16/metrics.jsonl";
   for (int i = 0; i < 600 && !(fs::exists(metrics) && fs::file_size(metrics) > 3000); ++i) usleep(50'000);
@@ -185,9 +185,9 @@ TEST_F(CompareCli, AStoppedComparisonContinues) {
   words.erase(words.begin());
   const ProcessResult again = run(words);
   EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.err, AllOf(HasSubstr("compare-bf16: training 300 steps, continued where it was stopped"),
-                               HasSubstr("compare-fp8: training 300 steps\n")));
-  EXPECT_THAT(again.out, HasSubstr("of 300 common logged steps"));
+  EXPECT_THAT(again.err, AllOf(HasSubstr("compare-bf16: training 150 steps, continued where it was stopped"),
+                               HasSubstr("compare-fp8: training 150 steps\n")));
+  EXPECT_THAT(again.out, HasSubstr("of 150 common logged steps"));
 }
 
 TEST_F(CompareCli, FailuresOfTrainingAreShown) {

@@ -128,6 +128,7 @@ TEST_F(EvalTasksCli, WithoutDataItSaysHowToGetIt) {
 }
 
 TEST_F(EvalTasksCli, AFileNextToTheUserIsFound) {
+  std::filesystem::create_directory(join_path(folder.path(), "data"));
   folder.write("data/piqa.jsonl", read_text(kGolden + "piqa.jsonl"));
   const ProcessResult result = eval({"--task", "piqa"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -185,6 +186,7 @@ TEST_F(EvalTaskRuns, RanksGetTheSameScoresAsOne) {
   Flags alone = flags();
   alone["per_device_train_batch_size"] = "2";
   ASSERT_EQ(run_process(OCTET_PROGRAM, train("one", alone), folder.path()).exit_code, 0);
+  ASSERT_EQ(scores("one").size(), 3);
   for (const char* mode : {"zero1", "fsdp_full"}) {
     Flags shared = flags();
     shared["sharding_mode"] = mode;

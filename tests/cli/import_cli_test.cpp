@@ -124,8 +124,7 @@ TEST(ImportCli, FlagsOfGuidesWork) {
                    "--optim", "adamw_8bit", "--overwrite_output_dir", "--ddp_timeout", "1800"},
                   folder.path());
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  for (const char* flag :
-       {"--use_te", "--empty_cache_freq", "--num_workers", "--fp8_backend", "--report_to", "--optim"})
+  for (const char* flag : {"--use_te", "--empty_cache_freq", "--num_workers", "--fp8_backend", "--optim"})
     EXPECT_THAT(run.err, HasSubstr(flag));
   EXPECT_THAT(run.out, HasSubstr("optimizer_state: fp8"));
   const ProcessResult refused =

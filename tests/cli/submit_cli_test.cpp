@@ -100,6 +100,26 @@ TEST_F(SubmitCli, TheAnswerOfSbatch) {
                     HasSubstr("the script is slurm/a.sbatch")));
 }
 
+TEST_F(SubmitCli, ASweepFileStartsAgents) {
+  folder.write("s.yaml", "method: grid\nname: 'a sweep'\nparameters: {seed: {values: [1, 2]}}\n");
+  const ProcessResult result =
+      submit({"s.yaml", "--config", "run.yaml", "--time", "60", "--nodes", "2", "--gpus_per_node", "4",
+              "--max_steps", "3", "--sweep_arg=--max_failures=1", "--array", "0-1", "--print"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("#SBATCH --job-name=\"a sweep\"\n"), HasSubstr("#SBATCH --ntasks-per-node=1\n"),
+                    HasSubstr("#SBATCH --gpus-per-node=4\n"), HasSubstr(" --wait=0 "),
+                    HasSubstr(" sweep s.yaml run.yaml --folder=sweeps/s --gpus=all --max_failures=1 "
+                              "--max_steps=3)\n")));
+  expect_error({"s.yaml", "--time", "60", "--array", "0-1", "--array_key", "seed"},
+               "the tasks of a sweep are agents");
+  expect_error({"run.yaml", "--time", "60", "--folder", "x"},
+               "--folder and --sweep_arg are for a sweep file");
+  expect_error({"s.yaml", "--gpus_per_node", "1"}, "octet submit needs --time TIME");
+  folder.write("s.yaml", "method: gird\nparameters: {seed: {values: [1, 2]}}\n");
+  expect_error({"s.yaml", "--time", "60"}, "method in s.yaml:1 is gird");
+}
+
 TEST_F(SubmitCli, BadInput) {
   expect_error({"run.yaml"}, "octet submit needs --time TIME");
   expect_error({"run.yaml", "--time", "4h"}, "--time is '4h'; expected a time of SLURM");

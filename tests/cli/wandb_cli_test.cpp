@@ -1,8 +1,10 @@
 // Runs that are sent to Weights & Biases: with the real client in offline mode, and with clients that misbehave.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -269,13 +271,49 @@ TEST_F(WandbCli, FinishedRunsAreSentOnce) {
 
   const ProcessResult second = octet({"wandb", "runs/a", "--mode", "offline"});
   ASSERT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("recorded 0 steps offline"));
+  EXPECT_THAT(second.err, HasSubstr("there is nothing new after step 3"));
   EXPECT_EQ(history_of(recorded()).size(), 2u);
   const std::string id = state()["id"];
   ASSERT_EQ(octet({"wandb", "runs/a", "--mode", "offline", "--again"}).exit_code, 0);
   files = recorded();
   EXPECT_EQ(history_of(files).size(), 4u);
   EXPECT_NE(state()["id"], id);
+
+  folder.write("runs/a/wandb.json", "{");
+  const ProcessResult broken = octet({"wandb", "runs/a", "--mode", "offline"});
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_THAT(broken.err, HasSubstr("wandb.json cannot be read"));
+}
+
+TEST_F(WandbCli, ARunOfAnotherProcessIsFollowedToItsEnd) {
+  REQUIRE_WANDB();
+  const pid_t run = start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
+                                  folder.path());
+  for (int i = 0; i < 1200 && metrics().size() < 2; ++i) usleep(50'000);
+  const pid_t follower = start_process(OCTET_PROGRAM, {"wandb", "runs/a", "--follow", "--mode", "offline"},
+                                       folder.path(), "follower.txt");
+  const auto is_sending = [&] {
+    return fs::exists(run_path() + "/wandb.json") && state().contains("last_step");
+  };
+  for (int i = 0; i < 1200 && !is_sending(); ++i) usleep(50'000);
+  kill(run, SIGTERM);
+  EXPECT_EQ(wait_for_process(run), 75);
+  EXPECT_EQ(wait_for_process(follower), 0) << read_text(folder.path() + "/follower.txt");
+  const json files = recorded();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0]["exit_code"], 0);
+  expect_history_is(history_of(files), metrics());
+}
+
+TEST_F(WandbCli, OneProcessSendsARun) {
+  fs::create_directories(run_path());
+  folder.write("runs/a/metrics.jsonl", kRecords);
+  const int file = open((run_path() + "/wandb.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  const ProcessResult second = octet({"wandb", "runs/a", "--mode", "offline"});
+  close(file);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr("another process is sending " + run_path() + " already"));
 }
 
 TEST_F(WandbCli, AServerThatIsNotThereMeansOffline) {

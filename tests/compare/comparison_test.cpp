@@ -75,6 +75,22 @@ TEST(Comparison, SeveralSeedsDecideByATInterval) {
   EXPECT_GT(unpaired.comparisons.front().loss->interval->high, 0.2);
 }
 
+// Two seeds allow a t interval that any difference hides in. That is no proof of anything.
+TEST(Comparison, WideNoiseIsSaidSo) {
+  std::vector<ComparedRun> runs;
+  for (const int64_t seed : {1, 2}) {
+    const std::string ending = "-" + std::to_string(seed);
+    runs.push_back(example_run({.name = "bf16" + ending, .precision = "BF16", .seed = seed}));
+    runs.push_back(example_run({.name = "fp8" + ending,
+                                .speed = 1500,
+                                .loss_offset = 0.03 * static_cast<double>(seed),
+                                .seed = seed}));
+  }
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.verdict, testing::ContainsRegex("within noise, which is wide \\(±[0-9.]+ %\\)"));
+  EXPECT_FALSE(comparison.comparisons.front().is_good);
+}
+
 TEST(Comparison, FewEvaluationsAreHeldAgainstTheSpreadOfSteps) {
   std::vector<ComparedRun> runs = bf16_and_fp8();
   for (ComparedRun& run : runs) {

@@ -82,6 +82,25 @@ TEST(Products, AreJudged) {
       << "on a CPU everything is emulated";
 }
 
+TEST(Products, OfARunInBf16AreTestedInBothPrecisions) {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  TrainConfig config =
+      load_plan_config("", std::vector<KeySetting>{{.name = "model_preset", .values = {"llama-tiny"}},
+                                                   {.name = "mixed_precision", .values = {"bf16"}}});
+  const DoctorRun run = plan_doctor_run(config, true, *device);
+  EXPECT_EQ(run.shapes.size(), 4u) << "qkv, out, up, down";
+  EXPECT_THAT(check_products(*device, run, [] { return std::nullopt; }).results, has(Health::Ok, "mlp.up"));
+}
+
+TEST(Products, ThatCannotBeTestedAreMentioned) {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  DoctorRun run;
+  run.problem = "no such model";
+  const ProductsOutcome outcome = check_products(*device, run, [] { return std::nullopt; });
+  EXPECT_THAT(outcome.results, has(Health::Warning, "shapes"));
+  EXPECT_FALSE(outcome.native);
+}
+
 TEST(GpuState, OfAHealthyGpuIsOk) {
   const GpuState state{.power_watts = 80,
                        .power_limit_watts = 700,

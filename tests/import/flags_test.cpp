@@ -75,8 +75,6 @@ TEST(ForeignFlags, WhatIsDoneInAnotherWaySaysHow) {
 }
 
 TEST(ForeignFlags, WhatOctetHasIsTranslated) {
-  EXPECT_EQ(translate({"--report_to", "wandb"}).value("use_wandb"), "true");
-  EXPECT_EQ(translate({"--report_to", "none"}).value("use_tensorboard"), "false");
   EXPECT_EQ(translate({"--optim", "paged_adamw_8bit"}).value("optimizer_state"), "fp8");
   EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
   EXPECT_EQ(translate({"--bf16"}).value("mixed_precision"), "bf16");
@@ -138,7 +136,7 @@ TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
   EXPECT_EQ(config.target_effective_batch_size, 16);
   EXPECT_EQ(config.num_train_epochs, 1);
   EXPECT_EQ(notes.notes.size(),
-            6u);  // num_workers, fp8_backend, fp8, bf16, report_to, per_device_eval_batch_size
+            5u);  // num_workers, fp8_backend, fp8, bf16, per_device_eval_batch_size
 }
 
 TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {

@@ -24,7 +24,7 @@ TinyRunOptions fp8_options(const char* preset, Fp8Recipe recipe, bool head = fal
           .adapters = lora_plan(preset)};
 }
 
-std::vector<uint8_t> bytes_of(const Tensor& tensor) {
+std::vector<uint8_t> host_bytes(const Tensor& tensor) {
   if (!tensor) return {};
   const auto* bytes = static_cast<const uint8_t*>(tensor.data);
   return {bytes, bytes + tensor.bytes()};
@@ -39,14 +39,14 @@ struct WeightState {
 
 WeightState state_of(Linear& linear) {
   const Quantized& weight = *linear.weight_fp8();
-  WeightState state{.codes = bytes_of(weight.rowwise.codes),
-                    .scales = bytes_of(weight.rowwise.scales),
+  WeightState state{.codes = host_bytes(weight.rowwise.codes),
+                    .scales = host_bytes(weight.rowwise.scales),
                     .scale = weight.slot->scale_rowwise,
                     .inverse = weight.slot->inverse_rowwise,
                     .transposed_inverse = weight.slot->inverse_colwise};
   if (linear.transposes()) return state;  // memory that all Linears share
-  state.transposed = bytes_of(weight.colwise.codes);
-  state.transposed_scales = bytes_of(weight.colwise.scales);
+  state.transposed = host_bytes(weight.colwise.codes);
+  state.transposed_scales = host_bytes(weight.colwise.scales);
   return state;
 }
 

@@ -81,6 +81,25 @@ def check_requeue(cluster, octet):
     assert not (folder / "injected").exists()
 
 
+def check_sweep(cluster, octet):
+    """Two nodes are two agents of one sweep."""
+    folder = cluster.folder
+    (folder / "seeds.yaml").write_text("method: grid\nparameters: {seed: {values: [1, 2, 3, 4, 5]}}\n")
+    result = subprocess.run([octet, "submit", "seeds.yaml", "--config", "run.yaml", "--gpus_per_node", "0", "--nodes", "2",
+                             "--time", "5:00", "--max_steps", "3"], cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    job = result.stdout.split("submitted job ")[1].split(":")[0]
+    wait_for("the end of the sweep", lambda: job_state(job).get("JobState") in ("COMPLETED", "FAILED"))
+    text = (folder / f"slurm/seeds-{job}.out").read_text()
+    assert job_state(job)["JobState"] == "COMPLETED", text
+    starts = [line.split()[0] for line in text.split("\n") if " of 5 starts: " in line]
+    assert sorted(starts) == [f"run-{i:04}" for i in range(5)], text
+    for run in starts:
+        path = folder / "sweeps/seeds/runs" / run / "metrics.jsonl"
+        assert len(path.read_text().splitlines()) == 3, path
+    assert text.count("5 of 5 runs finished") == 2, text
+
+
 def check_refusal(cluster, octet):
     """What SLURM refuses is reported, and the script is kept."""
     result = subprocess.run([octet, "submit", "run.yaml", "--time", "1:00:00", "--partition", "nowhere", "--run_name", "no"],
@@ -95,6 +114,7 @@ def run_jobs(cluster, octet):
     (cluster.folder / "text.txt").write_text("".join(lines))
     (cluster.folder / "run.yaml").write_text(RUN + "max_steps: 100000\n")
     check_refusal(cluster, octet)
+    check_sweep(cluster, octet)
     # Until shortly before the controller looks at time limits, so that few steps are made before its warning.
     passed = (time.monotonic() - cluster.started) % LOOKS_EVERY
     time.sleep((LOOKS_EVERY - 16 - passed) % LOOKS_EVERY)

@@ -103,19 +103,29 @@ ByteLevelSpec parse_tokenizer_json(std::string_view text, const std::string& pla
   return spec;
 }
 
-std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view text, const std::string& place,
-                                               const std::string& folder) {
+TokenizerSpec read_json_spec(std::string_view text, const std::string& place, const std::string& folder) {
   const nlohmann::json root = parse(text, place);
   if (is_sentencepiece_json(root)) {
     SentencePieceSpec spec = parse_sentencepiece_json(root, place);
     finish(spec, folder);
-    return std::make_unique<SentencePieceTokenizer>(std::move(spec));
+    return spec;
   }
   ByteLevelSpec spec;
   spec.place = place;
   ByteLevelReader(spec).read(root);
   finish(spec, folder);
-  return std::make_unique<ByteLevelTokenizer>(std::move(spec));
+  return spec;
+}
+
+std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view text, const std::string& place,
+                                               const std::string& folder) {
+  return make_tokenizer_of(read_json_spec(text, place, folder));
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer_of(TokenizerSpec spec) {
+  if (auto* byte_level = std::get_if<ByteLevelSpec>(&spec))
+    return std::make_unique<ByteLevelTokenizer>(std::move(*byte_level));
+  return std::make_unique<SentencePieceTokenizer>(std::move(std::get<SentencePieceSpec>(spec)));
 }
 
 }  // namespace octet

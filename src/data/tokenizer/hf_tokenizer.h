@@ -2,8 +2,10 @@
 
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "data/tokenizer/byte_level_tokenizer.h"
+#include "data/tokenizer/sentencepiece_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace octet {
@@ -18,6 +20,13 @@ namespace octet {
 //   a folder                 that holds one of these, searched in this order
 // A tokenizer_config.json in the same folder gives bos and eos. A component that octet does not know is an Error that
 // names it.
+
+// What the files say, before a tokenizer is made of it.
+using TokenizerSpec = std::variant<ByteLevelSpec, SentencePieceSpec>;
+// Takes the same as load_tokenizer.
+TokenizerSpec read_tokenizer_spec(const std::string& file_or_dir);
+TokenizerSpec read_json_spec(std::string_view text, const std::string& place, const std::string& folder = "");
+std::unique_ptr<Tokenizer> make_tokenizer_of(TokenizerSpec spec);
 
 // From the text of a tokenizer.json: byte-level BPE; a tokenizer of any kind, with bos and eos of the
 // tokenizer_config.json in `folder` (empty: none).

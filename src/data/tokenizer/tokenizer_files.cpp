@@ -273,24 +273,26 @@ ByteLevelSpec read_tiktoken(const std::string& path, std::optional<TokenizerFami
   return spec;
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir) {
+TokenizerSpec read_tokenizer_spec(const std::string& file_or_dir) {
   const Form form = form_of(file_or_dir);
   const fs::path file(form.path);
   switch (form.kind) {
     case Form::Kind::Json: {
       const std::string folder = file.filename() == kJsonName ? file.parent_path().string() : "";
-      return make_json_tokenizer(read_text_file(form.path), form.path, folder);
+      return read_json_spec(read_text_file(form.path), form.path, folder);
     }
     case Form::Kind::Pair:
-      return std::make_unique<ByteLevelTokenizer>(read_vocab_and_merges(form.path, form.merges));
+      return read_vocab_and_merges(form.path, form.merges);
     case Form::Kind::Model:
       break;
   }
-  if (file.extension() == ".bin")
-    return std::make_unique<SentencePieceTokenizer>(read_llama2c_vocabulary(form.path));
-  if (!is_text(read_text_file(form.path).substr(0, 4096)))
-    return std::make_unique<SentencePieceTokenizer>(read_sentencepiece_model(form.path));
-  return std::make_unique<ByteLevelTokenizer>(read_tiktoken(form.path));
+  if (file.extension() == ".bin") return read_llama2c_vocabulary(form.path);
+  if (!is_text(read_text_file(form.path).substr(0, 4096))) return read_sentencepiece_model(form.path);
+  return read_tiktoken(form.path);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& file_or_dir) {
+  return make_tokenizer_of(read_tokenizer_spec(file_or_dir));
 }
 
 std::vector<TokenizerFile> tokenizer_files(const std::string& name) {

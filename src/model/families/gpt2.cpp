@@ -81,6 +81,7 @@ FamilySpec spec() {
   family.read = read;
   family.write = write;
   family.presets = presets;
+  family.gguf_architecture = "gpt2";
   return family;
 }
 

@@ -42,6 +42,8 @@ FamilySpec spec() {
   family.read = read;
   family.write = write;
   family.presets = presets;
+  family.gguf_architecture = "llama";
+  family.gguf_pairs_neighbours = true;
   return family;
 }
 

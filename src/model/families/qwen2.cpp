@@ -45,6 +45,7 @@ FamilySpec spec() {
   family.read = read;
   family.write = write;
   family.presets = presets;
+  family.gguf_architecture = "qwen2";
   return family;
 }
 

@@ -47,6 +47,7 @@ FamilySpec spec() {
   family.read = read;
   family.write = write;
   family.presets = presets;
+  family.gguf_architecture = "qwen3";
   return family;
 }
 

@@ -1,0 +1,120 @@
+#include <unistd.h>
+
+#include "base/log.h"
+#include "checkpoint/chat_style.h"
+#include "checkpoint/export.h"
+#include "checkpoint/export_tokenizer_choice.h"
+#include "checkpoint/model_weights.h"
+#include "hf/gguf_model.h"
+#include "hf/gguf_tokenizer.h"
+#include "model/family.h"
+
+namespace octet {
+namespace {
+
+// Reads the rows of tensors from the weights of a model.
+class GgufRows {
+ public:
+  GgufRows(const ModelConfig& config, std::span<const ParameterSpec> table, const ModelWeights& weights,
+           const std::vector<GgufSource>& sources, const std::vector<GgufTensor>& tensors)
+      : factors_(rope_factors(config)),
+        table_(table),
+        weights_(weights),
+        sources_(sources),
+        tensors_(tensors) {}
+
+  std::vector<float> operator()(size_t tensor, int64_t begin, int64_t rows) const {
+    const GgufSource& source = sources_[tensor];
+    const int64_t columns = tensors_[tensor].columns;
+    if (source.parameter == GgufSource::kRopeFactors) return factors_;
+    const ParameterSpec& spec = table_[source.parameter];
+    // A vector counts as rows of one element there.
+    if (tensors_[tensor].rows == 0 && source.head_dim == 0)
+      return weights_.rows(spec, source.row_begin, columns);
+    if (source.head_dim == 0) return weights_.rows(spec, source.row_begin + begin, rows);
+    // Whole heads, because rows move inside their head.
+    const int64_t width = tensors_[tensor].rows == 0 ? 1 : columns;
+    const int64_t count = tensors_[tensor].rows == 0 ? columns : rows;
+    const int64_t first = begin / source.head_dim * source.head_dim;
+    const int64_t end = (begin + count + source.head_dim - 1) / source.head_dim * source.head_dim;
+    const std::vector<float> heads = weights_.rows(spec, source.row_begin + first, end - first);
+    std::vector<float> result;
+    result.reserve(static_cast<size_t>(count * width));
+    for (int64_t row = begin; row < begin + count; ++row) {
+      const auto from = heads.begin() + (source.source_row(row) - source.row_begin - first) * width;
+      result.insert(result.end(), from, from + width);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<float> factors_;
+  std::span<const ParameterSpec> table_;
+  const ModelWeights& weights_;
+  const std::vector<GgufSource>& sources_;
+  const std::vector<GgufTensor>& tensors_;
+};
+
+void warn_of_differences(const ModelConfig& config) {
+  if (config.window > 0 && config.window < config.max_positions)
+    log_warning(
+        "llama.cpp does not know the sliding window of this family: texts of more than {} tokens give other "
+        "results there",
+        config.window);
+}
+
+}  // namespace
+
+Exported export_gguf(Env& env, const ModelFolder& model, const std::string& output, GgmlType type,
+                     const ExportOptions& options) {
+  if (env.exists(output)) fail_config("[{}] already exists; choose another --output", output);
+  ModelConfig config = model.config;
+  if (config.family->gguf_architecture.empty())
+    fail_config("[{}] llama.cpp has no architecture for {}", model.source, config.family->architecture);
+  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
+  const std::vector<ParameterSpec> table = parameter_table(config);
+  const std::unique_ptr<Device> cpu = make_cpu_device(0);
+  ModelWeights weights(model, table, *cpu);
+  // bf16 has the weights as the run computes with them; all others are made of the exact ones.
+  if (type != GgmlType::BF16 && model.checkpoint && !model.adapter)
+    weights.open_remainders(env, *model.checkpoint);
+  warn_of_differences(config);
+
+  GgufWriter writer;
+  const std::vector<GgufSource> sources = add_gguf_model(writer, config, table, type);
+  Exported exported;
+  if (!tokenizer.name.empty()) {
+    std::optional<int32_t> eos;
+    if (!config.eos_ids.empty()) eos = config.eos_ids.front();
+    exported.tokenizer = add_gguf_tokenizer(
+        writer, {.name = tokenizer.name,
+                 .vocab = config.vocab,
+                 .chat_end = tokenizer.chat ? eos : std::nullopt,
+                 .bos = config.bos_id,
+                 .eos = eos,
+                 .chat_jinja = tokenizer.chat ? tokenizer.chat->jinja : find_chat_jinja(model)});
+    if (tokenizer.chat) exported.chat_end = tokenizer.chat->end;
+  } else {
+    writer.add("tokenizer.ggml.model", "no_vocab");
+  }
+  exported.tensors = std::ssize(writer.tensors());
+  exported.bytes = writer.tensor_bytes();
+  exported.files = 1;
+
+  env.make_directories(parent_path(output));
+  const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
+  try {
+    WritableFile file = env.create(temporary);
+    writer.write(file, GgufRows(config, table, weights, sources, writer.tensors()));
+    file.sync();
+    file.close();
+    env.rename(temporary, output);
+  } catch (const std::exception&) {
+    if (env.exists(temporary)) env.remove_file(temporary);
+    throw;
+  }
+  env.sync_directory(parent_path(output));
+  return exported;
+}
+
+}  // namespace octet

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/export.h"
+#include "hf/export_tokenizer.h"
+
+namespace octet {
+
+// The tokenizer to write with a model, and how a trained model is talked to.
+struct TokenizerChoice {
+  std::string name;  // as for make_tokenizer; "": none
+  std::optional<ExportedChat> chat;
+};
+// Also sets the ids that begin and end a text in the config.
+TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options, ModelConfig& config);
+
+}  // namespace octet

@@ -1,0 +1,257 @@
+#include "sweep/distributions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace octet {
+namespace {
+
+using Kind = DistributionKind;
+
+constexpr std::array<std::pair<std::string_view, Kind>, 18> kNames = {{
+    {"constant", Kind::Constant},
+    {"categorical", Kind::Categorical},
+    {"int_uniform", Kind::IntUniform},
+    {"uniform", Kind::Uniform},
+    {"q_uniform", Kind::QUniform},
+    {"log_uniform", Kind::LogUniform},
+    {"log_uniform_values", Kind::LogUniformValues},
+    {"q_log_uniform", Kind::QLogUniform},
+    {"q_log_uniform_values", Kind::QLogUniformValues},
+    {"inv_log_uniform", Kind::InvLogUniform},
+    {"inv_log_uniform_values", Kind::InvLogUniformValues},
+    {"normal", Kind::Normal},
+    {"q_normal", Kind::QNormal},
+    {"log_normal", Kind::LogNormal},
+    {"q_log_normal", Kind::QLogNormal},
+    {"beta", Kind::Beta},
+    {"q_beta", Kind::QBeta},
+    {"categorical_w_probabilities", Kind::Categorical},
+}};
+
+// Bisection of a rising function on [low, high]: exact to the last bits, and nothing here is called often.
+template <class Function>
+double solve(const Function& rising, double target, double low, double high) {
+  for (int i = 0; i < 200 && low < high; ++i) {
+    const double middle = low + (high - low) / 2;
+    if (middle <= low || middle >= high) break;
+    (rising(middle) < target ? low : high) = middle;
+  }
+  return low + (high - low) / 2;
+}
+
+double normal_share_below(double x) {
+  return 0.5 * std::erfc(-x / std::numbers::sqrt2);
+}
+
+// The continued fraction of the incomplete beta function, by Lentz's method.
+double beta_fraction(double x, double a, double b) {
+  constexpr double kTiny = 1e-300;
+  const auto safe = [&](double value) { return std::abs(value) < kTiny ? kTiny : value; };
+  double c = 1, d = 1 / safe(1 - (a + b) * x / (a + 1)), fraction = d;
+  for (int m = 1; m < 500; ++m) {
+    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
+    d = 1 / safe(1 + even * d);
+    c = safe(1 + even / c);
+    fraction *= d * c;
+    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+    d = 1 / safe(1 + odd * d);
+    c = safe(1 + odd / c);
+    fraction *= d * c;
+    if (std::abs(d * c - 1) < 1e-15) break;
+  }
+  return fraction;
+}
+
+bool is_ordered(const std::vector<std::string>& values) {
+  std::vector<double> numbers;
+  for (const std::string& value : values) {
+    const std::optional<double> number = parse_double(value);
+    if (!number) return false;
+    numbers.push_back(*number);
+  }
+  return std::ranges::is_sorted(numbers) || std::ranges::is_sorted(numbers, std::greater<>());
+}
+
+}  // namespace
+
+std::string_view to_string(DistributionKind kind) {
+  return std::ranges::find(kNames, kind, &std::pair<std::string_view, Kind>::second)->first;
+}
+
+std::optional<DistributionKind> distribution_called(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Kind>::first);
+  if (found == kNames.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string distribution_names() {
+  std::string text;
+  for (const auto& [name, kind] : kNames) {
+    if (name != "categorical_w_probabilities") text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  }
+  return text;
+}
+
+double normal_quantile(double u) {
+  return solve(normal_share_below, u, -40, 40);
+}
+
+double beta_share_below(double x, double a, double b) {
+  if (x <= 0) return 0;
+  if (x >= 1) return 1;
+  const double front =
+      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
+  // The fraction converges fast on the side of the mean where x is.
+  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(x, a, b) / a
+                                   : 1 - front * beta_fraction(1 - x, b, a) / b;
+}
+
+double beta_quantile(double u, double a, double b) {
+  return solve([&](double x) { return beta_share_below(x, a, b); }, u, 0, 1);
+}
+
+bool Distribution::is_quantized() const {
+  return kind == Kind::QUniform || kind == Kind::QLogUniform || kind == Kind::QLogUniformValues ||
+         kind == Kind::QNormal || kind == Kind::QLogNormal || kind == Kind::QBeta;
+}
+
+bool Distribution::is_logarithmic() const {
+  switch (kind) {
+    case Kind::LogUniform:
+    case Kind::LogUniformValues:
+    case Kind::QLogUniform:
+    case Kind::QLogUniformValues:
+    case Kind::InvLogUniform:
+    case Kind::InvLogUniformValues:
+    case Kind::LogNormal:
+    case Kind::QLogNormal:
+      return true;
+    default:
+      return false;
+  }
+}
+
+double Distribution::rounded(double value) const {
+  return is_quantized() ? std::round(value / q) * q : value;
+}
+
+std::optional<int64_t> Distribution::count() const {
+  switch (kind) {
+    case Kind::Constant:
+    case Kind::Categorical:
+      return static_cast<int64_t>(values.size());
+    case Kind::IntUniform:
+      return static_cast<int64_t>(max - min) + 1;
+    case Kind::QUniform:
+      return std::llround(rounded(max) / q) - std::llround(rounded(min) / q) + 1;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string Distribution::value_at(int64_t index) const {
+  if (kind == Kind::Constant || kind == Kind::Categorical) return values.at(static_cast<size_t>(index));
+  if (kind == Kind::IntUniform) return text_of(min + static_cast<double>(index));
+  return text_of(rounded(min) + static_cast<double>(index) * q);
+}
+
+double Distribution::quantile(double u) const {
+  switch (kind) {
+    case Kind::IntUniform:
+      return std::min(max, min + std::floor(u * (max - min + 1)));
+    case Kind::Uniform:
+    case Kind::QUniform:
+      return std::lerp(min, max, u);
+    case Kind::LogUniform:
+    case Kind::LogUniformValues:
+    case Kind::QLogUniform:
+    case Kind::QLogUniformValues:
+    case Kind::InvLogUniform:
+    case Kind::InvLogUniformValues:
+      return std::clamp(std::exp(std::lerp(std::log(min), std::log(max), u)), min, max);
+    case Kind::Normal:
+    case Kind::QNormal:
+      return mu + sigma * normal_quantile(u);
+    case Kind::LogNormal:
+    case Kind::QLogNormal:
+      return std::exp(mu + sigma * normal_quantile(u));
+    case Kind::Beta:
+    case Kind::QBeta:
+      return beta_quantile(u, a, b);
+    case Kind::Constant:
+    case Kind::Categorical:
+      break;
+  }
+  fail("[sweep] {} has no numbers", to_string(kind));
+}
+
+double Distribution::share_below(double value) const {
+  const auto share = [&](double at, double low, double high) {
+    return high > low ? std::clamp((at - low) / (high - low), 0.0, 1.0) : 0.5;
+  };
+  switch (kind) {
+    case Kind::IntUniform:  // the middle of the shares that give this value
+      return (value - min + 0.5) / (max - min + 1);
+    case Kind::Uniform:
+    case Kind::QUniform:
+      return share(value, min, max);
+    case Kind::Normal:
+    case Kind::QNormal:
+      return sigma > 0 ? normal_share_below((value - mu) / sigma) : 0.5;
+    case Kind::LogNormal:
+    case Kind::QLogNormal:
+      return value <= 0 ? 0 : sigma > 0 ? normal_share_below((std::log(value) - mu) / sigma) : 0.5;
+    case Kind::Beta:
+    case Kind::QBeta:
+      return beta_share_below(value, a, b);
+    default:
+      return value <= 0 ? 0 : share(std::log(value), std::log(min), std::log(max));
+  }
+}
+
+std::string Distribution::text_of(double value) const {
+  if (writes_integers) return fmt::format("{}", std::llround(value));
+  // Digits enough for any search, and few enough to read.
+  return fmt::format("{:.6g}", value);
+}
+
+std::string Distribution::value_of(double u) const {
+  if (kind == Kind::Constant) return values.front();
+  if (kind != Kind::Categorical) return text_of(rounded(quantile(u)));
+  if (probabilities.empty()) {
+    const auto last = static_cast<double>(values.size()) - 1;
+    return values[static_cast<size_t>(std::min(last, std::floor(u * static_cast<double>(values.size()))))];
+  }
+  double sum = 0;
+  for (size_t i = 0; i + 1 < values.size(); ++i) {
+    sum += probabilities[i];
+    if (u < sum) return values[i];
+  }
+  // Rounding may leave the sum below 1: the last value that can occur.
+  for (size_t i = values.size(); i-- > 0;)
+    if (probabilities[i] > 0) return values[i];
+  return values.back();
+}
+
+std::vector<double> Distribution::coordinates(const std::string& value) const {
+  if (kind == Kind::Constant) return {};
+  if (kind != Kind::Categorical) return {share_below(parse_double(value).value_or(min))};
+  const auto index = static_cast<size_t>(std::ranges::find(values, value) - values.begin());
+  if (is_ordered(values))
+    return {values.size() > 1 ? static_cast<double>(index) / static_cast<double>(values.size() - 1) : 0.5};
+  // Any two words are at the distance 1.
+  std::vector<double> place(values.size(), 0);
+  if (index < place.size()) place[index] = 1 / std::numbers::sqrt2;
+  return place;
+}
+
+}  // namespace octet
