@@ -8,6 +8,14 @@
 
 namespace octet {
 
+std::optional<StepRange> steps_to_trace(const std::string& profile_steps, int64_t steps_done) {
+  const std::optional<StepRange> steps = parse_step_range(profile_steps);
+  if (!steps || steps->last > steps_done) return steps;
+  log_warning("profile_steps is {}, but the run continues after step {}: no trace is written", profile_steps,
+              steps_done);
+  return std::nullopt;
+}
+
 StepTrace::StepTrace(std::optional<StepRange> steps, Device& device, int rank, std::string path)
     : steps_(steps), device_(device), rank_(rank), path_(std::move(path)) {}
 

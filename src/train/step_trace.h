@@ -10,6 +10,9 @@
 
 namespace octet {
 
+// The steps of the key profile_steps. Empty, with a warning, if all of them are among the `steps_done`.
+std::optional<StepRange> steps_to_trace(const std::string& profile_steps, int64_t steps_done);
+
 // Traces some steps of a run: what this process does, and every op on its device. Without steps it does nothing.
 class StepTrace {
  public:

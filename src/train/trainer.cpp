@@ -111,7 +111,7 @@ class Run {
       first_look();
     }
     ranks_.progress().begin_phase("");
-    StepTrace trace(steps_to_trace(), *stages_.device, ranks_.place().rank,
+    StepTrace trace(steps_to_trace(keys_.profile_steps, outcome_.steps), *stages_.device, ranks_.place().rank,
                     join_path(files_.folder(), fmt::format("trace-rank{}.json", ranks_.place().rank)));
     costs_.begin(GpuSampler::start(gpu_of_rank(keys_, ranks_.place().local_rank)),
                  keys_.pretend_ranks > 0 ? 1 : ranks_.place().ranks);
@@ -149,15 +149,6 @@ class Run {
     if (verdict_) return *verdict_;
     if (!outcome_.stopped) return kExitDone;
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
-  }
-
-  // Empty, with a warning, if they are done already.
-  std::optional<StepRange> steps_to_trace() const {
-    const std::optional<StepRange> steps = parse_step_range(keys_.profile_steps);
-    if (!steps || steps->last > outcome_.steps) return steps;
-    log_warning("profile_steps is {}, but the run continues after step {}: no trace is written",
-                keys_.profile_steps, outcome_.steps);
-    return std::nullopt;
   }
 
   bool wants_stats(int64_t step) const {
