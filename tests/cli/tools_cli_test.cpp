@@ -303,7 +303,7 @@ TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {
   result = run({"plot", "a", "d", "e"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, ContainsRegex("a +FP8 +50 +0.1000"));
-  EXPECT_THAT(result.err, HasSubstr("warning: [d/metrics.jsonl] is skipped: it holds no step yet"));
+  EXPECT_THAT(result.err, HasSubstr("warning: [d] is skipped: it holds no step yet"));
   EXPECT_THAT(result.err, HasSubstr("warning: [e] is skipped: it has no metrics.jsonl"));
   result = run({"plot", "d", "e"});
   EXPECT_EQ(result.exit_code, 2);
