@@ -33,7 +33,11 @@ make_root() {
   for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
     if [[ -s $file && $file == *.list || $file == *.sources && -s $file ]]; then sources+=("$file"); fi
   done
-  mmdebstrap --quiet --variant=minbase --include="$packages" "$release" "$root" "${sources[@]}"
+  if ! mmdebstrap --variant=minbase --include="$packages" "$release" "$root" "${sources[@]}" >"$work/mmdebstrap.log" 2>&1; then
+    tail -n 30 "$work/mmdebstrap.log" >&2
+    echo "check_bare_machine: mmdebstrap could not make an empty $release" >&2
+    exit 1
+  fi
   cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
   # A link in the new system may lead out of it: files replace links, and are never written through them.
   for file in /etc/pip.conf /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do

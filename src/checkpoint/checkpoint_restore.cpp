@@ -269,7 +269,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
   const bool saved = checkpoint.has_file(checkpoint_file::kFp8);
   if (!fp8) {
     if (saved)
-      remarks.push_back(
+      remarks.emplace_back(
           "from FP8: the FP8 scales of the checkpoint are dropped; weights and moments are kept");
     return;
   }
