@@ -246,7 +246,7 @@ Command eval_command() {
       .at_most(1000);
   keys.add("fewshot_dataset", &Options::fewshot_dataset, "With num_fewshot: where the examples come from.")
       .value("DATA")
-      .note("the training part of the task on the hub; for a file, other questions of that file");
+      .note("the training part of the dataset; for a file, other questions of that file");
   keys.add("output", &Options::output,
            "With task: write one line of JSON per question: choice, label and log-likelihoods.")
       .alias("output_path")

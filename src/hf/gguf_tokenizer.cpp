@@ -71,10 +71,23 @@ std::string pattern_name(const ByteLevelSpec& spec) {
   return "gpt-2";
 }
 
+// Whether there is a token that no merge makes. Without one, it does not matter whether words that are tokens are merged.
+bool has_unmerged_token(const ByteLevelSpec& spec) {
+  std::vector<bool> made(spec.tokens.size());
+  for (const BpeModel::Merge& merge : spec.merges) made[static_cast<size_t>(merge.result)] = true;
+  for (const AddedToken& token : spec.added) {
+    if (const auto id = static_cast<size_t>(token.id); id < made.size()) made[id] = true;
+  }
+  for (size_t id = 0; id < made.size(); ++id) {
+    if (spec.tokens[id].size() > 1 && !made[id]) return true;
+  }
+  return false;
+}
+
 // llama.cpp knows these rules by the name of the pattern alone, or not at all.
 void warn_of_differences(const ByteLevelSpec& spec, const std::string& pattern) {
   const bool ignores_there = pattern == "llama-bpe";
-  if (!spec.merges.empty() && spec.ignore_merges != ignores_there)
+  if (!spec.merges.empty() && spec.ignore_merges != ignores_there && has_unmerged_token(spec))
     log_warning(
         "[{}] {} words that are tokens, llama.cpp {} for the pattern {}: rare words may get other tokens there",
         spec.place, spec.ignore_merges ? "does not merge" : "merges also",
