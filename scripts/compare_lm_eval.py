@@ -77,15 +77,17 @@ def local_task(manager, name, file, example_file, cache):
     return ConfigurableTask(config={**config, "task": name, **overrides})
 
 
-def by_subject(file, folder):
-    """The questions of every subject of an MMLU file, in files of their own: the harness has a task per subject."""
+def by_subject(file, folder, most=None):
+    """The questions of every subject of an MMLU file, in files of their own: the harness has a task per subject.
+    Of the first `most` rows alone, as octet reads them."""
     subjects = {}
-    for line in pathlib.Path(file).read_text().splitlines():
-        if line.strip():
-            row = json.loads(line)
-            if isinstance(row["answer"], str):
-                row["answer"] = "ABCD".index(row["answer"])
-            subjects.setdefault(row["subject"], []).append(json.dumps(row))
+    lines = [line for line in pathlib.Path(file).read_text().splitlines() if line.strip()]
+    for line in lines[:most]:
+        row = json.loads(line)
+        if isinstance(row["answer"], str):
+            row["answer"] = "ABCD".index(row["answer"])
+        subjects.setdefault(row["subject"], []).append(json.dumps(row))
+    pathlib.Path(folder).mkdir()
     files = {}
     for subject, lines in subjects.items():
         path = pathlib.Path(folder) / f"{pathlib.Path(file).stem}_{subject}.jsonl"
@@ -102,13 +104,19 @@ def run_harness(options, model, manager, name, file, folder):
     """The questions in their order, the metrics, and the seconds."""
     example_file = example_file_of(options, file)
     if name == "mmlu":
-        files, examples = by_subject(file, folder), by_subject(example_file, pathlib.Path(folder))
-        tasks = [local_task(manager, f"mmlu_{s}", f, examples[s], folder) for s, f in files.items()]
+        # In folders of their own: both may have the same name.
+        files = by_subject(file, pathlib.Path(folder) / "questions", options.max_samples)
+        examples = by_subject(example_file, pathlib.Path(folder) / "examples")
+        if options.num_fewshot and not files.keys() <= examples.keys():
+            sys.exit(f"{example_file} has no examples of {', '.join(sorted(files.keys() - examples.keys()))}")
+        tasks = [local_task(manager, f"mmlu_{s}", f, examples.get(s, f), folder) for s, f in files.items()]
     else:
         tasks = [local_task(manager, name, file, example_file, folder)]
+    # The harness counts the questions of each task; a subject is a task, and has its share already.
+    limit = None if name == "mmlu" else options.max_samples
     start = time.time()
     results = lm_eval.simple_evaluate(
-        model=model, tasks=tasks, num_fewshot=options.num_fewshot, limit=options.max_samples, bootstrap_iters=0,
+        model=model, tasks=tasks, num_fewshot=options.num_fewshot, limit=limit, bootstrap_iters=0,
         log_samples=True, verbosity="ERROR")
     seconds = time.time() - start
     questions = []
@@ -123,6 +131,11 @@ def run_harness(options, model, manager, name, file, folder):
             metric = key.split(",")[0]
             if metric in ("acc", "acc_norm", "acc_stderr", "acc_norm_stderr") and value != "N/A":
                 scores[metric] = float(value)
+    else:
+        # The harness weighs the subjects of the group by their questions.
+        counts = [len(results["samples"][task.config.task]) for task in tasks]
+        means = [float(results["results"][task.config.task]["acc,none"]) for task in tasks]
+        scores["acc"] = sum(c * m for c, m in zip(counts, means)) / sum(counts)
     return questions, scores, seconds
 
 

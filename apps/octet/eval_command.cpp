@@ -9,6 +9,7 @@
 #include "command.h"
 #include "data/datasets/dataset.h"
 #include "device_options.h"
+#include "eval_model.h"
 #include "eval_tasks.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
@@ -33,7 +34,7 @@ struct Options : DeviceOptions {
 };
 
 // What is evaluated, and how.
-struct Task {
+struct LossWork {
   std::string dataset;  // as it is shown
   std::vector<EvalSet> sets;
   RunShape shape;
@@ -93,18 +94,18 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
   }
 }
 
-Task make_task(const Options& options, const ModelFolder& model) {
-  Task task;
+LossWork make_work(const Options& options, const ModelFolder& model) {
+  LossWork work;
   const bool own = options.dataset.empty();
   int64_t length = options.max_seq_length;
   if (length == 0)
     length = model.run ? model.run->max_seq_length : std::min<int64_t>(model.config.max_positions, 1024);
   check_sequence_length(model.config, "--max_seq_length", length);
-  task.sets = own ? open_held_out(options, model, length) : open_dataset_of(options, model, length);
-  task.dataset =
+  work.sets = own ? open_held_out(options, model, length) : open_dataset_of(options, model, length);
+  work.dataset =
       own ? fmt::format("held out of {}", names_text(model.run->dataset)) : names_text(options.dataset);
-  if (own && !model.run->eval_dataset.empty()) task.dataset = names_text(model.run->eval_dataset);
-  if (std::ranges::none_of(task.sets,
+  if (own && !model.run->eval_dataset.empty()) work.dataset = names_text(model.run->eval_dataset);
+  if (std::ranges::none_of(work.sets,
                            [&](const EvalSet& set) { return set.make_loader(1, length) != nullptr; })) {
     if (own)
       fail_config("the run holds out no data, or less than a sequence of {} tokens; pass --dataset", length);
@@ -114,14 +115,14 @@ Task make_task(const Options& options, const ModelFolder& model) {
   const int64_t rows = options.batch_size > 0 ? options.batch_size
                        : own                  ? model.run->per_device_train_batch_size
                                               : 8;
-  task.shape = {.rows = rows, .length = length, .training = false};
-  task.batches = options.batches != Options::kBatchesOfRun ? options.batches
+  work.shape = {.rows = rows, .length = length, .training = false};
+  work.batches = options.batches != Options::kBatchesOfRun ? options.batches
                  : own                                     ? model.run->eval_batches
                                                            : 0;
-  return task;
+  return work;
 }
 
-std::string report(const Options& options, const ModelFolder& model, const Task& task,
+std::string report(const Options& options, const ModelFolder& model, const LossWork& work,
                    const std::string& precision, const Evaluation& e) {
   if (options.json) {
     const auto figures = [](const Evaluation& of) {
@@ -131,9 +132,9 @@ std::string report(const Options& options, const ModelFolder& model, const Task&
                                     {"tokens", of.targets},
                                     {"windows", of.windows}};
     };
-    nlohmann::ordered_json json = {{"model", model.folder}, {"dataset", task.dataset}};
+    nlohmann::ordered_json json = {{"model", model.folder}, {"dataset", work.dataset}};
     json.update(figures(e));
-    json["max_seq_length"] = task.shape.length;
+    json["max_seq_length"] = work.shape.length;
     json["precision"] = precision;
     for (const auto& [name, part] : e.parts) json["datasets"][name] = figures(part);
     if (model.adapter) json["adapter"] = model.adapter->folder;
@@ -146,8 +147,8 @@ std::string report(const Options& options, const ModelFolder& model, const Task&
       "perplexity      {:.4f}\n"
       "token accuracy  {:.2f} %\n"
       "tokens          {} in {} windows of {}, {}\n",
-      model.source, task.dataset, e.loss, std::exp(e.loss), 100 * e.accuracy, e.targets, e.windows,
-      task.shape.length, precision);
+      model.source, work.dataset, e.loss, std::exp(e.loss), 100 * e.accuracy, e.targets, e.windows,
+      work.shape.length, precision);
   if (e.parts.empty()) return text;
   Table table({{"dataset"},
                {"loss", Align::Right},
@@ -199,10 +200,10 @@ int run(const Options& options) {
   ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   if (!options.task.empty()) return evaluate_tasks(task_options(options), model);
-  Task task = make_task(options, model);
+  LossWork work = make_work(options, model);
   const std::unique_ptr<Device> device = make_device(options.config());
   const std::string precision = options.precision_on(*device);
-  Transformer transformer(model.config, task.shape, numerics_for(precision), *device);
+  Transformer transformer(model.config, work.shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {
     fail("[eval] this needs {}, but the device has {}; use a smaller --batch_size",
          human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
@@ -211,10 +212,10 @@ int run(const Options& options) {
   transformer.allocate();
   load_weights(*device, transformer.parameters(), model);
   transformer.weights_changed();
-  const Evaluator evaluator(std::move(task.sets), task.batches);
+  const Evaluator evaluator(std::move(work.sets), work.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
-  require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", task.dataset);
-  fmt::print("{}", report(options, model, task, precision, *evaluation));
+  require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", work.dataset);
+  fmt::print("{}", report(options, model, work, precision, *evaluation));
   return kExitDone;
 }
 
@@ -245,7 +246,7 @@ Command eval_command() {
       .at_most(1000);
   keys.add("fewshot_dataset", &Options::fewshot_dataset, "With num_fewshot: where the examples come from.")
       .value("DATA")
-      .note("the training part of the task on the hub; for a file, other questions of that file");
+      .note("the training part of the dataset; for a file, other questions of that file");
   keys.add("output", &Options::output,
            "With task: write one line of JSON per question: choice, label and log-likelihoods.")
       .alias("output_path")

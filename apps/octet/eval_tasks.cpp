@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
+#include "eval_model.h"
 #include "io/env.h"
 #include "plan/device_choice.h"
 #include "report/console.h"
@@ -142,8 +143,11 @@ nlohmann::ordered_json score_json(const TaskScore& score) {
 std::string report(const EvalTaskOptions& options, const ModelFolder& model, const std::string& precision,
                    const std::vector<TaskScore>& scores, const Work& work, double seconds) {
   if (!options.json) {
-    return fmt::format("{}\n\n{}\n{} texts, {} tokens in {:.2f} s, {}\n", model.source, table_text(scores),
-                       work.texts, work.tokens, seconds, precision);
+    std::string datasets;
+    for (const TaskScore& score : scores)
+      datasets += fmt::format("questions of {}: {}\n", score.name, score.dataset);
+    return fmt::format("{}\n\n{}\n{}{} texts, {} tokens in {:.2f} s, {}\n", model.source, table_text(scores),
+                       datasets, work.texts, work.tokens, seconds, precision);
   }
   nlohmann::ordered_json json = {{"model", model.folder}, {"precision", precision}};
   for (const TaskScore& score : scores) {
@@ -171,25 +175,6 @@ void check_names(const std::vector<EncodedTask>& tasks) {
 }
 
 }  // namespace
-
-Numerics numerics_for(const std::string& precision) {
-  Numerics numerics;
-  numerics.precision = precision == "fp32"   ? Precision::Fp32
-                       : precision == "bf16" ? Precision::Bf16
-                                             : Precision::Fp8;
-  numerics.fp8.recipe = Fp8Recipe::Current;  // needs no history of a run
-  return numerics;
-}
-
-std::unique_ptr<Tokenizer> open_model_tokenizer(const ModelFolder& model) {
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(model.tokenizer);
-  if (tokenizer->vocab_size() > model.config.vocab) {
-    fail_config(
-        "tokenizer '{}' has {} ids, but the model has a vocabulary of {}; use the tokenizer of the model",
-        model.tokenizer, tokenizer->vocab_size(), model.config.vocab);
-  }
-  return tokenizer;
-}
 
 int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
   if (model.tokenizer.empty())
@@ -225,7 +210,8 @@ int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
         console.advance(all, fmt::format("{}: {} of {} texts", task.task.name, all, work.texts), 0);
       };
       const std::vector<Answer> chosen = choose_answers(
-          task.task, log_likelihoods(*transformer, task.texts, precision == "fp8", nullptr, progress));
+          task.task,
+          log_likelihoods(*transformer, task.texts, precision == "fp8", {.on_progress = progress}));
       scores.push_back(score_answers(task.task, chosen));
       if (!options.output.empty()) answers += answers_jsonl(task.task, task.texts, chosen);
       before += std::ssize(task.texts);

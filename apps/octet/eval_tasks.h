@@ -4,9 +4,7 @@
 #include <vector>
 
 #include "checkpoint/model_folder.h"
-#include "data/tokenizer/tokenizer.h"
 #include "device_options.h"
-#include "model/transformer.h"
 
 namespace octet {
 
@@ -23,9 +21,5 @@ struct EvalTaskOptions : DeviceOptions {
 
 // Measures and prints the scores. Returns the exit code.
 int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model);
-
-// fp32, bf16 or fp8, for a model that is only read.
-Numerics numerics_for(const std::string& precision);
-std::unique_ptr<Tokenizer> open_model_tokenizer(const ModelFolder& model);
 
 }  // namespace octet

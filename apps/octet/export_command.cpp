@@ -13,7 +13,8 @@ namespace {
 struct Options {
   std::string model, output, dtype, tokenizer, adapter_name_or_path, format, outtype;
   bool best = false, adapter = false, merge = false;
-  double max_shard_size_gb = 5;
+  static constexpr double kShardSize = 5;
+  double max_shard_size_gb = kShardSize;
 };
 
 std::string tokenizer_text(const Exported& exported) {
@@ -47,10 +48,12 @@ int write_gguf(const Options& options, const ModelFolder& model, const ExportOpt
                         : options.outtype == "q8_0" ? GgmlType::Q8_0
                                                     : GgmlType::BF16;
   const Exported exported = export_gguf(posix_env(), model, options.output, type, to);
+  const std::string answers =
+      exported.chat_end.empty() ? "" : fmt::format("; answers end with {}", exported.chat_end);
   fmt::print("{}\n{}: {} tensors, {}, {}; tokenizer: {}\n",
              model.adapter ? model.adapter->source : model.source, options.output, exported.tensors,
              human_bytes(static_cast<double>(exported.bytes)), name_of(type),
-             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer);
+             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer + answers);
   return kExitDone;
 }
 
@@ -92,6 +95,10 @@ void check(const Options& options, std::vector<std::string>& errors) {
   }
   if (options.adapter)
     errors.emplace_back("--adapter writes a PEFT folder; with --format gguf the adapter is merged");
+  if (options.merge)
+    errors.emplace_back("--merge is for folders; with --format gguf an adapter is always merged");
+  if (options.max_shard_size_gb != Options::kShardSize)
+    errors.emplace_back("--max_shard_size_gb is for folders; --format gguf writes one file");
   if (!options.dtype.empty()) errors.emplace_back("--dtype is for folders; with --format gguf use --outtype");
   if (!options.output.empty() && !options.output.ends_with(".gguf"))
     errors.emplace_back(fmt::format("--output is '{}', expected a name that ends in .gguf", options.output));

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "ops/device.h"
 
 namespace octet {
@@ -42,6 +43,11 @@ const char* name_of(Phase phase);
 OpKind shown_kind(OpKind kind, Phase phase);
 std::string kind_text(OpKind kind, Phase phase);
 std::string op_text(const OpLabel& label, Phase phase);
+
+// As OpSpan::start_us counts.
+inline double clock_us(Clock::time_point time) {
+  return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
+}
 
 // A piece of the time of a queue. Pieces follow each other; an op that has others inside has several.
 struct OpPiece {

@@ -28,6 +28,11 @@ constexpr std::pair<uint64_t, const char*> kThrottleReasons[] = {
     {0x80, "power brake"},
 };
 
+template <class Value>
+std::optional<double> scaled(const std::optional<Value>& value, double factor) {
+  return value ? std::optional(factor * static_cast<double>(*value)) : std::nullopt;
+}
+
 }  // namespace
 
 std::string GpuState::throttled() const {
@@ -154,52 +159,73 @@ int Nvml::gpus() const {
   return static_cast<int>(Api::ask<unsigned>(api_->DeviceGetCount_v2).value_or(0));
 }
 
-std::optional<GpuState> Nvml::state(int gpu) const {
+void* Nvml::find(int gpu) const {
   Api::Gpu handle = nullptr;
   if (gpu < 0 || api_->DeviceGetHandleByIndex_v2(static_cast<unsigned>(gpu), &handle) != kSuccess)
-    return std::nullopt;
-  return read(handle);
+    return nullptr;
+  return handle;
 }
 
-std::optional<GpuState> Nvml::state(const std::string& uuid) const {
-  if (uuid.size() != 32) return std::nullopt;
+void* Nvml::find(const std::string& uuid) const {
+  if (uuid.size() != 32) return nullptr;
   const std::string name = fmt::format("GPU-{}-{}-{}-{}-{}", uuid.substr(0, 8), uuid.substr(8, 4),
                                        uuid.substr(12, 4), uuid.substr(16, 4), uuid.substr(20));
   Api::Gpu handle = nullptr;
-  if (api_->DeviceGetHandleByUUID(name.c_str(), &handle) != kSuccess) return std::nullopt;
-  return read(handle);
+  return api_->DeviceGetHandleByUUID(name.c_str(), &handle) == kSuccess ? handle : nullptr;
+}
+
+std::optional<GpuState> Nvml::state(int gpu) const {
+  void* handle = find(gpu);
+  return handle ? std::optional(read(handle)) : std::nullopt;
+}
+
+std::optional<GpuState> Nvml::state(const std::string& uuid) const {
+  void* handle = find(uuid);
+  return handle ? std::optional(read(handle)) : std::nullopt;
+}
+
+std::optional<NvmlGpu> NvmlGpu::find(std::shared_ptr<const Nvml> nvml, int gpu) {
+  void* handle = nvml->find(gpu);
+  return handle ? std::optional(NvmlGpu(std::move(nvml), handle)) : std::nullopt;
+}
+
+std::optional<NvmlGpu> NvmlGpu::find(std::shared_ptr<const Nvml> nvml, const std::string& uuid) {
+  void* handle = nvml->find(uuid);
+  return handle ? std::optional(NvmlGpu(std::move(nvml), handle)) : std::nullopt;
+}
+
+void Nvml::read_changing(void* gpu, GpuState& state) const {
+  const Api& api = *api_;
+  state.power_watts = scaled(Api::ask<unsigned>(api.DeviceGetPowerUsage, gpu), 1e-3);
+  state.energy_joules = scaled(Api::ask<unsigned long long>(api.DeviceGetTotalEnergyConsumption, gpu), 1e-3);
+  const auto rates = Api::ask<Utilization>(api.DeviceGetUtilizationRates, gpu);
+  state.utilization = rates ? std::optional(0.01 * rates->gpu) : std::nullopt;
+  state.sm_clock_mhz = scaled(Api::ask<unsigned>(api.DeviceGetClockInfo, gpu, kSmClock), 1);
+  state.temperature_c = scaled(Api::ask<unsigned>(api.DeviceGetTemperature, gpu, kTemperatureOfGpu), 1);
+  state.throttle_reasons =
+      Api::ask<unsigned long long>(api.DeviceGetCurrentClocksThrottleReasons, gpu).value_or(0);
 }
 
 GpuState Nvml::read(void* gpu) const {
-  const auto scaled = [](const auto& value, double factor) {
-    return value ? std::optional(factor * static_cast<double>(*value)) : std::nullopt;
-  };
   const Api& api = *api_;
   GpuState state;
+  read_changing(gpu, state);
   char text[96] = {};
   if (api.DeviceGetName && api.DeviceGetName(gpu, text, sizeof text) == kSuccess) state.name = text;
   if (api.DeviceGetUUID && api.DeviceGetUUID(gpu, text, sizeof text) == kSuccess) state.uuid = text;
-  state.power_watts = scaled(Api::ask<unsigned>(api.DeviceGetPowerUsage, gpu), 1e-3);
   state.power_limit_watts = scaled(Api::ask<unsigned>(api.DeviceGetEnforcedPowerLimit, gpu), 1e-3);
   state.default_power_limit_watts =
       scaled(Api::ask<unsigned>(api.DeviceGetPowerManagementDefaultLimit, gpu), 1e-3);
-  state.energy_joules = scaled(Api::ask<unsigned long long>(api.DeviceGetTotalEnergyConsumption, gpu), 1e-3);
-  if (const auto rates = Api::ask<Utilization>(api.DeviceGetUtilizationRates, gpu))
-    state.utilization = 0.01 * rates->gpu;
   const auto clock = [&](auto function, unsigned kind) {
     return scaled(Api::ask<unsigned>(function, gpu, kind), 1);
   };
-  state.sm_clock_mhz = clock(api.DeviceGetClockInfo, kSmClock);
   state.max_sm_clock_mhz = clock(api.DeviceGetMaxClockInfo, kSmClock);
   state.memory_clock_mhz = clock(api.DeviceGetClockInfo, kMemoryClock);
   state.max_memory_clock_mhz = clock(api.DeviceGetMaxClockInfo, kMemoryClock);
-  state.temperature_c = scaled(Api::ask<unsigned>(api.DeviceGetTemperature, gpu, kTemperatureOfGpu), 1);
   if (const auto memory = Api::ask<Memory>(api.DeviceGetMemoryInfo, gpu)) {
     state.memory_bytes = static_cast<int64_t>(memory->total);
     state.memory_used_bytes = static_cast<int64_t>(memory->used);
   }
-  state.throttle_reasons =
-      Api::ask<unsigned long long>(api.DeviceGetCurrentClocksThrottleReasons, gpu).value_or(0);
   if (api.DeviceGetComputeRunningProcesses) {
     unsigned count = 0;  // with room for none, NVML only counts
     const int status = api.DeviceGetComputeRunningProcesses(gpu, &count, nullptr);

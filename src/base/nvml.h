@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace octet {
 
@@ -42,11 +43,34 @@ class Nvml {
   std::optional<GpuState> state(const std::string& uuid) const;
 
  private:
+  friend class NvmlGpu;
   struct Api;
   explicit Nvml(std::unique_ptr<Api> api);
+  void* find(int gpu) const;  // null: there is none
+  void* find(const std::string& uuid) const;
   GpuState read(void* gpu) const;
+  void read_changing(void* gpu, GpuState& state) const;
 
   std::unique_ptr<Api> api_;
+};
+
+// One GPU that is looked at often: it is searched for once.
+class NvmlGpu {
+ public:
+  // As Nvml::state. Empty: there is no such GPU.
+  static std::optional<NvmlGpu> find(std::shared_ptr<const Nvml> nvml, int gpu);
+  static std::optional<NvmlGpu> find(std::shared_ptr<const Nvml> nvml, const std::string& uuid);
+
+  // Everything: some twenty calls of the driver.
+  GpuState state() const { return nvml_->read(handle_); }
+  // Only what changes from moment to moment: power, energy, utilization, SM clock, temperature, throttle reasons.
+  void update(GpuState& state) const { nvml_->read_changing(handle_, state); }
+
+ private:
+  NvmlGpu(std::shared_ptr<const Nvml> nvml, void* handle) : nvml_(std::move(nvml)), handle_(handle) {}
+
+  std::shared_ptr<const Nvml> nvml_;
+  void* handle_;
 };
 
 }  // namespace octet

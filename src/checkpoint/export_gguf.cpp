@@ -63,6 +63,16 @@ void warn_of_differences(const ModelConfig& config) {
         config.window);
 }
 
+// A tokenizer that is given brings its own template. Without one, that of the model stays.
+std::string chat_jinja(const ModelFolder& model, const ExportOptions& options) {
+  if (!options.tokenizer.empty()) {
+    ModelFolder given;
+    given.tokenizer = options.tokenizer;
+    if (std::string jinja = find_chat_jinja(given); !jinja.empty()) return jinja;
+  }
+  return find_chat_jinja(model);
+}
+
 }  // namespace
 
 Exported export_gguf(Env& env, const ModelFolder& model, const std::string& output, GgmlType type,
@@ -92,7 +102,7 @@ Exported export_gguf(Env& env, const ModelFolder& model, const std::string& outp
                  .chat_end = tokenizer.chat ? eos : std::nullopt,
                  .bos = config.bos_id,
                  .eos = eos,
-                 .chat_jinja = tokenizer.chat ? tokenizer.chat->jinja : find_chat_jinja(model)});
+                 .chat_jinja = tokenizer.chat ? tokenizer.chat->jinja : chat_jinja(model, options)});
     if (tokenizer.chat) exported.chat_end = tokenizer.chat->end;
   } else {
     writer.add("tokenizer.ggml.model", "no_vocab");

@@ -26,12 +26,23 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
+// A folder of this name may be anything: only one with a dataset file in it counts.
+bool holds_dataset(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return file_kind(path).has_value() && is_there(path);
+  fs::recursive_directory_iterator entry(path, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry->is_regular_file() && file_kind(entry->path().string())) return true;
+  }
+  return false;
+}
+
 // Files and folders that a user may have: hellaswag.jsonl, data/hellaswag_val.jsonl, data/hellaswag/, ...
 std::string find_nearby(const TaskFormat& format) {
   for (const char* folder : {"", "data/"}) {
     for (const char* end : {".jsonl", "_val.jsonl", "_validation.jsonl", "_test.jsonl", ".parquet", ""}) {
       std::string path = fmt::format("{}{}{}", folder, format.name, end);
-      if (is_there(path)) return path;
+      if (holds_dataset(path)) return path;
     }
   }
   return "";
@@ -54,24 +65,33 @@ std::vector<std::string> files_of(const std::string& dataset, const TaskFormat* 
   return resolve_dataset(options).files;
 }
 
-std::vector<std::string> find_files(const TaskSource& source) {
+// A dataset that is not there is wrong input.
+std::vector<std::string> given_files(const std::string& dataset, const TaskFormat* format, bool examples) {
+  try {
+    return files_of(dataset, format, examples);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    fail_config("{}", error.what());
+  }
+}
+
+struct Found {
+  std::string dataset;  // file, folder, glob or hub id
+  std::vector<std::string> files;
+};
+
+Found find_files(const TaskSource& source) {
   std::string dataset = source.dataset;
   if (dataset.empty()) dataset = find_nearby(*source.format);
-  if (!dataset.empty()) {
-    try {
-      return files_of(dataset, source.format, false);
-    } catch (const ConfigError&) {
-      throw;
-    } catch (const Error& error) {
-      fail_config("{}", error.what());
-    }
-  }
+  if (!dataset.empty()) return {dataset, given_files(dataset, source.format, false)};
   const TaskFormat& format = *source.format;
   if (format.hub_id.empty())
     fail_config("task {0} has no questions of its own; write {0}=FILE, a JSONL file with {1}", format.name,
                 format.columns);
   try {
-    return files_of(std::string(format.hub_id), source.format, false);
+    const std::string id(format.hub_id);
+    return {id, files_of(id, source.format, false)};
   } catch (const Error& error) {
     fail_config(
         "task {0}: its questions ({1} of {2} on the hub) could not be read: {3}\nTo use a file that you have, "
@@ -176,22 +196,30 @@ class ExamplePool {
   PythonRandom random_;
 };
 
-ExamplePool make_pool(const TaskSource& source, const TaskFormat& format, const TaskOptions& options,
-                      const std::vector<std::string>& files) {
-  bool with_questions = false;
-  std::vector<std::string> from = files;
-  std::string shown = files.front();
+// The part of the dataset that is made for examples; none if it has no such part.
+std::vector<std::string> example_files(const std::string& dataset, const TaskFormat& format) {
+  if (format.hub_id.empty()) return {};
+  if (is_on_hub({.dataset = dataset})) return given_files(dataset, &format, true);
+  std::error_code ignored;
+  if (!fs::is_directory(dataset, ignored)) return {};
+  try {
+    return files_of(dataset, &format, true);
+  } catch (const Error&) {
+    return {};  // a folder with the questions alone
+  }
+}
+
+ExamplePool make_pool(const TaskFormat& format, const TaskOptions& options, const Found& found) {
+  std::vector<std::string> from;
+  std::string shown = found.dataset;
   if (!options.example_dataset.empty()) {
     shown = options.example_dataset;
-    from = files_of(options.example_dataset, &format, true);
-  } else if (source.dataset.empty() && !format.hub_id.empty() &&
-             files.front().find("snapshots") != std::string::npos) {
-    // From the hub, where there is a part of the dataset that is made for it.
-    shown = format.hub_id;
-    from = files_of(std::string(format.hub_id), &format, true);
+    from = given_files(options.example_dataset, &format, true);
   } else {
-    with_questions = true;
+    from = example_files(found.dataset, format);
   }
+  const bool with_questions = from.empty() || from == found.files;
+  if (from.empty()) from = found.files;
   return {read_questions(from, &format, 0).all, format.example_choice, with_questions, options.examples,
           shown};
 }
@@ -213,16 +241,18 @@ TaskSource parse_task_source(const std::string& text) {
 }
 
 Task load_task(const TaskSource& source, const TaskOptions& options) {
-  const std::vector<std::string> files = find_files(source);
+  const Found found = find_files(source);
+  const std::vector<std::string>& files = found.files;
   Questions questions = read_questions(files, source.format, options.max_samples);
   Task task{.name = source.name,
             .format = questions.format,
-            .dataset = files.size() == 1 ? files.front() : fmt::format("{} files", files.size()),
+            .dataset = files.size() == 1 ? files.front()
+                                         : fmt::format("{} files of {}", files.size(), found.dataset),
             .questions = std::move(questions.all),
             .prompts = {},
             .examples = options.examples};
   std::optional<ExamplePool> pool;
-  if (options.examples > 0) pool = make_pool(source, *task.format, options, files);
+  if (options.examples > 0) pool = make_pool(*task.format, options, found);
   for (const TaskQuestion& question : task.questions)
     task.prompts.push_back(question.description + (pool ? pool->examples_for(question) : ""));
   return task;
@@ -283,9 +313,8 @@ void encode_question(const Task& task, size_t index, const TextEncoder& encoder,
     const std::string context(strip_end(whole_context));
     const std::string continuation =
         whole_context.substr(context.size()) + " " + (q.choices_first ? q.continuation : q.choices[i]);
-    // A context of nothing but spaces has no tokens of its own.
-    const bool none = whole_context.empty();
-    if (!none && (i == 0 || q.choices_first)) context_ids = encoder.encode(context);
+    // A context of nothing but spaces has no tokens of its own; its spaces belong to the continuation.
+    if (!context.empty() && (i == 0 || q.choices_first)) context_ids = encoder.encode(context);
     ScoredText& text = texts[i];
     text = encoder.encode(context, continuation, context_ids);
     if (text.scored == 0 || std::ssize(text.ids) < 2)

@@ -20,7 +20,8 @@ TaskSource parse_task_source(const std::string& text);
 struct TaskOptions {
   int64_t max_samples = 0;           // the first ones; 0: all
   int64_t examples = 0;              // solved questions in front of each
-  std::string example_dataset = {};  // where they come from; empty: from the questions themselves
+  std::string example_dataset = {};  // where they come from; empty: from the part of the dataset that is
+                                     // made for it, else from the questions themselves
 };
 
 // A task that can be scored: its questions with the texts in front of them.

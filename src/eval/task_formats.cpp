@@ -108,8 +108,8 @@ TaskQuestion read_hellaswag(const json& record, const std::string& place) {
 
 // {"question", "choices": {"text": [...], "label": [...]}, "answerKey"}, or as AI2 publishes it
 // {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}.
-TaskQuestion read_arc(const json& record, const std::string& place) {
-  const Columns columns(record, place, "arc_easy");
+TaskQuestion read_arc(const json& record, const std::string& place, std::string_view task) {
+  const Columns columns(record, place, task);
   TaskQuestion result = columns.question();
   std::vector<std::string> labels;
   std::string stem;
@@ -145,6 +145,14 @@ TaskQuestion read_arc(const json& record, const std::string& place) {
   result.label = found - labels.begin();
   result.question = "Question: " + stem + "\nAnswer:";
   return result;
+}
+
+TaskQuestion read_arc_easy(const json& record, const std::string& place) {
+  return read_arc(record, place, "arc_easy");
+}
+
+TaskQuestion read_arc_challenge(const json& record, const std::string& place) {
+  return read_arc(record, place, "arc_challenge");
 }
 
 TaskQuestion read_piqa(const json& record, const std::string& place) {
@@ -214,12 +222,12 @@ constexpr TaskFormat kFormats[] = {
        return has_all(record, {"activity_label", "ctx_a", "ctx_b", "endings"});
      }},
     {"arc_easy", "allenai/ai2_arc", "ARC-Easy", "test", "train",
-     "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc,
+     "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc_easy,
      [](const json& record) {
        return has_all(record, {"question", "answerKey"});
      }},
     {"arc_challenge", "allenai/ai2_arc", "ARC-Challenge", "test", "train",
-     "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc,
+     "question, choices (with text and label) and answerKey", true, ExampleChoice::Random, read_arc_challenge,
      [](const json&) { return false; }},
     {"piqa", "baber/piqa", "", "validation", "train", "goal, sol1, sol2 and label", true,
      ExampleChoice::RandomNotSelf, read_piqa,

@@ -131,6 +131,10 @@ std::vector<GgufSource> add_gguf_model(GgufWriter& writer, const ModelConfig& co
     }
   }
   if (const std::vector<float> factors = rope_factors(config); !factors.empty()) {
+    // llama.cpp reads the tensor for this architecture alone; elsewhere it would be silently left out.
+    if (config.family->gguf_architecture != "llama")
+      fail_config("[{}] has scaled rotary frequencies, which llama.cpp does not read for the architecture {}",
+                  config.name, config.family->gguf_architecture);
     writer.add_tensor({.name = "rope_freqs.weight", .columns = std::ssize(factors)});
     sources.push_back({.parameter = GgufSource::kRopeFactors});
   }

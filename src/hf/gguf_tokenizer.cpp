@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/tokenizer/bytes_tokenizer.h"
 #include "data/tokenizer/hf_tokenizer.h"
 #include "data/tokenizer/unicode.h"
@@ -70,6 +71,34 @@ std::string pattern_name(const ByteLevelSpec& spec) {
   return "gpt-2";
 }
 
+// Whether there is a token that no merge makes. Without one, it does not matter whether words that are tokens are merged.
+bool has_unmerged_token(const ByteLevelSpec& spec) {
+  std::vector<bool> made(spec.tokens.size());
+  for (const BpeModel::Merge& merge : spec.merges) made[static_cast<size_t>(merge.result)] = true;
+  for (const AddedToken& token : spec.added) {
+    if (const auto id = static_cast<size_t>(token.id); id < made.size()) made[id] = true;
+  }
+  for (size_t id = 0; id < made.size(); ++id) {
+    if (spec.tokens[id].size() > 1 && !made[id]) return true;
+  }
+  return false;
+}
+
+// llama.cpp knows these rules by the name of the pattern alone, or not at all.
+void warn_of_differences(const ByteLevelSpec& spec, const std::string& pattern) {
+  const bool ignores_there = pattern == "llama-bpe";
+  if (!spec.merges.empty() && spec.ignore_merges != ignores_there && has_unmerged_token(spec))
+    log_warning(
+        "[{}] {} words that are tokens, llama.cpp {} for the pattern {}: rare words may get other tokens there",
+        spec.place, spec.ignore_merges ? "does not merge" : "merges also",
+        ignores_there ? "does not merge them" : "merges them", pattern);
+  if (spec.nfc)
+    log_warning(
+        "[{}] normalises texts (NFC), llama.cpp does not: letters that are written with separate accents get other "
+        "tokens there",
+        spec.place);
+}
+
 std::string add_byte_level(GgufWriter& writer, const ByteLevelSpec& spec, int64_t size) {
   Vocabulary vocabulary(size);
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
@@ -87,6 +116,7 @@ std::string add_byte_level(GgufWriter& writer, const ByteLevelSpec& spec, int64_
                     to_byte_alphabet(spec.tokens[static_cast<size_t>(merge.right)]));
   }
   const std::string pattern = pattern_name(spec);
+  warn_of_differences(spec, pattern);
   writer.add("tokenizer.ggml.model", "gpt2");
   writer.add("tokenizer.ggml.pre", pattern);
   writer.add("tokenizer.ggml.tokens", vocabulary.tokens);
@@ -100,6 +130,11 @@ std::string add_sentencepiece(GgufWriter& writer, const SentencePieceSpec& spec,
   if (spec.unigram)
     fail_config("[{}] is a Unigram model, which llama.cpp does not read for this family of models",
                 spec.place);
+  if (spec.leading_space == SentencePieceSpec::LeadingSpace::FirstPart)
+    log_warning(
+        "[{}] puts a space only in front of a whole text, llama.cpp also behind special tokens: texts behind them may "
+        "get other tokens there",
+        spec.place);
   Vocabulary vocabulary(size);
   const auto marked = [](std::string_view text) {
     std::string result;

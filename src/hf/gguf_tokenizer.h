@@ -16,8 +16,8 @@ struct GgufTokenizer {
 };
 
 // Adds the keys tokenizer.*: byte-level BPE as llama.cpp's "gpt2" with the name of its pattern, SentencePiece BPE as
-// "llama". ConfigError for a tokenizer that llama.cpp would not encode with in the same way. Says in words what was
-// added.
+// "llama". ConfigError for a tokenizer that llama.cpp cannot read. Warns of rules that the file cannot express: NFC,
+// merges inside words that are tokens, and a space in front of the first part alone. Says in words what was added.
 std::string add_gguf_tokenizer(GgufWriter& writer, const GgufTokenizer& tokenizer);
 
 }  // namespace octet

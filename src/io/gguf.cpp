@@ -94,7 +94,7 @@ uint16_t to_fp16_bits(float value) {
   return signed_bits((rounded - 0x38000000) >> 13);
 }
 
-std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values) {
+std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values, const std::string& tensor) {
   switch (type) {
     case GgmlType::F32:
       return encode_each<float>(values, [](float value) { return value; });
@@ -103,7 +103,7 @@ std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values)
     case GgmlType::F16: {
       for (const float value : values) {
         if (std::isfinite(value) && !is_finite_fp16(to_fp16_bits(value)))
-          fail("[gguf] a weight is {}, but f16 ends at 65504; use bf16", value);
+          fail("[gguf] {}: a weight is {}, but f16 ends at 65504; use bf16", tensor, value);
       }
       return encode_each<uint16_t>(values, to_fp16_bits);
     }
@@ -112,6 +112,11 @@ std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values)
   }
   require(std::ssize(values) % kQ8Block == 0, "[gguf] {} values, expected blocks of {}", values.size(),
           kQ8Block);
+  // An infinite scale would lose a whole block, and codes of values that are not finite are undefined.
+  for (const float value : values) {
+    if (!(std::fabs(value) <= 127 * 65504.0f))
+      fail("[gguf] {}: a weight is {}, which q8_0 cannot hold; use bf16 or f32", tensor, value);
+  }
   const int64_t blocks = std::ssize(values) / kQ8Block;
   std::vector<std::byte> bytes(static_cast<size_t>(ggml_bytes(type, std::ssize(values))));
 #pragma omp parallel for
@@ -204,7 +209,7 @@ void GgufWriter::write(Sink& sink, const ReadRows& read) const {
       const std::vector<float> values = read(i, begin, count);
       require(std::ssize(values) == count * tensor.columns, "[gguf] {}: {} values, expected {} x {}",
               tensor.name, values.size(), count, tensor.columns);
-      const std::vector<std::byte> bytes = ggml_encode(tensor.type, values);
+      const std::vector<std::byte> bytes = ggml_encode(tensor.type, values, tensor.name);
       sink.append(bytes);
       written += std::ssize(bytes);
     }

@@ -27,8 +27,9 @@ constexpr int64_t kQ8Block = 32;
 const char* name_of(GgmlType type);  // "bf16"
 // Of `count` values; for Q8_0 a multiple of 32.
 int64_t ggml_bytes(GgmlType type, int64_t count);
-// Error where a finite value is too large for the type.
-std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values);
+// Error where a finite value is too large for the type; for Q8_0 also where a value is not finite. `tensor` is named in it.
+std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values,
+                                   const std::string& tensor = "tensor");
 
 // fp32 to fp16, to nearest even. Values from 65520 on become infinite.
 uint16_t to_fp16_bits(float value);

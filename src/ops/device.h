@@ -53,7 +53,7 @@ struct OpSpan {
   std::string queue;  // its name
   std::string kind;   // as in OpTime, or "phase": then `op` is the part of the step
   std::string op;
-  double start_us = 0;  // since start_profile()
+  double start_us = 0;  // on the host's clock (base/clock.h), from its epoch on
   double us = 0;
   double bytes = 0, flops = 0;  // as in OpTime
 };

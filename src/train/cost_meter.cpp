@@ -1,6 +1,9 @@
 #include "train/cost_meter.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -49,11 +52,15 @@ void CostMeter::end_step(const StepResult& result) {
   for (const RankRecord& record : result.ranks) energy_ += static_cast<double>(record.note.energy_joules);
 }
 
-void CostMeter::finish() {
+void CostMeter::finish(HostChannel* host) {
   take_time();
-  if (!sampler_) return;
-  sampler_->sample();
-  if (ranks_ == 1) energy_ += take_energy();
+  if (sampler_) sampler_->sample();
+  if (ranks_ == 1) {
+    if (sampler_) energy_ += take_energy();
+  } else if (host) {
+    for (const std::string& joules : host->all_gather("energy", fmt::format("{:a}", take_energy())))
+      energy_ += std::strtod(joules.c_str(), nullptr);
+  }
 }
 
 std::optional<double> CostMeter::energy_joules() const {

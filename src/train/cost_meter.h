@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "dist/host_channel.h"
 #include "train/gpu_sampler.h"
 #include "train/step.h"
 
@@ -21,8 +22,9 @@ class CostMeter {
   // Around a step; the first one fills in what this rank tells the others.
   void begin_step(StepNote& note);
   void end_step(const StepResult& result);
-  // The end of the last step, with a last look at the GPU.
-  void finish();
+  // The end of the last step, with a last look at the GPU. With several ranks all of them call it, and tell each other
+  // over `host` what they used since they last did, which is the last step.
+  void finish(HostChannel* host = nullptr);
 
   double device_seconds() const { return device_seconds_; }
   std::optional<double> energy_joules() const;  // empty: not known

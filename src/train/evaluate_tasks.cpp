@@ -45,10 +45,21 @@ void share_results(HostChannel& host, const TextPacking& packing, std::vector<do
   }
 }
 
+// Whether a rank wants to stop before its batch number `batch`. Ranks ask each other only now and then, all before the
+// same batch.
+bool any_stops(int64_t batch, const ScoringOptions& options) {
+  if (!options.host || options.host->size() == 1) return options.stops();
+  constexpr int64_t kBatches = 8;
+  if (batch % kBatches != 0) return false;
+  const std::vector<std::string> all = options.host->all_gather("stop tasks", options.stops() ? "stop" : "");
+  return std::ranges::any_of(all, [](const std::string& text) { return !text.empty(); });
+}
+
 }  // namespace
 
 std::vector<double> log_likelihoods(Transformer& model, std::span<const ScoredText> texts, bool fp8,
-                                    HostChannel* host, const std::function<void(size_t done)>& on_progress) {
+                                    const ScoringOptions& options) {
+  HostChannel* const host = options.host;
   const RunShape& shape = model.shape();
   const TextPacking packing(texts, shape.rows, shape.length);
   const int64_t ranks = host ? host->size() : 1, rank = host ? host->rank() : 0;
@@ -60,24 +71,33 @@ std::vector<double> log_likelihoods(Transformer& model, std::span<const ScoredTe
     if (pass < passes) packing.fill(std::min(pass, packing.batches() - 1), batch);
   };
   fill(rank);
+  bool stopped = false;
   for (int64_t pass = rank; pass < passes; pass += ranks) {
+    if (options.stops && any_stops(pass / ranks, options)) {
+      stopped = true;
+      break;
+    }
     model.load(host_view(batch));
     model.forward_loss({}, fp8);
     fill(pass + ranks);  // while the device computes
     const std::vector<float> losses = model.target_losses();
     if (pass >= packing.batches()) continue;
     add_up(packing, pass, texts, losses, sums);
-    if (on_progress) on_progress(packing.texts_of(pass).second);
+    if (options.on_progress) options.on_progress(packing.texts_of(pass).second);
   }
   model.clear_sums();
+  if (stopped) return {};
   if (host && ranks > 1) share_results(*host, packing, sums);
   return sums;
 }
 
-std::vector<TaskScore> TaskEvaluator::evaluate(Transformer& model, bool fp8) const {
+std::vector<TaskScore> TaskEvaluator::evaluate(Transformer& model, bool fp8,
+                                               const std::function<bool()>& stops) const {
   std::vector<TaskScore> scores;
   for (const EncodedTask& encoded : tasks_) {
-    const std::vector<double> sums = log_likelihoods(model, encoded.texts, fp8, host_);
+    const std::vector<double> sums =
+        log_likelihoods(model, encoded.texts, fp8, {.host = host_, .stops = stops});
+    if (sums.empty()) return {};
     scores.push_back(score_answers(encoded.task, choose_answers(encoded.task, sums)));
   }
   return scores;

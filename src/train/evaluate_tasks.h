@@ -16,12 +16,17 @@ struct EncodedTask {
   std::vector<ScoredText> texts;
 };
 
+struct ScoringOptions {
+  HostChannel* host = nullptr;  // ranks take turns with the batches; all get the whole result
+  std::function<void(size_t done)> on_progress = {};  // told how many texts are done
+  // Asked between batches. If it is true on any rank, all stop.
+  std::function<bool()> stops = {};
+};
+
 // The log-likelihood of every text: the sum over its scored tokens. The texts are packed into micro-batches of the
-// model's shape. With `host`, ranks take turns with the batches, and all of them get the whole result. `on_progress` is
-// told how many texts are done.
+// model's shape. Nothing if it was stopped.
 std::vector<double> log_likelihoods(Transformer& model, std::span<const ScoredText> texts, bool fp8,
-                                    HostChannel* host = nullptr,
-                                    const std::function<void(size_t done)>& on_progress = {});
+                                    const ScoringOptions& options = {});
 
 // The tasks of a run, evaluated with its model while it trains.
 class TaskEvaluator {
@@ -32,7 +37,9 @@ class TaskEvaluator {
   void share(HostChannel& host) { host_ = &host; }
   bool empty() const { return tasks_.empty(); }
 
-  std::vector<TaskScore> evaluate(Transformer& model, bool fp8) const;
+  // Without scores if `stops` becomes true on any rank.
+  std::vector<TaskScore> evaluate(Transformer& model, bool fp8,
+                                  const std::function<bool()>& stops = {}) const;
 
  private:
   std::vector<EncodedTask> tasks_;

@@ -9,8 +9,9 @@
 namespace octet {
 namespace {
 
-constexpr uint64_t kPowerCap = 0x04;                        // NVML's bit for the power limit
-constexpr uint64_t kSlowdowns = 0x08 | 0x20 | 0x40 | 0x80;  // heat, hardware, and the power brake
+constexpr uint64_t kPowerCap = 0x04;  // NVML's bit for the power limit
+constexpr uint64_t kHeat = 0x20 | 0x40;
+constexpr uint64_t kSlowdowns = 0x08 | kHeat | 0x80;  // heat, hardware, and the power brake
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::optional<int> chosen_number() {
@@ -33,6 +34,7 @@ GpuTotals GpuTotals::since(const GpuTotals& before) const {
   window.utilization -= before.utilization;
   window.sm_clock_mhz -= before.sm_clock_mhz;
   window.slowed -= before.slowed;
+  window.heated -= before.heated;
   window.capped -= before.capped;
   window.energy_joules -= before.energy_joules;
   return window;
@@ -43,14 +45,13 @@ std::unique_ptr<GpuSampler> GpuSampler::start(const std::string& uuid) {
   if (uuid.empty() && !number) return nullptr;
   std::string reason;
   const std::shared_ptr<const Nvml> nvml = Nvml::open(reason);
-  if (!nvml || !(number ? nvml->state(*number) : nvml->state(uuid))) return nullptr;
-  return std::make_unique<GpuSampler>(nvml, number ? "" : uuid, number.value_or(0));
+  if (!nvml) return nullptr;
+  std::optional<NvmlGpu> gpu = number ? NvmlGpu::find(nvml, *number) : NvmlGpu::find(nvml, uuid);
+  return gpu ? std::make_unique<GpuSampler>(std::move(*gpu)) : nullptr;
 }
 
-GpuSampler::GpuSampler(std::shared_ptr<const Nvml> nvml, std::string uuid, int number,
-                       std::chrono::milliseconds interval)
-    : nvml_(std::move(nvml)), uuid_(std::move(uuid)), number_(number), interval_(interval) {
-  state_ = read().value_or(GpuState{});
+GpuSampler::GpuSampler(NvmlGpu gpu, std::chrono::milliseconds interval)
+    : gpu_(std::move(gpu)), interval_(interval), latest_(gpu_.state()), state_(latest_) {
   if (!state_.energy_joules && !state_.power_watts) totals_.energy_joules = kNan;
   sampled_ = std::chrono::steady_clock::now();
   thread_ = std::thread([this] { work(); });
@@ -80,9 +81,9 @@ void GpuSampler::set_in_step(bool in_step) {
 }
 
 void GpuSampler::sample() {
-  const std::optional<GpuState> read_state = read();  // without the lock: the driver may be slow
-  if (!read_state) return;
-  const GpuState& now = *read_state;
+  const std::lock_guard sampling(sampling_);
+  gpu_.update(latest_);  // without the other lock: the driver may be slow, and a step must not wait for it
+  const GpuState& now = latest_;
   const std::lock_guard lock(mutex_);
   const auto time = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(time - sampled_).count();
@@ -100,6 +101,7 @@ void GpuSampler::sample() {
     totals_.utilization += now.utilization.value_or(state_.utilization.value_or(kNan));
     totals_.sm_clock_mhz += now.sm_clock_mhz.value_or(state_.sm_clock_mhz.value_or(kNan));
     totals_.slowed += (now.throttle_reasons & kSlowdowns) != 0;
+    totals_.heated += (now.throttle_reasons & kHeat) != 0;
     totals_.capped += (now.throttle_reasons & kPowerCap) != 0;
   }
   totals_.throttle_reasons |= in_step_ ? now.throttle_reasons : 0;

@@ -21,6 +21,7 @@ struct GpuTotals {
   double utilization = 0;         // likewise
   double sm_clock_mhz = 0;        // likewise
   int64_t slowed = 0;             // samples in which heat or hardware lowered the clock
+  int64_t heated = 0;             // those of them in which it was heat
   int64_t capped = 0;             // samples in which the power limit lowered it
   uint64_t throttle_reasons = 0;  // of any sample
   double energy_joules = 0;       // of all time; NaN if the GPU tells neither energy nor power
@@ -38,9 +39,7 @@ class GpuSampler {
   // variable OCTET_NVML_GPU. Null if there is none, or no NVML.
   static std::unique_ptr<GpuSampler> start(const std::string& uuid);
 
-  // The GPU is found by its UUID, or by its number.
-  GpuSampler(std::shared_ptr<const Nvml> nvml, std::string uuid, int number = 0,
-             std::chrono::milliseconds interval = kInterval);
+  explicit GpuSampler(NvmlGpu gpu, std::chrono::milliseconds interval = kInterval);
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;
   GpuSampler& operator=(const GpuSampler&) = delete;
@@ -50,19 +49,20 @@ class GpuSampler {
   // Takes a sample now: for the beginning and the end of a measurement.
   void sample();
   GpuTotals totals() const;
-  // The last sample.
+  // The last sample, with what does not change (limits, the maximal clock) as it was at the start.
   GpuState state() const;
 
  private:
   void work();
-  std::optional<GpuState> read() const { return uuid_.empty() ? nvml_->state(number_) : nvml_->state(uuid_); }
 
-  const std::shared_ptr<const Nvml> nvml_;
-  const std::string uuid_;
-  const int number_;
+  const NvmlGpu gpu_;
   const std::chrono::milliseconds interval_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  std::mutex
+      sampling_;  // held while a sample is read and added, so that samples come in the order of their times
+  GpuState latest_;  // guarded by it
+
+  mutable std::mutex mutex_;  // guards what follows; never held while the driver is asked
   std::condition_variable wake_;
   bool stopping_ = false, in_step_ = false;
   GpuTotals totals_;

@@ -29,7 +29,7 @@ std::optional<SpikeDetector::Spike> SpikeDetector::look(double loss) {
   spikes_in_a_row_ = spike ? spikes_in_a_row_ + 1 : 0;
   if (!spike || spikes_in_a_row_ >= kAccepted) {
     losses_.push_back(loss);
-    if (losses_.size() > kWindow) losses_.pop_front();
+    if (losses_.size() > kWindow) losses_.erase(losses_.begin());
   }
   return spike;
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,12 +29,12 @@ class SpikeDetector {
   // skipped steps.
   std::optional<Spike> look(double loss);
 
-  std::vector<double> window() const { return {losses_.begin(), losses_.end()}; }
+  const std::vector<double>& window() const { return losses_; }
   void restore(std::span<const double> window, int spikes_in_a_row);
   int spikes_in_a_row() const { return spikes_in_a_row_; }
 
  private:
-  std::deque<double> losses_;
+  std::vector<double> losses_;
   int spikes_in_a_row_ = 0;
 };
 

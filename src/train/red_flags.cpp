@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/text.h"
+
 namespace octet {
 namespace {
 
@@ -101,11 +103,9 @@ void RedFlags::look_at_data(const Step& step, std::vector<RedFlag>& flags) {
   // On the CPU the loader and the step share the cores: who waits for whom says nothing.
   if (!about_.on_gpu || steps_here_ <= Limits::kFirstSteps) return;
   waits_.push_back({step.step_ms, step.data_wait_ms});
-  double total = 0, waited = 0;
-  for (const Wait& wait : waits_) {
-    total += wait.step_ms;
-    waited += wait.data_ms;
-  }
+  double &total = waited_.step_ms, &waited = waited_.data_ms;
+  total += step.step_ms;
+  waited += step.data_wait_ms;
   // The shortest window that is long enough in steps and in time.
   while (static_cast<int64_t>(waits_.size()) > Limits::kDataSteps &&
          total - waits_.front().step_ms >= 1e3 * Limits::kDataSeconds) {
@@ -124,8 +124,9 @@ void RedFlags::look_at_data(const Step& step, std::vector<RedFlag>& flags) {
           100 * data_share_, waits_.size()));
 }
 
-std::vector<RedFlag> RedFlags::look(const GpuTotals& totals, const GpuState& state) {
+std::vector<RedFlag> RedFlags::look(const GpuTotals& totals, const std::function<GpuState()>& last_state) {
   std::vector<RedFlag> flags;
+  if (!about_.on_gpu) return flags;
   if (steps_here_ <= Limits::kFirstSteps) {
     window_start_ = totals;
     return flags;
@@ -133,6 +134,7 @@ std::vector<RedFlag> RedFlags::look(const GpuTotals& totals, const GpuState& sta
   const GpuTotals window = totals.since(window_start_);
   if (window.seconds < Limits::kGpuSeconds || window.samples == 0) return flags;
   window_start_ = totals;
+  const GpuState state = last_state();
   const double utilization = window.mean(window.utilization);
   // A GPU that waits for data has a flag of its own, with another remedy.
   if (utilization < Limits::kLeastUtilization && data_share_ <= Limits::kDataShare) {
@@ -147,26 +149,26 @@ std::vector<RedFlag> RedFlags::look(const GpuTotals& totals, const GpuState& sta
     return static_cast<double>(count) / static_cast<double>(window.samples);
   };
   const double clock = window.mean(window.sm_clock_mhz), highest = state.max_sm_clock_mhz.value_or(clock);
+  const std::string clocks = fmt::format("{:.0f} MHz of {:.0f}", clock, highest);
   if (share(window.slowed) > Limits::kSlowedShare) {
-    raise(
-        flags, "throttled",
-        fmt::format(
-            "heat or hardware lowers the clock of the GPU in {:.0f} % of the time ({:.0f} MHz of {:.0f}, {:.0f} "
-            "C). Check its cooling and power supply; 'nvidia-smi -q -d PERFORMANCE' names the cause",
-            100 * share(window.slowed), clock, highest, state.temperature_c.value_or(0)));
+    const bool is_heat = 2 * window.heated >= window.slowed;
+    raise(flags, "throttled",
+          fmt::format(
+              "{} lowers the clock of the GPU in {:.0f} % of the time ({}, {:.0f} C). {}; 'nvidia-smi -q "
+              "-d PERFORMANCE' names the cause",
+              is_heat ? "heat" : "the hardware", 100 * share(window.slowed), clocks,
+              state.temperature_c.value_or(0),
+              is_heat ? "Check its cooling: fans, air flow and the temperature of the room"
+                      : "Check its power supply and the power cables"));
   } else if (share(window.capped) > Limits::kCappedShare) {
     const double limit = state.power_limit_watts.value_or(0),
                  normal = state.default_power_limit_watts.value_or(0);
-    const bool is_lowered = limit > 0 && limit < Limits::kLoweredLimit * normal;
-    if (is_lowered || clock < Limits::kLowClock * highest) {
-      raise(
-          flags, "throttled",
-          fmt::format(
-              "the power limit lowers the clock of the GPU ({:.0f} MHz of {:.0f}; limit {:.0f} W, default {:.0f} "
-              "W). {}",
-              clock, highest, limit, normal,
-              is_lowered ? fmt::format("If that is not intended: nvidia-smi -pl {:.0f}", normal)
-                         : "The results are right, but slower than this GPU can be"));
+    if (limit > 0 && limit < Limits::kLoweredLimit * normal) {
+      raise(flags, "throttled",
+            fmt::format(
+                "the power limit, which somebody has lowered to {:.0f} W, lowers the clock of the GPU ({}). "
+                "If that is not intended: nvidia-smi -pl {:.0f}",
+                limit, clocks, normal));
     }
   }
   return flags;
@@ -199,10 +201,9 @@ std::vector<RedFlag> RedFlags::look(int64_t step, const std::vector<ScaleTable::
   if (restless > 0) {
     raise(
         flags, "scales_not_settling",
-        fmt::format(
-            "the FP8 scales of {} tensors jump up and down; that of {} by a factor of {:.0f}. Use fp8_recipe "
-            "current, a longer fp8_amax_history_len, or a lower learning_rate",
-            restless, worst, std::exp2(widest)));
+        fmt::format("the FP8 scales of {} {} up and down; that of {} by a factor of {:.0f}. Use fp8_recipe "
+                    "current, a longer fp8_amax_history_len, or a lower learning_rate",
+                    counted(restless, "tensor"), restless == 1 ? "jumps" : "jump", worst, std::exp2(widest)));
   }
   return flags;
 }

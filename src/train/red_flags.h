@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -44,11 +45,10 @@ struct RedFlagLimits {
   static constexpr double kGpuSeconds = 60;
   static constexpr double kLeastUtilization = 0.80;
   static constexpr double kSlowedShare = 0.10;  // of the samples: heat or hardware is a fault
-  // Large products reach the power limit of a healthy GPU. That is a fault only if somebody has lowered the limit, or if
-  // the clock falls far below its maximum.
+  // Large products reach the power limit of a healthy GPU: an H200 then runs at about 70 % of its maximal clock. That is
+  // a fault only if somebody has lowered the limit.
   static constexpr double kCappedShare = 0.50;
   static constexpr double kLoweredLimit = 0.95;  // of the default limit
-  static constexpr double kLowClock = 0.70;      // of the maximal clock
 };
 
 // Looks at a run and raises each kind of flag once. Pure logic: the caller says what it saw and gets the new flags.
@@ -72,8 +72,8 @@ class RedFlags {
   };
   // `losses`: the recent ones without spikes, as SpikeDetector::window() has them.
   std::vector<RedFlag> look(const Step& step, const std::vector<double>& losses);
-  // Totals since the start of the process, and the last state of the GPU.
-  std::vector<RedFlag> look(const GpuTotals& totals, const GpuState& state);
+  // Totals since the start of the process. `state` gives the last state of the GPU; it is asked once a minute.
+  std::vector<RedFlag> look(const GpuTotals& totals, const std::function<GpuState()>& state);
   // The statistics of the delayed recipe, after the warm-up.
   std::vector<RedFlag> look(int64_t step, const std::vector<ScaleTable::Report>& reports);
   // Saturation is watched elsewhere; this keeps it to one flag.
@@ -105,6 +105,7 @@ class RedFlags {
     double step_ms, data_ms;
   };
   std::deque<Wait> waits_;
+  Wait waited_{};          // their sum
   double data_share_ = 0;  // of the last full window
   std::map<std::string, std::deque<double>> scales_;
   GpuTotals window_start_;

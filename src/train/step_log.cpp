@@ -61,7 +61,7 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
                                      .data_wait_ms = result.data_wait_ms},
                                     spikes_.window()));
   if (const GpuSampler* gpu = costs_.sampler())
-    add_flags(record, red_flags_.look(gpu->totals(), gpu->state()));
+    add_flags(record, red_flags_.look(gpu->totals(), [gpu] { return gpu->state(); }));
   return record;
 }
 

@@ -23,7 +23,8 @@ class StepLog {
   StepRecord make_record(const StepResult& result, int64_t step, double seconds, double epoch,
                          const Outcome& outcome);
   void add_fp8_stats(StepRecord& record, Transformer& model);
-  // With `logged` also to the console. Otherwise only to the files, and only if it has FP8 statistics or a checkpoint.
+  // With `logged` also to the console. Otherwise only to the files, and only if it has FP8 statistics,
+  // a checkpoint or a red flag.
   void write(StepRecord record, bool logged);
   // The last record as logged, unless it was: a run that stops between two logged steps shows where.
   void write_last();

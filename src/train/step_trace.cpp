@@ -28,7 +28,6 @@ void StepTrace::begin_step(int64_t step) {
   if (!trace_) {
     trace_ = std::make_shared<Trace>(fmt::format("octet, rank {}", rank_), rank_);
     device_.start_profile();
-    device_start_ = Clock::now();
     set_active_trace(trace_);
   }
   step_span_ = trace_->begin("training", fmt::format("step {}", step));
@@ -52,8 +51,8 @@ void StepTrace::write() {
     std::vector<TraceDetail> details;
     if (op.bytes > 0) details.push_back({"bytes", op.bytes});
     if (op.flops > 0) details.push_back({"flops", op.flops});
-    const auto start = device_start_ + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double, std::micro>(op.start_us));
+    const Clock::time_point start(
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(op.start_us)));
     trace_->add(processor, op.kind == "phase" ? "phases" : op.queue, op.op, op.kind, start, op.us,
                 std::move(details));
   }

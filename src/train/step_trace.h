@@ -36,7 +36,6 @@ class StepTrace {
   const int rank_;
   const std::string path_;
   std::shared_ptr<Trace> trace_;  // while it is recorded
-  Clock::time_point device_start_;
   size_t step_span_ = 0;
 };
 

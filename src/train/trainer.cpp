@@ -20,6 +20,7 @@
 #include "train/evaluate_tasks.h"
 #include "train/exit_codes.h"
 #include "train/interval.h"
+#include "train/rank_prepare.h"
 #include "train/rank_start.h"
 #include "train/rank_watch.h"
 #include "train/samples.h"
@@ -68,7 +69,10 @@ class Run {
   bool start() {
     console_.print(overview_text(stages_));
     if (!stages_.model.resumed && is_first()) show_example();
-    if (ranks_.place().ranks > 1) evaluator_.share(ranks_.host()), tasks_.share(ranks_.host());
+    if (ranks_.place().ranks > 1) {
+      evaluator_.share(ranks_.host());
+      tasks_.share(ranks_.host());
+    }
     const std::optional<Checkpoint>& resumed = stages_.model.resumed;
     if (resumed && resumed->step >= max_steps_) {
       console_.print(fmt::format(
@@ -138,7 +142,7 @@ class Run {
       trace.end_step(step + 1);
     }
     trace.finish();
-    costs_.finish();
+    costs_.finish(&ranks_.host());
     outcome_.stopped = stop_signal_ != 0;
     log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
@@ -310,7 +314,9 @@ class Run {
   }
   void add_task_scores(StepRecord& record) {
     ranks_.progress().begin_phase("evaluating tasks");
-    record.task_scores = named_scores(tasks_.evaluate(model_, keys_.fp8_eval));
+    // A signal ends it without scores: the run stops after the next step.
+    const auto stops = [this] { return stop_.number() != 0; };
+    record.task_scores = named_scores(tasks_.evaluate(model_, keys_.fp8_eval, stops));
     ranks_.progress().begin_phase("");
   }
   // The evaluation loss of the current weights; empty if they changed after the last evaluation.
@@ -400,61 +406,13 @@ class Run {
   std::optional<int> verdict_;  // the exit code of a run that must stop
 };
 
-// Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
-void check_agreement(Ranks& ranks, const RunStages& stages) {
-  const std::string mine =
-      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", stages.plan.shape.rows,
-                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
-                  stages.model.resumed ? stages.model.resumed->path : "a new run", stages.device->name());
-  const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
-  for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r] != all[0])
-      throw RankError(fmt::format("[ranks] rank {} has planned {}, but rank 0 {}", r, all[r], all[0]));
-  }
-}
-
-constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait
-
-RunStages prepare(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
-  const bool first = ranks.place().is_first();
-  if (first) warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
-  ranks.progress().begin_phase("preparing the run");
-  std::optional<Checkpoint> resumed;
-  if (!keys.resume.empty()) {
-    // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
-    const std::string folder = run_folder(keys);
-    const bool locks = first && !keys.dry_run && !keys.run_name.empty();
-    if (locks && env.is_directory(folder)) lock.emplace(env, folder);
-    resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
-  }
-  // Folders first: a mistake there must not come after hours of preparing data.
-  if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
-  // The first rank prepares the data, which may take long; the others then find it in the cache.
-  if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
-  return prepare_run(keys, std::move(resumed), ranks.place());
-}
-
-void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
-  const bool first = ranks.place().is_first();
-  if (first) {
-    RunFiles(env, stages.config, stages.plan.is_fp8(), std::nullopt, stages.model.resumed)
-        .check_space(stages.plan.checkpoint_bytes, kept_checkpoints(stages));
-    ranks.host().all_gather("prepared", "", kPreparing, {});
-  }
-  check_agreement(ranks, stages);
-  if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
-  const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);
-  if (traced && traced->last > stages.schedule.max_steps)
-    fail_config("profile_steps is {}, but the run has {}", stages.keys.profile_steps,
-                counted(stages.schedule.max_steps, "step"));
-}
-
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   std::optional<RunLock> lock;
-  const RunStages stages = before_start([&] { return prepare(keys, env, ranks, lock); });
-  before_start([&] { check_prepared(stages, env, ranks); });
+  const RunStages stages = before_start([&] { return prepare_as_rank(keys, env, ranks, lock); });
+  // In this order, so that only the first rank downloads questions.
   TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
+  before_start([&] { check_prepared(stages, env, ranks); });
   if (stages.keys.dry_run) {
     if (first) fmt::print("{}", dry_run_text(stages));
     return kExitDone;

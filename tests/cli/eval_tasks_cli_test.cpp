@@ -105,6 +105,10 @@ TEST_F(EvalTasksCli, BadInputIsNamed) {
               HasSubstr("1 datasets for 2 tasks, expected one per task"));
   EXPECT_THAT(error({"--task", source("piqa") + "," + source("piqa")}),
               HasSubstr("task 'piqa' is given twice"));
+  EXPECT_THAT(error({"--task", source("piqa"), "--num_fewshot", "1", "--fewshot_dataset", "nothing.jsonl"}),
+              HasSubstr("nothing.jsonl: no such file"));
+  folder.write("arc.jsonl", "{\"question\": \"q\"}\n");
+  EXPECT_THAT(error({"--task", "arc_challenge=arc.jsonl"}), HasSubstr("a row of arc_challenge has"));
   EXPECT_THAT(error({"--num_fewshot", "2"}), HasSubstr("--num_fewshot has no meaning without --task"));
   EXPECT_THAT(error({"--task", source("piqa"), "--batches", "2"}),
               HasSubstr("--batches has no meaning with --task"));
@@ -130,9 +134,12 @@ TEST_F(EvalTasksCli, WithoutDataItSaysHowToGetIt) {
 TEST_F(EvalTasksCli, AFileNextToTheUserIsFound) {
   std::filesystem::create_directory(join_path(folder.path(), "data"));
   folder.write("data/piqa.jsonl", read_text(kGolden + "piqa.jsonl"));
+  std::filesystem::create_directory(join_path(folder.path(), "piqa"));  // of something else
+  folder.write("piqa/notes.md", "no questions");
   const ProcessResult result = eval({"--task", "piqa"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, ContainsRegex("piqa +5 "));
+  EXPECT_THAT(result.out, HasSubstr("questions of piqa: data/piqa.jsonl\n"));
 }
 
 struct EvalTaskRuns : RankRuns {

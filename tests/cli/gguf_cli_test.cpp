@@ -79,6 +79,19 @@ TEST_F(GgufCli, TokenizersAndChatTemplatesAreReadBackByTheGgufPackage) {
   check(std::move(pairs));
 }
 
+TEST_F(GgufCli, AGivenTokenizerBringsItsChatTemplate) {
+  write_model("gpt2-tiny", 512, kGolden + "eval_tasks/model/tokenizer.json", "bpe",
+              R"({"chat_template": "template of the model"})");
+  fs::create_directory(path("given"));
+  fs::copy_file(kGolden + "eval_tasks/model/tokenizer.json", path("given/tokenizer.json"));
+  export_to("bpe", "without.gguf", "bf16", {"--tokenizer", "given"});
+  EXPECT_THAT(read_text(path("without.gguf")), HasSubstr("template of the model"));
+  folder.write("given/chat_template.jinja", "template of the tokenizer");
+  export_to("bpe", "with.gguf", "bf16", {"--tokenizer", "given"});
+  EXPECT_THAT(read_text(path("with.gguf")), HasSubstr("template of the tokenizer"));
+  EXPECT_THAT(read_text(path("with.gguf")), testing::Not(HasSubstr("template of the model")));
+}
+
 // The weights of a merged adapter are those of the merged Hugging Face folder.
 TEST_F(GgufCli, AnAdapterIsMerged) {
   RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("base"));
@@ -117,6 +130,9 @@ TEST_F(GgufCli, BadInputIsNamed) {
   EXPECT_THAT(error({"--format", "gguf", "--output", "a.gguf", "--outtype", "q4_k"}), HasSubstr("q8_0"));
   EXPECT_THAT(error({"--format", "gguf", "--output", "a.gguf", "--dtype", "bf16"}),
               HasSubstr("use --outtype"));
+  EXPECT_THAT(error({"--format", "gguf", "--output", "a.gguf", "--merge"}), HasSubstr("is always merged"));
+  EXPECT_THAT(error({"--format", "gguf", "--output", "a.gguf", "--max_shard_size_gb", "1"}),
+              HasSubstr("writes one file"));
   EXPECT_THAT(error({"--output", "a", "--outtype", "f16"}), HasSubstr("--outtype is for --format gguf"));
   folder.write("there.gguf", "x");
   EXPECT_THAT(error({"--format", "gguf", "--output", "there.gguf"}),

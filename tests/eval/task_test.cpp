@@ -139,6 +139,32 @@ TEST_F(TaskFiles, ExamplesAreOtherQuestions) {
   EXPECT_THAT(error_of([&] { load(text, {.examples = 4}); }), HasSubstr("num_fewshot is 4, but "));
 }
 
+TEST_F(TaskFiles, ExamplesOfAFolderComeFromItsTrainingPart) {
+  const auto row = [](const std::string& goal) {
+    return fmt::format("{{\"goal\": \"{}\", \"sol1\": \"a\", \"sol2\": \"b\", \"label\": 0}}\n", goal);
+  };
+  std::filesystem::create_directory(folder.path() + "/both");
+  std::string train, validation;
+  for (int i = 0; i < 6; ++i) {
+    train += row(fmt::format("learn {}", i));
+    validation += row(fmt::format("ask {}", i));
+  }
+  folder.write("both/train.jsonl", train);
+  folder.write("both/validation.jsonl", validation);
+  std::filesystem::create_directory(folder.path() + "/alone");
+  folder.write("alone/validation.jsonl", validation);
+  const auto prompts = [&](const std::string& name) {
+    std::string all;
+    for (const std::string& prompt :
+         load_task(parse_task_source("piqa=" + folder.path() + "/" + name), {.examples = 2}).prompts)
+      all += prompt;
+    return all;
+  };
+  EXPECT_THAT(prompts("both"), HasSubstr("learn "));
+  EXPECT_THAT(prompts("both"), testing::Not(HasSubstr("ask ")));
+  EXPECT_THAT(prompts("alone"), HasSubstr("ask "));
+}
+
 TEST(TaskSources, AreNamesFilesOrBoth) {
   EXPECT_EQ(parse_task_source("hellaswag").dataset, "");
   EXPECT_EQ(parse_task_source("hellaswag").name, "hellaswag");

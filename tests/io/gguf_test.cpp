@@ -80,6 +80,15 @@ struct Text : Sink {
   std::string text;
 };
 
+TEST(Gguf, Q8RefusesWeightsThatAreNotFinite) {
+  for (const float bad : {NAN, INFINITY, -INFINITY, 1e7f}) {
+    std::vector<float> values(64, 1.0f);
+    values[40] = bad;
+    EXPECT_THAT(error_of([&] { ggml_encode(GgmlType::Q8_0, values, "blk.3.ffn_up.weight"); }),
+                HasSubstr("[gguf] blk.3.ffn_up.weight: a weight is "));
+  }
+}
+
 TEST(Gguf, TheFileHasTheLayoutOfVersion3) {
   GgufWriter writer;
   writer.add("a", "xy");

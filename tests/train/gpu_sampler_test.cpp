@@ -20,11 +20,9 @@ constexpr const char* kUuid = "00112233445566778899aabbccddeeff";
 constexpr const char* kHealthy =
     "power_mw 500000\nenergy_mj 7000000\nutilization 95\nsm_clock 1700\nmax_sm_clock 1980\ntemperature 60\n";
 
-std::shared_ptr<const Nvml> open_nvml() {
+NvmlGpu fake_gpu() {
   std::string reason;
-  auto nvml = Nvml::open(reason);
-  EXPECT_TRUE(nvml) << reason;
-  return nvml;
+  return NvmlGpu::find(Nvml::open(reason), kUuid).value();
 }
 
 bool comes_true(const std::function<bool()>& what) {
@@ -37,7 +35,7 @@ bool comes_true(const std::function<bool()>& what) {
 
 TEST(GpuSampler, AddsUpSamplesOfStepsAndEnergyOfAllTime) {
   const FakeNvml fake(kHealthy);
-  GpuSampler sampler(open_nvml(), kUuid, 0, 2ms);
+  GpuSampler sampler(fake_gpu(), 2ms);
   ASSERT_TRUE(comes_true([&] { return sampler.totals().energy_joules > 1; }));
   EXPECT_EQ(sampler.totals().samples, 0) << "no step is running";
   sampler.set_in_step(true);
@@ -53,7 +51,7 @@ TEST(GpuSampler, AddsUpSamplesOfStepsAndEnergyOfAllTime) {
 
 TEST(GpuSampler, EnergyIsThatOfTheCounter) {
   const FakeNvml fake("power_mw 1000000\nenergy_mj 500\n");
-  GpuSampler sampler(open_nvml(), kUuid, 0, 1h);  // samples on request alone
+  GpuSampler sampler(fake_gpu(), 1h);  // samples on request alone
   const auto start = Clock::now();
   std::this_thread::sleep_for(50ms);
   sampler.sample();
@@ -64,7 +62,7 @@ TEST(GpuSampler, EnergyIsThatOfTheCounter) {
 
 TEST(GpuSampler, WithoutACounterPowerIsIntegrated) {
   const FakeNvml fake("power_mw 1000000\n");
-  GpuSampler sampler(open_nvml(), kUuid, 0, 1h);
+  GpuSampler sampler(fake_gpu(), 1h);
   std::this_thread::sleep_for(50ms);
   sampler.sample();
   EXPECT_GE(sampler.totals().energy_joules, 49);
@@ -73,14 +71,14 @@ TEST(GpuSampler, WithoutACounterPowerIsIntegrated) {
 
 TEST(GpuSampler, WithoutPowerEnergyIsUnknown) {
   const FakeNvml fake("utilization 50\n");
-  GpuSampler sampler(open_nvml(), kUuid, 0, 1h);
+  GpuSampler sampler(fake_gpu(), 1h);
   sampler.sample();
   EXPECT_TRUE(std::isnan(sampler.totals().energy_joules));
 }
 
 TEST(GpuSampler, NamesWhyTheClockWasLoweredSinceTheLastRecord) {
   FakeNvml fake(std::string(kHealthy) + "throttle 4\n");
-  GpuSampler sampler(open_nvml(), kUuid, 0, 1h);
+  GpuSampler sampler(fake_gpu(), 1h);
   sampler.set_in_step(true);
   sampler.sample();
   const GpuTotals first = sampler.totals();
@@ -118,7 +116,7 @@ TEST(CostMeter, CountsOverRestarts) {
   const FakeNvml fake("power_mw 1000000\nenergy_mj 1\n");
   CostMeter meter;
   meter.restore(100, 5000.0);
-  meter.begin(std::make_unique<GpuSampler>(open_nvml(), kUuid, 0, 1ms), 1);
+  meter.begin(std::make_unique<GpuSampler>(fake_gpu(), 1ms), 1);
   StepNote note;
   meter.begin_step(note);
   std::this_thread::sleep_for(30ms);
@@ -148,6 +146,66 @@ TEST(CostMeter, AddsWhatAllRanksSay) {
   result.ranks[1].note.energy_joules = std::nanf("");
   meter.end_step(result);
   EXPECT_FALSE(meter.energy_joules()) << "the sum of some GPUs would look like that of all";
+}
+
+TEST(GpuSampler, SamplesThatAreTakenAtOnceCountOnce) {
+  const FakeNvml fake("power_mw 1000000\nenergy_mj 500\n");
+  GpuSampler sampler(fake_gpu(), 1ms);
+  const auto start = Clock::now();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) sampler.sample();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // A sample that was read earlier but added later would count a piece twice.
+  EXPECT_LE(sampler.totals().energy_joules, 1000 * (seconds_since(start) + 0.2));
+}
+
+TEST(GpuSampler, KeepsTheLimitsOfTheStart) {
+  FakeNvml fake(std::string(kHealthy) + "power_limit_mw 600000\ndefault_power_limit_mw 700000\n");
+  GpuSampler sampler(fake_gpu(), 1h);
+  fake.set("power_mw 300000\nsm_clock 900\n");
+  sampler.sample();
+  const GpuState state = sampler.state();
+  EXPECT_EQ(state.power_watts, 300.0);
+  EXPECT_EQ(state.sm_clock_mhz, 900.0);
+  EXPECT_FALSE(state.temperature_c);
+  EXPECT_EQ(state.max_sm_clock_mhz, 1980.0);
+  EXPECT_EQ(state.power_limit_watts, 600.0);
+  EXPECT_EQ(state.default_power_limit_watts, 700.0);
+}
+
+// Two ranks whose second one says that it used 40 J in the last step.
+struct TwoRanks : HostChannel {
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::vector<std::string> all_gather(const std::string&, const std::string& mine, std::chrono::milliseconds,
+                                      std::span<const int>) override {
+    said = mine;
+    return {mine, "40"};
+  }
+  std::string said;
+};
+
+TEST(CostMeter, TheLastStepOfAllRanksCounts) {
+  const FakeNvml fake("power_mw 1000000\nenergy_mj 1\n");
+  CostMeter meter;
+  meter.begin(std::make_unique<GpuSampler>(fake_gpu(), 1h), 2);
+  StepNote note;
+  meter.begin_step(note);
+  std::this_thread::sleep_for(20ms);
+  StepResult result;
+  result.ranks.resize(2);
+  result.ranks[0].note.energy_joules = note.energy_joules;
+  result.ranks[1].note.energy_joules = 0;
+  meter.end_step(result);
+  TwoRanks host;
+  meter.finish(&host);
+  ASSERT_TRUE(meter.energy_joules());
+  EXPECT_GT(std::strtod(host.said.c_str(), nullptr), 15);
+  EXPECT_DOUBLE_EQ(*meter.energy_joules(), std::strtod(host.said.c_str(), nullptr) + 40);
 }
 
 TEST(CostMeter, WithoutAGpuThereIsOnlyTime) {

@@ -195,8 +195,9 @@ struct Gpu {
       totals.utilization += utilization;
       totals.sm_clock_mhz += clock;
       totals.slowed += i % 10 < slowed;
+      totals.heated += is_hot && i % 10 < slowed;
       totals.capped += i % 10 < capped;
-      for (const RedFlag& flag : flags.look(totals, state)) {
+      for (const RedFlag& flag : flags.look(totals, [this] { return state; })) {
         result.push_back(flag.kind);
         text = flag.text;
       }
@@ -207,6 +208,7 @@ struct Gpu {
   GpuTotals totals;
   GpuState state;
   std::string text;
+  bool is_hot = true;
 };
 
 struct RedFlagsGpu : testing::Test {
@@ -221,7 +223,7 @@ struct RedFlagsGpu : testing::Test {
 
 TEST_F(RedFlagsGpu, ABusyGpuHasNoneAlsoAtItsPowerLimit) {
   EXPECT_THAT(gpu.minutes(3, 0.97), IsEmpty());
-  EXPECT_THAT(gpu.minutes(3, 0.97, 0, 10, 1500), IsEmpty())
+  EXPECT_THAT(gpu.minutes(3, 0.97, 0, 10, 1300), IsEmpty())
       << "large products reach the limit of a healthy GPU";
   EXPECT_THAT(gpu.minutes(3, 0.97, 1), IsEmpty()) << "a tenth of the time";
 }
@@ -248,7 +250,9 @@ TEST_F(RedFlagsGpu, AGpuThatWaitsForDataIsToldOnlyThat) {
 TEST_F(RedFlagsGpu, HeatAndALoweredLimitThrottle) {
   gpu.state.temperature_c = 92;
   EXPECT_THAT(gpu.minutes(1.1, 0.97, 5, 0, 1200), ElementsAre("throttled"));
-  EXPECT_THAT(gpu.text, HasSubstr("50 % of the time (1200 MHz of 1980, 92 C)"));
+  EXPECT_THAT(gpu.text,
+              HasSubstr("heat lowers the clock of the GPU in 50 % of the time (1200 MHz of 1980, 92 C)"));
+  EXPECT_THAT(gpu.text, HasSubstr("cooling"));
   Series other;
   for (int i = 1; i < 12; ++i) other.step(9);
   Gpu limited(other.flags);
@@ -256,11 +260,14 @@ TEST_F(RedFlagsGpu, HeatAndALoweredLimitThrottle) {
   limited.state.power_limit_watts = 400;
   EXPECT_THAT(limited.minutes(1.1, 0.97, 0, 10, 1500), ElementsAre("throttled"));
   EXPECT_THAT(limited.text, HasSubstr("nvidia-smi -pl 700"));
-  Series slow;
-  for (int i = 1; i < 12; ++i) slow.step(9);
-  Gpu starved(slow.flags);
+  Series braked;
+  for (int i = 1; i < 12; ++i) braked.step(9);
+  Gpu starved(braked.flags);
   starved.state = gpu.state;
-  EXPECT_THAT(starved.minutes(1.1, 0.97, 0, 10, 1000), ElementsAre("throttled"));
+  starved.is_hot = false;
+  EXPECT_THAT(starved.minutes(1.1, 0.97, 5, 0, 1000), ElementsAre("throttled"));
+  EXPECT_THAT(starved.text, HasSubstr("the hardware lowers the clock"));
+  EXPECT_THAT(starved.text, HasSubstr("power supply"));
 }
 
 std::vector<ScaleTable::Report> scales(double first, double second) {
@@ -276,7 +283,7 @@ TEST(RedFlags, ScalesThatJumpUpAndDownDoNotSettle) {
     for (const RedFlag& flag : flags.look(100 * i, scales(i % 2 ? 16 : 512, 1024))) {
       raised.push_back(flag.kind);
       EXPECT_THAT(flag.text,
-                  HasSubstr("1 tensors jump up and down; that of layers.0.mlp.up.input by a factor of 32"));
+                  HasSubstr("1 tensor jumps up and down; that of layers.0.mlp.up.input by a factor of 32"));
     }
   }
   EXPECT_THAT(raised, ElementsAre("scales_not_settling"));

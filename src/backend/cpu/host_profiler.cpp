@@ -8,9 +8,9 @@ namespace octet::cpu {
 void HostProfiler::start() {
   done_.clear();
   phases_.clear();
-  thread_ = std::this_thread::get_id();
   start_ = Clock::now();
-  active_ = true;
+  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  active_.store(true, std::memory_order_release);
   if (phase_ != Phase::Outside) phases_.push_back({phase_, 0});
 }
 
@@ -21,9 +21,9 @@ void HostProfiler::begin_phase(Phase phase) {
 }
 
 std::vector<OpTime> HostProfiler::finish() {
-  if (!active_) return {};
-  active_ = false;
-  const double end = now_us();
+  if (!active_.load(std::memory_order_acquire)) return {};
+  active_.store(false, std::memory_order_release);
+  const double end = now_us(), zero_us = clock_us(start_);
   finished_.clear();
   for (size_t i = 0; i < phases_.size(); ++i) {
     if (phases_[i].phase == Phase::Outside) continue;
@@ -31,7 +31,7 @@ std::vector<OpTime> HostProfiler::finish() {
     finished_.push_back({.queue = kDefaultQueue,
                          .kind = "phase",
                          .op = name_of(phases_[i].phase),
-                         .start_us = phases_[i].us,
+                         .start_us = zero_us + phases_[i].us,
                          .us = until - phases_[i].us});
   }
   // Ops do not overlap here: what lies between two of them is idle time.
@@ -41,7 +41,7 @@ std::vector<OpTime> HostProfiler::finish() {
     finished_.push_back({.queue = span.queue,
                          .kind = kind_text(span.label.kind, span.phase),
                          .op = op_text(span.label, span.phase),
-                         .start_us = span.start_us,
+                         .start_us = zero_us + span.start_us,
                          .us = span.us,
                          .bytes = span.label.bytes,
                          .flops = span.label.flops});

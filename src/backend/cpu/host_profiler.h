@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,10 @@ namespace octet::cpu {
 // alone: another one, such as that of a save, may copy at the same time.
 class HostProfiler {
  public:
-  bool active() const { return active_ && std::this_thread::get_id() == thread_; }
+  bool active() const {
+    return active_.load(std::memory_order_acquire) &&
+           std::this_thread::get_id() == thread_.load(std::memory_order_relaxed);
+  }
   void start();
   std::vector<OpTime> finish();  // of the queue `kDefaultQueue`
   const std::vector<OpSpan>& spans() const { return finished_; }
@@ -34,8 +38,9 @@ class HostProfiler {
   };
   double now_us() const { return 1e6 * seconds_since(start_); }
 
-  bool active_ = false;
-  std::thread::id thread_;
+  // Read by every thread that runs an op. What follows them belongs to the thread that profiles.
+  std::atomic<bool> active_ = false;
+  std::atomic<std::thread::id> thread_;
   Clock::time_point start_;
   Phase phase_ = Phase::Outside;
   std::vector<Span> done_;

@@ -108,7 +108,7 @@ CudaDevice::CudaDevice(const CudaOptions& options)
       sm_count_(properties_of(options.device).multiProcessorCount),
       description_(properties_of(options.device).name),
       ops_(*this, queue_) {
-  set_trace_ranges({.push = push_nvtx_range, .pop = pop_nvtx_range});
+  if (has_nvtx_listener()) set_trace_ranges({.push = push_nvtx_range, .pop = pop_nvtx_range});
 }
 
 CudaDevice::~CudaDevice() {
@@ -154,6 +154,7 @@ void CudaDevice::start_profile() {
   cudaProfilerStart();  // for 'nsys profile --capture-range=cudaProfilerApi'
   queue_.profiler().start();
   synchronize();  // the first event has happened: from here on the host's clock counts the same time
+  profile_start_us_ = clock_us(Clock::now());
 }
 
 std::vector<OpTime> CudaDevice::finish_profile() {
@@ -167,6 +168,7 @@ std::vector<OpTime> CudaDevice::finish_profile() {
   };
   for (CudaQueue* queue : *other_queues_) add(queue->profiler(), queue->name());
   add(input_feed_.profiler(), "input copies");
+  for (OpSpan& span : profile_spans_) span.start_us += profile_start_us_;
   cudaProfilerStop();
   return times;
 }
@@ -200,6 +202,7 @@ void CudaDevice::feed(std::span<const InputCopy> inputs) {
 
 void CudaDevice::copy_to_host(void* to, Tensor from) {
   const auto bytes = static_cast<size_t>(from.bytes());
+  const OpScope scope(queue_.profiler(), OpKind::Copy, "copy_to_host", bytes_of(from));
   if (bytes >= StagedCopy::kLarge) return staged_copy_.to_host(to, from.data, bytes, stream());
   if (bytes != 0)
     cuda_check(cudaMemcpyAsync(to, from.data, bytes, cudaMemcpyDeviceToHost, stream()), "copy_to_host");

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
   // Those that make_queue() has made, as long as they live.
   std::shared_ptr<std::vector<CudaQueue*>> other_queues_ = std::make_shared<std::vector<CudaQueue*>>();
   std::vector<OpSpan> profile_spans_;
+  double profile_start_us_ = 0;  // as OpSpan::start_us
   StagedCopy staged_copy_;
   InputFeed input_feed_;
   CudaOps ops_;

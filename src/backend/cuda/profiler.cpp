@@ -7,6 +7,18 @@
 
 namespace octet {
 
+bool has_nvtx_listener() {
+#ifdef OCTET_NVTX
+  // Without a tool, NVTX's functions do nothing, and this one gives no domain.
+  const nvtxDomainHandle_t domain = nvtxDomainCreateA("octet");
+  if (!domain) return false;
+  nvtxDomainDestroy(domain);
+  return true;
+#else
+  return false;
+#endif
+}
+
 void push_nvtx_range([[maybe_unused]] const char* name) {
 #ifdef OCTET_NVTX
   nvtxRangePushA(name);
@@ -30,7 +42,7 @@ void Profiler::begin_phase(Phase phase) {
   if (phase != Phase::Outside) push_nvtx_range(name_of(phase));
   if (phase == Phase::Outside) pop_nvtx_range();  // the step
   phase_ = phase;
-  if (!active_) return;
+  if (!active()) return;
   mark({}, false);
   end_phase_span();
   if (phase != Phase::Outside)
@@ -54,7 +66,8 @@ void Profiler::start() {
   segments_.clear();
   spans_.clear();
   open_.clear();
-  active_ = true;
+  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  active_.store(true, std::memory_order_release);
   mark({}, true);
 }
 
@@ -81,7 +94,7 @@ void Profiler::end() {
 }
 
 std::vector<OpTime> Profiler::finish() {
-  if (!active_) return {};
+  if (!active()) return {};
   mark({}, false);  // an end for the last segment
   active_ = false;
   end_phase_span();

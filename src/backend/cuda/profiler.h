@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
+#include <thread>
 #include <vector>
 
 #include "backend/cuda/cuda_check.h"
@@ -18,7 +20,11 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  bool active() const { return active_; }
+  // For the thread that started the profile: another one, such as that of a save, may copy at the same time.
+  bool active() const {
+    return active_.load(std::memory_order_acquire) &&
+           std::this_thread::get_id() == thread_.load(std::memory_order_relaxed);
+  }
   // Both wait for the stream.
   void start();
   std::vector<OpTime> finish();
@@ -49,7 +55,8 @@ class Profiler {
   void end_phase_span();
 
   cudaStream_t stream_;
-  bool active_ = false;
+  std::atomic<bool> active_ = false;
+  std::atomic<std::thread::id> thread_;
   Phase phase_ = Phase::Outside;
   std::vector<size_t> open_;       // ops being queued, as places in spans_; the innermost last
   std::vector<Segment> segments_;  // segment i lies between events i and i + 1
@@ -80,6 +87,8 @@ class OpScope {
   Profiler* profiler_;
 };
 
+// Whether a program such as Nsight looks at the ranges of this process.
+bool has_nvtx_listener();
 // Ranges of the calling thread that Nsight shows.
 void push_nvtx_range(const char* name);
 void pop_nvtx_range();

@@ -1,0 +1,66 @@
+#include "train/rank_prepare.h"
+
+#include "base/log.h"
+#include "checkpoint/resume.h"
+#include "config/step_range.h"
+#include "plan/before_start.h"
+#include "plan/device_choice.h"
+#include "report/text.h"
+#include "train/run_files.h"
+#include "train/saving.h"
+
+namespace octet {
+namespace {
+
+// Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
+void check_agreement(Ranks& ranks, const RunStages& stages) {
+  const std::string mine =
+      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", stages.plan.shape.rows,
+                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
+                  stages.model.resumed ? stages.model.resumed->path : "a new run", stages.device->name());
+  const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] != all[0])
+      throw RankError(fmt::format("[ranks] rank {} has planned {}, but rank 0 {}", r, all[r], all[0]));
+  }
+}
+
+constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait
+
+}  // namespace
+
+RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
+  const bool first = ranks.place().is_first();
+  if (first) warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+  ranks.progress().begin_phase("preparing the run");
+  std::optional<Checkpoint> resumed;
+  if (!keys.resume.empty()) {
+    // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
+    const std::string folder = run_folder(keys);
+    const bool locks = first && !keys.dry_run && !keys.run_name.empty();
+    if (locks && env.is_directory(folder)) lock.emplace(env, folder);
+    resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
+  }
+  // Folders first: a mistake there must not come after hours of preparing data.
+  if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
+  // The first rank prepares the data, which may take long; the others then find it in the cache.
+  if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
+  return prepare_run(keys, std::move(resumed), ranks.place());
+}
+
+void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
+  const bool first = ranks.place().is_first();
+  if (first) {
+    RunFiles(env, stages.config, stages.plan.is_fp8(), std::nullopt, stages.model.resumed)
+        .check_space(stages.plan.checkpoint_bytes, kept_checkpoints(stages));
+    ranks.host().all_gather("prepared", "", kPreparing, {});
+  }
+  check_agreement(ranks, stages);
+  if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
+  const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);
+  if (traced && traced->last > stages.schedule.max_steps)
+    fail_config("profile_steps is {}, but the run has {}", stages.keys.profile_steps,
+                counted(stages.schedule.max_steps, "step"));
+}
+
+}  // namespace octet
