@@ -1,11 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,6 +12,7 @@
 #include "config/step_range.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
+#include "io/output_file.h"
 #include "plan/device_choice.h"
 #include "plan/sharding_choice.h"
 #include "report/table.h"
@@ -48,16 +45,6 @@ std::vector<std::string> configured_variants(const TrainConfig& config) {
       break;
   }
   return {"bf16", config_text(config, "fp8_recipe")};
-}
-
-// Checked before minutes of measuring, not after. Leaves no new file behind.
-void check_writable(const std::string& path) {
-  std::error_code ignored;
-  const bool existed = std::filesystem::exists(path, ignored);
-  errno = 0;
-  const bool opened = std::ofstream(path, std::ios::app).is_open();
-  if (!opened) fail_config("--json: {} cannot be written: {}", path, std::generic_category().message(errno));
-  if (!existed) std::filesystem::remove(path, ignored);
 }
 
 TrainConfig variant_config(TrainConfig config, const std::string& variant) {
@@ -226,10 +213,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
 }
 
 void write_json(const std::string& path, const nlohmann::json& results) {
-  std::ofstream file(path);
-  file << results.dump(1) << "\n";
-  file.close();
-  require(file.good(), "[{}] cannot be written", path);
+  write_output_file(path, results.dump(1) + "\n");
 }
 
 int run_comm(const Options& options) {
@@ -238,7 +222,7 @@ int run_comm(const Options& options) {
   const RankPlace& place = ranks->place();
   const ModelChoice model = choose_model(given);
   const TrainConfig config = keys_with_model(given, model.config);
-  if (!options.json.empty() && place.is_first()) check_writable(options.json);
+  if (!options.json.empty() && place.is_first()) check_output_file("--json", options.json);
   const std::unique_ptr<Device> device = make_device(config, place.local_rank);
   Sharding sharding = sharding_of(config, place);
   // A rank that is alone shares nothing, unless it is asked to.
@@ -271,7 +255,7 @@ int run(const Options& options) {
   if (const int64_t steps = options.bench_warmup + options.bench_steps; traced && traced->last > steps)
     fail_config("profile_steps is {}, but bench runs {}, warm-up included", base.profile_steps,
                 counted(steps, "step"));
-  if (!options.json.empty()) check_writable(options.json);
+  if (!options.json.empty()) check_output_file("--json", options.json);
   warn_of_idle_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;

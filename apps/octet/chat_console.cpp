@@ -8,9 +8,9 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "report/text.h"
-#include "train/exit_codes.h"
 
 namespace octet {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/exit_codes.h"
 #include "command_line.h"
-#include "train/exit_codes.h"
 
 namespace octet {
 

@@ -7,11 +7,11 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/text.h"
 #include "config/config.h"
 #include "import/flags.h"
 #include "sweep/sweep_spec.h"
-#include "train/exit_codes.h"
 
 namespace octet {
 namespace {

@@ -1,13 +1,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -15,7 +11,8 @@
 #include "compare/report.h"
 #include "compare/training.h"
 #include "import/import.h"
-#include "io/env.h"
+#include "io/output_file.h"
+#include "report/console.h"
 
 namespace octet {
 namespace {
@@ -37,22 +34,6 @@ struct Options {
 };
 
 constexpr int64_t kDefaultSteps = 100;
-
-// Checked before minutes of training, not after. Leaves no new file behind.
-void check_writable(const char* flag, const std::string& path) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  const bool existed = fs::exists(path, ignored);
-  errno = 0;
-  if (!std::ofstream(path, std::ios::app).is_open())
-    fail_config("{}: {} cannot be written: {}", flag, path, std::generic_category().message(errno));
-  if (!existed) fs::remove(path, ignored);
-}
-
-// Whole or not at all: a browser may have the file open.
-void write_whole(const std::string& path, const std::string& text) {
-  posix_env().replace_file(path, text);
-}
 
 void check(const Options& options, std::vector<std::string>& errors) {
   if (!options.trains()) {
@@ -136,8 +117,8 @@ Checklist go_through(const Comparison& comparison, const std::vector<PlannedRun>
 }
 
 int run(const Options& options) {
-  check_writable("--json", options.json);
-  check_writable("--html", options.html);
+  check_output_file("--json", options.json);
+  check_output_file("--html", options.html);
   TrainingOptions training{.processes = options.processes,
                            .steps = options.steps > 0 ? options.steps : kDefaultSteps,
                            .shows_progress = ::isatty(STDERR_FILENO) != 0};
@@ -157,17 +138,18 @@ int run(const Options& options) {
   std::optional<Checklist> checklist;
   if (options.checklist) checklist = go_through(comparison, trained.planned, training);
 
-  const bool terminal = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-  fmt::print("{}", comparison_text(comparison, terminal));
-  if (checklist) fmt::print("\n{}", checklist_text(*checklist, terminal));
+  const TerminalTraits traits = terminal_traits(STDOUT_FILENO);
+  fmt::print("{}", comparison_text(comparison, traits.terminal && traits.utf8));
+  if (checklist) fmt::print("\n{}", checklist_text(*checklist, traits.color));
   if (!options.json.empty()) {
     nlohmann::ordered_json json = comparison_json(comparison);
     if (checklist) json["checklist"] = checklist_json(*checklist);
-    write_whole(options.json,
-                json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    write_output_file(options.json,
+                      json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
   if (!options.html.empty()) {
-    write_whole(options.html, html_page(comparison_page(comparison, checklist ? &*checklist : nullptr)));
+    write_output_file(options.html,
+                      html_page(comparison_page(comparison, checklist ? &*checklist : nullptr)));
     fmt::print("{} written\n", options.html);
   }
   return checklist && !checklist->is_ready() ? kExitFailure : kExitDone;
@@ -215,10 +197,9 @@ Command compare_command() {
       "Check hardware, 100 steps in both precisions, NaN, loss within 1 %, throughput, memory, samples "
       "and resuming, and say whether a long run can start.");
   builder.keys
-      .add("price_per_hour", &Options::price_per_hour,
-           "What all devices of a run cost per hour, in any currency.")
+      .add("price_per_hour", &Options::price_per_hour, "Price of one hour of one GPU, in any currency.")
       .at_least(0)
-      .note("no costs");
+      .note("price_per_hour of each run");
   builder.keys.add("json", &Options::json, "Also write the comparison to this file.").value("FILE");
   builder.keys.add("html", &Options::html, "Also write a report with charts to this file, for any browser.")
       .value("FILE");

@@ -9,16 +9,16 @@
 #include "base/clock.h"
 #include "base/cpu_threads.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "eval_model.h"
-#include "io/env.h"
+#include "io/output_file.h"
 #include "plan/device_choice.h"
 #include "report/console.h"
 #include "report/table.h"
 #include "report/text.h"
 #include "train/evaluate_tasks.h"
-#include "train/exit_codes.h"
 
 namespace octet {
 namespace {
@@ -219,7 +219,7 @@ int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
     console.finish();
   }
   const double seconds = seconds_since(start);
-  if (!options.output.empty()) posix_env().replace_file(options.output, answers);
+  if (!options.output.empty()) write_output_file(options.output, answers);
   fmt::print("{}", report(options, model, precision, scores, work, seconds));
   return kExitDone;
 }

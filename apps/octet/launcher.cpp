@@ -19,10 +19,10 @@
 #include "base/clock.h"
 #include "base/cpu_threads.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "dist/rendezvous_messages.h"
-#include "train/exit_codes.h"
 
 extern char** environ;
 

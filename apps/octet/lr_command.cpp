@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
 #include "import/import.h"
-#include "io/env.h"
+#include "io/output_file.h"
 #include "plan/run_stages.h"
 #include "plan/schedule_view.h"
 
@@ -77,15 +77,6 @@ NamedSchedule read_schedule(const std::string& file, const Options& options) {
                                                   : "training from random weights");
   }
   return {file.empty() ? "schedule" : fs::path(file).stem().string(), schedule_of(config, options.ranks)};
-}
-
-// Two files of one name are told apart by their paths.
-void tell_apart(std::vector<NamedSchedule>& schedules, const std::vector<std::string>& files) {
-  std::map<std::string, int> count;
-  for (const NamedSchedule& each : schedules) ++count[each.name];
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (count[schedules[i].name] > 1) schedules[i].name = files[i];
-  }
 }
 
 nlohmann::ordered_json to_json(const NamedSchedule& named) {
@@ -154,7 +145,7 @@ int run(const Options& options) {
     }
   }
   if (!options.output.empty()) {
-    posix_env().replace_file(options.output, plot_svg(plot));
+    write_output_file(options.output, plot_svg(plot));
     if (!options.json) fmt::print("{} written\n", options.output);
   }
   return kExitDone;

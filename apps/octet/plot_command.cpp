@@ -10,9 +10,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "command.h"
-#include "io/env.h"
+#include "io/output_file.h"
 #include "report/plot.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -66,22 +67,6 @@ int terminal_columns() {
   return 80;
 }
 
-void write_picture(const Plot& plot, const std::string& output) {
-  // Whole or not at all: a viewer may be watching the file.
-  Env& env = posix_env();
-  const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
-  try {
-    WritableFile file = env.create(temporary);
-    file.append(plot_svg(plot));
-    file.close();
-    env.rename(temporary, output);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
-}
-
 struct Options {
   std::vector<std::string> runs;
   std::string output;
@@ -117,7 +102,7 @@ int run(const Options& options) {
                            colour),
              summary(runs, colour));
   if (!options.output.empty()) {
-    write_picture(plot, options.output);
+    write_output_file(options.output, plot_svg(plot));
     fmt::print("{} written\n", options.output);
   }
   return kExitDone;

@@ -219,10 +219,15 @@ std::string submit_script(const std::string& path) {
 }
 
 std::string log_of(const SlurmJob& job, const std::string& id) {
-  std::string path = log_pattern(job);
-  for (const auto& [code, text] :
-       {std::pair<std::string, std::string>{"%j", id}, {"%A", id}, {"%a", "*"}, {"%%", "%"}}) {
-    if (const size_t at = path.rfind(code); at != std::string::npos) path.replace(at, code.size(), text);
+  const std::string pattern = log_pattern(job);
+  std::string path;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%' || i + 1 == pattern.size()) {
+      path += pattern[i];
+      continue;
+    }
+    const char code = pattern[++i];
+    path += code == 'j' || code == 'A' ? id : code == 'a' ? "*" : "%";
   }
   return path;
 }
@@ -237,8 +242,7 @@ int run(const Options& options) {
     return kExitDone;
   }
   std::string path = options.output;
-  if (path.empty()) path = fs::path(log_pattern(job)).replace_extension("").string();
-  if (options.output.empty()) path = path.substr(0, path.rfind('-')) + ".sbatch";
+  if (path.empty()) path = (fs::path(options.log_dir) / (job_file_name(job) + ".sbatch")).string();
   write_script(path, script);
   // SLURM does not make the folder of the log, and a job that cannot write it fails without a word.
   posix_env().make_directories(fs::absolute(options.log_dir).string());

@@ -13,6 +13,7 @@
 #include "command.h"
 #include "config/config.h"
 #include "import/import.h"
+#include "io/output_file.h"
 #include "ops/device.h"
 #include "report/text.h"
 #include "run_words.h"
@@ -159,7 +160,7 @@ void write_reports(const Options& options, const SweepResults& results) {
     fmt::print("{}", sweep_text(results));
   }
   if (options.html.empty()) return;
-  posix_env().replace_file(options.html, html_page(sweep_page(results)));
+  write_output_file(options.html, html_page(sweep_page(results)));
   if (!options.json) fmt::print("{} written\n", options.html);
 }
 

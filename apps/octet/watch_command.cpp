@@ -43,7 +43,11 @@ class Watched {
     for (const std::string& parent : paths_) {
       if (!is_parent(parent)) continue;
       for (const std::string& path : run_folders_in(parent)) {
-        if (!followers_.contains(path)) followers_.emplace(path, std::make_unique<RunFollower>(path));
+        if (followers_.contains(path)) continue;
+        try {
+          followers_.emplace(path, std::make_unique<RunFollower>(path));
+        } catch (const ConfigError&) {  // removed since the folder was listed
+        }
       }
     }
   }

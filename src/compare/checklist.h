@@ -32,8 +32,11 @@ struct SampleCheck {
 struct ResumeCheck {
   int64_t checkpoint_step = 0;
   int64_t steps = 0;           // that both have
-  double largest_percent = 0;  // difference of the loss
+  double largest_percent = 0;  // difference of the loss; NaN: a loss is not finite, which no later step mends
   std::string error;           // why it could not be tried
+
+  // The steps after the checkpoint that both have.
+  void compare(const std::vector<StepRecord>& whole, const std::vector<StepRecord>& resumed);
 };
 
 // What guides ask before a long run. The first variant of the comparison is the reference (BF16), the second one is what

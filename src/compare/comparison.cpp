@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "compare/settings.h"
 #include "compare/verdict.h"
 #include "report/text.h"
@@ -21,10 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLastPart = 0.2;        // of the common steps: what mean differences are over
-constexpr size_t kLeastLastSteps = 10;   // if there are so many
-constexpr double kWarmUp = 0.1;          // of the common steps: not counted for the speed
-constexpr size_t kLeastEvaluations = 4;  // whose spread says something
+constexpr double kLastPart = 0.2;  // of the common steps: what mean differences are over
+constexpr size_t kLeastLastSteps =
+    10;                          // if there are so many; as many as noise needs if the last half has them
+constexpr double kWarmUp = 0.1;  // of the common steps: not counted for the speed
 
 using StepIndex = std::map<int64_t, const StepRecord*>;
 
@@ -48,10 +50,17 @@ std::vector<int64_t> common_steps(const std::vector<StepIndex>& runs, const Pred
   return steps;
 }
 
-std::vector<int64_t> last_share(const std::vector<int64_t>& steps, double share, size_t least) {
-  const auto wanted = static_cast<size_t>(std::ceil(share * static_cast<double>(steps.size())));
-  const size_t count = std::min(steps.size(), std::max(wanted, least));
-  return {steps.end() - static_cast<std::ptrdiff_t>(count), steps.end()};
+std::vector<int64_t> last_of(const std::vector<int64_t>& steps, size_t count) {
+  return {steps.end() - static_cast<std::ptrdiff_t>(std::min(count, steps.size())), steps.end()};
+}
+
+std::vector<int64_t> last_part(const std::vector<int64_t>& steps) {
+  const auto share = static_cast<size_t>(std::ceil(kLastPart * static_cast<double>(steps.size())));
+  return last_of(steps, std::max({share, kLeastLastSteps, std::min(kLeastSeries, steps.size() / 2)}));
+}
+
+std::vector<int64_t> last_half(const std::vector<int64_t>& steps) {
+  return last_of(steps, (steps.size() + 1) / 2);
 }
 
 // Everything that the parts of a comparison look up again and again.
@@ -83,6 +92,53 @@ void note_memory(RunFigures& figures, const ComparedRun& compared) {
   figures.memory_is_planned = true;
 }
 
+// A run has diverged if its end is not finite. A step that was skipped in the middle is no divergence.
+void note_bad_steps(RunFigures& figures, const StepIndex& records, const Comparison& comparison) {
+  std::optional<int64_t> since;  // the first of the bad steps that lead to the last one
+  for (const auto& [step, record] : records) {
+    if (step > comparison.steps.back()) break;
+    if (std::isfinite(record->loss)) {
+      since.reset();
+      continue;
+    }
+    ++figures.bad_steps;
+    if (!figures.first_bad_step) figures.first_bad_step = step;
+    if (!since) since = step;
+  }
+  const auto bad = std::ranges::count_if(
+      comparison.last_steps, [&](int64_t step) { return !std::isfinite(records.at(step)->loss); });
+  figures.diverged_step = since;
+  if (!since && 2 * bad > std::ssize(comparison.last_steps)) figures.diverged_step = figures.first_bad_step;
+}
+
+double price_of(const ComparedRun& run, const CompareOptions& options) {
+  if (options.price_per_hour > 0) return options.price_per_hour;
+  const std::string text = run.run.setting("price_per_hour");
+  const double price = std::strtod(text.c_str(), nullptr);
+  return std::isfinite(price) ? price : 0;
+}
+
+bool has_device_time(const Tables& tables) {
+  return std::ranges::all_of(tables.runs, [&](const StepIndex& records) {
+    return records.at(tables.comparison.steps.back())->device_seconds.has_value();
+  });
+}
+
+// From the device time of the metrics, where all runs have it: it counts evaluations and saves as well, so it must not be
+// held against mere step times.
+void note_cost(RunFigures& figures, const Tables& tables, size_t run, const CompareOptions& options) {
+  const ComparedRun& compared = tables.comparison.runs[run];
+  const double price = price_of(compared, options);
+  if (!(price > 0)) return;
+  const auto devices = static_cast<double>(compared.plan ? compared.plan->ranks : 1);
+  const double seconds = has_device_time(tables)
+                             ? *tables.runs[run].at(tables.comparison.steps.back())->device_seconds
+                             : figures.seconds * devices;
+  figures.cost = price * seconds / 3600;
+  if (figures.tokens > 0)
+    figures.cost_per_million_tokens = 1e6 * *figures.cost / static_cast<double>(figures.tokens);
+}
+
 RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& options) {
   const Comparison& comparison = tables.comparison;
   const ComparedRun& compared = comparison.runs[run];
@@ -100,11 +156,14 @@ RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& op
     if (std::isfinite(record.tokens_per_second)) speeds.push_back(record.tokens_per_second);
     if (std::isfinite(record.step_ms)) times.push_back(record.step_ms);
   }
-  for (const int64_t step : comparison.last_steps) losses.push_back(records.at(step)->loss);
+  note_bad_steps(figures, records, comparison);
+  for (const int64_t step : comparison.last_steps) {
+    const double loss = records.at(step)->loss;
+    if (figures.diverged_step || std::isfinite(loss)) losses.push_back(loss);
+  }
   for (const auto& [step, record] : records) {
     if (step > last) break;
     if (std::isfinite(record->step_ms)) all_times.push_back(record->step_ms);
-    if (!std::isfinite(record->loss) && !figures.first_bad_step) figures.first_bad_step = step;
     figures.skipped_steps = std::max(figures.skipped_steps, record->skipped_steps);
   }
   figures.tokens_per_second = median_of(speeds);
@@ -118,10 +177,7 @@ RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& op
   if (compared.plan) figures.fp8_share = compared.plan->fp8_share;
   note_memory(figures, compared);
   note_energy(figures, records, last);
-  if (options.price_per_hour > 0) {
-    figures.cost = options.price_per_hour * figures.seconds / 3600;
-    figures.cost_per_million_tokens = options.price_per_hour / 3600 / figures.tokens_per_second * 1e6;
-  }
+  note_cost(figures, tables, run, options);
   return figures;
 }
 
@@ -152,10 +208,13 @@ RunFigures mean_figures(const std::vector<RunFigures>& all, const Variant& varia
         &RunFigures::cost, &RunFigures::cost_per_million_tokens, &RunFigures::fp8_share})
     mean.*member = mean_member(all, variant, member);
   mean.memory_bytes = mean_member(all, variant, &RunFigures::memory_bytes);
+  mean.bad_steps = 0;
   for (const size_t run : variant.runs) {
     const RunFigures& one = all[run];
-    if (one.first_bad_step)
-      mean.first_bad_step = std::min(mean.first_bad_step.value_or(*one.first_bad_step), *one.first_bad_step);
+    mean.bad_steps += one.bad_steps;
+    for (const auto member : {&RunFigures::first_bad_step, &RunFigures::diverged_step}) {
+      if (one.*member) mean.*member = std::min((mean.*member).value_or(*(one.*member)), *(one.*member));
+    }
     mean.skipped_steps = std::max(mean.skipped_steps, one.skipped_steps);
   }
   return mean;
@@ -165,13 +224,15 @@ struct RunPair {
   size_t reference, other;
 };
 
-// Runs of the same seed saw the same batches. Without two such pairs: the first run of each.
+// Runs of the same seed saw the same batches. Each run is in one pair at most: a second one would count its noise twice.
+// Without any such pair: the first run of each.
 std::vector<RunPair> pairs_of(const Comparison& comparison, const Variant& reference, const Variant& other) {
   std::vector<RunPair> pairs;
+  std::set<size_t> taken;
   for (const size_t a : reference.runs) {
+    const std::string seed = comparison.runs[a].run.setting("seed");
     for (const size_t b : other.runs) {
-      const std::string seed = comparison.runs[a].run.setting("seed");
-      if (!seed.empty() && seed == comparison.runs[b].run.setting("seed")) {
+      if (!seed.empty() && seed == comparison.runs[b].run.setting("seed") && taken.insert(b).second) {
         pairs.push_back({a, b});
         break;
       }
@@ -184,7 +245,8 @@ std::vector<RunPair> pairs_of(const Comparison& comparison, const Variant& refer
 // One of the two losses that are compared.
 struct Curve {
   double (Tables::*value)(size_t, int64_t) const;
-  const std::vector<int64_t>* all;  // steps
+  const char* unit;          // what its values are called
+  std::vector<int64_t> all;  // steps
   std::vector<int64_t> last;
 };
 
@@ -222,15 +284,15 @@ std::optional<MeanEstimate> seed_estimate(const Tables& tables, const Curve& cur
 }
 
 Difference difference_of(const Tables& tables, const Curve& curve, const Variant& reference,
-                         const Variant& other, const char* what) {
+                         const Variant& other) {
   const std::vector<RunPair> pairs = pairs_of(tables.comparison, reference, other);
-  Difference difference;
+  Difference difference{.unit = curve.unit};
   for (const RunPair& pair : pairs) {
-    const std::vector<double> all = paired(tables, curve, pair, *curve.all);
+    const std::vector<double> all = paired(tables, curve, pair, curve.all);
     for (size_t i = 0; i < all.size(); ++i) {
       if (std::abs(all[i]) > std::abs(difference.largest)) {
         difference.largest = all[i];
-        difference.largest_step = (*curve.all)[i];
+        difference.largest_step = curve.all[i];
       }
     }
   }
@@ -240,8 +302,10 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
   if (!estimate) {
     const std::vector<double> last = paired(tables, curve, pairs.front(), curve.last);
     estimate = estimate_series_mean(last);
-    difference.basis = fmt::format("spread of the paired differences of {}, one run each",
-                                   counted(static_cast<int64_t>(last.size()), what));
+    const std::string count = counted(static_cast<int64_t>(last.size()), curve.unit);
+    difference.basis = estimate->interval
+                           ? fmt::format("spread of the paired differences of {}, one run each", count)
+                           : fmt::format("not known: one run each, and {} of {} needed", count, kLeastSeries);
   }
   std::vector<double> before;
   for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));
@@ -251,20 +315,15 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
   return difference;
 }
 
-// Few evaluations say nothing about noise. Their difference is then held against the spread of single training steps.
-void use_step_spread(Difference& evaluation, const Tables& tables, const Curve& losses, RunPair pair) {
-  const double spread = deviation_of(paired(tables, losses, pair, losses.last));
-  if (!std::isfinite(spread)) return;
-  evaluation.interval = ConfidenceInterval{evaluation.mean - 2 * spread, evaluation.mean + 2 * spread};
-  evaluation.basis = fmt::format("twice the spread of the paired differences of {}, one run each",
-                                 counted(static_cast<int64_t>(losses.last.size()), "training step"));
-}
-
-bool is_finite_over(const Tables& tables, const Curve& curve, const Variant& variant) {
-  return std::ranges::all_of(variant.runs, [&](size_t run) {
-    return std::ranges::all_of(*curve.all,
-                               [&](int64_t step) { return std::isfinite((tables.*curve.value)(run, step)); });
-  });
+// The curve without the steps at which a run of either variant has no finite value.
+Curve finite_part(const Tables& tables, Curve curve, const Variant& reference, const Variant& other) {
+  const auto is_bad = [&](int64_t step) {
+    const auto is_bad_in = [&](size_t run) { return !std::isfinite((tables.*curve.value)(run, step)); };
+    return std::ranges::any_of(reference.runs, is_bad_in) || std::ranges::any_of(other.runs, is_bad_in);
+  };
+  std::erase_if(curve.all, is_bad);
+  std::erase_if(curve.last, is_bad);
+  return curve;
 }
 
 VariantComparison compare_variants(const Tables& tables, size_t index) {
@@ -281,17 +340,15 @@ VariantComparison compare_variants(const Tables& tables, size_t index) {
   result.energy = ratio(other.mean.joules_per_1000_tokens, reference.mean.joules_per_1000_tokens);
   result.cost_per_token = ratio(other.mean.cost_per_million_tokens, reference.mean.cost_per_million_tokens);
 
-  const Curve losses{&Tables::loss, &comparison.steps, comparison.last_steps};
-  if (is_finite_over(tables, losses, reference) && is_finite_over(tables, losses, other))
-    result.loss = difference_of(tables, losses, reference, other, "step");
-  const Curve evaluations{&Tables::eval, &comparison.eval_steps, last_share(comparison.eval_steps, 0.5, 1)};
-  if (!comparison.eval_steps.empty() && is_finite_over(tables, evaluations, reference) &&
-      is_finite_over(tables, evaluations, other)) {
-    result.evaluation = difference_of(tables, evaluations, reference, other, "evaluation");
-    const bool has_seeds = reference.runs.size() >= 2 && other.runs.size() >= 2;
-    if (!has_seeds && evaluations.last.size() < kLeastEvaluations && result.loss)
-      use_step_spread(*result.evaluation, tables, losses, pairs_of(comparison, reference, other).front());
-  }
+  if (reference.mean.diverged_step || other.mean.diverged_step) return result;
+  const auto difference = [&](const Curve& curve) -> std::optional<Difference> {
+    const Curve finite = finite_part(tables, curve, reference, other);
+    if (finite.last.empty()) return std::nullopt;
+    return difference_of(tables, finite, reference, other);
+  };
+  result.loss = difference({&Tables::loss, "step", comparison.steps, comparison.last_steps});
+  result.evaluation =
+      difference({&Tables::eval, "evaluation", comparison.eval_steps, last_half(comparison.eval_steps)});
   return result;
 }
 
@@ -307,6 +364,24 @@ void note_lengths(Comparison& comparison) {
   comparison.notes.push_back(fmt::format(
       "Losses are means over the last {} of {} (from step {}).", comparison.last_steps.size(),
       counted(static_cast<int64_t>(steps.size()), "common logged step"), comparison.last_steps.front()));
+}
+
+void note_bad_losses(Comparison& comparison) {
+  for (const Variant& variant : comparison.variants) {
+    if (variant.mean.bad_steps == 0 || variant.mean.diverged_step) continue;
+    comparison.notes.push_back(fmt::format(
+        "{}: the loss of {} was not finite (first at step {}). These steps are left out of the means.",
+        variant.name, counted(variant.mean.bad_steps, "logged step"), *variant.mean.first_bad_step));
+  }
+}
+
+void note_costs(Comparison& comparison, bool from_device_time) {
+  if (from_device_time ||
+      std::ranges::none_of(comparison.figures, [](const auto& f) { return f.cost.has_value(); }))
+    return;
+  comparison.notes.emplace_back(
+      "Costs follow from step times and the number of devices, without evaluations and saves: not all metrics record "
+      "device_seconds.");
 }
 
 void note_memory_of_plans(Comparison& comparison) {
@@ -359,7 +434,7 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   comparison.steps = common_steps(index, [](const StepRecord&) { return true; });
   if (comparison.steps.empty())
     fail_config("the runs have no logged step in common; expected runs that logged the same steps");
-  comparison.last_steps = last_share(comparison.steps, kLastPart, kLeastLastSteps);
+  comparison.last_steps = last_part(comparison.steps);
   comparison.eval_steps = common_steps(index, [](const StepRecord& r) { return r.eval_loss.has_value(); });
 
   const Tables tables{std::move(index), comparison};
@@ -375,6 +450,8 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   for (size_t i = 1; i < comparison.variants.size(); ++i)
     comparison.comparisons.push_back(compare_variants(tables, i));
   note_lengths(comparison);
+  note_bad_losses(comparison);
+  note_costs(comparison, has_device_time(tables));
   note_memory_of_plans(comparison);
   add_settings(comparison);
   add_verdicts(comparison);

@@ -26,18 +26,21 @@ std::vector<ComparedRun> read_compared_runs(const std::vector<std::string>& path
 struct RunFigures {
   double tokens_per_second = 0;     // median, without the first steps
   double step_ms = 0;               // likewise
-  double loss = 0;                  // mean over the last part
+  double loss = 0;                  // mean over the last part; of a run that diverged, not finite
   std::optional<double> eval_loss;  // of the last evaluation that all runs have
   std::optional<int64_t> memory_bytes;
   bool memory_is_planned = false;       // the metrics hold none; it is that of the plan
   int64_t tokens = 0;                   // trained on up to the last common step
   double seconds = 0;                   // training up to there, without evaluations and saving
-  std::optional<double> energy_joules;  // of the GPUs of all ranks
+  std::optional<double> energy_joules;  // of the GPUs of all ranks, as the metrics have it
   std::optional<double> joules_per_1000_tokens;
-  std::optional<double> cost, cost_per_million_tokens;  // with a price per hour
+  std::optional<double> cost, cost_per_million_tokens;  // of all devices, with a price per hour
   std::optional<double> fp8_share;                      // absent: not recorded
   std::string precision;
-  std::optional<int64_t> first_bad_step;  // whose loss is not finite
+  int64_t bad_steps = 0;                  // logged steps whose loss is not finite
+  std::optional<int64_t> first_bad_step;  // the first of them
+  std::optional<int64_t>
+      diverged_step;  // from which on no loss is finite; single bad steps are no divergence
   int64_t skipped_steps = 0;
 };
 
@@ -54,11 +57,13 @@ struct Difference {
   double percent = 0;  // of the reference
   double largest = 0;  // over all common steps, by its absolute value; with its sign
   int64_t largest_step = 0;
-  std::optional<ConfidenceInterval> interval;  // of the mean, 95 %
-  std::string basis;                           // what the interval follows from: "t interval over 3 seeds"
-  bool over_seeds = false;                     // of the interval; else it is over the steps of one run each
+  std::optional<ConfidenceInterval> interval;  // of the mean, 95 %; absent: the noise is not known
+  std::string basis;  // what the interval follows from, or why there is none: "t interval over 3 seeds"
+  std::string unit;   // "step" or "evaluation"
+  bool over_seeds =
+      false;  // the interval is over several runs of each variant, else over the steps of one run each
   bool within_noise() const { return interval && interval->holds(0); }
-  // Half of the interval, in percent of the reference: what could not have been seen.
+  // Half of the interval, in percent of the reference: smaller differences cannot be seen.
   double noise_percent() const {
     return interval && mean != 0 ? (interval->high - interval->low) / 2 * std::abs(percent / mean) : 0;
   }
@@ -68,7 +73,7 @@ struct VariantComparison {
   size_t variant = 0;                                    // of Comparison::variants, never the reference
   double speed = 1;                                      // times the tokens per second of the reference
   std::optional<double> memory, energy, cost_per_token;  // times those of the reference
-  std::optional<Difference> loss;                        // absent if no common step has finite losses
+  std::optional<Difference> loss;  // absent if a variant diverged or no common step has finite losses
   std::optional<Difference> evaluation;
   std::string verdict;   // one sentence
   bool is_good = false;  // not slower, finite, and the loss within noise or lower
@@ -94,7 +99,7 @@ struct Comparison {
 };
 
 struct CompareOptions {
-  double price_per_hour = 0;  // of all devices together; 0: not given
+  double price_per_hour = 0;  // of one device; 0: each run's own key price_per_hour
 };
 
 // ConfigError if the runs have no step in common.

@@ -41,7 +41,7 @@ HtmlSeries series_of(const Comparison& comparison, size_t index, const Value& va
       .smooth = !dots};
   for (const auto& [step, own] : values) {
     HtmlPoint point{static_cast<double>(step), mean_of(own)};
-    if (several) {
+    if (several && std::isfinite(point.y)) {
       const auto [low, high] = std::ranges::minmax(own);
       point.low = low;
       point.high = high;
@@ -173,6 +173,11 @@ const VariantComparison& shown_first(const Comparison& comparison) {
   return *best;
 }
 
+Tone tone_of(const Difference& difference) {
+  if (difference.within_noise() || difference.mean <= 0) return Tone::Good;
+  return difference.interval ? Tone::Bad : Tone::Plain;  // what noise there is, is not known
+}
+
 HtmlFigures tiles(const Comparison& comparison, const VariantComparison& compared) {
   const Variant& reference = comparison.variants.front();
   const Variant& variant = comparison.variants[compared.variant];
@@ -186,9 +191,8 @@ HtmlFigures tiles(const Comparison& comparison, const VariantComparison& compare
                            tone(1 / compared.speed)});
   const auto add_loss = [&](const char* label, const std::optional<Difference>& difference) {
     if (!difference) return;
-    const bool is_worse = !difference->within_noise() && difference->mean > 0;
     tiles.figures.push_back({label, fmt::format("{:+.2f} %", difference->percent), noise_text(*difference),
-                             is_worse ? Tone::Bad : Tone::Good});
+                             tone_of(*difference)});
   };
   add_loss("Evaluation loss", compared.evaluation);
   add_loss("Training loss", compared.loss);
@@ -240,15 +244,14 @@ HtmlTable differences_table(const Comparison& comparison) {
   for (const VariantComparison& compared : comparison.comparisons) {
     const auto add = [&](const char* name, const std::optional<Difference>& d) {
       if (!d) return;
-      const Tone tone = d->within_noise() || d->mean <= 0 ? Tone::Good : Tone::Bad;
       table.rows.push_back(
           {{comparison.variants[compared.variant].name},
            {name},
            {fmt::format("{:+.4f}", d->mean)},
            {fmt::format("{:+.2f} %", d->percent)},
            {d->interval ? fmt::format("{:+.4f} to {:+.4f}", d->interval->low, d->interval->high) : "-"},
-           {fmt::format("{:+.4f} at step {}", d->largest, d->largest_step)},
-           {noise_text(*d), tone},
+           {largest_text(*d)},
+           {noise_text(*d), tone_of(*d)},
            {d->basis, Tone::Muted}});
     };
     add("training", compared.loss);

@@ -46,6 +46,8 @@ Json figures_json(const RunFigures& figures) {
           {"cost", optional_number(figures.cost)},
           {"cost_per_million_tokens", optional_number(figures.cost_per_million_tokens)},
           {"fp8_share", optional_number(figures.fp8_share)},
+          {"bad_steps", figures.bad_steps},
+          {"diverged_step", optional_number(figures.diverged_step)},
           {"first_bad_step", optional_number(figures.first_bad_step)},
           {"skipped_steps", figures.skipped_steps}};
 }
@@ -63,7 +65,7 @@ Json difference_json(const std::optional<Difference>& difference) {
   return json;
 }
 
-std::string differences_text(const Comparison& comparison) {
+std::string differences_text(const Comparison& comparison, bool utf8) {
   std::string text;
   for (const VariantComparison& compared : comparison.comparisons) {
     text += fmt::format("\n{} against {}\n", terminal_safe(comparison.variants[compared.variant].name),
@@ -71,13 +73,11 @@ std::string differences_text(const Comparison& comparison) {
     Table table({{""}, {"difference"}, {"largest"}, {"noise"}});
     const auto add = [&](const char* name, const std::optional<Difference>& difference) {
       if (!difference) return;
-      table.add_row({name, against_text(*difference),
-                     fmt::format("{:+.4f} at step {}", difference->largest, difference->largest_step),
-                     noise_text(*difference)});
+      table.add_row({name, against_text(*difference), largest_text(*difference), noise_text(*difference)});
     };
     add("training loss", compared.loss);
     add("evaluation loss", compared.evaluation);
-    if (compared.loss || compared.evaluation) text += table.str();
+    if (compared.loss || compared.evaluation) text += table.str(utf8);
     for (const auto& [name, difference] :
          {std::pair("training loss", &compared.loss), {"evaluation loss", &compared.evaluation}}) {
       if (*difference) text += fmt::format("noise of the {}: {}\n", name, (*difference)->basis);
@@ -98,7 +98,7 @@ std::string comparison_text(const Comparison& comparison, bool utf8) {
     for (const FigureRow::Cell& cell : row.cells) cells.push_back(terminal_safe(cell.text));
     figures.add_row(std::move(cells));
   }
-  std::string text = figures.str(utf8) + differences_text(comparison);
+  std::string text = figures.str(utf8) + differences_text(comparison, utf8);
   if (!comparison.settings.empty()) {
     columns.front().title = "setting";
     for (Table::Column& column : columns) column.align = Align::Left;

@@ -64,19 +64,14 @@ FigureRow words_row(const Comparison& comparison, std::string name,
 
 }  // namespace
 
-std::string with_thousands(double value) {
-  const std::string digits = fmt::format("{:.0f}", std::abs(value));
-  std::string text = value < 0 ? "-" : "";
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
+std::string largest_text(const Difference& difference) {
+  if (difference.largest == 0) return "-";
+  return fmt::format("{:+.4f} at step {}", difference.largest, difference.largest_step);
 }
 
 std::string noise_text(const Difference& difference) {
   if (difference.largest == 0 && difference.mean == 0) return "identical";
-  if (!difference.interval) return "not known";
+  if (!difference.interval) return fmt::format("not known: too few {}s", difference.unit);
   return difference.within_noise() ? "within noise" : "more than noise";
 }
 

@@ -21,7 +21,7 @@ struct FigureRow {
 };
 std::vector<FigureRow> figure_rows(const Comparison& comparison);
 
-std::string with_thousands(double value);              // "107,340"
-std::string noise_text(const Difference& difference);  // "within noise"
+std::string largest_text(const Difference& difference);  // "+0.0123 at step 40"; "-" of identical losses
+std::string noise_text(const Difference& difference);    // "within noise"
 
 }  // namespace octet

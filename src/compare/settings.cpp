@@ -13,11 +13,17 @@
 namespace octet {
 namespace {
 
-// Where a run lives and what it tells whom: no part of what it computes.
+// Where a run lives, what it tells whom and how often: no part of what it computes.
 constexpr std::string_view kElsewhere[] = {
-    "run_name",        "output_dir", "checkpoint_dir", "resume",         "progress",
-    "use_tensorboard", "use_wandb",  "wandb_project",  "wandb_run_name", "wandb_entity",
-    "wandb_mode",      "report_to",  "cache_dir"};
+    "run_name",        "output_dir",         "checkpoint_dir",    "resume",
+    "progress",        "use_tensorboard",    "use_wandb",         "wandb_project",
+    "wandb_run_name",  "wandb_entity",       "wandb_mode",        "report_to",
+    "cache_dir",       "price_per_hour",     "logging_steps",     "save_strategy",
+    "save_steps",      "saves_per_epoch",    "save_total_limit",  "save_async",
+    "eval_strategy",   "eval_steps",         "evals_per_epoch",   "eval_tasks",
+    "eval_task_steps", "eval_task_samples",  "sample_steps",      "sample_prompt",
+    "sample_tokens",   "sample_temperature", "profile_steps",     "fp8_stats_steps",
+    "comm_timeout",    "rendezvous_timeout", "check_ranks_steps", "require_fp8"};
 
 struct Unfair {
   std::string_view what;

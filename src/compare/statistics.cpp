@@ -107,11 +107,15 @@ MeanEstimate estimate_mean(std::span<const double> values) {
 
 MeanEstimate estimate_series_mean(std::span<const double> values) {
   MeanEstimate estimate{mean_of(values), std::nullopt, values.size()};
-  if (values.size() < 4) return estimate;
+  if (values.size() < kLeastSeries) return estimate;
   const auto n = static_cast<double>(values.size());
-  const double r = std::clamp(lag_one_correlation(values, estimate.mean), 0.0, 0.99);
+  const double seen = lag_one_correlation(values, estimate.mean);
+  const double r = std::clamp(seen + (1 + 3 * seen) / n, 0.0, 0.99);  // Kendall's correction of the bias
   const double effective = std::max(2.0, n * (1 - r) / (1 + r));
-  estimate.interval = around(estimate.mean, deviation_of(values) / std::sqrt(effective), effective - 1);
+  // Around their own mean, values that resemble each other spread less than around the true one.
+  const double widening = std::sqrt((n - 1) / n / (1 - 1 / effective));
+  const double error = widening * deviation_of(values) / std::sqrt(effective);
+  estimate.interval = around(estimate.mean, error, effective - 1);
   return estimate;
 }
 

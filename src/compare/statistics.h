@@ -30,7 +30,9 @@ struct MeanEstimate {
 MeanEstimate estimate_mean(std::span<const double> values);
 
 // Of values that follow each other in time. Neighbours that resemble each other say less than their number: n values
-// count as n (1 - r) / (1 + r), where r is their lag-1 correlation. Needs four.
+// count as n (1 - r) / (1 + r), where r is their lag-1 correlation. Few values show too little of r and of their own
+// spread; both are corrected for that. Needs kLeastSeries values: with fewer the interval is far too narrow.
+inline constexpr size_t kLeastSeries = 20;
 MeanEstimate estimate_series_mean(std::span<const double> values);
 
 // mean(b) - mean(a) of independent groups: Welch. Needs two of each.

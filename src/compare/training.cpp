@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/model_folder.h"
@@ -30,7 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kExitUsage = 2, kExitRequeue = 75;  // of octet train, see train/exit_codes.h
 constexpr double kLookSeconds = 0.2;
 constexpr size_t kShownLines = 12;
 constexpr int64_t kResumedSteps = 5;
@@ -178,7 +178,7 @@ void train_one(const PlannedRun& run, const TrainingOptions& options, Found foun
   const std::string tail = terminal_safe(last_lines(log, kShownLines));
   if (code == kExitUsage) fail_config("[{}] cannot be trained:\n{}", run.name, tail);
   // A run whose loss became NaN has metrics, and those say more than a failure does.
-  if (code == 3 && is_run_folder(run.folder)) {
+  if (code == kExitNotFinite && is_run_folder(run.folder)) {
     log_warning("{}: training stopped because no gradient was finite; see {}", run.name, log);
     return;
   }
@@ -272,15 +272,7 @@ ResumeCheck try_resume(const PlannedRun& run, const TrainingOptions& options) {
     check.error = fmt::format("resuming ended with exit code {}: {}", code, last_lines(log, 3));
     return check;
   }
-  std::map<int64_t, double> losses;
-  for (const StepRecord& record : read_run_folder(run.folder).records) losses[record.step] = record.loss;
-  for (const StepRecord& record : read_run_folder(folder).records) {
-    const auto found = losses.find(record.step);
-    if (found == losses.end() || record.step <= check.checkpoint_step) continue;
-    ++check.steps;
-    const double percent = 100 * std::abs(record.loss - found->second) / std::abs(found->second);
-    if (!(percent <= check.largest_percent)) check.largest_percent = percent;
-  }
+  check.compare(read_run_folder(run.folder).records, read_run_folder(folder).records);
   if (check.steps == 0) check.error = "the resumed run has no step in common with the run";
   return check;
 }

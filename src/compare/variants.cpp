@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/text.h"
 #include "io/env.h"
 
@@ -70,17 +70,6 @@ void override_settings(Settings& settings, const Settings& later) {
   }
 }
 
-// A part of a file name.
-std::string file_name_of(const std::string& variant) {
-  std::string name;
-  for (const char c : variant) {
-    const bool is_plain =
-        std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
-    name += is_plain ? c : '-';
-  }
-  return name;
-}
-
 // Only what is set: what octet would decide by itself stays its decision.
 std::string set_keys_yaml(const TrainConfig& config) {
   const KeyTable<TrainConfig>& table = train_keys();
@@ -128,7 +117,7 @@ std::vector<PlannedRun> plan_variants(const VariantPlan& plan, const FileSetting
       Settings settings = base;
       override_settings(settings, settings_of_variant(variant));
       const int64_t seed = load_train_config(file, settings).seed + i;
-      std::string name = fmt::format("{}-{}", stem, file_name_of(variant));
+      std::string name = fmt::format("{}-{}", stem, file_name_of(variant, '-'));
       if (i > 0) name += fmt::format("-seed{}", seed);
       if (!names.insert(name).second)
         fail_config("--variants: '{}' is given twice, or its run has the name of another one: {}",

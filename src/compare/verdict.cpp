@@ -1,6 +1,7 @@
 #include "compare/verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,38 +24,55 @@ std::string speed_text(const Variant& reference, const Variant& variant, double 
                    : fmt::format("{} is {:.2f}x slower than {}", variant.label, 1 / speed, reference.label);
 }
 
+bool is_identical(const Difference& difference) {
+  return difference.largest == 0 && difference.mean == 0;
+}
+
+// The evaluations, if their noise is known. A short run has too few of them; then the losses of its steps.
+const Difference* judged_by(const VariantComparison& compared) {
+  const auto is_known = [](const std::optional<Difference>& difference) {
+    return difference && (difference->interval || is_identical(*difference));
+  };
+  if (is_known(compared.evaluation) || (compared.evaluation && !is_known(compared.loss)))
+    return &*compared.evaluation;
+  return compared.loss ? &*compared.loss : nullptr;
+}
+
 std::string loss_text(const Comparison& comparison, const VariantComparison& compared) {
   const Variant& reference = comparison.variants.front();
   const Variant& variant = comparison.variants[compared.variant];
   for (const Variant* one : {&variant, &reference}) {
-    if (one->mean.first_bad_step)
-      return fmt::format("{} diverged: its loss is not finite at step {}", one->label,
-                         *one->mean.first_bad_step);
+    if (one->mean.diverged_step)
+      return fmt::format("{} diverged: its loss is not finite from step {} on", one->label,
+                         *one->mean.diverged_step);
   }
-  if (compared.evaluation) return "evaluation loss " + difference_text(*compared.evaluation);
-  if (compared.loss) return "training loss " + difference_text(*compared.loss);
-  return "the losses are not comparable";
+  std::vector<std::string> texts;
+  if (compared.evaluation) texts.push_back("evaluation loss " + difference_text(*compared.evaluation));
+  if (compared.loss && judged_by(compared) == &*compared.loss)
+    texts.push_back("training loss " + difference_text(*compared.loss));
+  return texts.empty() ? "the losses are not comparable" : fmt::format("{}", fmt::join(texts, "; "));
 }
 
 bool is_good(const Comparison& comparison, const VariantComparison& compared) {
-  if (comparison.variants[compared.variant].mean.first_bad_step || !(compared.speed >= 1 - kSameSpeed))
+  if (comparison.variants[compared.variant].mean.diverged_step || !(compared.speed >= 1 - kSameSpeed))
     return false;
-  const std::optional<Difference>& difference = compared.evaluation ? compared.evaluation : compared.loss;
+  const Difference* difference = judged_by(compared);
   if (!difference) return false;
+  if (compared.evaluation && compared.evaluation->percent > kWideNoise) return false;
   return difference->mean <= 0 || (difference->within_noise() && difference->noise_percent() <= kWideNoise);
 }
 
 }  // namespace
 
 std::string difference_text(const Difference& difference) {
-  if (difference.largest == 0 && difference.mean == 0) return "is identical";
+  if (is_identical(difference)) return "is identical";
   const std::string by = fmt::format("differs by {:+.2f} %", difference.percent);
-  if (!difference.interval) return by + "; there are too few steps to tell it from noise";
+  if (!difference.interval) return fmt::format("{} (noise not known: too few {}s)", by, difference.unit);
   if (!difference.within_noise())
     return by + (difference.over_seeds ? ", more than noise" : ", more than the noise between steps");
   const double noise = difference.noise_percent();
   return noise <= kWideNoise ? by + ", within noise"
-                             : fmt::format("{}, within noise, which is wide (±{:.2g} %)", by, noise);
+                             : fmt::format("{}, within noise, but the noise is large (±{:.2g} %)", by, noise);
 }
 
 void add_verdicts(Comparison& comparison) {
@@ -68,7 +86,8 @@ void add_verdicts(Comparison& comparison) {
     if (compared.is_good && (!best || compared.speed > best->speed)) best = &compared;
     if (is_emulated(variant) || is_emulated(reference)) {
       const std::string note =
-          "FP8 is emulated on this device. Its speed says nothing about a GPU; its losses are those of real FP8.";
+          "FP8 is emulated on this device. Its speed says nothing about a GPU; its losses should be close to those of real "
+          "FP8.";
       if (std::ranges::find(comparison.notes, note) == comparison.notes.end())
         comparison.notes.push_back(note);
     }

@@ -17,7 +17,7 @@ constexpr milliseconds kForTheLastWords{2000};
 constexpr milliseconds kForTheCause{300};
 
 constexpr int kUsageCode = 2;    // kExitUsage
-constexpr int kResumeCode = 75;  // kExitRequeue of train/exit_codes.h
+constexpr int kResumeCode = 75;  // kExitRequeue of base/exit_codes.h
 
 }  // namespace
 

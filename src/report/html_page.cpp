@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <type_traits>
 
 #include "base/error.h"
@@ -43,6 +46,12 @@ Json number(double value) {
   return std::strtod(fmt::format("{:.7g}", value).c_str(), nullptr);
 }
 
+// What is not a number sorts behind all that are.
+double sort_value(double value) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  return std::isnan(value) ? kMost : std::clamp(value, -kMost, kMost);
+}
+
 // A JSON text that may stand inside a script element: none of its bytes can end the element or begin a comment.
 std::string script_json(const Json& value) {
   std::string result;
@@ -76,24 +85,28 @@ std::string sha256_source(std::string_view text) {
   return fmt::format("'sha256-{}'", base64_of_hex(hash.hex()));
 }
 
-// At most kMostPoints: of each stretch the first point that is a gap, else the least and the greatest.
+// At most kMostPoints: of each stretch the least, the greatest and the first point that is a gap.
 std::vector<HtmlPoint> thinned(const std::vector<HtmlPoint>& points) {
   if (points.size() <= kMostPoints) return points;
   std::vector<HtmlPoint> result;
-  const size_t stretches = kMostPoints / 2;
+  const auto is_gap = [](const HtmlPoint& point) { return !std::isfinite(point.y); };
+  const size_t stretches = kMostPoints / (std::ranges::any_of(points, is_gap) ? 3 : 2);
   for (size_t i = 0; i < stretches; ++i) {
-    const auto begin = points.begin() + static_cast<std::ptrdiff_t>(i * points.size() / stretches);
-    const auto end = points.begin() + static_cast<std::ptrdiff_t>((i + 1) * points.size() / stretches);
-    const auto gap = std::find_if(begin, end, [](const HtmlPoint& p) { return !std::isfinite(p.y); });
-    if (gap != end) {
-      result.push_back(*gap);
-      continue;
+    const size_t begin = i * points.size() / stretches, end = (i + 1) * points.size() / stretches;
+    std::optional<size_t> low, high, gap;
+    for (size_t j = begin; j < end; ++j) {
+      if (is_gap(points[j])) {
+        if (!gap) gap = j;
+        continue;
+      }
+      if (!low || points[j].y < points[*low].y) low = j;
+      if (!high || points[j].y > points[*high].y) high = j;
     }
-    auto [low, high] =
-        std::minmax_element(begin, end, [](const HtmlPoint& a, const HtmlPoint& b) { return a.y < b.y; });
-    if (high < low) std::swap(low, high);
-    result.push_back(*low);
-    if (high != low) result.push_back(*high);
+    std::set<size_t> kept;
+    for (const std::optional<size_t>& one : {low, high, gap}) {
+      if (one) kept.insert(*one);
+    }
+    for (const size_t j : kept) result.push_back(points[j]);
   }
   return result;
 }
@@ -214,7 +227,7 @@ class Writer {
       html += "<tr>";
       for (size_t i = 0; i < row.size(); ++i) {
         html += fmt::format("<td{}", alignment(part.columns[i], row[i].tone));
-        if (row[i].sort) html += fmt::format(" data-sort=\"{:.17g}\"", *row[i].sort);
+        if (row[i].sort) html += fmt::format(" data-sort=\"{:.17g}\"", sort_value(*row[i].sort));
         html += fmt::format(">{}</td>", html_escaped(row[i].text));
       }
       html += "</tr>\n";

@@ -39,6 +39,7 @@ std::string plan_facts_json(const PlanFacts& facts) {
                                        {"sequences_per_step", facts.sequences_per_step},
                                        {"sequence_length", facts.sequence_length},
                                        {"ranks", facts.ranks},
+                                       {"max_steps", facts.max_steps},
                                        {"work", work}};
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -60,7 +61,8 @@ std::optional<PlanFacts> read_plan_facts(const std::string& run_folder) {
                   .memory_limit = field<int64_t>(json, "memory_limit", place),
                   .sequences_per_step = field<int64_t>(json, "sequences_per_step", place),
                   .sequence_length = field<int64_t>(json, "sequence_length", place),
-                  .ranks = field<int64_t>(json, "ranks", place)};
+                  .ranks = field<int64_t>(json, "ranks", place),
+                  .max_steps = json.contains("max_steps") ? field<int64_t>(json, "max_steps", place) : 0};
   for (const nlohmann::json& part : field<nlohmann::json>(json, "work", place)) {
     require(part.is_object(), "[{}] 'work' holds {}, expected objects", place, part.type_name());
     facts.work.push_back({field<std::string>(part, "kind", place), field<double>(part, "share", place),

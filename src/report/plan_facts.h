@@ -20,6 +20,7 @@ struct PlanFacts {
   int64_t memory_limit = 0;  // that it may allocate
   int64_t sequences_per_step = 0, sequence_length = 0;  // of all ranks
   int64_t ranks = 1;
+  int64_t max_steps = 0;  // that the run will do, also where num_train_epochs says it; 0: not known
 
   struct Work {
     std::string kind;   // "base matrices", "head", "attention", ...

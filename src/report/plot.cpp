@@ -79,13 +79,19 @@ void add_lines(PlotPanel& panel, int run, const std::vector<PlotPoint>& points) 
 }  // namespace
 
 Plot plot_of_runs(const std::vector<RunFolder>& runs) {
+  std::vector<const RunFolder*> places;
+  for (const RunFolder& run : runs) places.push_back(&run);
+  return plot_of_runs(places);
+}
+
+Plot plot_of_runs(const std::vector<const RunFolder*>& runs) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   Plot plot;
   PlotPanel loss{.title = "loss (dots: evaluation)"}, rate{.title = "learning rate", .from_zero = true},
       speed{.title = "tokens per second", .from_zero = true};
   bool evaluated = false;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const RunFolder& run = runs[i];
+    const RunFolder& run = *runs[i];
     const int colour = static_cast<int>(i);
     plot.runs.push_back(run.name);
     add_lines(loss, colour, points_of(run, [](const StepRecord& r) { return r.loss; }));

@@ -36,6 +36,7 @@ struct Plot {
 // Loss (each step thin, its running mean bold, evaluations as dots), learning rate and throughput against the step.
 // A panel without data is skipped.
 Plot plot_of_runs(const std::vector<RunFolder>& runs);
+Plot plot_of_runs(const std::vector<const RunFolder*>& runs);
 
 std::string plot_svg(const Plot& plot);  // the text of the file
 

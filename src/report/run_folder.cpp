@@ -3,7 +3,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <filesystem>
-#include <map>
 
 #include "base/config_text.h"
 #include "base/error.h"
@@ -71,14 +70,6 @@ RunFolder read_run_folder(const std::string& given) {
   run.records = drop_superseded(read_metrics(path));
   if (whole) run.settings = read_run_settings((folder / "config.yaml").string());
   return run;
-}
-
-void tell_apart(std::vector<RunFolder>& runs, const std::vector<std::string>& given) {
-  std::map<std::string, int> count;
-  for (const RunFolder& run : runs) ++count[run.name];
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (count[runs[i].name] > 1) runs[i].name = given[i];
-  }
 }
 
 }  // namespace octet

@@ -30,7 +30,4 @@ std::vector<std::pair<std::string, std::string>> read_run_settings(const std::st
 // Whether the folder holds the metrics of a run.
 bool is_run_folder(const std::string& path);
 
-// Two runs of one name are told apart by what was typed: `given` has one path for each run.
-void tell_apart(std::vector<RunFolder>& runs, const std::vector<std::string>& given);
-
 }  // namespace octet

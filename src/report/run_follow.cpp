@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "report/metrics.h"
+#include "report/plan_facts.h"
 
 namespace octet {
 namespace {
@@ -19,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kConfig = "config.yaml";
+constexpr const char* kPlan = "plan.json";
 constexpr const char* kLock = "run.lock";
 constexpr size_t kRemembered = 64;  // bytes before the place that was read to
 
@@ -26,18 +30,32 @@ double seconds_of(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Looks into /proc/locks: trying to take the lock could make a run that is just starting fail.
-bool is_locked_here(const struct stat& file) {
+// "1: FLOCK  ADVISORY  WRITE 4242 fe:00:1234 0 EOF". Taking the lock to see could make a run that is just starting fail.
+// Some file systems (btrfs, overlayfs) show another device here than stat() gives: then the process decides.
+bool is_locked_here(const struct stat& file, int64_t process) {
   std::ifstream locks("/proc/locks");
-  const std::string wanted =
-      fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
+  const std::string inode = fmt::format(":{}", file.st_ino);
+  const std::string whole = fmt::format("{:02x}:{:02x}{}", major(file.st_dev), minor(file.st_dev), inode);
+  const std::string holder = fmt::format("{}", process);
   for (std::string line; std::getline(locks, line);) {
     std::istringstream words(line);
-    for (std::string word; words >> word;) {
-      if (word == wanted) return true;
+    std::string before;
+    for (std::string word; words >> word; before = word) {
+      if (word == whole || (process > 0 && word.ends_with(inode) && before == holder)) return true;
     }
   }
   return false;
+}
+
+bool is_alive(int64_t process) {
+  return process > 0 && (::kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM);
+}
+
+// When the file was changed, in nanoseconds; nothing if there is none.
+std::optional<int64_t> change_of(const fs::path& path) {
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0) return std::nullopt;
+  return int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
 }
 
 std::string own_host() {
@@ -86,20 +104,29 @@ RunFollower::RunFollower(const std::string& given) {
 bool RunFollower::refresh() {
   const bool is_new = read_new_lines();
   if (run_.folder.empty()) return is_new;
-  struct stat config {};
-  const std::string path = (fs::path(run_.folder) / kConfig).string();
-  if (::stat(path.c_str(), &config) == 0) {
-    const auto changed = static_cast<int64_t>(1e9 * seconds_of(config.st_mtim));
-    if (changed != settings_changed_) {
-      settings_changed_ = changed;
-      try {
-        run_.settings = read_run_settings(path);
-      } catch (const Error&) {  // half written; it will change again
-      }
-    }
-  }
+  look_at_settings();
   look_at_lock();
   return is_new;
+}
+
+void RunFollower::look_at_settings() {
+  const fs::path config = fs::path(run_.folder) / kConfig, plan = fs::path(run_.folder) / kPlan;
+  // What is half written will change again.
+  if (const auto changed = change_of(config); changed && *changed != settings_changed_) {
+    settings_changed_ = *changed;
+    try {
+      run_.settings = read_run_settings(config.string());
+    } catch (const Error&) {
+    }
+  }
+  if (const auto changed = change_of(plan); changed && *changed != plan_changed_) {
+    plan_changed_ = *changed;
+    try {
+      const std::optional<PlanFacts> facts = read_plan_facts(run_.folder);
+      planned_steps_ = facts ? facts->max_steps : 0;
+    } catch (const Error&) {
+    }
+  }
 }
 
 void RunFollower::look_at_lock() {
@@ -111,9 +138,10 @@ void RunFollower::look_at_lock() {
   int64_t process = 0;
   host_.clear();
   text >> process >> host_;
-  if (is_locked_here(file)) {
+  const bool is_here = host_ == own_host();
+  if (is_locked_here(file, is_here ? process : 0)) {
     holder_ = Holder::Process;
-  } else if (host_ == own_host()) {
+  } else if (is_here && !is_alive(process)) {
     holder_ = Holder::Nobody;
   }
 }

@@ -24,7 +24,10 @@ class RunFollower {
   int64_t unreadable_lines() const { return unreadable_; }
   std::optional<double> changed_at() const { return changed_at_; }  // metrics file, seconds since 1970
 
-  // Whether a process on this machine holds the run. Unknown: the run belongs to another machine.
+  int64_t planned_steps() const { return planned_steps_; }  // of plan.json; 0: it does not say
+
+  // Whether a process on this machine holds the run. Unknown: the run belongs to another machine, or its process is
+  // alive and no lock of it is seen (the number may belong to another process by now).
   enum class Holder { Unknown, Nobody, Process };
   Holder holder() const { return holder_; }
   const std::string& host() const { return host_; }  // that the run was started on; empty: not known
@@ -32,6 +35,7 @@ class RunFollower {
  private:
   bool read_new_lines();
   void add_line(std::string_view line, int64_t number);
+  void look_at_settings();
   void look_at_lock();
 
   std::string metrics_path_;
@@ -43,7 +47,8 @@ class RunFollower {
   std::optional<double> changed_at_;
   Holder holder_ = Holder::Unknown;
   std::string host_;
-  int64_t settings_changed_ = -1;
+  int64_t settings_changed_ = -1, plan_changed_ = -1;
+  int64_t planned_steps_ = 0;
   size_t last_fp8_ = 0, last_samples_ = 0;  // the records that have them
 };
 

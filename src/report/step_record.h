@@ -15,10 +15,11 @@ struct CheckpointCost {
   double write_seconds = 0;  // in the background
 };
 
-// What NVML says about the GPU of the first rank. Power, use and clock are means since the last record.
+// What NVML says about the GPU of the first rank. Power, use and clock are means since the last record. Only the energy
+// is that of all ranks.
 struct GpuFigures {
   double power_watts = 0;
-  double energy_joules = 0;  // since the first step of the run, over restarts
+  double energy_joules = 0;  // of the GPUs of all ranks, since the first step of the run, over restarts
   double utilization = 0;    // 0 to 1: share of the time in which a kernel ran
   double sm_clock_mhz = 0;
   double temperature_c = 0;

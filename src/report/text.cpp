@@ -139,6 +139,16 @@ std::string human_count(double count) {
   return scaled(count, 1000, kUnits, true);
 }
 
+std::string with_thousands(double value) {
+  const std::string digits = fmt::format("{:.0f}", std::abs(value));
+  std::string text = value < 0 ? "-" : "";
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
 std::string counted(int64_t count, std::string_view noun, std::string_view plural) {
   if (count == 1) return fmt::format("1 {}", noun);
   return plural.empty() ? fmt::format("{} {}s", count, noun) : fmt::format("{} {}", count, plural);

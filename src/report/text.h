@@ -17,8 +17,9 @@ std::string_view truncate_to_width(std::string_view text, int columns);
 // so that they cannot move the cursor or recolour the terminal; bytes that are not UTF-8 become U+FFFD.
 std::string terminal_safe(std::string_view text);
 
-std::string human_bytes(double bytes);  // "512 B", "1.50 KiB", "139 GiB"
-std::string human_count(double count);  // "950", "1.5K", "124M", "1.24B", "2.1T"
+std::string human_bytes(double bytes);     // "512 B", "1.50 KiB", "139 GiB"
+std::string human_count(double count);     // "950", "1.5K", "124M", "1.24B", "2.1T"
+std::string with_thousands(double value);  // "107,340"; rounded
 // "1 step", "3 steps"; the plural is the noun with an s unless it is given.
 std::string counted(int64_t count, std::string_view noun, std::string_view plural = {});
 std::string human_duration(double seconds);  // "450 ms", "12.3 s", "2m 05s", "1h 02m", "3d 04h"

@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds per step and between records, pauses of a run that was resumed left out; without times, those of the steps.
+// Seconds per step and between records, pauses of a run that was resumed skipped; without times, those of the steps.
 struct Pace {
   double per_step = 0, per_record = 0;
 };
@@ -64,11 +64,12 @@ Pace pace_of(const RunFolder& run) {
   return {std::isfinite(ms) ? ms / 1e3 : 0, std::isfinite(ms) ? ms / 1e3 : 0};
 }
 
-int64_t max_steps_of(const RunFolder& run) {
-  const std::string text = run.setting("max_steps");
+// A run of num_train_epochs has no such key; its plan counts the steps.
+int64_t max_steps_of(const RunFollower& follower) {
+  const std::string text = follower.run().setting("max_steps");
   int64_t steps = 0;
   std::from_chars(text.data(), text.data() + text.size(), steps);
-  return std::max<int64_t>(steps, 0);
+  return steps > 0 ? steps : follower.planned_steps();
 }
 
 const char* colour_of(Kind kind) {
@@ -85,14 +86,8 @@ const char* colour_of(Kind kind) {
   return kRed;
 }
 
-std::string with_commas(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
+std::string thousands(int64_t number) {
+  return with_thousands(static_cast<double>(number));
 }
 
 // Lines of a frame. Text is cut to the width before it is coloured.
@@ -164,7 +159,7 @@ std::string fp8_text(const StepRecord& record) {
   if (saturated > 0) text += fmt::format(" ({})", worst);
   text += fmt::format(", flushed at most {:.3g} %", 100 * flushed);
   if (highest > 0) text += fmt::format(", scales {:.3g} to {:.3g}", lowest, highest);
-  return fmt::format("{} ({} tensors at step {})", text, tensors.size(), with_commas(record.step));
+  return fmt::format("{} ({} tensors at step {})", text, tensors.size(), thousands(record.step));
 }
 
 std::string gpu_text(const GpuFigures& gpu) {
@@ -182,8 +177,8 @@ std::string gpu_text(const GpuFigures& gpu) {
 std::string progress_line(const StepRecord& last, const RunState& state, int columns) {
   const double share =
       std::clamp(static_cast<double>(last.step) / static_cast<double>(state.max_steps), 0.0, 1.0);
-  const std::string numbers = fmt::format("step {} of {} ({:.1f} %)", with_commas(last.step),
-                                          with_commas(state.max_steps), std::floor(1000 * share) / 10);
+  const std::string numbers = fmt::format("step {} of {} ({:.1f} %)", thousands(last.step),
+                                          thousands(state.max_steps), std::floor(1000 * share) / 10);
   const int width = std::min(40, columns - display_width(numbers) - 4);
   if (width < 10) return numbers;
   const auto full = static_cast<size_t>(share * width);
@@ -194,7 +189,7 @@ std::string progress_line(const StepRecord& last, const RunState& state, int col
 void add_figures(Lines& lines, const RunFolder& run, const RunState& state, const FrameOptions& options) {
   const StepRecord& last = run.records.back();
   lines.add(state.max_steps > 0 ? progress_line(last, state, options.columns)
-                                : fmt::format("step {}", with_commas(last.step)));
+                                : fmt::format("step {}", thousands(last.step)));
   double sum = 0;
   int64_t count = 0;
   for (const StepRecord& record : recent(run)) {
@@ -211,13 +206,13 @@ void add_figures(Lines& lines, const RunFolder& run, const RunState& state, cons
     double best = INFINITY;
     for (const StepRecord& r : run.records) best = std::min(best, r.eval_loss.value_or(INFINITY));
     lines.add_field("evaluation", fmt::format("{:.4f} at step {}, best {:.4f}", *record->eval_loss,
-                                              with_commas(record->step), best));
+                                              thousands(record->step), best));
   }
   if (const StepRecord* record = last_with(run, [](const StepRecord& r) { return !r.task_scores.empty(); })) {
     std::string scores;
     for (const auto& [name, score] : record->task_scores)
       scores += fmt::format("{}{} {:.4f}", scores.empty() ? "" : ", ", name, score);
-    lines.add_field("tasks", fmt::format("{} at step {}", scores, with_commas(record->step)));
+    lines.add_field("tasks", fmt::format("{} at step {}", scores, thousands(record->step)));
   }
   std::string speed = fmt::format("{} tokens/s, {:.1f} ms per step",
                                   human_count(std::round(last.tokens_per_second)), last.step_ms);
@@ -242,14 +237,14 @@ void add_figures(Lines& lines, const RunFolder& run, const RunState& state, cons
 void add_red_flags(Lines& lines, const RunFolder& run) {
   for (const StepRecord& record : run.records) {
     for (const RedFlag& flag : record.red_flags) {
-      lines.add_field("red flag", fmt::format("{} at step {}", flag.kind, with_commas(record.step)), kRed);
+      lines.add_field("red flag", fmt::format("{} at step {}", flag.kind, thousands(record.step)), kRed);
       lines.add_field("", flag.text);
     }
   }
 }
 
 std::string chart_of(const RunFolder& run, int columns, int rows) {
-  const Plot plot = plot_of_runs({run});
+  const Plot plot = plot_of_runs(std::vector{&run});
   return plot.panels.empty() ? "" : plot_terminal(plot, plot.panels.front(), columns, rows, false);
 }
 
@@ -258,7 +253,7 @@ std::string chart_of(const RunFolder& run, int columns, int rows) {
 RunState state_of(const RunFollower& follower, double now) {
   const RunFolder& run = follower.run();
   RunState state;
-  state.max_steps = max_steps_of(run);
+  state.max_steps = max_steps_of(follower);
   if (run.records.empty()) return state;
   const StepRecord& last = run.records.back();
   const Pace pace = pace_of(run);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/names.h"
 #include "base/text.h"
 #include "submit/shell.h"
 
@@ -14,17 +15,6 @@ namespace {
 
 bool has_control(std::string_view text) {
   return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
-}
-
-// For file names: whatever a shell, sbatch (%) or a file system might read otherwise becomes "_".
-std::string file_name_of(std::string_view name) {
-  std::string text(name);
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x80 || (std::isalnum(byte) == 0 && c != '-' && c != '_' && c != '.')) c = '_';
-  }
-  if (text.starts_with('.')) text.insert(text.begin(), '_');
-  return text;
 }
 
 std::optional<int64_t> number(std::string_view text) {
@@ -98,18 +88,32 @@ std::string setup_lines(const SlurmJob& job) {
   return text + "set +e\n";
 }
 
-// Of what octet reads when srun starts it. Only enroot needs the list: the others pass the whole environment on.
-constexpr std::array<std::string_view, 11> kPassedVariables = {"SLURM_PROCID",
-                                                               "SLURM_LOCALID",
-                                                               "SLURM_STEP_ID",
-                                                               "SLURM_STEP_NUM_TASKS",
-                                                               "SLURM_STEP_TASKS_PER_NODE",
-                                                               "SLURM_STEP_NODELIST",
-                                                               "SLURM_JOB_ID",
-                                                               "SLURM_RESTART_COUNT",
-                                                               "CUDA_VISIBLE_DEVICES",
-                                                               "OCTET_SECRET",
-                                                               "OCTET_SECRET_FILE"};
+// What srun sets for each task and octet reads. Only enroot needs the list: the others pass the whole environment on.
+constexpr std::array<std::string_view, 9> kTaskVariables = {"SLURM_PROCID",
+                                                            "SLURM_LOCALID",
+                                                            "SLURM_STEP_ID",
+                                                            "SLURM_STEP_NUM_TASKS",
+                                                            "SLURM_STEP_TASKS_PER_NODE",
+                                                            "SLURM_STEP_NODELIST",
+                                                            "SLURM_JOB_ID",
+                                                            "SLURM_RESTART_COUNT",
+                                                            "CUDA_VISIBLE_DEVICES"};
+
+bool uses_enroot(const SlurmJob& job) {
+  return !job.container.empty() && container_runtime(job) == ContainerRuntime::Enroot;
+}
+
+// What users set for octet and the libraries below it, where it is set.
+std::string passed_lines(const SlurmJob& job) {
+  if (!uses_enroot(job)) return "";
+  return "\n# enroot passes on only the variables that it is told.\n"
+         "passed=()\n"
+         "for name in $(compgen -e); do\n"
+         "  case \"$name\" in\n"
+         "    HF_* | WANDB_* | NCCL_* | OCTET_* | OMP_NUM_THREADS) passed+=(--env \"$name\") ;;\n"
+         "  esac\n"
+         "done\n";
+}
 
 std::vector<std::string> mounts_of(const SlurmJob& job) {
   std::vector<std::string> mounts = job.mounts;
@@ -155,11 +159,10 @@ std::string srun_words(const SlurmJob& job) {
     case ContainerRuntime::Enroot:
     case ContainerRuntime::Auto:
       words.insert(words.end(), {"enroot", "start"});
-      for (const std::string_view variable : kPassedVariables)
+      for (const std::string_view variable : kTaskVariables)
         words.insert(words.end(), {"--env", std::string(variable)});
       for (const std::string& mount : mounts) words.insert(words.end(), {"--mount", with_target(mount)});
-      words.push_back(job.container);
-      break;
+      return fmt::format("{} \"${{passed[@]}}\" {}", shell_command(words), shell_quoted(job.container));
   }
   return shell_command(words);
 }
@@ -276,10 +279,15 @@ ContainerRuntime container_runtime(const SlurmJob& job) {
   return apptainer ? ContainerRuntime::Apptainer : ContainerRuntime::Pyxis;
 }
 
+std::string job_file_name(const SlurmJob& job) {
+  const std::string name = file_name_of(job.name, '_');
+  return name.starts_with('.') ? "_" + name : name;
+}
+
 std::string log_pattern(const SlurmJob& job) {
   std::string folder;
   for (const char c : job.log_folder) folder.append(c == '%' ? 2 : 1, c);
-  return fmt::format("{}/{}-{}.out", folder, file_name_of(job.name), job.array.empty() ? "%j" : "%A_%a");
+  return fmt::format("{}/{}-{}.out", folder, job_file_name(job), job.array.empty() ? "%j" : "%A_%a");
 }
 
 std::string sbatch_script(const SlurmJob& job) {
@@ -298,6 +306,7 @@ std::string sbatch_script(const SlurmJob& job) {
         "  export OCTET_SECRET\n"
         "fi\n";
   }
+  text += passed_lines(job);
   text +=
       "\necho \"$(date '+%F %T') job ${SLURM_JOB_ID:-?} on ${SLURM_JOB_NODELIST:-?}, start ${SLURM_RESTART_COUNT:-0}: "
       "${command[*]}\"\n";

@@ -38,9 +38,9 @@ struct SlurmJob {
   // Seconds after the end of the first task at which srun ends the others; 0: never. Ranks end together.
   int64_t wait_seconds = 300;
 
-  // What every task runs: the program, the command and its arguments, without --run_name.
+  // How every task starts: the program, the command and its arguments. The script adds --run_name and the array key.
   std::vector<std::string> command;
-  std::string run_name;   // for --run_name, and the folder that is resumed; "": the command has no such flag
+  std::string run_name;   // for --run_name; "": the command has no such flag, as for a sweep
   std::string array_key;  // the key that gets the number of the array task; "": none
 };
 
@@ -56,6 +56,8 @@ std::vector<std::string> check_job(const SlurmJob& job);
 
 ContainerRuntime container_runtime(const SlurmJob& job);  // Auto decided by the name of the image
 
+// The name of the job as that of a file.
+std::string job_file_name(const SlurmJob& job);
 // Where the job writes, as sbatch reads it: "logs/name-%j.out".
 std::string log_pattern(const SlurmJob& job);
 

@@ -45,7 +45,8 @@ PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model) {
                   .memory_limit = stages.plan.limit.bytes,
                   .sequences_per_step = stages.plan.sequences_per_step(),
                   .sequence_length = stages.plan.shape.length,
-                  .ranks = stages.plan.ranks()};
+                  .ranks = stages.plan.ranks(),
+                  .max_steps = stages.schedule.max_steps};
   const std::vector<WorkShare> shares = work_shares(model);
   double all = 0;
   for (const WorkShare& share : shares) all += share.flops;

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/chat_style.h"
@@ -18,7 +19,6 @@
 #include "train/cost_meter.h"
 #include "train/evaluate.h"
 #include "train/evaluate_tasks.h"
-#include "train/exit_codes.h"
 #include "train/interval.h"
 #include "train/rank_prepare.h"
 #include "train/rank_start.h"

@@ -7,8 +7,8 @@
 
 #include <cmath>
 
+#include "base/exit_codes.h"
 #include "support/error_of.h"
-#include "train/exit_codes.h"
 #include "train/resume_support.h"
 #include "train/trainer.h"
 

@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/exit_codes.h"
 #include "checkpoint/export.h"
 #include "checkpoint/model_folder.h"
 #include "data/tiny_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
 #include "support/error_of.h"
-#include "train/exit_codes.h"
 #include "train/resume_support.h"
 #include "train/trainer.h"
 

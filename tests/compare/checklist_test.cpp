@@ -58,7 +58,9 @@ TEST(Checklist, SkippedSteps) {
 TEST(Checklist, NotANumber) {
   std::vector<ComparedRun> runs = bf16_and_fp8();
   runs[1].run.records[3].loss = std::numeric_limits<double>::quiet_NaN();
-  // Then the losses cannot be compared either.
+  EXPECT_THAT(failed_of(runs), ElementsAre("no NaN"));
+  // Of a run that does not recover, the losses cannot be compared either.
+  for (StepRecord& record : runs[1].run.records) record.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(failed_of(runs), ElementsAre("no NaN", "loss within 1 %"));
 }
 TEST(Checklist, LossTooFarAway) {
@@ -70,13 +72,36 @@ TEST(Checklist, NoGain) {
 }
 TEST(Checklist, MemoryNearTheLimit) {
   std::vector<ComparedRun> runs = bf16_and_fp8();
-  runs[1].plan->memory_bytes = 96'000;
+  runs[1].plan->memory_bytes = 99'000;
+  EXPECT_THAT(failed_of(runs), ElementsAre()) << "the planner may fill the device up to its limit";
+  runs[1].plan->memory_bytes = 101'000;
   EXPECT_THAT(failed_of(runs), ElementsAre("memory"));
+  runs[1].plan->memory_bytes = 90'000;
+  runs[1].run.records.back().memory_bytes = 91'000;
+  EXPECT_THAT(failed_of(runs), ElementsAre("memory")) << "more than was planned";
 }
 TEST(Checklist, SamplesThatFailOrRepeat) {
   EXPECT_THAT(failed_of(bf16_and_fp8(), {{"fp8", "", "no checkpoint"}}), ElementsAre("samples"));
   EXPECT_THAT(failed_of(bf16_and_fp8(), {{"fp8", "          ", ""}}), ElementsAre("samples"));
   EXPECT_THAT(failed_of(bf16_and_fp8(), {}), ElementsAre("samples"));
+}
+TEST(Checklist, ALossThatIsNotFiniteFailsTheResumedRun) {
+  std::vector<StepRecord> whole(6), resumed;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    whole[i].step = static_cast<int64_t>(i) + 1;
+    whole[i].loss = 2;
+  }
+  resumed = whole;
+  ResumeCheck check{.checkpoint_step = 2};
+  check.compare(whole, resumed);
+  EXPECT_EQ(check.steps, 4);
+  EXPECT_EQ(check.largest_percent, 0);
+  // Finite steps after it do not mend it.
+  resumed[3].loss = std::numeric_limits<double>::quiet_NaN();
+  ResumeCheck broken{.checkpoint_step = 2};
+  broken.compare(whole, resumed);
+  EXPECT_TRUE(std::isnan(broken.largest_percent));
+  EXPECT_THAT(failed_of(bf16_and_fp8(), kSamples, broken), ElementsAre("resume from a checkpoint"));
 }
 TEST(Checklist, ResumeThatFailsOrDiffers) {
   EXPECT_THAT(failed_of(bf16_and_fp8(), kSamples, {.error = "no checkpoint"}),

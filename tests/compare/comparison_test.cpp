@@ -21,15 +21,17 @@ using testing::Not;
 
 TEST(Comparison, SaysTheVerdictInOneSentence) {
   const Comparison comparison = compare_runs(bf16_and_fp8());
-  EXPECT_THAT(comparison.verdict,
-              testing::MatchesRegex("FP8 is 1.4[0-9]x faster than BF16; evaluation loss differs by "
-                                    "[+-]0.[0-9]+ %, within noise"));
+  EXPECT_THAT(
+      comparison.verdict,
+      testing::MatchesRegex(
+          "FP8 is 1.4[0-9]x faster than BF16; evaluation loss differs by [+-]0.[0-9]+ % .noise not known: "
+          "too few evaluations.; training loss differs by [+-]0.[0-9]+ %, within noise"));
   const VariantComparison& fp8 = comparison.comparisons.front();
   EXPECT_NEAR(fp8.speed, 1.46, 0.02);
   EXPECT_TRUE(fp8.is_good);
   EXPECT_NEAR(*fp8.memory, 0.75, 1e-9);
   EXPECT_THAT(fp8.loss->basis, HasSubstr("20 steps"));
-  EXPECT_THAT(fp8.evaluation->basis, HasSubstr("5 evaluations"));
+  EXPECT_EQ(fp8.evaluation->basis, "not known: one run each, and 5 evaluations of 20 needed");
   EXPECT_THAT(comparison.warnings, IsEmpty());
   EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
 }
@@ -87,22 +89,66 @@ TEST(Comparison, WideNoiseIsSaidSo) {
                                 .seed = seed}));
   }
   const Comparison comparison = compare_runs(runs);
-  EXPECT_THAT(comparison.verdict, testing::ContainsRegex("within noise, which is wide \\(±[0-9.]+ %\\)"));
+  EXPECT_THAT(comparison.verdict,
+              testing::ContainsRegex("within noise, but the noise is large \\(±[0-9.]+ %\\)"));
   EXPECT_FALSE(comparison.comparisons.front().is_good);
 }
 
-TEST(Comparison, FewEvaluationsAreHeldAgainstTheSpreadOfSteps) {
+// A spread of training steps says nothing about an evaluation: no interval is better than a wrong one.
+TEST(Comparison, FewEvaluationsHaveNoInterval) {
   std::vector<ComparedRun> runs = bf16_and_fp8();
-  for (ComparedRun& run : runs) {
-    for (StepRecord& record : run.run.records) {
-      if (record.step != 100) record.eval_loss.reset();
-    }
-  }
-  const Comparison comparison = compare_runs(runs);
-  EXPECT_THAT(comparison.comparisons.front().evaluation->basis, HasSubstr("twice the spread"));
-  EXPECT_TRUE(comparison.comparisons.front().evaluation->within_noise());
   runs[1].run.records.back().eval_loss = *runs[1].run.records.back().eval_loss + 0.3;
-  EXPECT_FALSE(compare_runs(runs).comparisons.front().evaluation->within_noise());
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_FALSE(comparison.comparisons.front().evaluation->interval);
+  EXPECT_FALSE(comparison.comparisons.front().evaluation->within_noise());
+  EXPECT_FALSE(comparison.comparisons.front().is_good) << "the evaluation is 3 % worse, noise or not";
+  EXPECT_THAT(comparison_text(comparison, false), HasSubstr("not known: too few evaluations"));
+}
+
+TEST(Comparison, EnoughEvaluationsHaveAnInterval) {
+  std::vector<ComparedRun> runs = {example_run({.name = "bf16", .precision = "BF16", .eval_every = 2}),
+                                   example_run({.name = "fp8", .speed = 1460, .eval_every = 2})};
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.comparisons.front().evaluation->basis, HasSubstr("25 evaluations"));
+  EXPECT_TRUE(comparison.comparisons.front().evaluation->within_noise());
+  EXPECT_THAT(comparison.verdict, testing::EndsWith("%, within noise"));
+}
+
+TEST(Comparison, ARunIsPairedOnce) {
+  std::vector<ComparedRun> runs;
+  for (const char* name : {"a", "b"}) {
+    runs.push_back(example_run({.name = std::string("bf16-") + name, .precision = "BF16"}));
+    runs.push_back(example_run({.name = std::string("fp8-") + name, .speed = 1460}));
+  }
+  EXPECT_EQ(compare_runs(runs).comparisons.front().loss->basis,
+            "t interval over 2 pairs of runs with the same seed");
+  // Two of the three have no partner left.
+  runs.push_back(example_run({.name = "bf16-c", .precision = "BF16"}));
+  EXPECT_EQ(compare_runs(runs).comparisons.front().loss->basis,
+            "t interval over 2 pairs of runs with the same seed");
+}
+
+TEST(Comparison, ASkippedStepIsNoDivergence) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (const size_t i : {10, 95}) runs[1].run.records[i].loss = std::numeric_limits<double>::quiet_NaN();
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.verdict, Not(HasSubstr("diverged")));
+  ASSERT_TRUE(comparison.comparisons.front().loss);
+  EXPECT_TRUE(std::isfinite(comparison.comparisons.front().loss->mean));
+  EXPECT_TRUE(std::isfinite(comparison.figures[1].loss));
+  EXPECT_EQ(comparison.figures[1].bad_steps, 2);
+  EXPECT_EQ(comparison.figures[1].first_bad_step, 11);
+  EXPECT_FALSE(comparison.figures[1].diverged_step);
+  EXPECT_THAT(comparison.notes,
+              Contains(HasSubstr("fp8: the loss of 2 logged steps was not finite (first at step 11)")));
+  EXPECT_NO_THROW(html_page(comparison_page(comparison, nullptr)));
+}
+
+TEST(Comparison, HowOftenARunLogsOrSavesMakesNoVariant) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  runs[0].run.settings.emplace_back("save_steps", "10");
+  runs[0].run.settings.emplace_back("price_per_hour", "2");
+  EXPECT_EQ(compare_runs(runs).settings.size(), 1U) << "mixed_precision";
 }
 
 TEST(Comparison, RunsOfDifferentLengthsAreComparedOverTheirCommonSteps) {
@@ -126,6 +172,7 @@ TEST(Comparison, ACopyOfARunIsIdentical) {
   const Comparison comparison = compare_runs(runs);
   EXPECT_THAT(comparison.verdict, HasSubstr("evaluation loss is identical"));
   EXPECT_EQ(comparison.comparisons.front().loss->largest, 0);
+  EXPECT_THAT(comparison_text(comparison, false), Not(HasSubstr("at step 0")));
 }
 
 TEST(Comparison, RunsThatDifferInTheirSeedOnlyAreNothingToCompare) {
@@ -137,7 +184,7 @@ TEST(Comparison, ADivergedRunIsSaidSo) {
   std::vector<ComparedRun> runs = bf16_and_fp8();
   for (size_t i = 36; i < 100; ++i) runs[1].run.records[i].loss = std::numeric_limits<double>::quiet_NaN();
   const Comparison comparison = compare_runs(runs);
-  EXPECT_THAT(comparison.verdict, HasSubstr("FP8 diverged: its loss is not finite at step 37"));
+  EXPECT_THAT(comparison.verdict, HasSubstr("FP8 diverged: its loss is not finite from step 37 on"));
   EXPECT_FALSE(comparison.comparisons.front().is_good);
   EXPECT_FALSE(comparison.comparisons.front().loss);
   // NaN is no JSON.
@@ -194,9 +241,28 @@ TEST(Comparison, EnergyAndMoney) {
   EXPECT_THAT(text, HasSubstr("0.01 kWh"));
   EXPECT_THAT(text, HasSubstr("180 (0.50x)"));
   EXPECT_THAT(comparison_text(compare_runs(bf16_and_fp8()), false), Not(HasSubstr("cost")));
-  // The metrics have the sum of all ranks.
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("Costs follow from step times")));
+  // The metrics have the sum of all ranks. The price is that of one device.
   for (ComparedRun& run : runs) run.plan->ranks = 4;
   EXPECT_NEAR(*compare_runs(runs).figures[0].energy_joules, 36'000, 1e-6);
+  EXPECT_NEAR(*compare_runs(runs, {.price_per_hour = 3.6}).figures[0].cost, 0.4, 0.008);
+}
+
+TEST(Comparison, TheCostIsThatOfTheDeviceTime) {
+  std::vector<ComparedRun> runs = bf16_and_fp8();
+  for (ComparedRun& run : runs) {
+    run.run.settings.emplace_back("price_per_hour", "7.2");
+    for (StepRecord& record : run.run.records)
+      record.device_seconds = 10.0 * static_cast<double>(record.step);
+  }
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_NEAR(*comparison.figures[0].cost, 2, 1e-9) << "1,000 device seconds at the runs' own price";
+  EXPECT_NEAR(*comparison.figures[0].cost_per_million_tokens, 20, 1e-9);
+  EXPECT_THAT(comparison.notes, Not(Contains(HasSubstr("Costs follow from step times"))));
+  EXPECT_NEAR(*compare_runs(runs, {.price_per_hour = 3.6}).figures[0].cost, 1, 1e-9);
+  // One run without it: both by their step times.
+  for (StepRecord& record : runs[1].run.records) record.device_seconds.reset();
+  EXPECT_NEAR(*compare_runs(runs).figures[0].cost, 0.2, 0.004);
 }
 
 TEST(Comparison, TheBestOfSeveralVariants) {

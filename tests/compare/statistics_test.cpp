@@ -54,7 +54,7 @@ TEST(CompareStatistics, WelchOfTwoGroups) {
 }
 
 // How often the interval holds the truth, for values of which each resembles the one before.
-double coverage(double correlation, MeanEstimate (*estimate)(std::span<const double>)) {
+double coverage(double correlation, MeanEstimate (*estimate)(std::span<const double>), int count = 60) {
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
   int held = 0;
@@ -62,7 +62,7 @@ double coverage(double correlation, MeanEstimate (*estimate)(std::span<const dou
   for (int i = 0; i < kTries; ++i) {
     std::vector<double> values;
     double value = normal(random);
-    for (int j = 0; j < 60; ++j) {
+    for (int j = 0; j < count; ++j) {
       value = correlation * value + std::sqrt(1 - correlation * correlation) * normal(random);
       values.push_back(value);
     }
@@ -76,11 +76,18 @@ TEST(CompareStatistics, NeighboursThatResembleEachOtherWidenTheInterval) {
   EXPECT_GT(coverage(0.6, estimate_series_mean), 0.88);
   // What would happen without: the interval is wrong every third time.
   EXPECT_LT(coverage(0.6, estimate_mean), 0.75);
-  EXPECT_FALSE(estimate_series_mean(std::vector<double>{1, 2, 3}).interval);
+  EXPECT_FALSE(estimate_series_mean(std::vector<double>(kLeastSeries - 1, 1.0)).interval);
+}
+
+TEST(CompareStatistics, TheIntervalHoldsTheTruthForFewValuesToo) {
+  EXPECT_GT(coverage(0.5, estimate_series_mean, 60), 0.91);
+  EXPECT_GT(coverage(0.8, estimate_series_mean, 60), 0.91);
+  EXPECT_GT(coverage(0.5, estimate_series_mean, 20), 0.89);
+  EXPECT_GT(coverage(0.8, estimate_series_mean, 20), 0.87);
 }
 
 TEST(CompareStatistics, EqualValuesHaveAnIntervalOfNoWidth) {
-  const MeanEstimate estimate = estimate_series_mean(std::vector<double>(10, 0.25));
+  const MeanEstimate estimate = estimate_series_mean(std::vector<double>(kLeastSeries, 0.25));
   ASSERT_TRUE(estimate.interval);
   EXPECT_EQ(estimate.interval->low, 0.25);
   EXPECT_EQ(estimate.interval->high, 0.25);

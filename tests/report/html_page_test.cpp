@@ -116,6 +116,27 @@ TEST(HtmlPage, ManyPointsAreThinnedAndSpikesStay) {
   EXPECT_LT(html.size(), 300'000U);
 }
 
+TEST(HtmlPage, ThinningKeepsWhatStandsNextToAGap) {
+  HtmlSeries series{.name = "s"};
+  // Every second value is missing, so that every stretch has gaps.
+  for (int i = 0; i < 100'000; ++i)
+    series.points.push_back({static_cast<double>(i), i % 2 == 0 ? std::nan("") : i == 50'001 ? 99.0 : 1.0});
+  const std::string html = html_page(with_part(HtmlChart{"c", "step", "loss", {series}}));
+  const nlohmann::json data = data_of(html)["drawn-0"]["series"][0];
+  EXPECT_LE(data["x"].size(), 4000U);
+  size_t finite = 0;
+  for (const nlohmann::json& y : data["y"]) finite += y.is_number();
+  EXPECT_GT(finite, 1000U);
+  EXPECT_THAT(data["y"], testing::Contains(99));
+}
+
+TEST(HtmlPage, WhatIsNotANumberCanBeSorted) {
+  HtmlTable table{"t", {{"a"}}, {{{"nan", Tone::Plain, std::nan("")}}}};
+  const std::string html = html_page(with_part(table));
+  EXPECT_THAT(html, HasSubstr("data-sort=\"1.797"));
+  EXPECT_THAT(html, Not(HasSubstr("data-sort=\"nan")));
+}
+
 TEST(HtmlPage, RowsMustHaveOneCellPerColumn) {
   EXPECT_THROW(html_page(with_part(HtmlTable{"t", {{"a"}, {"b"}}, {{{"1"}}}})), Error);
   EXPECT_THROW(html_page(with_part(HtmlParallel{"t", {{"a"}, {"b"}}, {{"run", {1.0}}}})), Error);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "report/metrics.h"
 #include "report_test_support.h"
 

@@ -1,12 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "base/error.h"
 #include "report/metrics.h"
+#include "report/plan_facts.h"
 #include "report/run_follow.h"
 #include "report/text.h"
 #include "report/watch_frame.h"
@@ -151,16 +153,23 @@ TEST_F(Watch, TheLockTellsAStoppedRunFromASilentOne) {
   for (int step = 1; step <= 3; ++step) append(record_at(step, 4, kNow + step));
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  write_contents(run / "run.lock", fmt::format("4242 {}\n", host));
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  ASSERT_EQ(waitpid(ended, nullptr, 0), ended);
+  write_contents(run / "run.lock", fmt::format("{} {}\n", ended, host));
   EXPECT_EQ(state(kNow + 5).kind, RunState::Kind::Running);
   EXPECT_EQ(state(kNow + 60).kind, RunState::Kind::Stopped) << "nobody holds it";
   EXPECT_EQ(state_text(state(kNow + 63)), "stopped 1m 00s ago");
+  // A process that lives, without a lock that can be seen: no file system may make it look stopped.
+  write_contents(run / "run.lock", fmt::format("{} {}\n", getpid(), host));
+  EXPECT_EQ(state(kNow + 60).kind, RunState::Kind::Running);
+  EXPECT_EQ(state(kNow + 600).kind, RunState::Kind::Silent);
   write_contents(run / "run.lock", "4242 another-machine\n");
   EXPECT_EQ(state(kNow + 60).kind, RunState::Kind::Running) << "nothing is known about other machines";
   EXPECT_EQ(state(kNow + 600).kind, RunState::Kind::Silent);
   EXPECT_THAT(frame(100, 0, kNow + 4), HasSubstr("(another-machine)"));
 
-  write_contents(run / "run.lock", fmt::format("4242 {}\n", host));
+  write_contents(run / "run.lock", fmt::format("{} {}\n", ended, host));
   const int file = open((run / "run.lock").c_str(), O_RDWR);
   ASSERT_EQ(flock(file, LOCK_EX | LOCK_NB), 0);
   const RunFollower::Holder held = RunFollower(run.string()).holder();
@@ -168,6 +177,20 @@ TEST_F(Watch, TheLockTellsAStoppedRunFromASilentOne) {
   if (held == RunFollower::Holder::Nobody)
     GTEST_SKIP() << "this system does not list file locks in /proc/locks";
   EXPECT_EQ(held, RunFollower::Holder::Process);
+}
+
+TEST_F(Watch, ThePlanCountsTheStepsOfEpochs) {
+  write_contents(run / "config.yaml", "num_train_epochs: 2\nmax_steps: 0\n");
+  for (int step = 1; step <= 10; ++step) append(record_at(step, 4, kNow - 10 + step));
+  EXPECT_EQ(state(kNow).max_steps, 0) << "an older run";
+  RunFollower follower(run.string());
+  write_contents(run / "plan.json", plan_facts_json({.max_steps = 20}));
+  follower.refresh();
+  EXPECT_EQ(state_of(follower, kNow).max_steps, 20);
+  EXPECT_THAT(frame(), HasSubstr("step 10 of 20 (50.0 %)"));
+  EXPECT_THAT(frame(), HasSubstr("ETA 10.0 s"));
+  append(record_at(20, 4, kNow));
+  EXPECT_EQ(state(kNow + 900).kind, RunState::Kind::Finished);
 }
 
 TEST_F(Watch, AFrameHasTheFiguresOfTheRun) {

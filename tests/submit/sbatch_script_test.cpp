@@ -114,9 +114,9 @@ TEST(SbatchScript, Containers) {
                                             "--container-mounts=/home/me:/home/me,/data:/data,/scratch:/tmp "
                                             "--container-workdir=/home/me \"${command[@]}\""));
   job.runtime = ContainerRuntime::Enroot;
-  EXPECT_THAT(sbatch_script(job),
-              AllOf(HasSubstr(" enroot start --env SLURM_PROCID "), HasSubstr(" --env OCTET_SECRET "),
-                    HasSubstr(" --mount /data:/data ")));
+  EXPECT_THAT(sbatch_script(job), AllOf(HasSubstr(" enroot start --env SLURM_PROCID "),
+                                        HasSubstr("OCTET_* | OMP_NUM_THREADS) passed+=(--env \"$name\")"),
+                                        HasSubstr(" --mount /data:/data \"${passed[@]}\" ")));
 }
 
 TEST(SbatchScript, ArrayTasksHaveTheirOwnSeedAndName) {

@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/exit_codes.h"
 #include "checkpoint/base_identity.h"
 #include "hf/peft_folder.h"
 #include "report/metrics.h"
 #include "resume_support.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
-#include "train/exit_codes.h"
 #include "train/trainer.h"
 
 namespace octet::test {

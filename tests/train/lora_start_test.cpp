@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/exit_codes.h"
 #include "hf/peft_folder.h"
 #include "report/metrics.h"
 #include "resume_support.h"
 #include "support/error_of.h"
-#include "train/exit_codes.h"
 #include "train/trainer.h"
 
 namespace octet::test {

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <thread>
 
+#include "base/exit_codes.h"
 #include "report/metrics.h"
 #include "resume_support.h"
-#include "train/exit_codes.h"
 #include "train/trainer.h"
 
 namespace octet::test {

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/exit_codes.h"
 #include "io/fault_env.h"
 #include "report/metrics.h"
 #include "resume_support.h"
-#include "train/exit_codes.h"
 #include "train/trainer.h"
 
 namespace octet::test {

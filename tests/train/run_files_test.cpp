@@ -6,11 +6,11 @@
 
 #include <limits>
 
+#include "base/exit_codes.h"
 #include "plan/run_stages.h"
 #include "resume_support.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
-#include "train/exit_codes.h"
 #include "train/trainer.h"
 
 namespace octet::test {

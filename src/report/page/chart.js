@@ -81,7 +81,13 @@ class LineChart {
     });
   }
 
+  // Closer than this, neighbouring pixels would be the same number.
+  static isTooClose(range) {
+    return range !== null && !(range[1] - range[0] > 1e-9 * Math.max(Math.abs(range[0]), Math.abs(range[1])));
+  }
+
   zoom(x, y) {
+    if (LineChart.isTooClose(x) || LineChart.isTooClose(y)) return this.draw();
     this.zoomX = x;
     this.zoomY = y;
     this.draw();

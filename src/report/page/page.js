@@ -53,9 +53,11 @@ function linearTicks(low, high, wanted) {
   const raw = (high - low) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
-  const ticks = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) ticks.push(i * step);
-  return { ticks, step };
+  const first = Math.ceil(low / step - 1e-9);
+  const count = Math.floor(high / step + 1e-9) - first + 1;
+  // A range that is below the precision of its numbers has no ticks between its ends.
+  if (!(step > 0) || !(count <= 20 * wanted) || first + 1 === first) return { ticks: [low], step: Math.abs(low) || 1 };
+  return { ticks: Array.from({ length: Math.max(0, count) }, (_, i) => (first + i) * step), step };
 }
 
 function logTicks(low, high, wanted) {
