@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "import/import.h"
 #include "io/env.h"
+#include "io/output_file.h"
 #include "report/text.h"
 #include "run_words.h"
 #include "submit/sbatch_script.h"
@@ -178,7 +179,7 @@ void write_script(const std::string& path, const std::string& text) {
   if (env.exists(path) && (env.is_directory(path) || !env.read_text(path).starts_with(kScriptHeader)))
     fail_config("{} exists and was not written by 'octet submit'; give another name with --output", path);
   env.make_directories(fs::absolute(path).parent_path().string());
-  env.replace_file(path, text);
+  write_output_file(path, text);
 }
 
 struct Answer {

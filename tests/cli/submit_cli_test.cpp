@@ -92,6 +92,11 @@ TEST_F(SubmitCli, TheAnswerOfSbatch) {
               HasSubstr("submitted job 1234: a on 2 nodes, 1 CPU rank each, at most 1:00:00 per start\n"
                         "script   slurm/a.sbatch\nlog      slurm/a-1234_*.out\ncancel   scancel 1234\n"));
   EXPECT_THAT(result.out, HasSubstr("Welcome, --parsable slurm/a.sbatch\n"));
+  // sbatch reads a % in the name of the log; the shell and the file system do not.
+  result = submit_with_path(path, {"run.yaml", "--time", "60", "--run_name", "a", "--log_dir", "50%/x%j"});
+  EXPECT_THAT(result.out, HasSubstr("script   50%/x%j/a.sbatch\nlog      50%/x%j/a-1234.out\n"))
+      << result.err;
+  EXPECT_THAT(read_text(folder.path() + "/50%/x%j/a.sbatch"), HasSubstr("--output=50%%/x%%j/a-%j.out\n"));
   folder.write("bin/sbatch", "#!/bin/sh\necho 'sbatch: error: no such account' >&2\nexit 1\n");
   result = submit_with_path(path, {"run.yaml", "--time", "60", "--run_name", "a"});
   EXPECT_EQ(result.exit_code, 1);

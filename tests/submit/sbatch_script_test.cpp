@@ -116,7 +116,7 @@ TEST(SbatchScript, Containers) {
   job.runtime = ContainerRuntime::Enroot;
   EXPECT_THAT(sbatch_script(job), AllOf(HasSubstr(" enroot start --env SLURM_PROCID "),
                                         HasSubstr("OCTET_* | OMP_NUM_THREADS) passed+=(--env \"$name\")"),
-                                        HasSubstr(" --mount /data:/data \"${passed[@]}\" ")));
+                                        HasSubstr(" --mount /data:/data "), HasSubstr(" \"${passed[@]}\" ")));
 }
 
 TEST(SbatchScript, ArrayTasksHaveTheirOwnSeedAndName) {
