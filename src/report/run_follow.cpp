@@ -26,6 +26,8 @@ double seconds_of(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+}  // namespace
+
 // Looks into /proc/locks: trying to take the lock could make a run that is just starting fail.
 bool is_locked_here(const struct stat& file) {
   std::ifstream locks("/proc/locks");
@@ -39,6 +41,8 @@ bool is_locked_here(const struct stat& file) {
   }
   return false;
 }
+
+namespace {
 
 std::string own_host() {
   char host[256] = "";
