@@ -57,8 +57,8 @@ struct WandbCli : testing::Test {
     // No key and no settings of whoever runs the tests.
     std::vector<std::string> names = {"NETRC"};
     for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      if (text.starts_with("WANDB_")) names.emplace_back(text.substr(0, text.find('=')));
+      const std::string_view variable = *entry;
+      if (variable.starts_with("WANDB_")) names.emplace_back(variable.substr(0, variable.find('=')));
     }
     for (const std::string& name : names) unsetenv(name.c_str());
     setenv("OCTET_PYTHON", python().c_str(), 1);
