@@ -123,7 +123,8 @@ struct WandbCli : testing::Test {
 
   // What a process that was started writes.
   std::string output(const std::string& name = "out.txt") const {
-    return read_text(folder.path() + "/" + name);
+    const std::string path = folder.path() + "/" + name;
+    return fs::exists(path) ? read_text(path) : "";
   }
 
   TemporaryFolder folder;

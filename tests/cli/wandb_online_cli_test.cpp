@@ -153,7 +153,7 @@ TEST_F(WandbOnlineCli, AFinishedRunIsMarkedAsItEnded) {
 }
 
 TEST_F(WandbOnlineCli, WithoutAConfigurationNoneIsSent) {
-  make_run("learning_rate: [\n");
+  make_run("learning_rate: much\n");
   const ProcessResult broken = octet({"wandb", "runs/a"});
   EXPECT_EQ(broken.exit_code, 0);
   EXPECT_THAT(broken.err,

@@ -6,6 +6,7 @@ The folder also says how it misbehaves, by files in it:
   crash     the process ends in the first log()
 """
 import json
+import math
 import os
 import time
 
@@ -71,7 +72,11 @@ class Run:
         if step < self.step:
             return  # as the client: steps only grow
         self.step = step
-        self.waiting.append({"_step": step, **{name: value for name, value in figures.items() if not isinstance(value, Plain)}})
+        plain = {name: value for name, value in figures.items() if not isinstance(value, Plain)}
+        for name, value in plain.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                plain[name] = str(value)  # JSON has no such number
+        self.waiting.append({"_step": step, **plain})
         keep = told("keep")
         while self.waiting and (keep is None or len(self.held["history"]) < int(keep)):
             self.held["history"].append(self.waiting.pop(0))
