@@ -22,7 +22,14 @@ release=$(. /etc/os-release && echo "${VERSION_CODENAME:-bookworm}")
 work=$(mktemp -d "${TMPDIR:-/tmp}/octet-bare-XXXXXX")
 mounted=()
 clean_up() {
-  for place in "${mounted[@]}"; do umount -l "$place" 2>/dev/null || true; done
+  local place
+  for place in "${mounted[@]}"; do
+    umount "$place" 2>/dev/null || umount -l "$place" 2>/dev/null || true
+    if mountpoint -q "$place"; then
+      echo "check_bare_machine: $place is still mounted, so $work is not removed" >&2
+      return
+    fi
+  done
   if [[ -z ${KEEP:-} ]]; then rm -rf --one-file-system "$work"; else echo "kept: $work"; fi
 }
 trap clean_up EXIT

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/shell_text.h"
 #include "command.h"
 #include "config/config.h"
 
@@ -121,17 +122,11 @@ std::string kind_text(const Flag& flag) {
 
 constexpr const char* kMade = "# Made by 'octet completion'; do not edit.\n";
 
-// In single quotes, for all three shells.
-std::string shell_quoted(std::string_view text, bool fish = false) {
+std::string fish_quoted(std::string_view text) {
   std::string result = "'";
   for (const char c : text) {
-    if (c == '\'') {
-      result += fish ? "\\'" : "'\\''";
-    } else if (c == '\\' && fish) {
-      result += "\\\\";
-    } else {
-      result += c;
-    }
+    if (c == '\'' || c == '\\') result += '\\';
+    result += c;
   }
   return result + "'";
 }
@@ -142,7 +137,7 @@ std::string value_table(std::string_view name) {
   const auto add = [&](std::string_view of, const std::vector<Flag>& flags) {
     for (const Flag& flag : flags) {
       if (flag.kind == ValueKind::None) continue;
-      text += fmt::format("  {}[{}:{}]={}\n", name, of, flag.name, shell_quoted(kind_text(flag)));
+      text += fmt::format("  {}[{}:{}]={}\n", name, of, flag.name, single_quoted(kind_text(flag)));
     }
   };
   add("run", run_flags());
@@ -159,11 +154,12 @@ std::string bash_completion() {
       "  local run={}\n"
       "  flags= words=files\n"
       "  case $1 in\n",
-      kMade, shell_quoted(flag_names(run_flags())));
+      kMade, single_quoted(flag_names(run_flags())));
   for (const Command& command : commands()) {
     const CommandLine& line = command.line;
-    text += fmt::format("    {}) flags={}{} words={} ;;\n", line.name, shell_quoted(flag_names(own_flags(line))),
-                        takes_run_keys(line) ? "\" $run\"" : "", words_kind(line));
+    text +=
+        fmt::format("    {}) flags={}{} words={} ;;\n", line.name, single_quoted(flag_names(own_flags(line))),
+                    takes_run_keys(line) ? "\" $run\"" : "", words_kind(line));
   }
   text += "  esac\n";
   text += value_table("values");
@@ -241,7 +237,7 @@ std::string zsh_completion() {
     for (const Flag& flag : flags) {
       std::string help = flag.help;
       for (size_t at = 0; (at = help.find(':', at)) != help.npos; at += 2) help.replace(at, 1, "\\:");
-      text += fmt::format("    {}\n", shell_quoted(flag.name + ":" + help));
+      text += fmt::format("    {}\n", single_quoted(flag.name + ":" + help));
     }
     return text;
   };
@@ -256,7 +252,7 @@ std::string zsh_completion() {
   std::string names;
   for (const Command& command : commands()) {
     const CommandLine& line = command.line;
-    names += fmt::format("    {}\n", shell_quoted(line.name + ":" + line.summary));
+    names += fmt::format("    {}\n", single_quoted(line.name + ":" + line.summary));
     text +=
         fmt::format("    {}) flags=(\n{}{}    ) words_kind={} ;;\n", line.name, described(own_flags(line)),
                     takes_run_keys(line) ? "    $run\n" : "", words_kind(line));
@@ -336,28 +332,28 @@ std::string fish_completion() {
   const auto add_flags = [&](const std::string& when, const std::vector<Flag>& flags) {
     for (const Flag& flag : flags) {
       const bool is_short = !flag.name.starts_with("--");
-      text += fmt::format("complete -c octet -n {} {} {}", shell_quoted(when, true), is_short ? "-s" : "-l",
+      text += fmt::format("complete -c octet -n {} {} {}", fish_quoted(when), is_short ? "-s" : "-l",
                           flag.name.substr(is_short ? 1 : 2));
       if (flag.kind == ValueKind::Choices)
-        text += fmt::format(" -x -a {}", shell_quoted(fmt::format("{}", fmt::join(flag.choices, " ")), true));
+        text += fmt::format(" -x -a {}", fish_quoted(fmt::format("{}", fmt::join(flag.choices, " "))));
       if (flag.kind == ValueKind::Files) text += " -r -F";
       if (flag.kind == ValueKind::Folders) text += " -x -a '(__fish_complete_directories)'";
       if (flag.kind == ValueKind::Free) text += " -x";
-      text += fmt::format(" -d {}\n", shell_quoted(flag.help, true));
+      text += fmt::format(" -d {}\n", fish_quoted(flag.help));
     }
   };
   for (const Command& command : commands()) {
     const CommandLine& line = command.line;
     const std::string when = "__fish_seen_subcommand_from " + line.name;
     text += fmt::format("complete -c octet -n '__fish_use_subcommand' -a {} -d {}\n", line.name,
-                        shell_quoted(line.summary, true));
+                        fish_quoted(line.summary));
     const std::string_view kind = words_kind(line);
     if (kind == "commands")
-      text += fmt::format("complete -c octet -n {} -a \"$octet_commands\"\n", shell_quoted(when, true));
+      text += fmt::format("complete -c octet -n {} -a \"$octet_commands\"\n", fish_quoted(when));
     if (kind == "shells")
-      text += fmt::format("complete -c octet -n {} -a 'bash zsh fish'\n", shell_quoted(when, true));
+      text += fmt::format("complete -c octet -n {} -a 'bash zsh fish'\n", fish_quoted(when));
     if (kind == "files" || kind == "yaml")
-      text += fmt::format("complete -c octet -n {} -F\n", shell_quoted(when, true));
+      text += fmt::format("complete -c octet -n {} -F\n", fish_quoted(when));
     if (takes_run_keys(line)) takers += ' ' + line.name;
     add_flags(when, own_flags(line));
   }

@@ -7,12 +7,12 @@
 #include <map>
 #include <optional>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "command.h"
 #include "report/run_folder.h"
-#include "report/wandb_follower.h"
 
 namespace octet {
 namespace {
@@ -69,7 +69,7 @@ std::string folder_spec(const std::vector<std::string>& runs) {
   return text;
 }
 
-// This process becomes TensorBoard: signals reach it, and its exit code is that of octet.
+// octet starts TensorBoard in its place: signals reach it, and its exit code is that of octet.
 [[noreturn]] void become(std::vector<std::string> words) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -81,8 +81,10 @@ std::string folder_spec(const std::vector<std::string>& runs) {
       words[0], std::strerror(errno));
 }
 
-// Says what is missing before TensorBoard is asked for: a traceback of Python would not.
+// Says what is missing before TensorBoard is asked for: a traceback of Python would not. Python's option -c puts the
+// current folder first on the path: a tensorboard.py there would be executed.
 constexpr const char* kStart = R"(import sys
+sys.path[:] = [place for place in sys.path if place]
 try:
     from tensorboard import main
 except ImportError as error:
@@ -128,7 +130,7 @@ Command tensorboard_command() {
                                  .required = false});
   builder.keys.add(
       "host", &Options::host,
-      "Address to listen on. Other than the default, TensorBoard can be reached by other machines.");
+      "Address to listen on. With another address than the default, other machines can reach TensorBoard.");
   builder.keys.add("port", &Options::port, "Port to listen on. 0: a free one.").at_least(0).at_most(65535);
   return builder.command(run);
 }

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -9,8 +11,8 @@
 #include "base/signals.h"
 #include "command.h"
 #include "config/config.h"
-#include "io/checkpoint_store.h"
 #include "report/run_folder.h"
+#include "report/run_follow.h"
 #include "report/wandb_follower.h"
 #include "train/run_files.h"
 
@@ -36,32 +38,41 @@ void check(const Options& options, std::vector<std::string>& errors) {
     errors.emplace_back("--follow takes one run; start the command once per run");
 }
 
-// The run's own configuration; only a warning if this version of octet does not read it.
-TrainConfig config_of(const std::string& folder) {
+// The run's own configuration. Nothing, with a warning, if this version of octet does not read it: the default values of
+// the keys would be wrong.
+std::optional<TrainConfig> config_of(const std::string& folder) {
   const std::string path = (fs::path(folder) / "config.yaml").string();
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     log_warning("[{}] is missing: the run is sent without its configuration", path);
-    return {};
+    return std::nullopt;
   }
   try {
     return load_train_config(path, {});
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     log_warning("[{}] cannot be read, so the run is sent without its configuration: {}", path, error.what());
-    return {};
+    return std::nullopt;
   }
 }
 
-// Whether another process is training this run now.
+// Whether another process of this machine is training the run now. Only looks: taking the lock could make a run fail
+// that is just starting.
 bool is_running(const std::string& folder) {
-  Env& env = posix_env();
-  if (!env.exists(join_path(folder, "run.lock"))) return false;
-  try {
-    const RunLock lock(env, folder);
-    return false;
-  } catch (const Error&) {
-    return true;
+  struct stat file {};
+  return ::stat((fs::path(folder) / "run.lock").c_str(), &file) == 0 && is_locked_here(file);
+}
+
+void follow(const std::string& folder, const WandbFollower& follower) {
+  if (!is_running(folder)) {
+    log_warning(
+        "[{}] no process of this machine is training this run, so only what is there now is sent; a run of another "
+        "machine can be followed there",
+        folder);
+    return;
   }
+  const StopSignal stop;
+  while (!stop.requested() && is_running(folder) && !follower.ended())
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
 bool send(const Options& options, const std::string& given, const std::string& mode) {
@@ -73,7 +84,8 @@ bool send(const Options& options, const std::string& given, const std::string& m
     return true;
   }
   const std::string folder = fs::absolute(run.folder).lexically_normal().string();
-  const TrainConfig config = config_of(folder);
+  const std::optional<TrainConfig> own = config_of(folder);
+  const TrainConfig config = own.value_or(TrainConfig{});
   const auto either = [](const std::string& flag, const std::string& key) {
     return flag.empty() ? key : flag;
   };
@@ -84,14 +96,12 @@ bool send(const Options& options, const std::string& given, const std::string& m
                             .project = either(options.project, config.wandb_project),
                             .entity = either(options.entity, config.wandb_entity),
                             .wandb_run_name = either(options.name, config.wandb_run_name),
-                            .config = hparams_of(config),
+                            .config = own ? hparams_of(*own) : HParams{},
                             .live = false,
-                            .again = options.again});
+                            .again = options.again,
+                            .max_steps = config.max_steps});
   if (!follower) return false;
-  if (options.follow) {
-    const StopSignal stop;
-    while (!stop.requested() && is_running(folder)) std::this_thread::sleep_for(std::chrono::seconds(1));
-  }
+  if (options.follow) follow(folder, *follower);
   return follower->end(kExitDone, kLongest);
 }
 

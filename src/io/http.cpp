@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
+
+#include "base/environment.h"
 
 #if OCTET_WITH_CURL
 #include <curl/curl.h>
@@ -79,6 +83,18 @@ size_t on_body(char* data, size_t, size_t size, void* user) {
   }
 }
 
+// The certificates of this machine. A libcurl that was built on Debian looks where Debian has them, also on other systems.
+// Empty: as libcurl was built, which is what OpenSSL uses.
+std::string certificate_file() {
+  if (const auto given = environment_value("SSL_CERT_FILE")) return *given;
+  for (const char* place : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                            "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(place, ignored)) return place;
+  }
+  return "";
+}
+
 }  // namespace
 
 bool has_http() {
@@ -102,6 +118,8 @@ HttpResponse http_get(const HttpRequest& request) {
   curl_easy_setopt(handle, CURLOPT_MAXREDIRS, 10L);
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(handle, CURLOPT_USERAGENT, "octet");
+  if (const std::string file = certificate_file(); !file.empty())
+    curl_easy_setopt(handle, CURLOPT_CAINFO, file.c_str());  // libcurl copies the text
   curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, details);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect_timeout_s));
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);

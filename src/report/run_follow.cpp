@@ -30,6 +30,8 @@ double seconds_of(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+}  // namespace
+
 // "1: FLOCK  ADVISORY  WRITE 4242 fe:00:1234 0 EOF". Taking the lock to see could make a run that is just starting fail.
 // Some file systems (btrfs, overlayfs) show another device here than stat() gives: then the process decides.
 bool is_locked_here(const struct stat& file, int64_t process) {
@@ -46,6 +48,8 @@ bool is_locked_here(const struct stat& file, int64_t process) {
   }
   return false;
 }
+
+namespace {
 
 bool is_alive(int64_t process) {
   return process > 0 && (::kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM);

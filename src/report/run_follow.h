@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -51,6 +53,9 @@ class RunFollower {
   int64_t planned_steps_ = 0;
   size_t last_fp8_ = 0, last_samples_ = 0;  // the records that have them
 };
+
+// Whether a process on this machine holds a lock on the file. Only looks. `process`: who should hold it; 0: not known.
+bool is_locked_here(const struct stat& file, int64_t process = 0);
 
 // Folders of runs inside `path`, by name. Those that have started but have no step yet are among them.
 std::vector<std::string> run_folders_in(const std::string& path);

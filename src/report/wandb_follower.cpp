@@ -10,10 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -34,6 +36,9 @@ using std::chrono::steady_clock;
 
 // The process says something every second. Importing the package may hold it up on a slow file system.
 constexpr seconds kSilence{15};
+// A wait of this length needs no word.
+constexpr seconds kTellAfter{1};
+constexpr std::chrono::milliseconds kLookForSignals{100};
 
 class Descriptor {
  public:
@@ -48,6 +53,32 @@ class Descriptor {
 
  private:
   int fd_;
+};
+
+std::atomic<bool> wait_interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use lock-free atomics only");
+
+// While it lives, signals that ask the program to stop end the waiting for W&B. The run is over then: its exit code must
+// not become that of a signal, because a scheduler starts the run again or not by it.
+class InterruptibleWait {
+ public:
+  InterruptibleWait() {
+    wait_interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { wait_interrupted = true; };
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous_[i]);
+  }
+  ~InterruptibleWait() {
+    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
+  }
+  InterruptibleWait(const InterruptibleWait&) = delete;
+  InterruptibleWait& operator=(const InterruptibleWait&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
+  struct sigaction previous_[3];
 };
 
 // A file in memory. The child gets it as a descriptor of its own.
@@ -71,10 +102,10 @@ std::string job_json(const WandbJob& job) {
     std::visit([&, key = name](const auto& held) { config[key] = held; }, value);
   config["octet_version"] = octet_version();
   const nlohmann::json all = {
-      {"folder", job.folder},        {"mode", job.mode},     {"run_name", job.run_name},
-      {"project", job.project},      {"entity", job.entity}, {"wandb_run_name", job.wandb_run_name},
-      {"config", std::move(config)}, {"live", job.live},     {"pid", job.live ? ::getpid() : 0},
-      {"again", job.again}};
+      {"folder", job.folder},        {"mode", job.mode},          {"run_name", job.run_name},
+      {"project", job.project},      {"entity", job.entity},      {"wandb_run_name", job.wandb_run_name},
+      {"config", std::move(config)}, {"live", job.live},          {"pid", job.live ? ::getpid() : 0},
+      {"again", job.again},          {"max_steps", job.max_steps}};
   return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -95,12 +126,6 @@ bool netrc_has(const std::string& path, const std::string& host) {
 }
 
 }  // namespace
-
-std::optional<std::string> environment_value(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return std::string(value);
-}
 
 std::string find_wandb_key(const EnvironmentValue& environment) {
   for (const char* name : {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"}) {
@@ -163,13 +188,17 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
     constexpr int kFirstFree = 10;
     const int sources[] = {control_read.get(), status_write.get(), log_file.get(), script.get(), task.get()};
     std::vector<std::unique_ptr<Descriptor>> high;
-    for (const int fd : sources)
+    for (const int fd : sources) {
       high.push_back(std::make_unique<Descriptor>(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFree)));
+      require(high.back()->get() >= 0, "[wandb] a descriptor cannot be copied: {}", std::strerror(errno));
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    for (int i = 0; i < static_cast<int>(high.size()); ++i)
-      posix_spawn_file_actions_adddup2(&actions, high[static_cast<size_t>(i)]->get(), i);
-    posix_spawn_file_actions_addclosefrom_np(&actions, static_cast<int>(high.size()));
+    int refused = 0;
+    for (int i = 0; i < static_cast<int>(high.size()) && refused == 0; ++i)
+      refused = posix_spawn_file_actions_adddup2(&actions, high[static_cast<size_t>(i)]->get(), i);
+    if (refused == 0)
+      refused = posix_spawn_file_actions_addclosefrom_np(&actions, static_cast<int>(high.size()));
     // A session of its own: Ctrl-C in the terminal is for the run alone.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
@@ -180,7 +209,8 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
     std::string words[] = {python, "/dev/fd/3"};
     char* const argv[] = {words[0].data(), words[1].data(), nullptr};
     pid_t child = 0;
-    const int code = ::posix_spawnp(&child, python.c_str(), &actions, &attributes, argv, environ);
+    const int code =
+        refused != 0 ? refused : ::posix_spawnp(&child, python.c_str(), &actions, &attributes, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (code != 0) {
@@ -191,20 +221,30 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
       return nullptr;
     }
     return std::unique_ptr<WandbFollower>(
-        new WandbFollower(child, control_write.release(), status_read.release(), job.folder));
-  } catch (const Error& error) {
+        new WandbFollower(child, control_write.release(), status_read.release(), job));
+  } catch (const std::exception& error) {  // also of the standard library: no memory, no thread
     log_warning("nothing is sent to W&B: {}", error.what());
     return nullptr;
   }
 }
 
-WandbFollower::WandbFollower(pid_t pid, int control, int status, std::string folder)
+WandbFollower::WandbFollower(pid_t pid, int control, int status, const WandbJob& job)
     : control_(control), shared_(std::make_shared<Shared>()) {
   shared_->pid = pid;
   shared_->status = status;
-  shared_->folder = std::move(folder);
+  shared_->folder = job.folder;
+  shared_->live = job.live;
   shared_->last_sign = steady_clock::now();
-  listener_ = std::thread([shared = shared_] { shared->listen(); });
+  try {
+    listener_ = std::thread([shared = shared_] { shared->listen(); });
+  } catch (const std::exception&) {
+    // Nobody would hear the process.
+    ::kill(-pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::close(control);
+    ::close(status);
+    throw;
+  }
 }
 
 WandbFollower::~WandbFollower() {
@@ -217,6 +257,16 @@ WandbFollower::~WandbFollower() {
   } else {
     listener_.detach();
   }
+}
+
+bool WandbFollower::ended() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->ended;
+}
+
+std::string WandbFollower::Shared::advice() const {
+  return live ? fmt::format("'octet wandb {}' sends the run", folder)
+              : "repeat the command to send what is missing";
 }
 
 // The only reader of the status pipe.
@@ -239,10 +289,8 @@ void WandbFollower::Shared::listen() {
   const bool explain = code != 0 && !explained && !muted;
   lock.unlock();
   if (explain) {
-    log_warning(
-        "the process that sends to W&B has ended with exit code {}; the run is not affected. {}/wandb.log may say why, "
-        "and 'octet wandb {}' sends the run again",
-        code, folder, folder);
+    log_warning("the process that sends to W&B has ended with exit code {}{}. {}/wandb.log may say why; {}",
+                code, live ? "; the run is not affected" : "", folder, advice());
   }
   lock.lock();
   exit_code = code;
@@ -262,7 +310,9 @@ void WandbFollower::Shared::hear(std::string_view line) {
   lock.unlock();
   if (kind == "info") log_info("{}", terminal_safe(text));
   if (kind == "warning") log_warning("{}", terminal_safe(text));
-  if (kind == "problem") log_warning("nothing is sent to W&B from now on: {}", terminal_safe(text));
+  if (kind == "problem")
+    log_warning("{}: {}", live ? "nothing is sent to W&B from now on" : "W&B did not get everything",
+                terminal_safe(text));
 }
 
 bool WandbFollower::end(int exit_code, seconds limit) {
@@ -273,25 +323,39 @@ bool WandbFollower::end(int exit_code, seconds limit) {
     ::close(std::exchange(control_, -1));
   }
   Shared& shared = *shared_;
-  const auto deadline = steady_clock::now() + limit;
+  const auto start = steady_clock::now(), deadline = start + limit;
+  const InterruptibleWait interruptible;
   std::unique_lock lock(shared.mutex);
-  while (!shared.ended) {
-    const auto silent_from = shared.last_sign + kSilence;
-    if (steady_clock::now() >= std::min(deadline, silent_from)) break;
-    shared.changed.wait_until(lock, std::min(deadline, silent_from));
+  bool told = limit <= kTellAfter;
+  while (!shared.ended && !wait_interrupted) {
+    const auto now = steady_clock::now();
+    const auto last = std::min(deadline, shared.last_sign + kSilence);
+    if (now >= last) break;
+    if (!told && now >= start + kTellAfter) {
+      told = true;
+      lock.unlock();
+      if (shared.live) {
+        log_info("waiting for W&B, at most {} s; Ctrl-C ends the waiting", limit.count());
+      } else {
+        log_info("sending to W&B; after Ctrl-C it goes on in the background");
+      }
+      lock.lock();
+      continue;
+    }
+    shared.changed.wait_until(lock, std::min(last, now + kLookForSignals));
   }
   if (shared.ended) return shared.exit_code == 0;
   shared.muted = true;
-  const bool is_alive = shared.heard && steady_clock::now() < shared.last_sign + kSilence;
+  // One that was interrupted before it could say a word may be in order.
+  const bool is_alive =
+      (shared.heard || wait_interrupted) && steady_clock::now() < shared.last_sign + kSilence;
   lock.unlock();
   if (is_alive) {
-    log_warning(
-        "W&B has not received everything yet; process {} continues to send. If it is cut off, run 'octet wandb {}'",
-        shared.pid, shared.folder);
+    log_warning("W&B has not received everything yet; process {} continues to send. If it is cut off: {}",
+                shared.pid, shared.advice());
     return false;
   }
-  log_warning("the process that sends to W&B does not answer and is ended; 'octet wandb {}' sends the run",
-              shared.folder);
+  log_warning("the process that sends to W&B does not answer and is ended; {}", shared.advice());
   ::kill(-shared.pid, SIGKILL);
   lock.lock();
   shared.changed.wait_for(lock, seconds(5), [&] { return shared.ended; });

@@ -4,23 +4,19 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "base/environment.h"
 #include "report/tensorboard.h"
 
 namespace octet {
 
 // wandb_follower.py, embedded by cmake/embed_files.cmake.
 extern const std::string_view kWandbFollowerScript;
-
-using EnvironmentValue = std::function<std::optional<std::string>(const char* name)>;
-std::optional<std::string> environment_value(const char* name);  // of this process; nothing if it is empty
 
 // Whether W&B's client would find a key: "WANDB_API_KEY", the path of a netrc file with W&B's host, or "" if none.
 std::string find_wandb_key(const EnvironmentValue& environment = environment_value);
@@ -40,8 +36,9 @@ struct WandbJob {
   std::string run_name;
   std::string project, entity, wandb_run_name;  // "": from the environment, or a default
   HParams config;
-  bool live = true;    // the run is in this process
-  bool again = false;  // as a new run, from the first step
+  bool live = true;       // the run is in this process
+  bool again = false;     // as a new run, from the first step
+  int64_t max_steps = 0;  // of a run that is not live: whether it has finished; 0: not known
 };
 
 // Sends a run to Weights & Biases through its Python client, in a process of its own that follows metrics.jsonl. Nothing
@@ -56,7 +53,9 @@ class WandbFollower {
   WandbFollower& operator=(const WandbFollower&) = delete;
 
   // The run has ended with this exit code: waits until the rest is sent, at most `limit`. A process that needs longer
-  // goes on in the background; one that gives no sign of life is killed. True if everything was handed over.
+  // goes on in the background; one that gives no sign of life is killed. SIGINT, SIGTERM and SIGUSR1 end the waiting,
+  // and nothing else. True if everything was handed over. The exit code counts only if the run is live: how another
+  // run has ended is found in its folder.
   bool end(int exit_code, std::chrono::seconds limit);
 
   // What end() waits after a run: a minute, or OCTET_WANDB_WAIT seconds. Less after a stop by a signal, because whoever
@@ -64,6 +63,7 @@ class WandbFollower {
   static std::chrono::seconds patience(bool stopped);
 
   pid_t pid() const { return shared_->pid; }
+  bool ended() const;  // the process, whatever the reason
 
  private:
   // What the thread that listens needs: it outlives this object if the process goes on in the background.
@@ -71,6 +71,7 @@ class WandbFollower {
     pid_t pid = 0;
     int status = -1;
     std::string folder;
+    bool live = true;
     std::mutex mutex;
     std::condition_variable changed;
     std::chrono::steady_clock::time_point last_sign;
@@ -82,9 +83,10 @@ class WandbFollower {
 
     void listen();
     void hear(std::string_view line);
+    std::string advice() const;  // how to send the run after all
   };
 
-  WandbFollower(pid_t pid, int control, int status, std::string folder);
+  WandbFollower(pid_t pid, int control, int status, const WandbJob& job);
 
   int control_;  // -1 once end() was called
   const std::shared_ptr<Shared> shared_;

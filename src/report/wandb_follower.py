@@ -1,7 +1,7 @@
 """Sends a run of octet to Weights & Biases: follows the run's metrics.jsonl in a process of its own.
 
 octet starts it with these file descriptors:
-  0  control: a line "end CODE" when the run has ended; the end of the file without it means that octet died
+  0  control: a line "end CODE" when the run has ended; the end of the file without it means that octet was killed
   1  status, one line each: "beat", "info TEXT", "warning TEXT", and "problem TEXT" before it gives up
   2  log file: what this program and wandb print
   4  the job, as JSON: see Job
@@ -19,6 +19,7 @@ import signal
 import string
 import sys
 import threading
+import time
 import traceback
 
 POLL_SECONDS = 0.5
@@ -33,7 +34,7 @@ NAMES = {
     "lr": "train/learning_rate",
     "grad_norm": "train/grad_norm",
     "eval_loss": "eval/loss",
-    "memory_bytes": "gpu/memory_bytes",
+    "memory_bytes": "train/memory_bytes",
 }
 
 
@@ -53,6 +54,7 @@ class Job:
     live: bool = True  # the run is going on: system figures are worth recording
     pid: int = 0  # of the run
     again: bool = False  # send everything once more, as a new run
+    max_steps: int = 0  # of a run that is not in octet's process: a run that has done them has finished; 0: not known
 
 
 class Status:
@@ -118,6 +120,7 @@ class MetricsFile:
         self.file = None
         self.rest = b""
         self.line = 0
+        self.last_step = 0
 
     def read(self):
         try:
@@ -144,6 +147,7 @@ class MetricsFile:
                 record["step"] = int(record["step"])
             except (ValueError, KeyError, TypeError):
                 raise Problem(f"{self.path}:{self.line} is not a record of a step: {line[:60]!r}")
+            self.last_step = record["step"]
             yield record
 
 
@@ -225,7 +229,7 @@ def fp8_of(wandb, tensors):
 
 
 class State:
-    """wandb.json in the folder of the run: the id, and the last step that was handed over in each mode."""
+    """wandb.json in the folder of the run: the id, the last step that was handed over in each mode, and how the run ended."""
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "wandb.json")
@@ -253,6 +257,14 @@ class State:
     def sent(self, mode, step):
         self.values.setdefault("last_step", {})[mode] = step
 
+    def ended(self, step, code):
+        self.values["end"] = {"step": step, "exit_code": code}
+
+    def exit_code(self, step):
+        """How the run ended at this step; None if that is not known, as after more steps without W&B."""
+        end = self.values.get("end", {})
+        return end.get("exit_code") if end.get("step") == step else None
+
 
 class Sender:
     def __init__(self, wandb, job, status):
@@ -263,7 +275,7 @@ class Sender:
         self.precision = None
         self.state = State(job.folder)
         if job.again:
-            self.state.values = {}
+            self.state.values = {name: value for name, value in self.state.values.items() if name == "end"}
         self.mode = job.mode
         self.run = None
         self.count = 0
@@ -281,7 +293,10 @@ class Sender:
 
     def init(self):
         job, environ = self.job, os.environ
-        run_id = self.state.values.get("id") or environ.get("WANDB_RUN_ID") or new_id()
+        run_id = self.state.values.get("id")
+        if not run_id and job.live:  # of one run only: 'octet wandb' may send many
+            run_id = environ.get("WANDB_RUN_ID")
+        run_id = run_id or new_id()
         options = {
             "id": run_id,
             "resume": "allow",
@@ -297,7 +312,7 @@ class Sender:
         except Exception as error:  # wandb has many: no network, a wrong key, no such project
             if self.mode != "online":
                 raise
-            self.status.say("warning", f"W&B cannot be reached, so the run is recorded offline: {error}")
+            self.status.say("warning", f"W&B refused or was not reached, so the run is recorded offline: {error}")
             self.mode = "offline"
             self.wandb.teardown()  # its service holds the id of the first attempt
             self.run = self.wandb.init(mode=self.mode, **options)
@@ -305,10 +320,12 @@ class Sender:
         run.define_metric("train/global_step", hidden=True)
         run.define_metric("*", step_metric="train/global_step")
         run.define_metric("eval/loss", step_metric="train/global_step", summary="min")
-        self.last_step = self.state.last_step(self.mode)
-        # What the server has counts more than what was noted here.
-        if self.mode == "online" and getattr(run, "resumed", False):
-            self.last_step = max(self.last_step, run.step - 1)
+        if self.mode == "online":
+            # What the server has counts, not what was handed over: a sender may have been killed before it was sent.
+            # run.step is the step after the server's last one.
+            self.last_step = max(run.step - 1, 0) if run.resumed else 0
+        else:
+            self.last_step = self.state.last_step(self.mode)
         self.state.values.update(id=run_id, project=options["project"])
         self.state.save()
         where = run.url if self.mode == "online" else f"offline in {os.path.dirname(run.dir)}"
@@ -357,7 +374,19 @@ class Sender:
                 self.run.alert(title=f"{kind} at step {step}", text=text)
         return figures
 
+    def recorded_code(self):
+        """How a run of another process has ended. One that has not done all its steps and left no word has failed."""
+        code = self.state.exit_code(self.metrics.last_step)
+        if code is None:
+            code = 1 if self.metrics.last_step < self.job.max_steps else 0
+        return code
+
     def finish(self, code):
+        if self.job.live:
+            self.state.ended(self.metrics.last_step, code)
+            self.state.save()
+        else:
+            code = self.recorded_code()
         if code == EXIT_REQUEUE:
             self.run.mark_preempting()
         folder = os.path.dirname(self.run.dir)
@@ -387,18 +416,30 @@ def lock(folder):
     return file
 
 
+def lock_in_turn(job, status):
+    """A run that was resumed waits for the sender of its earlier part, which may still be at work in the background."""
+    held = lock(job.folder)
+    if held is None and not job.live:
+        raise Problem(f"another process is sending {job.folder} already")
+    if held is None:
+        status.say("info", "W&B: waiting for the earlier sender of this run to end")
+    while held is None:
+        time.sleep(POLL_SECONDS)
+        held = lock(job.folder)
+    return held
+
+
 def follow(status):
     with os.fdopen(4, encoding="utf-8") as file:
         job = Job(**json.load(file))
-    held = lock(job.folder)
-    if held is None:
-        raise Problem(f"another process is sending {job.folder} already")
+    held = lock_in_turn(job, status)
     try:
         import wandb
     except ImportError as error:
+        then = f"send the run with 'octet wandb {job.folder}'" if job.live else "repeat this command"
         raise Problem(
             f"{sys.executable} has no package wandb ({error}). Install it with '{sys.executable} -m pip install "
-            f"wandb', then send the run with 'octet wandb {job.folder}'"
+            f"wandb', then {then}"
         )
     control = Control()
     sender = Sender(wandb, job, status)
@@ -406,8 +447,8 @@ def follow(status):
     while not control.wait(POLL_SECONDS):
         sender.send_new()
     sender.send_new()
-    if control.died:
-        print("octet has ended without a word; the run is marked as failed", file=sys.stderr)
+    if control.died and job.live:
+        print("octet was killed; the run is marked as failed", file=sys.stderr)
     sender.finish(control.code)
 
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/shell_text.h"
+
 namespace octet {
 namespace {
 
@@ -17,16 +19,7 @@ bool is_plain(std::string_view word) {
 
 std::string shell_quoted(std::string_view word) {
   if (is_plain(word)) return std::string(word);
-  std::string text = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      text += "'\\''";
-    } else {
-      text += c;
-    }
-  }
-  text += '\'';
-  return text;
+  return single_quoted(word);
 }
 
 std::string shell_command(std::span<const std::string> words) {

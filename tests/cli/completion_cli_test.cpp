@@ -77,12 +77,15 @@ struct CompletionCli : testing::Test {
     const std::string script =
         "zmodload zsh/zpty\nzpty z zsh -f -i\nzpty -w z 'source ./setup.zsh'\n"
         "text=\nwant() {\n"
-        "  for i in {1..300}; do\n"
+        "  for i in {1..1200}; do\n"  // 60 s: much other work may go on
         "    while zpty -r -t z chunk; do text+=$chunk; done\n"
-        "    [[ $text == *$1* ]] && return\n    sleep 0.05\n  done\n}\n"
+        "    [[ $text == *$1* ]] && return\n    sleep 0.05\n  done\n"
+        "  print -r -- \"zsh did not show '$1' within 60 s\" >&2\n  exit 3\n}\n"
         "want PROMPT\ntext=\nzpty -n -w z $'" +
         line + "\\C-D'\nwant '" + last + "'\nprint -r -- $text\nzpty -d z\n";
-    return run_process("zsh", {"-f", "-c", script}, folder.path()).out;
+    const ProcessResult result = run_process("zsh", {"-f", "-c", script}, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+    return result.out;
   }
 
   TemporaryFolder folder;

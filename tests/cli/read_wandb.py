@@ -19,6 +19,9 @@ BLOCK, HEADER, FILE_HEADER = 32768, 7, 7
 
 
 def records(data: bytes):
+    """Up to the first record that is not whole: the client may still be writing the file."""
+    if len(data) < FILE_HEADER:
+        return
     assert data[:4] == b":W&B", data[:8]
     at, whole = FILE_HEADER, b""
     while at + HEADER <= len(data):
@@ -28,6 +31,8 @@ def records(data: bytes):
             continue
         length = int.from_bytes(data[at + 4 : at + 6], "little")
         kind = data[at + 6]
+        if kind == 0 or at + HEADER + length > len(data):
+            return
         whole += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (1, 4):  # the whole record, or its last part

@@ -95,6 +95,17 @@ TEST_F(TensorboardCli, SaysWhatToInstall) {
   EXPECT_THAT(octet({"tensorboard"}).err, HasSubstr("/no/python cannot be started"));
 }
 
+TEST_F(TensorboardCli, FilesOfTheCurrentFolderAreNotExecuted) {
+  folder.write("tensorboard.py", "print('executed')\n");
+  const std::string path = folder.write("python", "#!/bin/sh\nexec " + python() + " -S -E \"$@\"\n");
+  fs::permissions(path, fs::perms::owner_all);
+  setenv("OCTET_PYTHON", path.c_str(), 1);
+  const ProcessResult result = octet({"tensorboard"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("-m pip install tensorboard"));
+  EXPECT_EQ(result.out, "");
+}
+
 // A port that nobody listens on just now.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -6,6 +6,7 @@ The program is taken as it is (OCTET_PREBUILT), so nothing is compiled.
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -80,6 +81,9 @@ def main():
         for name in FILES:
             expect((moved / name).exists(), f"{name} is missing in the package")
         check_libraries(moved / "bin/octet", moved)
+        if shutil.which("dpkg-query"):
+            licences = list((moved / "share/doc/octet/licences").glob("*.txt"))
+            expect(any("openblas" in file.name for file in licences), f"licence texts: {licences}")
         version = check_runs(moved / "bin/octet", work / "run")
         expect(folder.name == f"octet-{version}-linux-{os.uname().machine}", folder.name)
 

@@ -7,6 +7,7 @@ Exits with 77 where pip or scikit-build-core is absent.
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import zipfile
@@ -14,8 +15,21 @@ import zipfile
 from check_install import check_libraries, check_runs, expect, run
 
 
+def check_options(source):
+    """CMake ignores an option that it does not know, so that one in pyproject.toml would have no effect."""
+    text = (source / "pyproject.toml").read_text()
+    section = text.partition("[tool.scikit-build.cmake.define]\n")[2].partition("\n[")[0]
+    wanted = re.findall(r"^(\w+) *=", section, re.MULTILINE)
+    expect(len(wanted) >= 3, f"pyproject.toml defines {wanted}")
+    files = [source / "CMakeLists.txt", *sorted((source / "cmake").glob("*.cmake"))]
+    known = set(re.findall(r"^\s*option\((\w+)", "".join(file.read_text() for file in files), re.MULTILINE))
+    for name in wanted:
+        expect(name in known, f"pyproject.toml sets {name}, which is no option of CMakeLists.txt or cmake/")
+
+
 def main():
     octet, source = sys.argv[1], sys.argv[2]
+    check_options(pathlib.Path(source))
     for package in ("pip", "scikit_build_core"):
         if importlib.util.find_spec(package) is None:
             print(f"skipped: the Python package {package} is not installed")
