@@ -32,7 +32,8 @@ ChecklistItem hardware(const Comparison& comparison, const Variant& variant) {
   item.text = fmt::format("{}, {} runs as {}", run.plan->device, variant.name, precision);
   if (!run.plan->fallback.empty()) item.text += fmt::format(" ({})", run.plan->fallback);
   if (!item.passed)
-    item.remedy = "FP8 is fast on GPUs of compute capability 8.9 and above: Ada, Hopper, Blackwell";
+    item.remedy =
+        "octet runs FP8 on the tensor cores of Hopper GPUs (H100, H200); 'octet doctor' says what is missing";
   return item;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kNeeded =
     "FP8 needs an NVIDIA GPU of compute capability 9.0 (H100, H200) or 10.0 (B200), a driver for CUDA 13 (580 or later), "
-    "and a build of octet with CUDA ('make CUDA=ON')";
+    "and a build of octet with CUDA ('make build CUDA=ON')";
 
 bool insists_on_gpu(const TrainConfig& config) {
   return config.device == TrainConfig::Device::Cuda || config.require_fp8;
@@ -93,7 +93,7 @@ std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, con
   }
   if (!cuda_backend_built()) {
     results.add(absent, "program", probe.reason,
-                "'make CUDA=ON' builds the GPU kernels if the CUDA toolkit is installed");
+                "'make build CUDA=ON' builds the GPU kernels if the CUDA toolkit is installed");
   } else {
     results.ok("program", fmt::format("built with CUDA: {}", probe.driver));
   }

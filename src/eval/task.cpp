@@ -320,8 +320,8 @@ void encode_question(const Task& task, size_t index, const TextEncoder& encoder,
     if (text.scored == 0 || std::ssize(text.ids) < 2)
       fail_config("[{}: choice {} has no token of its own", q.place, i + 1);
     if (text.scored > max_length)
-      fail_config("[{}: choice {} has {} tokens, but the model reads at most {}", q.place, i + 1, text.scored,
-                  max_length);
+      fail_config("[{}: choice {} has {} tokens, but the model reads at most {}; raise max_seq_length",
+                  q.place, i + 1, text.scored, max_length);
     if (const int64_t excess = std::ssize(text.ids) - (max_length + 1); excess > 0)
       text.ids.erase(text.ids.begin(), text.ids.begin() + excess);
   }

@@ -86,8 +86,11 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   if (const double price = stages.keys.price_per_hour; price > 0) {
     const double hours = outcome.device_seconds / 3600;
     table.add_row(
-        {"cost", fmt::format("{:.2f} ({:.3g} {} hours at {})", price * hours, hours,
-                             stages.device->capabilities().separate_memory ? "GPU" : "device", price)});
+        {"cost",
+         fmt::format(
+             "{} ({:.3g} {} hours at {})",
+             price * hours < 1 ? fmt::format("{:.3g}", price * hours) : fmt::format("{:.2f}", price * hours),
+             hours, stages.device->capabilities().separate_memory ? "GPU" : "device", price)});
   }
   if (!outcome.red_flags.empty())
     table.add_row({"red flags", fmt::format("{}", fmt::join(outcome.red_flags, ", "))});

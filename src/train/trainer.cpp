@@ -77,8 +77,8 @@ class Run {
     if (resumed && resumed->step >= max_steps_) {
       console_.print(fmt::format(
           "step {} of {} is done: nothing is left to train; a larger max_steps or num_train_epochs "
-          "continues the run",
-          resumed->step, max_steps_));
+          "continues the run ({})",
+          resumed->step, max_steps_, run_folder(keys_)));
       return false;
     }
     const RankPlace& place = ranks_.place();

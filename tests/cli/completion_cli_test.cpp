@@ -72,6 +72,7 @@ struct CompletionCli : testing::Test {
     folder.write(
         "setup.zsh",
         "PROMPT=\nautoload -Uz compinit\ncompinit -u -D\nsource ./octet.zsh\nstty cols 200 rows 500\n"
+        "COLUMNS=200\nLINES=500\n"  // a longer list would wait for a key
         "LISTMAX=0\nzstyle ':completion:*' list-prompt ''\nbindkey '^D' list-choices\n"
         "zle-line-init() { print -n PROM; print -n PT }\nzle -N zle-line-init\n");
     const std::string script =

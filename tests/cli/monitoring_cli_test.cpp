@@ -109,7 +109,7 @@ TEST_F(MonitoringCli, EnergyAndCostAreCountedOverARestart) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   ASSERT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(first.out, ContainsRegex("energy +[0-9.e-]+ kWh, [0-9.e+-]+ J per 1,000 tokens"));
-  EXPECT_THAT(first.out, ContainsRegex("cost +[0-9]+\\.[0-9]{2} \\([0-9.e-]+ device hours at 3600"));
+  EXPECT_THAT(first.out, ContainsRegex("cost +[0-9.e-]+ \\([0-9.e-]+ device hours at 3600"));
   const auto lines = metrics("energy");
   ASSERT_EQ(lines.size(), 60u);
   const json& gpu = lines[39]["gpu"];
