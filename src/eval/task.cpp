@@ -218,7 +218,8 @@ ExamplePool make_pool(const TaskFormat& format, const TaskOptions& options, cons
   } else {
     from = example_files(found.dataset, format);
   }
-  const bool with_questions = from.empty() || from == found.files;
+  // Examples that the user names are a set of their own, even if they are in the same file.
+  const bool with_questions = options.example_dataset.empty() && (from.empty() || from == found.files);
   if (from.empty()) from = found.files;
   return {read_questions(from, &format, 0).all, format.example_choice, with_questions, options.examples,
           shown};
