@@ -82,14 +82,16 @@ std::string folder_spec(const std::vector<std::string>& runs) {
 }
 
 // Says what is missing before TensorBoard is asked for: a traceback of Python would not. Python's option -c puts the
-// current folder first on the path: a tensorboard.py there would be executed.
+// current folder first on the path: a tensorboard.py there would be executed. The name of pip stands apart from its
+// option, because pyenv keeps a shell between us and a command that has both, and signals would end only the shell.
 constexpr const char* kStart = R"(import sys
 sys.path[:] = [place for place in sys.path if place]
 try:
     from tensorboard import main
 except ImportError as error:
+    installer = "pip"
     sys.exit(f"error: {sys.executable} cannot import TensorBoard ({error}); install it with: "
-             f"{sys.executable} -m pip install tensorboard, or set OCTET_PYTHON to a Python that has it")
+             f"{sys.executable} -m {installer} install tensorboard, or set OCTET_PYTHON to a Python that has it")
 sys.argv[0] = "tensorboard"
 sys.exit(main.run_main())
 )";
