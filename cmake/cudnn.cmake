@@ -49,5 +49,5 @@ else()
     list(APPEND cudnn_definitions OCTET_CUDNN_FOLDER="${cudnn_folder}")
   endif()
   set_source_files_properties(src/backend/cuda/attention_cudnn.cpp src/backend/cuda/attention_cudnn_plan.cpp
-    src/backend/cuda/cudnn_library.cpp PROPERTIES COMPILE_DEFINITIONS "${cudnn_definitions}")
+    src/backend/cuda/cudnn_library.cpp src/backend/cuda/cuda_libraries.cpp PROPERTIES COMPILE_DEFINITIONS "${cudnn_definitions}")
 endif()

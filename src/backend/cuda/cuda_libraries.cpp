@@ -22,17 +22,21 @@ std::string dotted(size_t version, size_t major, size_t minor) {
   return fmt::format("{}.{}.{}", version / major, version % major / minor, version % minor);
 }
 
+std::string cudnn_text() {
+#ifdef OCTET_WITH_CUDNN
+  const std::string problem = open_cudnn();
+  require(problem.empty(), "{}", problem);
+  return dotted(cudnn_version(), 10000, 100);
+#else
+  fail("the program was built without cuDNN (see OCTET_CUDNN_FRONTEND)");
+#endif
+}
+
 }  // namespace
 
 std::vector<CudaLibrary> cuda_libraries() {
   return {look_at("cuBLASLt", [] { return dotted(CublasLt::get().GetVersion(), 10000, 100); }),
-          look_at("cuDNN",
-                  [] {
-                    const std::string problem = open_cudnn();
-                    require(problem.empty(), "{}", problem);
-                    return dotted(cudnn_version(), 10000, 100);
-                  }),
-          look_at("NCCL", [] { return Nccl::get().version; })};
+          look_at("cuDNN", cudnn_text), look_at("NCCL", [] { return Nccl::get().version; })};
 }
 
 }  // namespace octet
