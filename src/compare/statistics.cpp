@@ -6,46 +6,17 @@
 #include <numeric>
 #include <vector>
 
+#include "base/beta_function.h"
+
 namespace octet {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kTwoSided = 0.975;
 
-// The continued fraction of the incomplete beta function, by Lentz's method.
-double beta_fraction(double a, double b, double x) {
-  constexpr double kTiny = 1e-300;
-  constexpr int kMostTerms = 10'000;
-  const auto away_from_zero = [](double value) { return std::abs(value) < kTiny ? kTiny : value; };
-  double c = 1, d = 1 / away_from_zero(1 - (a + b) * x / (a + 1)), result = d;
-  for (int m = 1; m <= kMostTerms; ++m) {
-    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
-    d = 1 / away_from_zero(1 + even * d);
-    c = away_from_zero(1 + even / c);
-    result *= d * c;
-    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
-    d = 1 / away_from_zero(1 + odd * d);
-    c = away_from_zero(1 + odd / c);
-    result *= d * c;
-    if (std::abs(d * c - 1) < 1e-14) break;
-  }
-  return result;
-}
-
-// The regularised incomplete beta function.
-double beta_share(double a, double b, double x) {
-  if (x <= 0) return 0;
-  if (x >= 1) return 1;
-  const double front =
-      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
-  // Each side converges fast where the other one does not.
-  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a
-                                   : 1 - front * beta_fraction(b, a, 1 - x) / b;
-}
-
 // The probability that a t-distributed variable is below t >= 0.
 double t_probability(double t, double freedom) {
-  return 1 - 0.5 * beta_share(freedom / 2, 0.5, freedom / (freedom + t * t));
+  return 1 - 0.5 * incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t));
 }
 
 ConfidenceInterval around(double mean, double error, double freedom) {

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <utility>
 
+#include "base/beta_function.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -52,25 +53,6 @@ double normal_share_below(double x) {
   return 0.5 * std::erfc(-x / std::numbers::sqrt2);
 }
 
-// The continued fraction of the incomplete beta function, by Lentz's method.
-double beta_fraction(double x, double a, double b) {
-  constexpr double kTiny = 1e-300;
-  const auto safe = [&](double value) { return std::abs(value) < kTiny ? kTiny : value; };
-  double c = 1, d = 1 / safe(1 - (a + b) * x / (a + 1)), fraction = d;
-  for (int m = 1; m < 500; ++m) {
-    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
-    d = 1 / safe(1 + even * d);
-    c = safe(1 + even / c);
-    fraction *= d * c;
-    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
-    d = 1 / safe(1 + odd * d);
-    c = safe(1 + odd / c);
-    fraction *= d * c;
-    if (std::abs(d * c - 1) < 1e-15) break;
-  }
-  return fraction;
-}
-
 bool is_ordered(const std::vector<std::string>& values) {
   std::vector<double> numbers;
   for (const std::string& value : values) {
@@ -106,13 +88,7 @@ double normal_quantile(double u) {
 }
 
 double beta_share_below(double x, double a, double b) {
-  if (x <= 0) return 0;
-  if (x >= 1) return 1;
-  const double front =
-      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
-  // The fraction converges fast on the side of the mean where x is.
-  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(x, a, b) / a
-                                   : 1 - front * beta_fraction(1 - x, b, a) / b;
+  return incomplete_beta(a, b, x);
 }
 
 double beta_quantile(double u, double a, double b) {
