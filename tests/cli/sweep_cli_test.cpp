@@ -139,6 +139,8 @@ TEST_F(SweepCli, TheRunOfAKilledAgentIsTakenUp) {
   const std::vector<std::string> call = {"two.yaml", "--config", "base.yaml", "--max_steps", "400"};
   const pid_t first = start(call, "first.txt");
   wait_until([&] { return steps("sweeps/two/runs/run-0000").size() > 3; });
+  // It must not come to the next run before the second agent is there, however slow this machine is.
+  kill(first, SIGSTOP);
   const pid_t second = start(call, "second.txt");
   wait_until([&] { return steps("sweeps/two/runs/run-0001").size() > 3; });
   kill(first, SIGKILL);
