@@ -88,6 +88,44 @@ void check_rows(const char* op, const Tensor& few, const Tensor& many, const Ten
           name_of(few.dtype));
 }
 
+void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
+                       const Tensor& factors) {
+  require(rows.dtype == DType::I32 && rows.numel() == few.rows() && factors.dtype == DType::F32 &&
+              factors.numel() == few.rows(),
+          "[{}] {} {} and {} {} for {} rows, expected one int32 and one fp32 each", op, rows.numel(),
+          name_of(rows.dtype), factors.numel(), name_of(factors.dtype), few.rows());
+  require_real(op, "the first matrix", few);
+  require_real(op, "the second matrix", many);
+  require(few.cols() == many.cols(), "[{}] rows of {} and of {}, expected the same", op, few.cols(),
+          many.cols());
+}
+
+void check_cross_entropy(const Operand& gradient, const Tensor& target_gradient, const Tensor& loss,
+                         const Tensor& penalty, const Tensor& correct, const Tensor& logits,
+                         const Tensor& targets, const LossOptions& options) {
+  constexpr const char* op = "cross_entropy";
+  const int64_t rows = logits.rows(), width = logits.cols();
+  require(options.vocab > 0 && options.vocab <= width, "[{}] the vocabulary is {}, expected 1 to {}", op,
+          options.vocab, width);
+  require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
+              (!correct || correct.numel() == rows) && (!target_gradient || target_gradient.numel() == rows),
+          "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
+  require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty but no output for it",
+          op);
+  require(loss.dtype == DType::F32 && targets.dtype == DType::I32 &&
+              (!correct || correct.dtype == DType::I32) &&
+              (!target_gradient || target_gradient.dtype == DType::F32),
+          "[{}] losses and target gradients are fp32, targets and correct int32", op);
+  const Tensor& dlogits = gradient.dense;
+  require(!dlogits || (dlogits.rows() == rows && dlogits.cols() == width && dlogits.dtype == logits.dtype),
+          "[{}] the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype), dlogits.shape.to_string(),
+          name_of(logits.dtype), logits.shape.to_string());
+  require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
+          "[{}] a gradient is requested without its scale in fp32", op);
+  require(dlogits || !target_gradient, "[{}] the gradient of the targets is requested without the others",
+          op);
+}
+
 void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate) {
   constexpr const char* op = "dropout";
   require_real(op, "x", x);

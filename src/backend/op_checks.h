@@ -21,6 +21,12 @@ void check_dequantize(const Tensor& dense, const QuantizedMatrix& x);
 void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from);
 // `few` are the rows in the order of `rows`, `many` the rows that `rows` counts.
 void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);
+void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
+                       const Tensor& factors);
+// `rows` and `width` are those of the logits.
+void check_cross_entropy(const Operand& gradient, const Tensor& target_gradient, const Tensor& loss,
+                         const Tensor& penalty, const Tensor& correct, const Tensor& logits,
+                         const Tensor& targets, const LossOptions& options);
 // Returns the number of parts.
 int64_t check_sum_parts(const Tensor& sum, const Tensor& parts);
 void check_convert(const Tensor& to, const Tensor& from);

@@ -257,7 +257,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   if (plan.is_fp8()) {
     result.recipe = config_text(run.config, "fp8_recipe");
     result.fp8_format = config_text(run.config, "fp8_format");
-    result.fp8_head = run.config.fp8_head;
+    result.fp8_head = model.linears().back()->choice().any_fp8();
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);
   if (model.has_adapters()) {

@@ -120,7 +120,7 @@ struct TrainConfig {
   int64_t fp8_amax_history_len = 16;
   Fp8AmaxCompute fp8_amax_compute = Fp8AmaxCompute::Max;
   Fp8BlockScales fp8_block_scales = Fp8BlockScales::Pow2;
-  bool fp8_head = false;
+  Fp8Head fp8_head = Fp8Head::Auto;
   std::vector<std::string> fp8_skip_layers;
   bool fp8_eval = false;
   int64_t fp8_stats_steps = 100;  // 0: never

@@ -277,7 +277,12 @@ void add_precision_keys(KeyTable<C>& keys) {
       .alias("amax_compute_algo");
   keys.add("fp8_block_scales", &C::fp8_block_scales, {"pow2", "exact"},
            "For block: round scales to powers of two, or keep them exact.");
-  keys.add("fp8_head", &C::fp8_head, "Run the output head in FP8, too.");
+  keys.add(
+          "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
+          "Products of the output head that run in FP8. backward (or true): both gradients, with the part of "
+          "each token's target in BF16. auto: backward if the head has 16 million weights or more. The others "
+          "are for experiments: logits of an FP8 product cost accuracy (bench/RESULTS.md).")
+      .bools("backward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
            "'octet plan' lists the names.");

@@ -77,7 +77,7 @@ void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
                      shared ? rank_hooks_.largest : Linear::LargestOverRanks{});
 }
 
-// A frozen head, and a scoring one, compute only the rows that have a target. Their number is rounded up, so that few
+// In training and scoring, the head computes only the rows that have a target. Their number is rounded up, so that few
 // different recordings and products occur.
 void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   const int64_t n = shape_.tokens();
@@ -88,7 +88,7 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   }
   target_count_ = std::ssize(head_rows_host_);
   if (!target_rows_) return;
-  const int64_t unit = round_up(div_up(n, shape_.graphs ? 4 : 16), 16);
+  const int64_t unit = round_up(div_up(n, 16), 16);
   const int64_t rounded = round_up(std::max<int64_t>(target_count_, 1), unit);
   if (rounded >= n) return;
   head_count_ = rounded;
@@ -193,10 +193,13 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};
   const bool gathers = gathers_head_rows(backward);
   const int64_t n = gathers ? head_count_ : shape_.tokens();
-  const Tensor input = gathers ? head_input_ : final_normed_,
+  const Tensor gathered_input = shape_.scoring ? head_input_ : dfinal_normed_;
+  const Tensor input = gathers ? gathered_input : final_normed_,
                targets = gathers ? gathered_targets_ : targets_;
-  const Tensor gradient = gathers ? head_gradient_ : dfinal_normed_;
+  // The rows that are gathered lie where dfinal_normed_ will be, and their gradient where they came from.
+  const Tensor gradient = gathers ? final_normed_ : dfinal_normed_;
   if (gathers) ops().gather_rows(input.row_range(0, n), final_normed_, part_of(target_rows_, 0, n));
+  bool targets_apart = false;
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
@@ -207,11 +210,21 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     const auto part = [&](const Tensor& t) { return part_of(t, begin, rows); };
     if (backward) {
       const Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
-      ops().cross_entropy(dlogits, part(loss_), part(penalty_), {}, logits, part(targets), options);
+      targets_apart = dlogits.fp8 && head_.has_dense();
+      ops().cross_entropy(dlogits, targets_apart ? part(target_gradient_) : Tensor{}, part(loss_),
+                          part(penalty_), {}, logits, part(targets), options);
       head_.backward(ops(), gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
     } else {
-      ops().cross_entropy({}, part(loss_), part(penalty_), part(correct_), logits, part(targets), options);
+      ops().cross_entropy({}, {}, part(loss_), part(penalty_), part(correct_), logits, part(targets),
+                          options);
     }
+  }
+  // The gradient of a target's logit is about as large as all others of its row together. FP8 would round it by up to
+  // 7 %, and always away from 0 while the target is unlikely. So it takes part in full precision.
+  if (targets_apart) {
+    const Tensor factors = part_of(target_gradient_, 0, n), rows = part_of(targets, 0, n);
+    ops().add_scaled_rows(gradient.row_range(0, n), head_.weight().whole, rows, factors);
+    if (head_.trains()) ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
   if (gathers && backward)
     ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), part_of(target_rows_, 0, n));
@@ -271,28 +284,32 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     }
     device_.zero(added);
   }
-  const auto micro_step = [&] {
-    forward_body(pass(true));
-    segment("head", [&] { head_loss(true, penalty, first, true); });
-    backward_body(first);
-  };
+  const auto forward = [&] { forward_body(pass(true)); };
+  const auto head = [&] { head_loss(true, penalty, first, true); };
+  const auto backward = [&] { backward_body(first); };
   if (!shape_.graphs) {
-    micro_step();
-  } else if (has_hooks_) {
-    segments_ = signature(penalty, first, fp8_stats);
-    micro_step();
-    segments_.clear();
+    forward(), head(), backward();
   } else {
-    device_.repeat(signature(penalty, first, fp8_stats), micro_step);
+    const std::string common = common_signature(first, fp8_stats);
+    const std::string body = fmt::format("{} body {} {}", common, documents_.count, documents_.max_length);
+    const auto body_part = [&](const char* name, const std::function<void()>& work) {
+      if (!has_hooks_) return device_.repeat(fmt::format("{} {}", body, name), work);
+      segments_ = body;
+      work();
+      segments_.clear();
+    };
+    body_part("forward", forward);
+    device_.repeat(fmt::format("{} head {} {} {}", common, head_count_, static_cast<int>(penalty.kind),
+                               std::bit_cast<uint32_t>(penalty.weight)),
+                   head);
+    body_part("backward", backward);
   }
   scales_.end_calibration();
 }
 
-// The Transformer's number determines the buffers; load() and the arguments determine the rest.
-std::string Transformer::signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const {
-  return fmt::format("{} {} {} {} {} {} {} {} {}", number_, documents_.count, documents_.max_length,
-                     head_count_, static_cast<int>(penalty.kind), std::bit_cast<uint32_t>(penalty.weight),
-                     first, fp8_stats, scales_.calibrating());
+// The Transformer's number determines the buffers. What load() has set is added by the parts that read it.
+std::string Transformer::common_signature(bool first, bool fp8_stats) const {
+  return fmt::format("{} {} {} {}", number_, first, fp8_stats, scales_.calibrating());
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {

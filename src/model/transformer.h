@@ -18,6 +18,7 @@ struct RunShape {
   Checkpointing checkpointing = Checkpointing::None;
   int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
   bool graphs = false;                           // a micro-step may be recorded by the device and replayed
+  bool head_all_rows = false;  // training computes the head also for tokens without a target; for comparison
   // Only without training: forward_loss computes the head only for tokens with a target, with fp32 logits.
   bool scoring = false;
   int64_t tokens() const { return rows * length; }
@@ -204,8 +205,9 @@ class Transformer {
     if (hook) hook(static_cast<int64_t>(group));
   }
   size_t last_group() const { return blocks_.size() + 1; }
-  // Differs between micro-steps that differ in any argument of any op.
-  std::string signature(const PenaltyOptions& penalty, bool first, bool fp8_stats) const;
+  // With what a part adds: differs between micro-steps in which any argument of any op of the part differs. The head does
+  // not read the documents, and the other parts do not read the number of its rows, so that few recordings are made.
+  std::string common_signature(bool first, bool fp8_stats) const;
 
   ModelConfig config_;
   RunShape shape_;
@@ -242,10 +244,10 @@ class Transformer {
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32
   Tensor dropout_seed_;                                    // (2) int32
-  // A frozen head, and a scoring one, compute only rows with a target: their indices, rounded up with -1, and their
+  // In training and scoring, the head computes only rows with a target: their indices, rounded up with -1, and their
   // number. The number is shape_.tokens() if all rows are computed in place.
   Tensor target_rows_, gathered_targets_;  // (N) int32
-  Tensor head_input_, head_gradient_;      // (N, C) the gathered rows
+  Tensor head_input_;                      // (N, C) the gathered rows, for scoring
   int64_t head_count_ = 0;
   int64_t target_count_ = 0;  // rows with a target: the first ones of head_rows_host_
   std::vector<int32_t> head_rows_host_, head_targets_host_;
@@ -257,10 +259,11 @@ class Transformer {
   Tensor final_normed_;            // (N, C)
   Tensor dfinal_normed_;           // (N, C)
   Tensor logits_;                  // (head_rows, padded vocab)
-  Tensor loss_, penalty_;          // (N) fp32
-  Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
-  Tensor sums_;                    // (2) fp32: loss, penalty
-  Tensor staging_;                 // bytes, before the first step
+  Tensor target_gradient_;  // (N) fp32: of the logits of targets; absent if the head has no FP8 gradient
+  Tensor loss_, penalty_;   // (N) fp32
+  Tensor correct_;          // (N) int32: 1 where the likeliest token was the target
+  Tensor sums_;             // (2) fp32: loss, penalty
+  Tensor staging_;          // bytes, before the first step
   Tensor workspace_;
 };
 

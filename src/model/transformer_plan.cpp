@@ -353,9 +353,8 @@ void Transformer::plan_head() {
   if (shape_.scoring) planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
   if (!shape_.training) return;
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
-  if (head_.trains()) return;
-  planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
-  planner_.add(head_gradient_, "head.gradient", dense, {n, c}, category, at_head);
+  if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
+    planner_.add(target_gradient_, "head.target_gradient", DType::F32, {n}, category, at_head);
 }
 
 void Transformer::plan_gradients() {
@@ -383,7 +382,7 @@ void Transformer::plan_workspace() {
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
-  if (shape_.scoring || (!head_.trains() && shape_.training)) {
+  if (shape_.scoring || (shape_.training && !shape_.head_all_rows)) {
     add(target_rows_, "batch.target_rows", DType::I32, {n});
     add(gathered_targets_, "batch.gathered_targets", DType::I32, {n});
   }

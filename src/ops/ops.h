@@ -202,6 +202,11 @@ class Ops {
   virtual void gather_rows(Tensor to, Tensor from, Tensor rows) = 0;
   // to[rows[i]] = from[i] where rows[i] is not -1; all other rows of `to` become zero. No row occurs twice.
   virtual void scatter_rows(Tensor to, Tensor from, Tensor rows) = 0;
+  // to[i] += factors[i] * from[rows[i]] where rows[i] is not -1. to (n, C) and from (N, C) real, factors (n) fp32.
+  virtual void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) = 0;
+  // to[rows[i]] += factors[i] * from[i] where rows[i] is not -1. to (N, C) fp32 | bf16, from (n, C) real. Rows that go
+  // to one place are summed in fp32 in the order of i, and added once.
+  virtual void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) = 0;
 
   // ---- dropout ----
   // y [+]= x / (1 - probability) where an element is kept, else 0. Element i is kept if
@@ -267,8 +272,10 @@ class Ops {
   // A row without a target has no penalty and no gradient either.
   // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
   // Without it no gradient is computed.
-  virtual void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                             Tensor logits, Tensor targets, const LossOptions&) = 0;
+  // target_gradient (n) fp32, optional: gets the gradient of the target's logit (0 without a target), and
+  // gradient.dense and its FP8 copies have 0 there instead. amax of the FP8 slot counts both.
+  virtual void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                             Tensor correct, Tensor logits, Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----
   // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.

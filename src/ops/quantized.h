@@ -70,14 +70,18 @@ struct alignas(64) ScaleSlot {
 static_assert(sizeof(ScaleSlot) == 64);
 
 // Counts over the elements of the rowwise copy (or of the colwise copy if it is the only one), summed since they were
-// cleared.
+// cleared. Only every fourth row of a large rowwise copy counts, so that a step with statistics takes little longer.
+constexpr int64_t kLargeForStats = int64_t{1} << 24;  // elements
+constexpr int64_t stats_row_step(int64_t rows, int64_t cols, bool colwise) {
+  return !colwise && rows * cols >= kLargeForStats ? 4 : 1;
+}
 struct QuantStats {
   double elements = 0;
   double saturated = 0;  // |x * scale| above the largest finite value by more than half its last step
   double flushed = 0;    // not zero before, zero after
   double signal = 0;     // sum of x^2 over finite x
   double noise = 0;      // sum of (dequantised - x)^2 over finite x
-  double amax = 0;       // largest |x|; NaN counts as larger than Inf
+  double amax = 0;       // largest |x| of all elements; NaN counts as larger than Inf
 };
 
 // How to quantise a tensor: what a recipe decides for it, once, before the run.

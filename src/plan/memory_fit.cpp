@@ -202,8 +202,8 @@ class RemedySearch {
         way.master_weights = master;
         way.optimizer_state = state;
         ways.push_back(way);
-        if (!config.fp8_head || precision != Precision::Fp8) continue;
-        way.fp8_head = false;  // no FP8 copies of its weights
+        if (config.fp8_head == Fp8Head::None || precision != Precision::Fp8) continue;
+        way.fp8_head = Fp8Head::None;  // no FP8 copies of its weights
         ways.push_back(std::move(way));
       }
     }

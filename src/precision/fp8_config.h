@@ -12,6 +12,16 @@ namespace octet {
 enum class Precision : uint8_t { Fp8, Bf16, Fp32 };
 enum class Fp8Recipe : uint8_t { Delayed, Current, Block, Mxfp8 };
 enum class Fp8Format : uint8_t { Hybrid, E4M3, E5M2 };
+// Which products of the output head run in FP8.
+enum class Fp8Head : uint8_t {
+  Auto,  // Backward for a large head, else None
+  None,
+  Backward,  // dgrad and wgrad
+  All,
+  Forward,
+  Dgrad,
+  Wgrad,
+};
 std::string_view name_of(Fp8Recipe recipe);  // as users write it
 std::string_view name_of(Fp8Format format);
 
@@ -24,7 +34,7 @@ struct Fp8Config {
   int64_t history_length = 16;           // delayed
   bool most_recent = false;              // delayed: the newest amax instead of the history's maximum
   bool pow2_block_scales = true;         // block
-  bool head = false;                     // the output head too
+  Fp8Head head = Fp8Head::Auto;
   std::vector<std::string> skip_layers;  // names, globs, "first:N", "last:N"
 
   static constexpr int kMaxMargin = 16;

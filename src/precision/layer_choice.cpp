@@ -38,13 +38,34 @@ void set_all(LinearChoice& choice, const std::string& reason) {
   for (ProductChoice& product : choice.products) product = {false, reason};
 }
 
+// A smaller head takes little time.
+constexpr int64_t kLargeHead = int64_t{1} << 24;  // weights
+
+ProductChoice choose_head(const LinearSite& site, Product product, Fp8Head head) {
+  const bool forward = product == Product::Forward;
+  switch (head) {
+    case Fp8Head::All:
+      return {true, ""};
+    case Fp8Head::None:
+      return {false, "fp8_head is none"};
+    case Fp8Head::Forward:
+      return {forward, forward ? "" : "fp8_head is forward"};
+    case Fp8Head::Dgrad:
+      return {product == Product::Dgrad, product == Product::Dgrad ? "" : "fp8_head is dgrad"};
+    case Fp8Head::Wgrad:
+      return {product == Product::Wgrad, product == Product::Wgrad ? "" : "fp8_head is wgrad"};
+    case Fp8Head::Auto:
+      if (site.out * site.in < kLargeHead) return {false, "the head is small; see fp8_head"};
+      [[fallthrough]];
+    case Fp8Head::Backward:
+      return {!forward, forward ? "the logits of an FP8 product are too coarse; see fp8_head" : ""};
+  }
+  return {};
+}
+
 LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
   LinearChoice choice;
   for (ProductChoice& product : choice.products) product = {true, ""};
-  if (site.kind == WorkKind::Head && !config.head) {
-    set_all(choice, "the head stays in BF16 unless fp8_head is set");
-    return choice;
-  }
   for (const std::string& entry : config.skip_layers) {
     if (entry_matches(entry, site)) {
       set_all(choice, fmt::format("fp8_skip_layers: '{}'", entry));
@@ -61,6 +82,12 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
         false,
         fmt::format("{} tokens in a micro-batch: the reduction of an FP8 wgrad must be a multiple of {}",
                     site.tokens, kFp8Multiple)};
+  }
+  if (site.kind == WorkKind::Head) {
+    for (const Product product : kProducts) {
+      ProductChoice& chosen = choice.products[static_cast<size_t>(product)];
+      if (chosen.fp8) chosen = choose_head(site, product, config.head);
+    }
   }
   return choice;
 }

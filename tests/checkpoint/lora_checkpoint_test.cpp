@@ -186,7 +186,7 @@ TEST_F(LoraCheckpoint, TheBaseInFp8IsUntouched) {
   for (const Fp8Recipe recipe : {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Recipe::Block}) {
     TinyRunOptions options = options_of("llama-tiny", Precision::Fp8);
     options.fp8.recipe = recipe;
-    options.fp8.head = true;
+    options.fp8.head = Fp8Head::All;
     TinyRun run(options), again(options);
     run.steps(3);
     const Checkpoint saved = save(run);

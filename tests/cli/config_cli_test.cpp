@@ -62,7 +62,7 @@ constexpr BadFile kBadFiles[] = {
      "error: adam_beta1 in run.yaml:1 is '1'; expected a number of at least 0 and below 1\n"},
     {"ZeroEpsilon", "adam_epsilon: 0\n",
      "error: adam_epsilon in run.yaml:1 is '0'; expected a number above 0 and at most 1\n"},
-    {"NotABool", "fp8_head: maybe\n", "error: fp8_head in run.yaml:1 is 'maybe'; expected true or false\n"},
+    {"NotABool", "fp8_eval: maybe\n", "error: fp8_eval in run.yaml:1 is 'maybe'; expected true or false\n"},
     {"NotAChoice", "mixed_precision: fp16\n",
      "error: mixed_precision in run.yaml:1 is 'fp16'; octet has no fp16: bf16 has the same speed and size and needs no "
      "loss scaling; use bf16 or fp8\n"},
@@ -185,11 +185,11 @@ TEST(ConfigCli, AFlagOverridesTheKeyOfTheFileThatItExcludes) {
 
 TEST(ConfigCli, FlagsWinOverTheFileAndBoolsStandAlone) {
   const ProcessResult result =
-      train_with("lr: 1e-5\nmax_steps: 1e3\nfp8_head: false\n",
-                 {"--learning-rate=6e-4", "--fp8_head", "--use_fp8", "no", "--gradient_checkpointing"});
+      train_with("lr: 1e-5\nmax_steps: 1e3\nfp8_eval: false\n",
+                 {"--learning-rate=6e-4", "--fp8_eval", "--use_fp8", "no", "--gradient_checkpointing"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.err, "warning: fp8_head has no effect: mixed_precision is bf16\n");
-  for (const char* line : {"\nlearning_rate: 0.0006\n", "\nmax_steps: 1000\n", "\nfp8_head: true\n",
+  EXPECT_EQ(result.err, "warning: fp8_eval has no effect: mixed_precision is bf16\n");
+  for (const char* line : {"\nlearning_rate: 0.0006\n", "\nmax_steps: 1000\n", "\nfp8_eval: true\n",
                            "\nmixed_precision: bf16\n", "\ngradient_checkpointing: block\n"}) {
     EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
   }
@@ -235,20 +235,20 @@ TEST(ConfigCli, ABadValueBehindABoolFlagIsToldAsOne) {
     flags.push_back("--dry_run");
     return octet(flags, folder.path());
   };
-  const std::string maybe = "error: --fp8_head is 'maybe'; expected true or false\n";
-  expect_usage_error(with({"--fp8_head", "maybe"}), maybe);
-  expect_usage_error(with({"run.yaml", "--fp8_head", "maybe"}), maybe);
-  expect_usage_error(with({"--fp8_head", "maybe", "run.yaml"}), maybe);
+  const std::string maybe = "error: --fp8_eval is 'maybe'; expected true or false\n";
+  expect_usage_error(with({"--fp8_eval", "maybe"}), maybe);
+  expect_usage_error(with({"run.yaml", "--fp8_eval", "maybe"}), maybe);
+  expect_usage_error(with({"--fp8_eval", "maybe", "run.yaml"}), maybe);
   expect_usage_error(with({"--use_fp8", "fp8"}),
                      "error: --use_fp8 (alias of mixed_precision) is 'fp8'; expected true or false\n");
   expect_usage_error(with({"--gradient_checkpointing", "all"}),
                      "error: --gradient_checkpointing is 'all'; expected one of auto, none, act, mlp, "
                      "block (true = block, false = none)\n");
-  expect_usage_error(with({"--fp8_head", ""}), "error: --fp8_head is ''; expected true or false\n");
+  expect_usage_error(with({"--fp8_eval", ""}), "error: --fp8_eval is ''; expected true or false\n");
   // A configuration is known by being there, or by its name.
-  EXPECT_NE(with({"--fp8_head", "run.yaml"}).out.find("\nseed: 7\n"), std::string::npos);
-  EXPECT_NE(with({"--fp8_head", "plain"}).out.find("\nseed: 8\n"), std::string::npos);
-  expect_usage_error(with({"--fp8_head", "rnu.yaml"}),
+  EXPECT_NE(with({"--fp8_eval", "run.yaml"}).out.find("\nseed: 7\n"), std::string::npos);
+  EXPECT_NE(with({"--fp8_eval", "plain"}).out.find("\nseed: 8\n"), std::string::npos);
+  expect_usage_error(with({"--fp8_eval", "rnu.yaml"}),
                      "error: rnu.yaml does not exist; expected a YAML file\n");
 }
 

@@ -38,7 +38,7 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   row("layers\\.0\\.attention\\.qkv +256 x 128 +3\\.5 % +BF16 +fp8_skip_layers: 'first:1'");
   row("layers\\.1-3\\.attention\\.qkv +256 x 128 +10\\.6 % +FP8");
   row("layers\\.1-3\\.mlp\\.down +128 x 384 +15\\.9 % +BF16 +fp8_skip_layers: '\\*\\.mlp\\.down'");
-  row("head +272 x 128 +3\\.7 % +BF16 +the head stays in BF16 unless fp8_head is set");
+  row("head +272 x 128 +3\\.7 % +BF16 +the head is small; see fp8_head");
   row("base matrices +84\\.6 % +56 %");
   row("head +3\\.7 % +0 %");
   row("attention +8\\.2 % +0 %");
@@ -84,7 +84,7 @@ TEST(PlanCli, TheRatioFollowsTheCoverage) {
   for (const char* precision : {"bf16", "fp32"})
     EXPECT_THAT(plan({"--gpu", "h200", "--mixed_precision", precision}).out, Not(HasSubstr("speedup")));
   // All products in FP8: (1/774 + 1/720 + 1/707) / (1/1396 + 1/1324 + 1/1220) = 1.79.
-  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head"}).out), text + "1.79x\n");
+  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head", "all"}).out), text + "1.79x\n");
   EXPECT_THAT(plan_on_cpu({}).out, Not(HasSubstr("speedup")));  // nothing was measured on a CPU
 }
 

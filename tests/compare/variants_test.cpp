@@ -42,7 +42,7 @@ TEST(CompareVariants, NamesAreRecipes) {
 TEST(CompareVariants, SettingsAfterANameOrAlone) {
   const auto runs = plan({"bf16", "fp8:fp8_head=true:fp8_margin=2", "learning_rate=1e-3"},
                          {{.name = "run_name", .values = {"x"}}});
-  EXPECT_TRUE(runs[1].config.fp8_head);
+  EXPECT_EQ(runs[1].config.fp8_head, Fp8Head::Backward);
   EXPECT_EQ(runs[1].config.fp8_margin, 2);
   EXPECT_EQ(runs[1].name, "x-fp8-fp8_head-true-fp8_margin-2");
   EXPECT_DOUBLE_EQ(runs[2].config.learning_rate, 1e-3);

@@ -46,9 +46,11 @@ TEST(TrainConfig, NumbersAreReadAsUsersWriteThem) {
 
 TEST(TrainConfig, BoolsListsAndNull) {
   for (const char* yes : {"true", "True", "yes", "on", "1"}) {
-    EXPECT_TRUE(from_yaml(fmt::format("fp8_head: {}", yes)).fp8_head) << yes;
+    EXPECT_TRUE(from_yaml(fmt::format("fp8_eval: {}", yes)).fp8_eval) << yes;
+    EXPECT_EQ(from_yaml(fmt::format("fp8_head: {}", yes)).fp8_head, Fp8Head::Backward) << yes;
   }
-  EXPECT_FALSE(from_yaml("fp8_head: off").fp8_head);
+  EXPECT_FALSE(from_yaml("fp8_eval: off").fp8_eval);
+  EXPECT_EQ(from_yaml("fp8_head: off").fp8_head, Fp8Head::None);
   EXPECT_THAT(from_yaml("fp8_skip_layers: [0, lm_head]").fp8_skip_layers, ElementsAre("0", "lm_head"));
   EXPECT_THAT(from_yaml("fp8_skip_layers: 0, lm_head").fp8_skip_layers, ElementsAre("0", "lm_head"));
   EXPECT_THAT(from_yaml("fp8_skip_layers:\n- 3\n").fp8_skip_layers, ElementsAre("3"));

@@ -81,7 +81,10 @@ const Spelling kSpellings[] = {
     {{"--no_wandb"}, "use_wandb", "false"},
     {{"--wandb_project", "P"}, "wandb_project", "P"},
     {{"--wandb_run_name", "R"}, "wandb_run_name", "R"},
-    {{"--no_fp8_head"}, "fp8_head", "false"},
+    {{"--no_fp8_head"}, "fp8_head", "none"},
+    {{"--fp8_head"}, "fp8_head", "backward"},
+    {{"--fp8_head", "all"}, "fp8_head", "all"},
+    {{"--no_fp8_eval"}, "fp8_eval", "false"},
     {{"--no_tensorboard"}, "use_tensorboard", "false"},
     {{"--no-gradient-checkpointing"}, "gradient_checkpointing", "none"},
     {{"--no_use_fp8"}, "mixed_precision", "bf16"},
@@ -118,9 +121,9 @@ TEST(ConfigSpellings, NoBeforeAKeyWorksInFilesToo) {
   EXPECT_FALSE(from_yaml("no_tensorboard: true").use_tensorboard);
   EXPECT_TRUE(from_yaml("no_tensorboard: false").use_tensorboard);
   EXPECT_THAT(error_of({"--no_learning_rate"}), HasSubstr("unknown flag '--no_learning_rate'"));
-  EXPECT_THAT(error_of({"--no_no_fp8_head"}), HasSubstr("unknown flag"));
-  EXPECT_THAT(error_of({"--no_fp8_head=maybe"}), HasSubstr("expected true or false"));
-  EXPECT_THAT(error_of({"--no_fp8_head", "--fp8_head"}), HasSubstr("are the same key"));
+  EXPECT_THAT(error_of({"--no_no_fp8_eval"}), HasSubstr("unknown flag"));
+  EXPECT_THAT(error_of({"--no_fp8_eval=maybe"}), HasSubstr("expected true or false"));
+  EXPECT_THAT(error_of({"--no_fp8_eval", "--fp8_eval"}), HasSubstr("are the same key"));
 }
 
 TEST(ConfigSpellings, ValuesThatCannotBeAreExplained) {

@@ -120,7 +120,7 @@ TEST_F(CudaFused, GradientOfTheLoss) {
     check(
         c.dtype, c.rows, c.width, values,
         [&](const Operand& gradient) {
-          (*cuda)->ops().cross_entropy(gradient, loss, penalty, {}, gradient.dense, targets, options);
+          (*cuda)->ops().cross_entropy(gradient, {}, loss, penalty, {}, gradient.dense, targets, options);
         },
         what + ", in place", false);
     if (HasFailure()) return;
@@ -130,7 +130,7 @@ TEST_F(CudaFused, GradientOfTheLoss) {
       check(
           c.dtype, c.rows, c.width, std::vector<float>(values.size(), 5.0f),
           [&](const Operand& gradient) {
-            (*cuda)->ops().cross_entropy(gradient, loss, penalty, {}, logits, targets, options);
+            (*cuda)->ops().cross_entropy(gradient, {}, loss, penalty, {}, logits, targets, options);
           },
           what);
     }

@@ -46,7 +46,7 @@ class CudaLoss : public CudaTest {
     const Tensor loss = side.tensor(DType::F32, {n}), penalty = side.tensor(DType::F32, {n});
     const Tensor correct = side.tensor(DType::I32, {n}), targets = side.tensor(DType::I32, {n});
     side->copy_to_device(targets, ids.data());
-    side->ops().cross_entropy({.dense = gradient}, loss, penalty, correct, logits, targets, options);
+    side->ops().cross_entropy({.dense = gradient}, {}, loss, penalty, correct, logits, targets, options);
     Result result{.loss = std::vector<float>(rows.size()),
                   .penalty = std::vector<float>(rows.size()),
                   .gradient = std::vector<float>(values.size()),

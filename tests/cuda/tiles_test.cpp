@@ -77,7 +77,7 @@ TEST_F(CudaTiles, GradientOfTheLossInPlace) {
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
-    (*cuda)->ops().cross_entropy(gradient, loss.row_range(first, rows), {}, {}, gradient.dense,
+    (*cuda)->ops().cross_entropy(gradient, {}, loss.row_range(first, rows), {}, {}, gradient.dense,
                                  targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = scale});
   });
 }

@@ -33,7 +33,7 @@ std::vector<Variant> variants() {
   TinyRunOptions bf16 = base, delayed = base, current = base, gpt2 = base, small = base;
   bf16.precision = Precision::Bf16;
   delayed.precision = current.precision = gpt2.precision = small.precision = Precision::Fp8;
-  delayed.fp8 = gpt2.fp8 = small.fp8 = {.recipe = Fp8Recipe::Delayed, .head = true};
+  delayed.fp8 = gpt2.fp8 = small.fp8 = {.recipe = Fp8Recipe::Delayed, .head = Fp8Head::All};
   current.fp8 = {.recipe = Fp8Recipe::Current};
   gpt2.preset = "gpt2-tiny";
   TinyRunOptions qwen3 = delayed, mistral = current;

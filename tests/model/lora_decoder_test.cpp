@@ -31,7 +31,7 @@ void PrintTo(const DecoderCase& c, std::ostream* out) {
 TinyRunOptions options_of(const DecoderCase& c) {
   return {.preset = c.preset,
           .precision = c.precision,
-          .fp8 = {.recipe = c.recipe, .head = c.head},
+          .fp8 = {.recipe = c.recipe, .head = c.head ? Fp8Head::All : Fp8Head::None},
           .rows = 2,
           .length = 16,
           .adapters = lora_plan(c.preset, {.rank = 4, .alpha = 8, .dropout = c.dropout}),

@@ -20,7 +20,7 @@ constexpr Fp8Recipe kRecipes[] = {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Rec
 TinyRunOptions fp8_options(const char* preset, Fp8Recipe recipe, bool head = false) {
   return {.preset = preset,
           .precision = Precision::Fp8,
-          .fp8 = {.recipe = recipe, .head = head},
+          .fp8 = {.recipe = recipe, .head = head ? Fp8Head::All : Fp8Head::None},
           .adapters = lora_plan(preset)};
 }
 
@@ -88,7 +88,7 @@ TEST(LoraFp8, AHeadInFp8HasNoDenseCopyUnlessTheEmbeddingReadsIt) {
     config.tied_head = tied;
     CpuDevice device(1);
     Transformer model(config, {.rows = 2, .length = 32},
-                      {.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current, .head = true}},
+                      {.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current, .head = Fp8Head::All}},
                       device, {.adapters = plan_adapters(config, {.rank = 4})});
     const Linear& head = *model.linears().back();
     EXPECT_TRUE(head.choice()[Product::Forward].fp8);

@@ -262,6 +262,27 @@ TEST(Quantize, StatisticsAreExact) {
   EXPECT_EQ(f.stats.amax, HUGE_VAL);
 }
 
+// Of a large tensor only every fourth row counts: the statistics are those of these rows alone.
+TEST(Quantize, StatisticsOfALargeTensorAreOfEveryFourthRow) {
+  const int64_t rows = 4100, cols = 4104, few = rows / 4;
+  ASSERT_GE(rows * cols, kLargeForStats);
+  Fixture large(rows, cols, {.delayed = true}), part(few, cols, {.delayed = true});
+  for (size_t i = 0; i < large.values.size(); ++i)
+    large.values[i] = static_cast<float>(i * 2654435761u % 4096) - 2000.0f;
+  for (int64_t r = 0; r < few; ++r)
+    std::copy_n(large.values.begin() + 4 * r * cols, cols, part.values.begin() + r * cols);
+  large.device->ops().quantize(large.operand);
+  part.device->ops().quantize(part.operand);
+  EXPECT_EQ(large.stats.elements, static_cast<double>(few * cols));
+  EXPECT_EQ(large.stats.elements, part.stats.elements);
+  EXPECT_EQ(large.stats.saturated, part.stats.saturated);
+  EXPECT_GT(large.stats.saturated, 0);
+  EXPECT_EQ(large.stats.flushed, part.stats.flushed);
+  EXPECT_NEAR(large.stats.signal / part.stats.signal, 1.0, 1e-12);
+  EXPECT_NEAR(large.stats.noise / part.stats.noise, 1.0, 1e-12);
+  EXPECT_EQ(large.stats.amax, static_cast<double>(large.slot.amax_last));
+}
+
 TEST(Quantize, TheLargestValueIsNotCountedAsSaturated) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     for (const Granularity granularity : {Granularity::Tensor, Granularity::Row128, Granularity::Block128}) {
@@ -338,9 +359,9 @@ TEST(Quantize, TheGradientOfTheLossEqualsASeparateQuantize) {
       std::vector<Bf16> gradient_rounded(fused.values.size());
       Operand beside = fused.operand;
       beside.dense.data = dtype == DType::F32 ? static_cast<void*>(gradient.data()) : gradient_rounded.data();
-      fused.device->ops().cross_entropy(beside, loss, {}, {}, fused.operand.dense, targets, options);
+      fused.device->ops().cross_entropy(beside, {}, loss, {}, {}, fused.operand.dense, targets, options);
       const Tensor in_place = apart.operand.dense;
-      apart.device->ops().cross_entropy({.dense = in_place}, loss, {}, {}, in_place, targets, options);
+      apart.device->ops().cross_entropy({.dense = in_place}, {}, loss, {}, {}, in_place, targets, options);
       apart.device->ops().quantize(apart.operand);
       EXPECT_EQ(std::memcmp(beside.dense.data, in_place.data, static_cast<size_t>(in_place.bytes())), 0);
       EXPECT_EQ(fused.codes_row, apart.codes_row);
@@ -402,7 +423,8 @@ TEST(GemmFp8, EqualsTheProductOfDequantisedValues) {
 TEST(GemmFp8, RefusesTwoE5m2Operands) {
   Fixture a(3, 24, {.format_rowwise = DType::E5M2});
   float c[9];
-  EXPECT_THROW(a.device->ops().gemm_fp8(Tensor{c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}), Error);
+  EXPECT_THROW(a.device->ops().gemm_fp8(Tensor{c, DType::F32, {3, 3}}, a.fp8.rowwise, a.fp8.rowwise, {}),
+               Error);
 }
 
 TEST(DelayedScales, RollTheHistoryAndIgnoreBadAmax) {

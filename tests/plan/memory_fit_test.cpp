@@ -141,7 +141,7 @@ TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
   const int64_t need = on_h200(flags).bytes();
   const double short_of = static_cast<double>(need - (int64_t{1} << 20)) / static_cast<double>(kGib);
   flags.emplace_back("device_memory_limit_gb", fmt::format("{}", short_of));
-  EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=false"));
+  EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=none"));
 }
 
 TEST(MemoryFit, WhereNothingFitsItSaysSo) {

@@ -48,9 +48,33 @@ std::string error_of(const Fp8Config& config) {
   return "no error";
 }
 
-TEST(LayerChoice, HeadOnlyWhenAsked) {
+// The products of the head in FP8, by their first letters.
+std::string head_products(Fp8Head head, int64_t out = 512) {
+  const LinearSite site{
+      .name = "head", .layers = 4, .out = out, .in = 64, .tokens = 64, .kind = WorkKind::Head};
+  const LinearChoice choice = choose_precision({site}, Precision::Fp8, {.head = head}).at(0);
+  std::string letters;
+  for (const Product product : kProducts) {
+    if (choice[product].fp8) letters += name_of(product).front();
+    EXPECT_EQ(choice[product].fp8, choice[product].reason.empty()) << choice[product].reason;
+  }
+  return letters;
+}
+
+TEST(LayerChoice, ProductsOfTheHead) {
   EXPECT_EQ(in_fp8({}).find("head"), std::string::npos);
-  EXPECT_NE(in_fp8({.head = true}).find("head"), std::string::npos);
+  EXPECT_NE(in_fp8({.head = Fp8Head::All}).find("head"), std::string::npos);
+  EXPECT_EQ(head_products(Fp8Head::None), "");
+  EXPECT_EQ(head_products(Fp8Head::All), "fdw");
+  EXPECT_EQ(head_products(Fp8Head::Backward), "dw");
+  EXPECT_EQ(head_products(Fp8Head::Forward), "f");
+  EXPECT_EQ(head_products(Fp8Head::Dgrad), "d");
+  EXPECT_EQ(head_products(Fp8Head::Wgrad), "w");
+  // By itself only a large head.
+  EXPECT_EQ(head_products(Fp8Head::Auto, (1 << 18) - 16), "");
+  EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18), "dw");
+  // What FP8 cannot do stays.
+  EXPECT_EQ(head_products(Fp8Head::All, 500), "");
 }
 
 TEST(LayerChoice, SkipsNamesGlobsAndEnds) {

@@ -186,6 +186,41 @@ OpCase gather_rows_case(DType dtype, int64_t count, int64_t rows, int64_t width)
   return op;
 }
 
+// Backward is add_to_rows: the gradient of the rows that were added.
+OpCase scaled_rows_case(DType dtype, DType gradient, int64_t count, int64_t rows, int64_t width) {
+  OpCase op = start("scaled_rows_" + std::string(name_of(gradient)), dtype, {count, rows, width});
+  // Some places are empty, and the others are few different rows, so that a row gets many summands.
+  std::vector<double> places = ids(count, rows + 1, 3);
+  for (double& place : places) place = place >= static_cast<double>(rows) / 2 && rows > 2 ? 1.0 : place - 1.0;
+  op.needs.tokens = std::max(rows, count);
+  op.needs.width = width;
+  op.bytes = bytes_for(dtype, 3 * count * width);
+  op.backward_bytes = bytes_for(dtype, (count + rows) * width);
+  op.add_gradient_input("from", dtype, {rows, width}, normal(rows * width, dtype, 1), true);
+  op.inputs.back().gradient_dtype = gradient;
+  op.add_input("to_before", dtype, {count, width}, normal(count * width, dtype, 2));
+  op.add_input("rows", DType::I32, {count}, fixed(places));
+  op.add_input("factors", DType::F32, {count}, normal(count, DType::F32, 4));
+  op.add_output("to", dtype, {count, width});
+  op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[1]); };
+  op.forward = [](Device& device, Args& args) {
+    device.ops().add_scaled_rows(args.out[0], args.in[0], args.in[2], args.in[3]);
+  };
+  op.backward = [](Device& device, Args& args) {
+    device.ops().add_to_rows(args.grad[0], args.upstream[0], args.in[2], args.in[3]);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> to = in[1];
+    for (int64_t i = 0; i < count; ++i) {
+      const auto row = static_cast<int64_t>(in[2][at(i)]);
+      for (int64_t c = 0; c < width && row >= 0; ++c)
+        to[at(i * width + c)] += in[3][at(i)] * in[0][at(row * width + c)];
+    }
+    return Arrays{to};
+  };
+  return op;
+}
+
 // Backward is dropout of the gradient, with the same bits.
 OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability, bool accumulate) {
   OpCase op = start(accumulate ? "dropout_add" : "dropout", dtype, {rows, width});
@@ -234,6 +269,11 @@ void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
     table.push_back(gather_rows_case(dtype, 17, 40, 24));
     table.push_back(gather_rows_case(dtype, 5, 3, 7));
     table.push_back(large(gather_rows_case(dtype, 300, 700, 384)));
+    for (const DType gradient : {DType::F32, DType::BF16}) {
+      table.push_back(scaled_rows_case(dtype, gradient, 17, 40, 24));
+      table.push_back(scaled_rows_case(dtype, gradient, 5, 3, 7));
+    }
+    table.push_back(large(scaled_rows_case(dtype, DType::F32, 700, 300, 384)));
     table.push_back(dropout_case(dtype, 17, 24, 0.25f, false));
     table.push_back(dropout_case(dtype, 3, 7, 0.5f, true));
     table.push_back(dropout_case(dtype, 3, 8, 0.0f, false));

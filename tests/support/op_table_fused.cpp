@@ -186,7 +186,8 @@ OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_
   add_fused(op, rows, width, variant, 0, [=](Device& device, Args& args, const Operand& gradient, bool) {
     const LossOptions options{
         .vocab = vocab, .gradient_scale = args.in[2], .penalty = PenaltyKind::ZLoss, .penalty_weight = 0.3f};
-    device.ops().cross_entropy(gradient, args.out[0], args.out[1], {}, gradient.dense, args.in[1], options);
+    device.ops().cross_entropy(gradient, {}, args.out[0], args.out[1], {}, gradient.dense, args.in[1],
+                               options);
   });
   return op;
 }

@@ -25,7 +25,7 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   const auto run = [=](Device& device, Args& args, const Tensor& gradient) {
     LossOptions scaled = options;
     scaled.gradient_scale = args.in[2];
-    device.ops().cross_entropy(operand(gradient), args.out[0], args.out[1], args.out[2], args.in[0],
+    device.ops().cross_entropy(operand(gradient), {}, args.out[0], args.out[1], args.out[2], args.in[0],
                                args.in[1], scaled);
   };
   op.forward = [=](Device& device, Args& args) { run(device, args, {}); };

@@ -104,14 +104,14 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
                        .length = o.length,
                        .checkpointing = o.checkpointing,
                        .head_chunk_bytes = 32 * 1024,  // several chunks
-                       .graphs = o.graphs};
+                       .graphs = o.graphs,
+                       .head_all_rows = o.head_all_rows};
   const Numerics numerics = numerics_of(o, *device);
-  model = std::make_unique<Transformer>(
-      two_layers(o.preset), shape, numerics, *device,
-      Finetuning{.adapters = o.adapters,
-                 .frozen_copies = o.frozen_copies,
-                 .storage = o.storage,
-                 .sharding = o.sharding});
+  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device,
+                                        Finetuning{.adapters = o.adapters,
+                                                   .frozen_copies = o.frozen_copies,
+                                                   .storage = o.storage,
+                                                   .sharding = o.sharding});
   model->allocate();
   if (o.ranks) sync = std::make_unique<RankSync>(*model, *device, *o.ranks);
   model->initialise(7);

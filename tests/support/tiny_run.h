@@ -81,6 +81,7 @@ struct TinyRunOptions {
   float weight_decay = 0.1f;
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
+  bool head_all_rows = false;
 };
 
 class TinyRun {

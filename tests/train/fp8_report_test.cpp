@@ -89,7 +89,8 @@ TEST(Fp8Stats, EveryQuantisedTensorHasEveryField) {
        {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Recipe::Block, Fp8Recipe::Mxfp8}) {
     for (const bool head : {false, true}) {
       SCOPED_TRACE(fmt::format("{} head {}", name_of(recipe), head));
-      TinyRun run({.precision = Precision::Fp8, .fp8 = {.recipe = recipe, .head = head}});
+      TinyRun run({.precision = Precision::Fp8,
+                   .fp8 = {.recipe = recipe, .head = head ? Fp8Head::All : Fp8Head::None}});
       run.step();
       run.runner->train_step(run.done++, true);
       const auto json = nlohmann::json::parse(fp8_stats_json(run.model->scales().reports(*run.device)));

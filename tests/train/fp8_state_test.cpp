@@ -90,11 +90,13 @@ INSTANTIATE_TEST_SUITE_P(
         RecipeCase{"delayed_most_recent", {.history_length = 4, .most_recent = true}},
         RecipeCase{"delayed_interval", {.margin = 1, .interval = 2, .history_length = 3}, "qwen2.5-tiny"},
         RecipeCase{"delayed_accumulation", {}, "llama-tiny", 2, Checkpointing::Block},
-        RecipeCase{"delayed_tied_head", {.head = true}, "gpt2-tiny", 1, Checkpointing::Act, DType::BF16},
+        RecipeCase{
+            "delayed_tied_head", {.head = Fp8Head::All}, "gpt2-tiny", 1, Checkpointing::Act, DType::BF16},
+        RecipeCase{"delayed_backward_head", {.head = Fp8Head::Backward}, "llama-tiny", 2},
         RecipeCase{"current", {.recipe = Fp8Recipe::Current}},
         RecipeCase{"current_e5m2", {.recipe = Fp8Recipe::Current, .format = Fp8Format::E5M2}},
         RecipeCase{"block", {.recipe = Fp8Recipe::Block}, "llama-tiny", 2},
-        RecipeCase{"mxfp8", {.recipe = Fp8Recipe::Mxfp8, .head = true}}),
+        RecipeCase{"mxfp8", {.recipe = Fp8Recipe::Mxfp8, .head = Fp8Head::All}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(EveryRecipe, AFreshRunContinuesBitForBit) {

@@ -17,11 +17,13 @@ TinyRunOptions numerics(const std::string& name) {
   if (name == "current") o.fp8.recipe = Fp8Recipe::Current;
   if (name == "block") o.fp8.recipe = Fp8Recipe::Block;
   if (name == "mxfp8") o.fp8.recipe = Fp8Recipe::Mxfp8;
-  if (name == "delayed_head") o.fp8.head = true;
+  if (name == "delayed_head") o.fp8.head = Fp8Head::Backward;
+  if (name == "delayed_all_head") o.fp8.head = Fp8Head::All;
   return o;
 }
 
-const char* const kNumerics[] = {"fp32", "bf16", "delayed", "delayed_head", "current", "block", "mxfp8"};
+const char* const kNumerics[] = {"fp32",    "bf16",  "delayed", "delayed_head", "delayed_all_head",
+                                 "current", "block", "mxfp8"};
 
 class RankStep : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
@@ -148,7 +150,7 @@ TEST(RankStepAlone, EvaluationChangesNothing) {
   for (const char* name : {"delayed_head", "current", "mxfp8"}) {
     for (const ShardingMode mode : {ShardingMode::Zero1, ShardingMode::FsdpFull}) {
       RankRunOptions options{.run = numerics(name), .mode = mode};
-      options.run.fp8.head = true;
+      options.run.fp8.head = Fp8Head::All;
       options.run.preset = "gpt2-tiny";  // its head is tied to the embedding
       const RankOutcome without = run_ranks(options);
       options.evaluates = true;

@@ -28,7 +28,7 @@ struct PrecisionCase {
   Fp8Recipe recipe = Fp8Recipe::Delayed;
   Fp8Format format = Fp8Format::Hybrid;
   const char* preset = "llama-tiny";
-  bool head = false;
+  Fp8Head head = Fp8Head::None;
 };
 
 void PrintTo(const PrecisionCase& c, std::ostream* out) {
@@ -47,22 +47,25 @@ class EveryPrecision : public testing::TestWithParam<PrecisionCase> {};
 
 INSTANTIATE_TEST_SUITE_P(
     , EveryPrecision,
-    testing::Values(PrecisionCase{"fp32", Precision::Fp32},
-                    PrecisionCase{"fp32_gpt2", Precision::Fp32, {}, {}, "gpt2-tiny"},
-                    PrecisionCase{"fp32_qwen3", Precision::Fp32, {}, {}, "qwen3-tiny"},
-                    PrecisionCase{"bf16", Precision::Bf16},
-                    PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
-                    PrecisionCase{"bf16_mistral", Precision::Bf16, {}, {}, "mistral-tiny"},
-                    PrecisionCase{"delayed", Precision::Fp8, Fp8Recipe::Delayed},
-                    PrecisionCase{"delayed_mistral", Precision::Fp8, Fp8Recipe::Delayed, {}, "mistral-tiny"},
-                    PrecisionCase{"delayed_qwen3", Precision::Fp8, Fp8Recipe::Delayed, {}, "qwen3-tiny"},
-                    PrecisionCase{
-                        "delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", true},
-                    PrecisionCase{"current", Precision::Fp8, Fp8Recipe::Current},
-                    PrecisionCase{"block_qwen", Precision::Fp8, Fp8Recipe::Block, {}, "qwen2.5-tiny"},
-                    PrecisionCase{"block_qwen3", Precision::Fp8, Fp8Recipe::Block, {}, "qwen3-tiny"},
-                    PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", true},
-                    PrecisionCase{"e5m2", Precision::Fp8, Fp8Recipe::Current, Fp8Format::E5M2}),
+    testing::Values(
+        PrecisionCase{"fp32", Precision::Fp32},
+        PrecisionCase{"fp32_gpt2", Precision::Fp32, {}, {}, "gpt2-tiny"},
+        PrecisionCase{"fp32_qwen3", Precision::Fp32, {}, {}, "qwen3-tiny"},
+        PrecisionCase{"bf16", Precision::Bf16},
+        PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
+        PrecisionCase{"bf16_mistral", Precision::Bf16, {}, {}, "mistral-tiny"},
+        PrecisionCase{"delayed", Precision::Fp8, Fp8Recipe::Delayed},
+        PrecisionCase{"delayed_mistral", Precision::Fp8, Fp8Recipe::Delayed, {}, "mistral-tiny"},
+        PrecisionCase{"delayed_qwen3", Precision::Fp8, Fp8Recipe::Delayed, {}, "qwen3-tiny"},
+        PrecisionCase{
+            "delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", Fp8Head::Backward},
+        PrecisionCase{"delayed_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "llama-tiny", Fp8Head::Wgrad},
+        PrecisionCase{"current_head", Precision::Fp8, Fp8Recipe::Current, {}, "qwen2.5-tiny", Fp8Head::Dgrad},
+        PrecisionCase{"current", Precision::Fp8, Fp8Recipe::Current},
+        PrecisionCase{"block_qwen", Precision::Fp8, Fp8Recipe::Block, {}, "qwen2.5-tiny"},
+        PrecisionCase{"block_qwen3", Precision::Fp8, Fp8Recipe::Block, {}, "qwen3-tiny"},
+        PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", Fp8Head::All},
+        PrecisionCase{"e5m2", Precision::Fp8, Fp8Recipe::Current, Fp8Format::E5M2}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(EveryPrecision, CheckpointingChangesNoBit) {

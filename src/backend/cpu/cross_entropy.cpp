@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/vector_math.h"
+#include "backend/op_checks.h"
 
 namespace octet {
 
@@ -14,6 +16,7 @@ namespace {
 
 struct RowResult {
   float loss = 0.0f, penalty = 0.0f;
+  float target_gradient = 0.0f;
   bool correct = false;
 };
 
@@ -54,52 +57,44 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
   if (!gradient) return result;
 
   const float scale = *options.gradient_scale.as<float>();
+  const float own = cpu::fast_exp(target_logit - largest) * inverse;  // the probability of the target
   if (options.penalty == PenaltyKind::Entropy) {
+    const auto slope = [=](float shifted, float p) {
+      return p > 0.0f ? weight * p * (shifted - log_total + entropy) : 0.0f;
+    };
     for (int64_t i = 0; i < vocab; ++i) {
       const float shifted = load(gradient[i]) - largest;
       const float p = cpu::fast_exp(shifted) * inverse;
-      const float slope = p > 0.0f ? weight * p * (shifted - log_total + entropy) : 0.0f;
-      gradient[i] = store<T>(scale * (p - (i == target ? 1.0f : 0.0f) + slope));
+      gradient[i] = store<T>(scale * (p + slope(shifted, p)));
     }
+    result.target_gradient = scale * (own - 1.0f + slope(target_logit - largest, own));
   } else if (options.penalty == PenaltyKind::LogitL2) {
     const float per_logit = 2.0f * weight / static_cast<float>(vocab);
     for (int64_t i = 0; i < vocab; ++i) {
       const float logit = load(gradient[i]);
       gradient[i] = store<T>(scale * (cpu::fast_exp(logit - largest) * inverse + per_logit * logit));
     }
-    const float own = cpu::fast_exp(target_logit - largest) * inverse - 1.0f + per_logit * target_logit;
-    gradient[target] = store<T>(scale * own);
+    result.target_gradient = scale * (own - 1.0f + per_logit * target_logit);
   } else {
     const float per_probability = options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
     const float factor = per_probability * inverse;
     for (int64_t i = 0; i < vocab; ++i)
       gradient[i] = store<T>(scale * (cpu::fast_exp(load(gradient[i]) - largest) * factor));
-    gradient[target] = store<T>(scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f));
+    result.target_gradient = scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f);
   }
+  gradient[target] = store<T>(result.target_gradient);
   std::fill(gradient + vocab, gradient + padded_vocab, store<T>(0.0f));
   return result;
 }
 
 }  // namespace
 
-void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                           Tensor logits, Tensor targets, const LossOptions& options) {
+void CpuOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                           Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr std::string_view op = "cross_entropy";
+  check_cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
   const int64_t rows = logits.rows(), width = logits.cols();
-  require(options.vocab > 0 && options.vocab <= width, "[{}] the vocabulary is {}, expected 1 to {}", op,
-          options.vocab, width);
-  require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
-              (!correct || correct.numel() == rows),
-          "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
-  require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty but no output for it",
-          op);
   const Tensor& dlogits = gradient.dense;
-  if (dlogits) {
-    require(dlogits.rows() == rows && dlogits.cols() == width, "[{}] the gradient is {}, expected {}", op,
-            dlogits.shape.to_string(), logits.shape.to_string());
-    cpu::require_dtype(op, "gradient", dlogits, logits.dtype);
-  }
-  require(!dlogits || options.gradient_scale, "[{}] a gradient is requested without its scale", op);
   const int32_t* target = targets.as<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
     require(target[r] >= -1 && target[r] < options.vocab, "[{}] target {} is {}, expected -1 to {}", op, r,
@@ -115,16 +110,25 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty,
         if (target[r] >= 0) {
           if (row_gradient && row_gradient != row) std::copy_n(row, width, row_gradient);
           result = cross_entropy_row(row, row_gradient, width, target[r], options);
+          if (target_gradient) row_gradient[target[r]] = store<T>(0.0f);
         } else if (row_gradient) {
           std::fill_n(row_gradient, width, store<T>(0.0f));
         }
         loss.as<float>()[r] = result.loss;
+        if (target_gradient) target_gradient.as<float>()[r] = result.target_gradient;
         if (penalty) penalty.as<float>()[r] = result.penalty;
         if (correct) correct.as<int32_t>()[r] = result.correct ? 1 : 0;
       }
     });
   });
   if (dlogits) finish(gradient);
+  if (!target_gradient || !gradient.fp8) return;
+  // By their bits, so that NaN counts as the largest.
+  float& amax = gradient.fp8->slot->amax;
+  for (const float value : target_gradient.span<float>()) {
+    const float magnitude = std::fabs(value);
+    if (std::bit_cast<uint32_t>(magnitude) > std::bit_cast<uint32_t>(amax)) amax = magnitude;
+  }
 }
 
 }  // namespace octet

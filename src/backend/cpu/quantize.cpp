@@ -43,7 +43,7 @@ struct Copy {
   int64_t depth;   // length of a row
   int64_t blocks;  // scales per row
   Tensor scales;
-  bool counts;  // whether the statistics are taken here
+  int64_t counted_step;  // of the rows whose statistics are taken here; 0: none
 };
 
 void count(const float* x, const uint8_t* codes, int64_t n, float scale, float factor, DType format,
@@ -84,7 +84,8 @@ void quantize_tile(const Copy& copy, const float* tile, int64_t rows, int64_t de
     const float* x = tile + r * kTile + begin;
     uint8_t* codes = copy.codes + (row0 + r) * copy.depth + k0 + begin;
     encode(x, codes, end - begin, scale, copy.format);
-    if (copy.counts && stats_wanted) count(x, codes, end - begin, scale, factor, copy.format, stats);
+    if (stats_wanted && copy.counted_step > 0 && (row0 + r) % copy.counted_step == 0)
+      count(x, codes, end - begin, scale, factor, copy.format, stats);
   };
   if (copy.granularity == Granularity::Tensor) {
     for (int64_t r = 0; r < rows; ++r) run(r, 0, depth, copy.scale, copy.inverse);
@@ -174,8 +175,8 @@ void CpuOps::quantize(const Operand& operand) {
   Copy rowwise{}, colwise{};
   if (target.rowwise) rowwise = make_copy(target.rowwise, rule.format_rowwise, rule, rows, cols);
   if (target.colwise) colwise = make_copy(target.colwise, rule.format_colwise, rule, cols, rows);
-  rowwise.counts = rowwise.codes != nullptr;
-  colwise.counts = !rowwise.counts;
+  rowwise.counted_step = rowwise.codes ? stats_row_step(rows, cols, false) : 0;
+  colwise.counted_step = rowwise.codes ? 0 : stats_row_step(rows, cols, true);
 
   const int64_t tile_cols = div_up(cols, kTile), tiles = div_up(rows, kTile) * tile_cols;
   const int64_t per_group = std::max<int64_t>(1, div_up(tiles, kMaxGroups)),

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/scatter_add.h"
 #include "backend/op_checks.h"
 
 namespace octet {
@@ -51,6 +52,40 @@ void CpuOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
     for (int64_t i = begin; i < end; ++i) {
       if (row[i] >= 0) std::memcpy(row_of(to, row[i]), row_of(from, i), row_bytes(to));
     }
+  });
+}
+
+void CpuOps::add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  constexpr const char* op = "add_scaled_rows";
+  check_scaled_rows(op, to, from, rows, factors);
+  require_places(op, rows, from.rows());
+  const int32_t* row = rows.as<int32_t>();
+  const float* factor = factors.as<float>();
+  const int64_t width = to.cols();
+  cpu::dispatch_real(op, to.dtype, [&]<class To>(To) {
+    cpu::dispatch_real(op, from.dtype, [&]<class From>(From) {
+      parallel_.for_range(to.rows(), 32, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          if (row[i] < 0) continue;
+          To* out = to.as<To>() + i * width;
+          const From* in = from.as<From>() + row[i] * width;
+          for (int64_t c = 0; c < width; ++c)
+            out[c] = cpu::store<To>(cpu::load(out[c]) + factor[i] * cpu::load(in[c]));
+        }
+      });
+    });
+  });
+}
+
+void CpuOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  constexpr const char* op = "add_to_rows";
+  check_scaled_rows(op, from, to, rows, factors);
+  require_places(op, rows, to.rows());
+  cpu::dispatch_real(op, to.dtype, [&]<class To>(To) {
+    cpu::dispatch_real(op, from.dtype, [&]<class From>(From) {
+      cpu::scatter_add(parallel_, scratch(), to.as<To>(), from.as<From>(), rows.as<int32_t>(),
+                       factors.as<float>(), from.rows(), to.cols());
+    });
   });
 }
 

@@ -77,6 +77,16 @@ void TimedOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
   ops_.scatter_rows(to, from, rows);
 }
 
+void TimedOps::add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "add_scaled_rows"});
+  ops_.add_scaled_rows(to, from, rows, factors);
+}
+
+void TimedOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "add_to_rows"});
+  ops_.add_to_rows(to, from, rows, factors);
+}
+
 void TimedOps::dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Adapters, .op = "dropout"});
   ops_.dropout(y, x, probability, seed, stream, accumulate);
@@ -150,10 +160,10 @@ void TimedOps::activation_backward(Activation activation, const Operand& dx, Ten
   ops_.activation_backward(activation, dx, dh, x);
 }
 
-void TimedOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                             Tensor logits, Tensor targets, const LossOptions& options) {
+void TimedOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                             Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "cross_entropy"});
-  ops_.cross_entropy(gradient, loss, penalty, correct, logits, targets, options);
+  ops_.cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
 }
 
 void TimedOps::add_column_sum(Tensor column_sum, Tensor x) {

@@ -31,6 +31,8 @@ class TimedOps final : public Ops {
   void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) override;
   void gather_rows(Tensor to, Tensor from, Tensor rows) override;
   void scatter_rows(Tensor to, Tensor from, Tensor rows) override;
+  void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
+  void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                     Tensor delta, Tensor gain, Tensor bias, float epsilon) override;
@@ -51,8 +53,8 @@ class TimedOps final : public Ops {
                         int64_t longest, const AttentionShape& shape) override;
   void activation_forward(Activation activation, const Operand& h, Tensor x) override;
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
-  void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
-                     Tensor targets, const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                     Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) override;
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;

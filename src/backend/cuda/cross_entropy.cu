@@ -1,6 +1,7 @@
 #include <cfloat>
 
 #include "backend/cuda/device/tile_kernel.cuh"
+#include "backend/op_checks.h"
 
 // Two passes over the logits: one for the softmax statistics per row, one for the gradient, which is written as tiles
 // in the form that the head's products read.
@@ -32,10 +33,24 @@ struct LossArgs {
   int32_t* correct;  // may be absent
   const int32_t* targets;
   RowGradient* gradients;  // may be absent
+  float* target_gradient;  // may be absent
+  ScaleSlot* slot;         // whose amax counts the gradients of targets; may be absent
   int64_t width;
   LossOptions options;
   const float* scale;  // of gradients; may be absent
 };
+
+// Without a penalty and with ZLoss, d loss / d x = factor * e^(x - largest) - scale where x is the target's.
+// Entropy multiplies the first term by penalty_share + weight * (x - largest); LogitL2 adds penalty_share * x.
+// Fused operations are written explicitly, so that the bits are the same in every kernel that uses this. `scale` is not
+// subtracted here.
+template <class T, bool penalised>
+__device__ __forceinline__ float gradient_of(float x, const RowGradient& row, float weight, bool entropy) {
+  const float down = x - row.largest, e = exp_of<T>(down), share = __fmul_rn(e, row.factor);
+  if constexpr (!penalised) return share;
+  if (entropy) return e > 0.0f ? __fmul_rn(share, fmaf(weight, down, row.penalty_share)) : 0.0f;
+  return fmaf(row.penalty_share, x, share);
+}
 
 // The largest element of some packs; NaN only if all elements are NaN.
 template <int packs>
@@ -157,6 +172,7 @@ __global__ void __launch_bounds__(kLossThreads, 6)
     if (args.penalty) args.penalty[row] = 0.0f;
     if (args.correct) args.correct[row] = 0;
     if (args.gradients) args.gradients[row] = {0.0f, 0.0f, 0.0f, -1};
+    if (args.target_gradient) args.target_gradient[row] = 0.0f;
     return;
   }
 
@@ -227,10 +243,17 @@ __global__ void __launch_bounds__(kLossThreads, 6)
   }
   if (args.penalty) args.penalty[row] = penalty;
   if (args.gradients) args.gradients[row] = gradient;
+  if (!args.target_gradient) return;
+  const float own = gradient_of<T, penalised>(target_logit, gradient, weight,
+                                              args.options.penalty == PenaltyKind::Entropy) -
+                    scale;
+  args.target_gradient[row] = own;
+  if (args.slot) {
+    auto* amax = reinterpret_cast<unsigned int*>(&args.slot->amax);
+    if (magnitude_bits(own) > *amax) atomicMax(amax, magnitude_bits(own));
+  }
 }
 
-// Without a penalty and with ZLoss, d loss / d x = factor * e^(x - largest) - scale where x is the target's.
-// Entropy multiplies the first term by penalty_share + weight * (x - largest); LogitL2 adds penalty_share * x.
 template <class T, bool penalised>
 struct CrossEntropyGradient {
   using Type = T;
@@ -250,6 +273,7 @@ struct CrossEntropyGradient {
   const float* scale;
   float weight;
   bool entropy;
+  bool targets_apart;  // the gradient of targets is elsewhere
 
   __device__ CrossEntropyGradient at(int64_t row, int64_t col) const {
     CrossEntropyGradient here = *this;
@@ -262,27 +286,17 @@ struct CrossEntropyGradient {
   __device__ Raw load(int line, int64_t count) const {
     return {load8<vector>(logits + line * width, count), rows[line]};
   }
-  // Fused operations are written explicitly, so that the bits are the same in every kernel that uses this.
   __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
     const RowGradient& row = raw.row;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float x = raw.logits.at(j), down = x - row.largest;
-      const float e = exp_of<T>(down), share = __fmul_rn(e, row.factor);
-      out[0][j] = share;
-      if constexpr (penalised) {
-        if (entropy) {
-          out[0][j] = e > 0.0f ? __fmul_rn(share, fmaf(weight, down, row.penalty_share)) : 0.0f;
-        } else {
-          out[0][j] = fmaf(row.penalty_share, x, share);
-        }
-      }
+      out[0][j] = gradient_of<T, penalised>(raw.logits.at(j), row, weight, entropy);
     }
     const int live = row.target < 0 ? 0 : vocab - first, hit = row.target - first;
     if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j == hit) out[0][j] = __fsub_rn(out[0][j], *scale);
+      if (j == hit) out[0][j] = targets_apart ? 0.0f : __fsub_rn(out[0][j], *scale);
       if (j >= live) out[0][j] = 0.0f;
     }
   }
@@ -294,26 +308,12 @@ struct CrossEntropyGradient {
 }  // namespace
 }  // namespace device
 
-void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct,
-                            Tensor logits, Tensor targets, const LossOptions& options) {
+void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                            Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
+  check_cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
   const int64_t rows = logits.rows(), width = logits.cols();
-  require(options.vocab > 0 && options.vocab <= width, "[cuda] {}: the vocabulary is {}, expected 1 to {}",
-          op, options.vocab, width);
-  require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
-              (!correct || correct.numel() == rows),
-          "[cuda] {}: {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
-  require(penalty || options.penalty == PenaltyKind::None,
-          "[cuda] {}: there is a penalty but no output for it", op);
-  require(
-      loss.dtype == DType::F32 && targets.dtype == DType::I32 && (!correct || correct.dtype == DType::I32),
-      "[cuda] {}: losses are fp32, targets and correct int32", op);
   const Tensor& dlogits = gradient.dense;
-  require(!dlogits || (dlogits.rows() == rows && dlogits.cols() == width && dlogits.dtype == logits.dtype),
-          "[cuda] {}: the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype),
-          dlogits.shape.to_string(), name_of(logits.dtype), logits.shape.to_string());
-  require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
-          "[cuda] {}: a gradient is requested without its scale in fp32", op);
   narrow<int>(width + 8 * 4 * device::kLossThreads);  // columns are counted in int
   if (rows == 0) return;
 
@@ -324,6 +324,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
                               .correct = static_cast<int32_t*>(correct.data),
                               .targets = static_cast<const int32_t*>(targets.data),
                               .gradients = row_gradients,
+                              .target_gradient = static_cast<float*>(target_gradient.data),
+                              .slot = gradient.fp8 ? gradient.fp8->slot : nullptr,
                               .width = width,
                               .options = options,
                               .scale = static_cast<const float*>(options.gradient_scale.data)};
@@ -349,7 +351,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty
         .first = 0,
         .scale = args.scale,
         .weight = options.penalty_weight,
-        .entropy = options.penalty == PenaltyKind::Entropy};
+        .entropy = options.penalty == PenaltyKind::Entropy,
+        .targets_apart = static_cast<bool>(target_gradient)};
     launch_tiles(*this, op, tiles,
                  {.rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast},
                  vector);

@@ -68,6 +68,8 @@ class CudaOps final : public Ops {
 
   void gather_rows(Tensor to, Tensor from, Tensor rows) override;
   void scatter_rows(Tensor to, Tensor from, Tensor rows) override;
+  void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
+  void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
 
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
@@ -92,8 +94,8 @@ class CudaOps final : public Ops {
   void activation_forward(Activation kind, const Operand& h, Tensor x) override;
   void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
 
-  void cross_entropy(const Operand& gradient, Tensor loss, Tensor penalty, Tensor correct, Tensor logits,
-                     Tensor targets, const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+                     Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) override;
 
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;

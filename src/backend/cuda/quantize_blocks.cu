@@ -120,82 +120,6 @@ __global__ void __launch_bounds__(kBlockThreads) quantize_blocks_kernel(const Bl
   record_amax(amax, args.amax, gridDim.x * gridDim.y);
 }
 
-// ---- statistics ----
-
-struct StatsArgs {
-  const uint8_t* codes;
-  const void* scales;     // of blocks
-  const ScaleSlot* slot;  // per tensor
-  int64_t rows, depth;    // of the copy
-  bool colwise;           // the copy is the transpose of x
-  bool e5m2;
-  Granularity granularity;
-};
-
-constexpr int kStatsThreads = 256;
-constexpr int kStatsBlocks = 512;
-
-template <class T>
-__global__ void stats_kernel(const T* x, const StatsArgs args, double* partials) {
-  double values[5] = {};
-  const int64_t count = args.rows * args.depth;
-  const float bound = args.e5m2 ? 61440.0f : 464.0f;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(kStatsThreads) + threadIdx.x; i < count;
-       i += static_cast<int64_t>(gridDim.x) * kStatsThreads) {
-    const int64_t row = i / args.depth, k = i % args.depth;
-    const float value = to_float(x[args.colwise ? k * args.rows + row : i]);
-    const uint8_t code = args.codes[i];
-    float scale, factor;
-    if (args.granularity == Granularity::Tensor) {
-      scale = args.colwise ? args.slot->scale_colwise : args.slot->scale_rowwise;
-      factor = args.colwise ? args.slot->inverse_colwise : args.slot->inverse_rowwise;
-    } else {
-      if (args.granularity == Granularity::Row32) {
-        const uint8_t exponent =
-            static_cast<const uint8_t*>(args.scales)[row * ((args.depth + 31) / 32) + k / 32];
-        factor = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-      } else {
-        const int64_t line = args.granularity == Granularity::Block128 ? row / kBlockTile : row;
-        factor = static_cast<const float*>(
-            args.scales)[line * ((args.depth + kBlockTile - 1) / kBlockTile) + k / kBlockTile];
-      }
-      scale = 1.0f / factor;
-    }
-    values[0] += 1.0;
-    values[1] += fabsf(value * scale) > bound ? 1.0 : 0.0;
-    values[2] += value != 0.0f && (code & 0x7F) == 0 ? 1.0 : 0.0;
-    if (magnitude_bits(value) >= kInfinityBits) continue;
-    const double error = static_cast<double>(decode1(code, args.e5m2) * factor) - static_cast<double>(value);
-    values[3] += static_cast<double>(value) * static_cast<double>(value);
-    values[4] += error * error;
-  }
-  __shared__ double shared[kStatsThreads];
-  for (int v = 0; v < 5; ++v) {
-    shared[threadIdx.x] = values[v];
-    __syncthreads();
-    for (int half = kStatsThreads / 2; half > 0; half /= 2) {
-      if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) partials[blockIdx.x * 5 + v] = shared[0];
-    __syncthreads();
-  }
-}
-
-__global__ void add_stats_kernel(QuantStats* stats, const double* partials, int blocks,
-                                 const ScaleSlot* slot) {
-  double* fields[5] = {&stats->elements, &stats->saturated, &stats->flushed, &stats->signal, &stats->noise};
-  const int v = static_cast<int>(threadIdx.x);
-  if (v < 5) {
-    double total = 0;
-    for (int i = 0; i < blocks; ++i) total += partials[i * 5 + v];
-    *fields[v] += total;
-  } else if (v == 5) {
-    const uint32_t before = magnitude_bits(static_cast<float>(stats->amax));
-    stats->amax = static_cast<double>(__uint_as_float(max(before, magnitude_bits(slot->amax_last))));
-  }
-}
-
 }  // namespace
 }  // namespace device
 
@@ -226,31 +150,6 @@ void CudaOps::quantize_blocks(const Operand& operand) {
     device::quantize_blocks_kernel<T><<<grid, device::kBlockThreads, shared, stream()>>>(args);
     check_launch("quantize");
   });
-}
-
-void CudaOps::record_stats(const Operand& operand) {
-  const OpScope scope(profiler_, OpKind::Quantize, "record_stats", bytes_of(operand.dense));
-  const Quantized& fp8 = *operand.fp8;
-  const bool colwise = !fp8.rowwise;
-  const QuantizedMatrix& copy = colwise ? fp8.colwise : fp8.rowwise;
-  if (!copy) return;
-  const device::StatsArgs args{.codes = static_cast<const uint8_t*>(copy.codes.data),
-                               .scales = copy.scales.data,
-                               .slot = fp8.slot,
-                               .rows = copy.codes.rows(),
-                               .depth = copy.codes.cols(),
-                               .colwise = colwise,
-                               .e5m2 = copy.codes.dtype == DType::E5M2,
-                               .granularity = copy.granularity};
-  Scratch space = scratch("quantize");
-  auto* partials = space.take<double>(device::kStatsBlocks * 5);
-  dispatch_real("quantize", operand.dense.dtype, [&]<class T>(T) {
-    device::stats_kernel<<<device::kStatsBlocks, device::kStatsThreads, 0, stream()>>>(
-        static_cast<const T*>(operand.dense.data), args, partials);
-  });
-  check_launch("quantize statistics");
-  device::add_stats_kernel<<<1, 32, 0, stream()>>>(fp8.stats, partials, device::kStatsBlocks, fp8.slot);
-  check_launch("quantize statistics");
 }
 
 }  // namespace octet

@@ -1,4 +1,5 @@
 #include "backend/cuda/device/tile_kernel.cuh"
+#include "backend/cuda/scatter_add.h"
 #include "backend/op_checks.h"
 
 namespace octet {
@@ -21,6 +22,31 @@ __global__ void __launch_bounds__(kThreads)
     V* target = to + i * words;
 #pragma unroll 4
     for (int word = lane; word < words; word += 32) target[word] = row >= 0 ? source[word] : V{};
+  }
+}
+
+// to[i] += factors[i] * from[rows[i]]. A warp adds one row at a time.
+template <class To, class From, bool vector>
+__global__ void __launch_bounds__(kThreads)
+    add_scaled_rows_kernel(To* to, const From* from, const int32_t* rows, const float* factors, int64_t count,
+                           int64_t width) {
+  constexpr int kWarps = kThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kWarps) + warp; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kWarps) {
+    const int64_t row = rows[i];
+    if (row < 0) continue;
+    const float factor = factors[i];
+    for (int64_t col = 8 * lane; col < width; col += 8 * 32) {
+      const int64_t left = width - col;
+      To* out = to + i * width + col;
+      const Pack8<From> in = load8<vector>(from + row * width + col, left);
+      float v[8];
+      load8<vector>(static_cast<const To*>(out), left).unpack(v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = fmaf(factor, in.at(j), v[j]);
+      store8<vector>(out, Pack8<To>::pack(v), left);
+    }
   }
 }
 
@@ -80,6 +106,33 @@ void CudaOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
     check_launch(op);
   }
   copy_rows(*this, op, to, from, places);
+}
+
+void CudaOps::add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  constexpr const char* op = "add_scaled_rows";
+  check_scaled_rows(op, to, from, rows, factors);
+  const OpScope scope(profiler_, OpKind::Loss, op, 3 * bytes_of(to));
+  if (to.numel() == 0) return;
+  const int64_t width = to.cols();
+  const bool vector = width % 8 == 0 && aligned16(to.data) && aligned16(from.data);
+  const int64_t blocks = std::min<int64_t>(div_up(to.rows(), device::kThreads / 32), 32 * sm_count());
+  dispatch_real(op, to.dtype, [&]<class To>(To) {
+    dispatch_real(op, from.dtype, [&]<class From>(From) {
+      const auto kernel = vector ? device::add_scaled_rows_kernel<To, From, true>
+                                 : device::add_scaled_rows_kernel<To, From, false>;
+      kernel<<<narrow<unsigned>(blocks), device::kThreads, 0, stream()>>>(
+          static_cast<To*>(to.data), static_cast<const From*>(from.data),
+          static_cast<const int32_t*>(rows.data), static_cast<const float*>(factors.data), to.rows(), width);
+    });
+  });
+  check_launch(op);
+}
+
+void CudaOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  constexpr const char* op = "add_to_rows";
+  check_scaled_rows(op, from, to, rows, factors);
+  const OpScope scope(profiler_, OpKind::Loss, op, bytes_of(from));
+  scatter_add(*this, op, to, from, rows, factors);
 }
 
 }  // namespace octet
