@@ -191,7 +191,7 @@ void Transformer::segment(std::string_view name, const std::function<void()>& wo
 void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};
-  const bool gathers = gathers_head_rows(backward);
+  const bool gathers = gathers_head_rows(backward), few_rows = gathers && backward;
   const int64_t n = gathers ? head_count_ : shape_.tokens();
   const Tensor gathered_input = shape_.scoring ? head_input_ : dfinal_normed_;
   const Tensor input = gathers ? gathered_input : final_normed_,
@@ -208,14 +208,16 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(ops(), logits, x);
     const auto part = [&](const Tensor& t) { return part_of(t, begin, rows); };
+    const Tensor &loss = few_rows ? gathered_loss_ : loss_,
+                 &penalties = few_rows ? gathered_penalty_ : penalty_;
     if (backward) {
       const Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
       targets_apart = dlogits.fp8 && head_.has_dense();
-      ops().cross_entropy(dlogits, targets_apart ? part(target_gradient_) : Tensor{}, part(loss_),
-                          part(penalty_), {}, logits, part(targets), options);
+      ops().cross_entropy(dlogits, targets_apart ? part(target_gradient_) : Tensor{}, part(loss),
+                          part(penalties), {}, logits, part(targets), options);
       head_.backward(ops(), gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
     } else {
-      ops().cross_entropy({}, {}, part(loss_), part(penalty_), part(correct_), logits, part(targets),
+      ops().cross_entropy({}, {}, part(loss), part(penalties), part(correct_), logits, part(targets),
                           options);
     }
   }
@@ -226,11 +228,20 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     ops().add_scaled_rows(gradient.row_range(0, n), head_.weight().whole, rows, factors);
     if (head_.trains()) ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
-  if (gathers && backward)
-    ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), part_of(target_rows_, 0, n));
+  if (few_rows) {
+    // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.
+    const Tensor rows = part_of(target_rows_, 0, n);
+    ops().scatter_rows(dfinal_normed_, gradient.row_range(0, n), rows);
+    const auto scatter = [&](const Tensor& to, const Tensor& from) {
+      ops().scatter_rows(to.reshaped({shape_.tokens(), 1}), part_of(from, 0, n).reshaped({n, 1}), rows);
+    };
+    scatter(loss_, gathered_loss_);
+    scatter(penalty_, gathered_penalty_);
+  }
+  const int64_t summed = few_rows ? shape_.tokens() : n;
   const auto add_to_sum = [&](int64_t index, Tensor values) {
     const Tensor sum{static_cast<float*>(sums_.data) + index, DType::F32, {1}};
-    ops().add_column_sum(sum, part_of(values, 0, n).reshaped({n, 1}));
+    ops().add_column_sum(sum, part_of(values, 0, summed).reshaped({summed, 1}));
   };
   add_to_sum(0, loss_);
   add_to_sum(1, penalty_);

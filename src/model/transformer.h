@@ -246,8 +246,9 @@ class Transformer {
   Tensor dropout_seed_;                                    // (2) int32
   // In training and scoring, the head computes only rows with a target: their indices, rounded up with -1, and their
   // number. The number is shape_.tokens() if all rows are computed in place.
-  Tensor target_rows_, gathered_targets_;  // (N) int32
-  Tensor head_input_;                      // (N, C) the gathered rows, for scoring
+  Tensor target_rows_, gathered_targets_;    // (N) int32
+  Tensor head_input_;                        // (N, C) the gathered rows, for scoring
+  Tensor gathered_loss_, gathered_penalty_;  // (N) fp32, for training
   int64_t head_count_ = 0;
   int64_t target_count_ = 0;  // rows with a target: the first ones of head_rows_host_
   std::vector<int32_t> head_rows_host_, head_targets_host_;

@@ -382,6 +382,10 @@ void Transformer::plan_workspace() {
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
+  if (shape_.training && !shape_.head_all_rows) {
+    add(gathered_loss_, "batch.gathered_loss", DType::F32, {n});
+    add(gathered_penalty_, "batch.gathered_penalty", DType::F32, {n});
+  }
   if (shape_.scoring || (shape_.training && !shape_.head_all_rows)) {
     add(target_rows_, "batch.target_rows", DType::I32, {n});
     add(gathered_targets_, "batch.gathered_targets", DType::I32, {n});

@@ -23,8 +23,15 @@ StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, 
       micro_batches_(static_cast<size_t>(accumulation)),
       parameters_(model.optimizer_view(optimizer.weight_decay, optimizer.loraplus_ratio)),
       norm_memory_(device.allocate(256)),
-      norm_{norm_memory_.get(), DType::F32, {2}} {
+      norm_{norm_memory_.get(), DType::F32, {2}},
+      outcome_memory_(device.allocate(256, Place::Host)),
+      outcome_{outcome_memory_.get(), DType::F32, {4}},
+      outcome_known_(device.make_event()) {
   for (const AdamWParameter& parameter : parameters_) gradients_.push_back(parameter.gradient);
+}
+
+Tensor StepRunner::outcome_part(int64_t begin) const {
+  return {static_cast<float*>(outcome_.data) + begin, DType::F32, {2}};
 }
 
 StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
@@ -67,6 +74,10 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   } else {
     device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
   }
+  // The host goes on when these numbers are known, and queues the next step while AdamW still runs.
+  device_.copy(outcome_part(0), model_.loss_sums());
+  device_.copy(outcome_part(2), norm_);
+  device_.record(*outcome_known_, device_.queue());
   // Before AdamW, which quantises the new weights with the new scales.
   model_.scales().end_step(device_, step + 1, norm_);
   const AdamWOptions options{.learning_rate = static_cast<float>(result.learning_rate),
@@ -84,9 +95,9 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
 
   // The only wait for the device.
   const TraceSpan span("training", "wait for the device");
-  LossSums sums = model_.sums();
-  float norm[2];
-  device_.copy_to_host(norm, norm_);
+  device_.synchronize(*outcome_known_);
+  const auto* outcome = static_cast<const float*>(outcome_.data);
+  LossSums sums{static_cast<double>(outcome[0]), static_cast<double>(outcome[1])};
   if (ranks_) {
     // In the order of the ranks, so that all of them get the same sums.
     result.ranks = ranks_->records();
@@ -102,7 +113,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   const double count = static_cast<double>(std::max<int64_t>(targets, 1));
   result.loss = sums.loss / count;
   result.penalty = sums.penalty / count;
-  result.grad_norm = static_cast<double>(norm[0]);
+  result.grad_norm = static_cast<double>(outcome[2]);
   result.skipped = !std::isfinite(result.grad_norm);
   return result;
 }

@@ -40,6 +40,8 @@ class StepRunner {
   StepResult train_step(int64_t step, bool fp8_stats, StepNote note = {});
 
  private:
+  Tensor outcome_part(int64_t begin) const;
+
   Transformer& model_;
   Device& device_;
   BatchSource& loader_;
@@ -51,6 +53,11 @@ class StepRunner {
   std::vector<Tensor> gradients_;
   std::shared_ptr<void> norm_memory_;
   Tensor norm_;  // (2) fp32: global norm, clip factor
+  // What the host reads of a step: sums of loss and penalty, norm, clip factor. It is the host's memory, which the device
+  // writes.
+  std::shared_ptr<void> outcome_memory_;
+  Tensor outcome_;  // (4) fp32
+  std::unique_ptr<Event> outcome_known_;
 };
 
 HostBatch host_view(const Batch& batch);

@@ -46,7 +46,8 @@ TEST(GpuRates, EstimatesOfStepsWithAdaptersAreNearWhatWasMeasured) {
     const Finetuning finetuning{
         .adapters = plan_adapters(config, {.rank = 16}),
         .frozen_copies = shape.checkpointing == Checkpointing::None ? FrozenCopies::Two : FrozenCopies::One};
-    const Transformer model(config, shape, {.precision = Precision::Fp8}, *device, finetuning);
+    const Transformer model(config, shape, {.precision = Precision::Fp8, .fp8 = {.head = Fp8Head::None}},
+                            *device, finetuning);
     EXPECT_NEAR(1e3 * estimate_step(model, rates, bf16).total() / measured, 1, 0.07) << preset;
   };
   const RunShape eight{.rows = 8, .length = 1024};

@@ -113,21 +113,25 @@ std::vector<float> gradients(TinyRun& run) {
   return all;
 }
 
-// A trained head: the loss has the same bits, and the gradient of its weight is a sum over fewer rows.
+// A trained head: the loss has the same bits. Gradients are sums in another order, and FP8 codes have the scales of other
+// chunks.
 TEST(TrainedHead, RowsWithATargetAreEnough) {
   for (const char* preset : {"llama-tiny", "gpt2-tiny"}) {
-    for (const Fp8Head head : {Fp8Head::None, Fp8Head::Backward, Fp8Head::All}) {
+    for (const auto& [head, tolerance] :
+         {std::pair{Fp8Head::None, 1e-6}, std::pair{Fp8Head::Backward, 5e-3}}) {
       const TinyRunOptions options{.preset = preset,
                                    .precision = Precision::Fp8,
-                                   .fp8 = {.recipe = Fp8Recipe::Delayed, .head = head},
+                                   .fp8 = {.recipe = Fp8Recipe::Current, .head = head},
                                    .gradients = DType::F32};
       TinyRun few(options), all(all_rows(options));
       const Batch batch = next_batch(few);
       for (const int64_t targets : {1, 16, 17, 40, 49, 64}) {
         SCOPED_TRACE(fmt::format("{} {} {}", preset, static_cast<int>(head), targets));
         const Batch masked = with_targets(batch, targets);
+        const PenaltyOptions penalty{.kind = PenaltyKind::ZLoss, .weight = 0.1f};
         EXPECT_EQ(pass(few, masked), pass(all, masked));
-        EXPECT_LE(norm_difference(gradients(few), gradients(all)), 1e-6);
+        EXPECT_LE(norm_difference(gradients(few), gradients(all)), tolerance);
+        EXPECT_EQ(sum_with_penalty(few, masked, penalty), sum_with_penalty(all, masked, penalty));
       }
     }
   }

@@ -131,7 +131,7 @@ Copy make_copy(const QuantizedMatrix& matrix, DType format, const QuantizeRule& 
             .depth = depth,
             .blocks = 0,
             .scales = matrix.scales,
-            .counts = false};
+            .counted_step = 0};
   if (rule.granularity == Granularity::Tensor) return copy;
   copy.blocks = div_up(depth, block_depth(rule.granularity));
   const int64_t scale_rows = rule.granularity == Granularity::Block128 ? div_up(rows, kTile) : rows;

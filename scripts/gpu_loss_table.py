@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Trains GPT-2 (124M) or a model of Llama-3.2-1B's size from random weights on a text, once per setting and seed, and prints
+the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
+
+    scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
+                              [--settings bf16 fp8 ...] [--steps N] [--octet build/release/octet]
+
+The beds are those of bench/RESULTS.md: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
+llama-1b: 48 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last 5 % of the text are held out.
+
+Runs that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BEDS = {
+    "gpt2": ["--model_preset", "gpt2", "--per_device_train_batch_size", "64", "--gradient_accumulation_steps", "2",
+             "--learning_rate", "1e-3", "--warmup_steps", "60"],
+    "llama-1b": ["--model_preset", "llama-3.2-1b", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps", "4",
+                 "--learning_rate", "6e-4", "--warmup_steps", "30"],
+}
+STEPS = {"gpt2": 500, "llama-1b": 300}
+FP8 = ["--mixed_precision", "fp8"]
+BF16_HEAD = [*FP8, "--fp8_head", "none"]
+SETTINGS = {
+    "bf16": ["--mixed_precision", "bf16"],
+    "fp8": FP8,
+    "fp8, BF16 head": BF16_HEAD,
+    "fp8, head forward": [*FP8, "--fp8_head", "forward"],
+    "fp8, head dgrad": [*FP8, "--fp8_head", "dgrad"],
+    "fp8, head wgrad": [*FP8, "--fp8_head", "wgrad"],
+    "fp8, head backward": [*FP8, "--fp8_head", "backward"],
+    "fp8, head all": [*FP8, "--fp8_head", "all"],
+    "fp8 current": [*FP8, "--fp8_recipe", "current"],
+    "fp8 block": [*FP8, "--fp8_recipe", "block"],
+    "fp8 e4m3": [*FP8, "--fp8_format", "e4m3"],
+    "bf16, bf16 moments": ["--mixed_precision", "bf16", "--optimizer_state", "bf16"],
+    "bf16, 8-bit moments": ["--mixed_precision", "bf16", "--optimizer_state", "fp8"],
+    "bf16, 8-bit moments, compact": ["--mixed_precision", "bf16", "--optimizer_state", "fp8", "--master_weights", "compact"],
+    "bf16, 8-bit moments, stochastic": ["--mixed_precision", "bf16", "--optimizer_state", "fp8", "--master_weights", "stochastic"],
+    "fp8, bf16 moments": [*FP8, "--optimizer_state", "bf16"],
+    "fp8, 8-bit moments": [*FP8, "--optimizer_state", "fp8"],
+    "fp8, 8-bit moments, compact": [*FP8, "--optimizer_state", "fp8", "--master_weights", "compact"],
+}
+
+
+def train(args, folder, setting, seed):
+    name = f"{args.bed}-{list(SETTINGS).index(setting)}-{seed}"
+    steps = args.steps or STEPS[args.bed]
+    command = [args.octet, "train", *BEDS[args.bed], "--dataset", args.dataset, "--tokenizer", args.tokenizer,
+               "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
+               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "50", "--fp8_stats_steps", "0", "--save_strategy", "no",
+               "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
+    start = time.monotonic()
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
+    records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
+    speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
+    return {"bed": args.bed, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
+            "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
+
+
+def table(rows, bed, steps):
+    """Rows of one bed as a Markdown table; differences are to bf16 with the same seed."""
+    rows = [row for row in rows if row["bed"] == bed and row["steps"] == steps]
+    base = {row["seed"]: row["eval_loss"] for row in rows if row["setting"] == "bf16"}
+    lines = ["| setting | seeds | evaluation loss | difference to BF16 | each seed | tokens per second |", "| --- | --- | --- | --- | --- | --- |"]
+    for setting in SETTINGS:
+        runs = sorted((row for row in rows if row["setting"] == setting), key=lambda row: row["seed"])
+        if not runs:
+            continue
+        differences = [100 * (row["eval_loss"] / base[row["seed"]] - 1) for row in runs if row["seed"] in base]
+        mean = f"{statistics.mean(differences):+.2f} %" if differences else ""
+        each = ", ".join(f"{value:+.2f}" for value in differences)
+        lines.append(f"| {setting} | {len(runs)} | {statistics.mean(row['eval_loss'] for row in runs):.4f} | {mean} | {each} | "
+                     f"{statistics.median(row['tokens_per_second'] for row in runs):,.0f} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bed", choices=list(BEDS))
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--json", required=True, help="results, also those of earlier calls")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING")
+    parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
+    parser.add_argument("--octet", default="build/release/octet")
+    args = parser.parse_args()
+
+    path = pathlib.Path(args.json)
+    rows = json.loads(path.read_text()) if path.exists() else []
+    done = {(row["bed"], row["setting"], row["seed"], row["steps"]) for row in rows}
+    steps = args.steps or STEPS[args.bed]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in args.seeds:
+            for setting in args.settings:
+                if (args.bed, setting, seed, steps) in done:
+                    continue
+                row = train(args, folder, setting, seed)
+                rows.append(row)
+                path.write_text(json.dumps(rows, indent=1))
+                print(f"{setting}, seed {seed}: {row['eval_loss']:.4f}, {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
+    print(table(rows, args.bed, steps))
+
+
+if __name__ == "__main__":
+    main()
