@@ -83,10 +83,7 @@ std::unique_ptr<Device> make_device(const TinyRunOptions& o) {
 }
 
 Numerics numerics_of(const TinyRunOptions& o, const Device& device) {
-  Numerics numerics{.precision = o.precision,
-                    .fp8 = o.fp8,
-                    .moments = o.moments,
-                    .stochastic_weights = o.stochastic_weights};
+  Numerics numerics{.precision = o.precision, .fp8 = o.fp8, .moments = o.moments, .remainder = o.remainder};
   const bool rounded = device.capabilities().fast_bf16 && o.accumulation == 1;
   numerics.gradients = o.gradients.value_or(rounded ? numerics.dense() : DType::F32);
   return numerics;
@@ -106,12 +103,11 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
                        .head_chunk_bytes = 32 * 1024,  // several chunks
                        .graphs = o.graphs};
   const Numerics numerics = numerics_of(o, *device);
-  model = std::make_unique<Transformer>(
-      two_layers(o.preset), shape, numerics, *device,
-      Finetuning{.adapters = o.adapters,
-                 .frozen_copies = o.frozen_copies,
-                 .storage = o.storage,
-                 .sharding = o.sharding});
+  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device,
+                                        Finetuning{.adapters = o.adapters,
+                                                   .frozen_copies = o.frozen_copies,
+                                                   .storage = o.storage,
+                                                   .sharding = o.sharding});
   model->allocate();
   if (o.ranks) sync = std::make_unique<RankSync>(*model, *device, *o.ranks);
   model->initialise(7);
