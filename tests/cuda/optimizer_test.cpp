@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "fixture.h"
+#include "tensor/split_fp32.h"
 
 namespace octet::test {
 namespace {

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cuda/fixture.h"
+#include "tensor/split_fp32.h"
 
 // The ops between ranks, beyond what the op table has: any size and any place in memory, every NaN, a second queue,
 // recordings, and shares of matrices. All of it has the bits of the CPU.

@@ -202,7 +202,9 @@ TEST(Storage, CompactWeightsAreInitialisedToNearest) {
       const bool vector = p.spec.shape.rank() == 1;
       if (kind != RemainderKind::Compact) continue;
       EXPECT_EQ(p.remainder.dtype, vector ? DType::U16 : DType::U8) << p.spec.name;
-      if (!vector) EXPECT_EQ(p.remainder.shape, (Shape{p.shape()[0], (p.shape()[1] + 1) / 2}));
+      if (!vector) {
+        EXPECT_EQ(p.remainder.shape, (Shape{p.shape()[0], (p.shape()[1] + 1) / 2}));
+      }
     }
   };
   std::vector<std::vector<float>> exact, compact;

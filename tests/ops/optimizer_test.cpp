@@ -369,7 +369,9 @@ TEST(StochasticWeights, CompactOnesAreTheExactOnesRounded) {
           const uint8_t pair = new_pairs[static_cast<size_t>(row * across + col / 2)];
           ASSERT_EQ(new_weight[i].bits, split_high(expected)) << row << " " << col;
           ASSERT_EQ(nibble_of(pair, col), compact_nibble(expected)) << row << " " << col;
-          if (col + 1 == cols && cols % 2 == 1) ASSERT_EQ(pair >> 4, 0) << "behind the last column";
+          if (col + 1 == cols && cols % 2 == 1) {
+            ASSERT_EQ(pair >> 4, 0) << "behind the last column";
+          }
         }
       }
     }

@@ -47,7 +47,9 @@ TEST(FillNormal, RoundsToCompactNumbers) {
       ASSERT_EQ(x[static_cast<size_t>(i)].bits, split_high(expected));
       ASSERT_EQ(nibble_of(pairs[pair], i % cols), compact_nibble(expected)) << i;
     }
-    if (cols % 2 == 1) EXPECT_EQ(pairs.back() >> 4, 0) << "behind the last column";
+    if (cols % 2 == 1) {
+      EXPECT_EQ(pairs.back() >> 4, 0) << "behind the last column";
+    }
   }
 }
 

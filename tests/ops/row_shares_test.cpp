@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "ops/device.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
