@@ -20,6 +20,8 @@ NUMERICS = {
     "fp32": "--mixed_precision fp32",
     "bf16": "--mixed_precision bf16",
     "bf16-small": "--mixed_precision bf16 --optimizer_state fp8 --master_weights stochastic",
+    "bf16-compact": "--mixed_precision bf16 --master_weights compact",
+    "delayed-compact": "--mixed_precision fp8 --optimizer_state fp8 --master_weights compact",
     "delayed": "--mixed_precision fp8",
     "delayed-head": "--mixed_precision fp8 --fp8_head --fp8_format e4m3 --fp8_interval 2",
     "current": "--mixed_precision fp8 --fp8_recipe current --optimizer_state bf16",

@@ -18,7 +18,9 @@ std::string ms_text(double seconds) {
 // Bytes that AdamW reads and writes for one element: weight, remainder and moments both ways, the gradient, two codes.
 double optimizer_bytes(const Numerics& numerics) {
   const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
-  const double weight = numerics.precision == Precision::Fp32 ? 4 : numerics.stochastic_weights ? 2 : 4;
+  const double weight = numerics.remainder == RemainderKind::Exact     ? 4
+                        : numerics.remainder == RemainderKind::Compact ? 2.5
+                                                                       : 2;
   const double codes = numerics.precision == Precision::Fp8 ? 2 : 0;
   return 2 * (weight + 2 * size(numerics.moments)) + size(numerics.gradients) + codes;
 }

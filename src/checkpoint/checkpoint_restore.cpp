@@ -6,11 +6,12 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/rank_saving.h"
+#include "checkpoint/stored_remainder.h"
 #include "checkpoint/tensor_files.h"
 #include "hf/hf_folder.h"
+#include "ops/remainder.h"
 #include "ops/stochastic.h"
 #include "tensor/floats.h"
-#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -111,14 +112,22 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
   device.copy_to_device(to_scales, factors.data());
 }
 
-// The lower halves of fp32 weights, added to their rounded upper halves.
-void add_remainder(std::vector<float>& values, const TensorRows& remainder) {
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t low = 0;
-    std::memcpy(&low, remainder.bytes.data() + 2 * i, 2);
-    values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
-  }
+// What is said about weights that are stored with other bits than before; empty: nothing. `dtype` is that of the run.
+std::string conversion_remark(DType dtype, RemainderKind from, RemainderKind to) {
+  using enum RemainderKind;
+  if (dtype == DType::F32)
+    return from == Exact     ? "weights: converted from bf16 plus remainder to exact fp32"
+           : from == Compact ? "weights: converted from bf16 plus 4 bits to fp32"
+                             : "";
+  if (from == to) return "";
+  if (to == None)
+    return fmt::format("weights: bf16 as in the checkpoint; its {}-bit remainders are dropped",
+                       from == Exact ? 16 : 4);
+  if (to == Compact)
+    return from == Exact ? "weights: rounded from 32 to 20 bits (bf16 plus 4 bits)"
+                         : "weights: split into bf16 and 4 more bits";
+  return from == Compact ? "weights: the 4-bit remainders become exact ones of 16 bits"
+                         : "weights: split into bf16 and an exact remainder";
 }
 
 // Restores the rows of this rank of the parameters, one by one, and notes what had to be converted.
@@ -143,7 +152,8 @@ class ParameterRestorer {
               "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
               parameter.spec.name);
       table.push_back(parameter.spec);
-      check_remainder(parameter.spec, faults);
+      if (std::string fault = StoredRemainder(optimizer_, parameter.spec).fault(); !fault.empty())
+        faults.push_back(std::move(fault));
       if (!parameter.storage.trainable) continue;  // no moments
       for (const char* moment : {".m", ".v"}) check_moment(parameter.spec, moment, faults);
     }
@@ -156,7 +166,6 @@ class ParameterRestorer {
     for (Parameter& parameter : parameters.all()) {
       if (adapters_ && !parameter.spec.is_adapter()) continue;
       restore_weight(parameter);
-      if (parameter.remainder) restore_remainder(parameter);
       if (!parameter.storage.trainable) continue;
       restore_moment(parameter, ".m", parameter.m, parameter.m_scales, Moment::Mean);
       restore_moment(parameter, ".v", parameter.v, parameter.v_scales, Moment::Square);
@@ -166,14 +175,6 @@ class ParameterRestorer {
   std::vector<std::string> remarks() const { return {remarks_.begin(), remarks_.end()}; }
 
  private:
-  void check_remainder(const ParameterSpec& spec, std::vector<std::string>& faults) const {
-    const SafeTensor* remainder = optimizer_.find(spec.name + ".remainder");
-    if (!remainder) return;
-    if (remainder->dtype != SafeDType::U16 || remainder->count() != spec.shape.numel())
-      faults.push_back(fmt::format("{} is not the remainder of a weight of {} elements", remainder->name,
-                                   spec.shape.numel()));
-  }
-
   void check_moment(const ParameterSpec& spec, const char* moment, std::vector<std::string>& faults) const {
     const std::vector<int64_t> expected = dimensions(spec.shape);
     const std::string name = spec.name + moment;
@@ -201,25 +202,13 @@ class ParameterRestorer {
     std::vector<float> values = values_.values(parameter.spec, parameter.first_row(), parameter.shape()[0]);
     require(all_finite(std::as_bytes(std::span(values)), DType::F32),
             "[{}] {} holds values that are not finite", weights_.place(), parameter.spec.hf.front().name);
-    const SafeTensor* remainder = optimizer_.find(parameter.spec.name + ".remainder");
-    if (remainder && !parameter.remainder) {
-      if (parameter.weight.dtype == DType::F32) {
-        add_remainder(values, rows_of(*remainder, parameter));
-        note("weights: converted from bf16 plus remainder to exact fp32");
-      } else {
-        note("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped");
-      }
-    }
-    if (!remainder && parameter.remainder && !adapters_)
-      note("weights: split into bf16 and an exact remainder");
-    // The remainder, where kept, is restored with the state.
+    if (values.empty()) return;  // a share without rows
+    const StoredRemainder remainder(optimizer_, parameter.spec);
+    remainder.add_to(values, parameter.first_row());
+    // In the form of the checkpoint, set_rows gives the checkpoint's bits back.
     ParameterSet::set_rows(device_, parameter, values);
-  }
-
-  void restore_remainder(const Parameter& parameter) {
-    const SafeTensor* from = optimizer_.find(parameter.spec.name + ".remainder");
-    if (!from || parameter.remainder.numel() == 0) return;  // set_rows has made it, or there are no rows
-    device_.copy_to_device(parameter.remainder, rows_of(*from, parameter).bytes.data());
+    if (!adapters_)
+      note(conversion_remark(parameter.weight.dtype, remainder.kind, kind_of_remainder(parameter.remainder)));
   }
 
   void restore_moment(const Parameter& parameter, const char* suffix, Tensor to, Tensor to_scales,
@@ -243,7 +232,7 @@ class ParameterRestorer {
   }
 
   void note(std::string remark) {
-    if (std::find(remarks_.begin(), remarks_.end(), remark) == remarks_.end())
+    if (!remark.empty() && std::find(remarks_.begin(), remarks_.end(), remark) == remarks_.end())
       remarks_.push_back(std::move(remark));
   }
 

@@ -1,12 +1,11 @@
 #include "checkpoint/model_weights.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "checkpoint/base_identity.h"
 #include "checkpoint/checkpoint.h"
-#include "tensor/split_fp32.h"
+#include "checkpoint/stored_remainder.h"
 
 namespace octet {
 namespace {
@@ -55,7 +54,10 @@ void ModelWeights::open_remainders(Env& env, const Checkpoint& checkpoint) {
       }))
     return;
   optimizer_.emplace(env, checkpoint, kOptimizerStem);
-  if (std::ranges::none_of(table_, [this](const ParameterSpec& spec) { return remainder_of(spec); })) return;
+  if (std::ranges::none_of(table_, [this](const ParameterSpec& spec) {
+        return static_cast<bool>(StoredRemainder(*optimizer_, spec));
+      }))
+    return;
   const std::vector<std::string> names = tensor_file_names(checkpoint, kOptimizerStem);
   verify_files(env, checkpoint, std::vector<std::string_view>(names.begin(), names.end()));
 }
@@ -91,23 +93,13 @@ void ModelWeights::load(Parameter& parameter) const {
   }
 }
 
-const SafeTensor* ModelWeights::remainder_of(const ParameterSpec& spec) const {
-  return optimizer_ ? optimizer_->find(spec.name + ".remainder") : nullptr;
-}
-
-// A checkpoint keeps the exact weights of a bf16 run: see tensor/split_fp32.h.
+// A checkpoint keeps the bits of a bf16 run's weights that bf16 does not hold.
 void ModelWeights::add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const {
-  const SafeTensor* remainder = remainder_of(spec);
-  if (!remainder) return;
-  require(remainder->dtype == SafeDType::U16 && remainder->count() == spec.shape.numel(),
-          "[{}] {} is not the remainder of a weight of {} elements", optimizer_->place(), remainder->name,
-          spec.shape.numel());
-  const std::byte* from = remainder->bytes.data() + 2 * begin * row_width(spec);
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t low = 0;
-    std::memcpy(&low, from + 2 * i, 2);
-    values[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(values[i]), low));
-  }
+  if (!optimizer_) return;
+  const StoredRemainder remainder(*optimizer_, spec);
+  if (const std::string fault = remainder.fault(); !fault.empty())
+    fail("[{}] {}", optimizer_->place(), fault);
+  remainder.add_to(values, begin);
 }
 
 std::vector<float> ModelWeights::drawn_rows(const ParameterSpec& spec, int64_t begin, int64_t rows) const {

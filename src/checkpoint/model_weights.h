@@ -31,7 +31,6 @@ class ModelWeights {
   void load(Parameter& parameter) const;
 
  private:
-  const SafeTensor* remainder_of(const ParameterSpec& spec) const;
   void add_remainder(const ParameterSpec& spec, int64_t begin, std::vector<float>& values) const;
   std::vector<float> drawn_rows(const ParameterSpec& spec, int64_t begin, int64_t rows) const;
 

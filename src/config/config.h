@@ -25,7 +25,7 @@ struct TrainConfig {
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
   enum class OptimizerState { Fp32, Bf16, Fp8 };
-  enum class MasterWeights { Exact, Stochastic };
+  enum class MasterWeights { Exact, Compact, Stochastic };
   using Penalty = PenaltyKind;
   using Precision = octet::Precision;
   using Fp8Recipe = octet::Fp8Recipe;
@@ -179,7 +179,7 @@ struct TrainConfig {
   std::string wandb_project, wandb_entity, wandb_run_name;
   std::string wandb_mode;              // online, offline or disabled; "": decided by choose_wandb_mode
   std::vector<std::string> report_to;  // sets use_tensorboard and use_wandb
-  double price_per_hour = 0;  // of one device; 0: not known
+  double price_per_hour = 0;           // of one device; 0: not known
 
   // Where each key was set: "--lr", "max_steps in run.yaml:3". Absent: the default.
   std::map<std::string, std::string, std::less<>> origins;

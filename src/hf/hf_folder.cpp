@@ -292,7 +292,8 @@ ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters
             parameter.spec.name);
     Parameter part{.spec = parameter.spec};
     const auto rows_of = [&](Tensor tensor) {
-      return tensor.reshaped({parameter.spec.shape[0], row_width(parameter.spec)}).row_range(begin, rows);
+      const int64_t height = parameter.spec.shape[0];
+      return tensor.reshaped({height, tensor.numel() / height}).row_range(begin, rows);
     };
     part.weight = rows_of(parameter.weight);
     if (parameter.remainder) part.remainder = rows_of(parameter.remainder);

@@ -210,7 +210,8 @@ void pure_bf16_rule(Importer& importer, const TreeLeaf& leaf) {
     return;
   }
   importer.map(leaf, "master_weights", "stochastic",
-               "no fp32 copy; octet rounds updates stochastically, so that small ones count");
+               "no fp32 copy; octet rounds updates stochastically, so that small ones count. More accurate: "
+               "compact, with half a byte more per weight");
   if (!importer.is_set("mixed_precision")) importer.set("mixed_precision", "bf16", leaf.name, leaf.place);
 }
 

@@ -122,9 +122,8 @@ void offload_rule(Importer& importer, const TreeLeaf& leaf) {
        .there =
            "weights or moments travel over PCIe in every step and AdamW runs on the CPU, which takes longer "
            "than FP8 can save",
-       .here =
-           "offloads nothing; if memory is short, use optimizer_state fp8, master_weights stochastic, LoRA "
-           "or more GPUs with sharding_mode fsdp_full"});
+       .here = "offloads nothing; if memory is short, use optimizer_state fp8, master_weights compact, LoRA "
+               "or more GPUs with sharding_mode fsdp_full"});
 }
 
 void parallel_size_rule(Importer& importer, const TreeLeaf& leaf) {

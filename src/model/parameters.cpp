@@ -7,8 +7,9 @@
 
 #include "base/philox.h"
 #include "model/family.h"
+#include "ops/remainder.h"
 #include "ops/stochastic.h"
-#include "tensor/split_fp32.h"
+#include "tensor/floats.h"
 
 namespace octet {
 namespace {
@@ -304,8 +305,12 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     plan_weight(p, types.weight, planner);
     if (!training || !p.storage.trainable) continue;
     const bool vector = p.spec.shape.rank() == 1, adapter = p.spec.is_adapter();
-    if (types.weight == DType::BF16 && (vector || adapter || !types.stochastic)) {
+    const RemainderKind remainder = vector || adapter ? RemainderKind::Exact : types.remainder;
+    if (types.weight == DType::BF16 && remainder == RemainderKind::Exact) {
       plan(p.remainder, ".remainder", DType::U16, MemoryCategory::Optimizer);
+    } else if (types.weight == DType::BF16 && remainder == RemainderKind::Compact) {
+      plan_shape(p.remainder, ".remainder", DType::U8, MemoryCategory::Optimizer,
+                 {shape[0], compact_row_bytes(shape[1])});
     }
     plan_gradient(p, vector || adapter || p.spec.summed ? DType::F32 : types.gradient, planner);
     const DType moments = vector && types.moments == DType::E4M3 ? DType::F32 : types.moments;
@@ -330,7 +335,11 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
     if (!p.weight) continue;  // a Linear with only FP8 copies is filled by its owner
     const int64_t begin = p.storage.first_row * p.width();
     const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());
-    const auto first = [&](const Tensor& x) { return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{}; };
+    // The covered rows.
+    const auto first = [&](const Tensor& x) {
+      if (!x || x.shape.rank() == 1) return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{};
+      return Tensor{x.data, x.dtype, {covered / p.width(), x.shape[1]}};
+    };
     for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient, p.gradient_parts, p.reduced}) {
       if (x) device.zero(x);
     }
@@ -380,13 +389,9 @@ void ParameterSet::set_rows(Device& device, Parameter& p, std::span<const float>
     device.copy_to_device(p.weight, values.data());
     return;
   }
-  std::vector<uint16_t> high(values.size()), low(values.size());
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
-    high[i] = split_high(bits);
-    low[i] = split_low(bits);
-  }
+  std::vector<uint16_t> high(values.size());
+  std::vector<std::byte> low(p.remainder ? static_cast<size_t>(p.remainder.bytes()) : 0);
+  split_weights(values, p.width(), kind_of_remainder(p.remainder), high.data(), low.data());
   device.copy_to_device(p.weight, high.data());
   if (p.remainder) device.copy_to_device(p.remainder, low.data());
 }
@@ -397,10 +402,12 @@ std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& 
     device.copy_to_host(values.data(), p.weight);
     return values;
   }
-  std::vector<uint16_t> high(values.size()), low(values.size());
+  std::vector<Bf16> high(values.size());
+  std::vector<std::byte> low(p.remainder ? static_cast<size_t>(p.remainder.bytes()) : 0);
   device.copy_to_host(high.data(), p.weight);
   if (p.remainder) device.copy_to_host(low.data(), p.remainder);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = join_fp32(high[i], low[i]);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(high[i]);
+  add_remainders(values, p.width(), kind_of_remainder(p.remainder), low.data());
   return values;
 }
 

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/sharding.h"
 #include "tensor/plan.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 
@@ -89,10 +90,11 @@ ParameterStorage cut_storage(const ParameterSpec& spec, const Sharding& sharding
 using StoragePolicy = std::function<ParameterStorage(const ParameterSpec&)>;
 
 struct ParameterTypes {
-  DType weight = DType::F32;    // fp32 | bf16 (then with a 16-bit remainder)
+  DType weight = DType::F32;    // fp32 | bf16
   DType gradient = DType::F32;  // of matrices that a single product writes; all others are fp32
   DType moments = DType::F32;   // fp32 | bf16 | e4m3; vectors use fp32 instead of e4m3
-  bool stochastic = false;      // bf16 matrices have no remainder: the optimizer rounds them stochastically
+  // Of bf16 matrices. Vectors and adapters are always exact.
+  RemainderKind remainder = RemainderKind::Exact;
 };
 
 // A tensor of the training state under the name it has in a checkpoint.
@@ -106,7 +108,7 @@ struct Parameter {
   ParameterSpec spec;
   ParameterStorage storage;
   Tensor weight;     // absent if storage.dense is false
-  Tensor remainder;  // u16, when weight is bf16 and exact
+  Tensor remainder;  // of a bf16 weight: u16, u8 (rows, ceil(cols / 2)) or absent
   Tensor gradient;   // (spec.shape) what backward writes
   Tensor m, v;
   Tensor m_scales, v_scales;  // when m and v are e4m3
@@ -156,7 +158,7 @@ class ParameterSet {
   static void set_weight(Device& device, Parameter& parameter, const std::vector<float>& values);
   // The same from the values of these rows alone.
   static void set_rows(Device& device, Parameter& parameter, std::span<const float> values);
-  // The exact fp32 values of the rows of this rank.
+  // The fp32 values of the rows of this rank, with all bits that are stored.
   static std::vector<float> weight_values(Device& device, const Parameter& parameter);
 
  private:

@@ -28,9 +28,9 @@ struct RunShape {
 struct Numerics {
   Precision precision = Precision::Bf16;
   Fp8Config fp8;
-  DType moments = DType::F32;       // fp32 | bf16 | e4m3
-  bool stochastic_weights = false;  // bf16 matrices without the 16-bit remainder that makes them exact
-  DType gradients = DType::F32;     // of matrices
+  DType moments = DType::F32;                      // fp32 | bf16 | e4m3
+  RemainderKind remainder = RemainderKind::Exact;  // of bf16 matrices
+  DType gradients = DType::F32;                    // of matrices
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 

@@ -14,7 +14,7 @@ ParameterTypes parameter_types(const Numerics& numerics) {
   return {.weight = numerics.dense(),
           .gradient = numerics.gradients,
           .moments = numerics.moments,
-          .stochastic = numerics.stochastic_weights};
+          .remainder = numerics.remainder};
 }
 
 std::vector<std::string> hf_names(const ParameterSpec& weight) {

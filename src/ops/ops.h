@@ -93,12 +93,12 @@ struct AdamWOptions {
   uint64_t seed = 0;  // of stochastic rounding
 };
 
-// One parameter as the optimizer sees it. In bf16 the exact fp32 weight is (weight, remainder), see
-// tensor/split_fp32.h. A bf16 weight without a remainder is rounded stochastically. ops/stochastic.h has that and the
-// form of e4m3 moments.
+// One parameter as the optimizer sees it. A bf16 weight may have a remainder, see tensor/split_fp32.h. With one of 16
+// bits the two are the exact fp32 weight. With one of 4 bits, or without, the new weight is rounded stochastically to
+// the bits that there are. ops/stochastic.h has that and the form of e4m3 moments.
 struct AdamWParameter {
   Tensor weight;              // real
-  Tensor remainder;           // u16 (the exact bf16 weight), else absent
+  Tensor remainder;           // of a bf16 weight: u16, or u8 (rows, ceil(cols / 2)), or absent
   Tensor gradient;            // fp32 | bf16
   Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
   Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
@@ -155,8 +155,8 @@ class Ops {
 
   // ---- initial values ----
   // Element i of x (real) = deviation * Philox(seed, stream).normal(first + i), the same bits on every device. In
-  // bf16 with a remainder (u16) the two hold the exact fp32 value, as in AdamWParameter. Without a remainder, x is
-  // that value rounded to nearest.
+  // bf16 with a remainder, as in AdamWParameter, the two hold the value: exactly with u16, rounded to nearest with u8,
+  // for which x has rows and columns. Without a remainder, x is that value rounded to nearest.
   virtual void fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
                            int64_t first = 0) = 0;
 

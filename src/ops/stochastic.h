@@ -7,6 +7,7 @@
 
 #include "base/host_device.h"
 #include "base/philox.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 
@@ -47,6 +48,12 @@ struct RoundingBits {
 // The bits of the bf16 above or below a finite x.
 OCTET_HOST_DEVICE constexpr uint16_t to_bf16_stochastic(float x, uint32_t random16) {
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + random16) >> 16);
+}
+
+// The wide bits of the compact number (tensor/split_fp32.h) above or below x, from the upper 12 of the random bits. The
+// low 12 bits of the result are not zero: split_high and compact_nibble do not read them.
+OCTET_HOST_DEVICE constexpr uint32_t to_compact_stochastic(float x, uint32_t random16) {
+  return compact_sum(std::bit_cast<uint32_t>(x), random16 >> 4);
 }
 
 // ---- AdamW's moments in e4m3 ----

@@ -193,11 +193,13 @@ class RemedySearch {
       ways.back().frozen_copies = TrainConfig::FrozenCopies::One;
       return ways;
     }
-    for (const Master master : {Master::Exact, Master::Stochastic}) {
+    for (const Master master : {Master::Exact, Master::Compact, Master::Stochastic}) {
       if (master < config.master_weights) continue;
       if (master != config.master_weights && precision == Precision::Fp32) continue;
       for (const State state : {State::Fp32, State::Bf16, State::Fp8}) {
         if (state < config.optimizer_state) continue;
+        // FP8 moments save more than fewer bits of weights and cost less accuracy, so they come first.
+        if (master != config.master_weights && state != State::Fp8) continue;
         TrainConfig way = config;
         way.master_weights = master;
         way.optimizer_state = state;
@@ -300,7 +302,7 @@ class RemedySearch {
   const PlanTarget& target_;
 };
 
-// "optimizer_state to fp8, master_weights to stochastic and ..."
+// "optimizer_state to fp8, master_weights to compact and ..."
 std::string changes_text(const std::vector<KeyChange>& changes, const char* between) {
   std::string text;
   for (size_t i = 0; i < changes.size(); ++i) {

@@ -91,8 +91,8 @@ struct PlannedMemory {
 };
 
 // Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change
-// results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights. The alternative is fewer rows. Combinations are
-// tried only if none of these is enough.
+// results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights (compact,
+// then stochastic). The alternative is fewer rows. Combinations are tried only if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 
 // That a run is larger than its memory.

@@ -53,8 +53,11 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   numerics.precision = keys.mixed_precision;
   constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
   numerics.moments = kMoments[static_cast<size_t>(keys.optimizer_state)];
-  numerics.stochastic_weights = keys.master_weights == TrainConfig::MasterWeights::Stochastic &&
-                                keys.mixed_precision != Precision::Fp32;
+  if (keys.mixed_precision != Precision::Fp32) {
+    constexpr RemainderKind kRemainders[] = {RemainderKind::Exact, RemainderKind::Compact,
+                                             RemainderKind::None};
+    numerics.remainder = kRemainders[static_cast<size_t>(keys.master_weights)];
+  }
   // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded only once.
   const bool accumulates = keys.gradient_accumulation_steps > 1 || keys.target_effective_batch_size > 0;
   if (device.capabilities().fast_bf16 && !accumulates) numerics.gradients = numerics.dense();

@@ -88,8 +88,10 @@ int64_t checkpoint_bytes(const Transformer& transformer) {
   int64_t bytes = 0;
   for (const Parameter& p : transformer.parameters().all()) {
     if (transformer.has_adapters() && !p.spec.is_adapter()) continue;
-    const int64_t weight = numerics.stochastic_weights && !p.spec.is_adapter() ? 2 : 4;
-    bytes += p.spec.shape.numel() * (weight + moments);
+    bytes += p.spec.shape.numel() * moments;
+    const bool exact = p.spec.is_adapter() || p.spec.shape.rank() == 1;
+    const RemainderKind remainder = exact ? RemainderKind::Exact : numerics.remainder;
+    bytes += 2 * p.spec.shape.numel() + p.spec.shape[0] * remainder_row_bytes(remainder, p.width());
   }
   return bytes;
 }

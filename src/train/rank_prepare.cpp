@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "checkpoint/resume.h"
+#include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "plan/before_start.h"
 #include "plan/device_choice.h"
@@ -31,7 +32,10 @@ constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks w
 
 RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
-  if (first) warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+  if (first) {
+    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+    for (const std::string& text : costly_settings(keys)) log_warning("{}", text);
+  }
   ranks.progress().begin_phase("preparing the run");
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {

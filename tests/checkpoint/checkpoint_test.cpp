@@ -37,6 +37,106 @@ TEST_F(Resume, MasterWeightsSurviveTheChangeOfPrecision) {
   EXPECT_EQ(weights(Precision::Fp32, path), weights(Precision::Bf16, path));
 }
 
+// Weights may be stored with other bits from a checkpoint on: what the new form cannot hold is rounded to nearest, all
+// else is kept, and every change is told.
+TEST_F(Resume, WeightsAreConverted) {
+  struct Form {
+    const char* name;
+    Numerics numerics;
+  };
+  const Form fp32{"fp32", {.precision = Precision::Fp32}}, exact{"exact", {.precision = Precision::Bf16}},
+      compact{"compact", {.precision = Precision::Bf16, .remainder = RemainderKind::Compact}},
+      stochastic{"stochastic", {.precision = Precision::Bf16, .remainder = RemainderKind::None}};
+  struct Loaded {
+    std::string path;  // saved again
+    std::vector<float> matrices, vectors;
+    std::vector<std::string> remarks;
+  };
+  const auto load = [&](const std::string& path, const Form& form) {
+    const auto device = make_cpu_device(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, form.numerics, *device);
+    model.allocate();
+    Loaded loaded;
+    loaded.remarks =
+        restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *device, model).remarks;
+    for (const Parameter& p : model.parameters().all()) {
+      const auto more = ParameterSet::weight_values(*device, p);
+      std::vector<float>& values = p.spec.shape.rank() == 1 ? loaded.vectors : loaded.matrices;
+      values.insert(values.end(), more.begin(), more.end());
+    }
+    CheckpointStore store(
+        posix_env(),
+        fmt::format("{}/{}_{}", folder.path(), fs::path(path).parent_path().filename().string(), form.name));
+    Snapshot snapshot;
+    snapshot.take(*device, model, {.step = 1}, "");
+    loaded.path =
+        store.save(1, [&](CheckpointWriter& writer) { snapshot.write(writer); }, {"bf16", 1.0}).path;
+    return loaded;
+  };
+  const auto rounded = [](std::vector<float> values, auto&& round) {
+    for (float& x : values) x = std::bit_cast<float>(uint32_t{round(std::bit_cast<uint32_t>(x))});
+    return values;
+  };
+  const auto to_bf16_bits = [](uint32_t bits) { return uint32_t{split_high(bits)} << 16; };
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const Loaded from_exact = load(checkpoint("run", 12, false), exact);
+  EXPECT_THAT(from_exact.remarks, testing::IsEmpty());
+  const std::vector<float> twenty = rounded(from_exact.matrices, compact_nearest);
+  EXPECT_NE(twenty, from_exact.matrices);
+
+  const Loaded to_compact = load(from_exact.path, compact), to_none = load(from_exact.path, stochastic),
+               to_fp32 = load(from_exact.path, fp32);
+  EXPECT_EQ(to_compact.matrices, twenty);
+  EXPECT_EQ(to_compact.vectors, from_exact.vectors);
+  EXPECT_THAT(to_compact.remarks,
+              testing::ElementsAre("weights: rounded from 32 to 20 bits (bf16 plus 4 bits)"));
+  EXPECT_EQ(to_none.matrices, rounded(from_exact.matrices, to_bf16_bits));
+  EXPECT_EQ(to_fp32.matrices, from_exact.matrices);
+
+  // A compact checkpoint: its own form keeps every byte, wider ones every bit.
+  const Loaded again = load(to_compact.path, compact), widened = load(to_compact.path, exact),
+               narrowed = load(to_compact.path, stochastic), as_fp32 = load(to_compact.path, fp32);
+  for (const char* file : {"/optimizer.safetensors", "/model.safetensors"})
+    EXPECT_TRUE(read_text(again.path + file) == read_text(to_compact.path + file)) << file;
+  EXPECT_THAT(again.remarks, testing::IsEmpty());
+  EXPECT_EQ(widened.matrices, twenty);
+  EXPECT_THAT(widened.remarks,
+              testing::ElementsAre("weights: the 4-bit remainders become exact ones of 16 bits"));
+  EXPECT_EQ(as_fp32.matrices, twenty);
+  EXPECT_EQ(as_fp32.vectors, from_exact.vectors);
+  EXPECT_THAT(as_fp32.remarks, testing::Contains("weights: converted from bf16 plus 4 bits to fp32"));
+  EXPECT_EQ(narrowed.matrices, rounded(twenty, to_bf16_bits));
+  EXPECT_THAT(narrowed.remarks,
+              testing::ElementsAre("weights: bf16 as in the checkpoint; its 4-bit remainders are dropped"));
+
+  // And into compact from the two others.
+  const Loaded from_none = load(to_none.path, compact), from_fp32 = load(to_fp32.path, compact);
+  EXPECT_EQ(from_none.matrices, to_none.matrices);
+  EXPECT_THAT(from_none.remarks, testing::ElementsAre("weights: split into bf16 and 4 more bits"));
+  EXPECT_EQ(from_fp32.matrices, twenty);
+  EXPECT_EQ(from_fp32.vectors, from_exact.vectors);
+}
+
+// A remainder of the wrong size or type is found before anything is changed.
+TEST_F(Resume, ARemainderThatDoesNotFitIsRefused) {
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"master_weights", "compact"}})), kExitDone);
+  const std::string path = checkpoint("run", 12, false), file = path + "/optimizer.safetensors";
+  std::string text = read_text(file);
+  // A byte less per row: U8 of half the width becomes I8, which no remainder is.
+  const size_t at = text.find("\"dtype\":\"U8\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 12, "\"dtype\":\"I8\"");
+  folder.write(fs::relative(file, folder.path()).string(), text);
+  const auto device = make_cpu_device(1);
+  Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
+                    {.precision = Precision::Bf16, .remainder = RemainderKind::Compact}, *device);
+  model.allocate();
+  EXPECT_THAT(error_of([&] {
+                restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path, false), *device, model);
+              }),
+              HasSubstr("is not the remainder of a weight of"));
+}
+
 // Moments may be kept in another form from a checkpoint on: each is what its form holds of the one before.
 TEST_F(Resume, MomentsAreConverted) {
   const auto moments = [&](DType form, const std::string& path) {

@@ -51,6 +51,12 @@ TinyRunOptions with_moments(TinyRunOptions o, DType moments) {
   return o;
 }
 
+TinyRunOptions compact(TinyRunOptions o) {
+  o.moments = DType::E4M3;
+  o.remainder = RemainderKind::Compact;
+  return o;
+}
+
 TinyRunOptions with_lora(TinyRunOptions o) {
   o.adapters = lora_plan(o.preset);
   return o;
@@ -250,6 +256,7 @@ const Case kCases[] = {
     {"mxfp8_fsdp_full", ShardingMode::FsdpFull, numerics(Precision::Fp8, Fp8Recipe::Mxfp8)},
     {"gpt2_zero2", ShardingMode::Zero2, of_family("gpt2-tiny", numerics(Precision::Bf16))},
     {"e4m3_moments", ShardingMode::FsdpFull, with_moments(numerics(Precision::Bf16), DType::E4M3)},
+    {"compact_weights", ShardingMode::FsdpFull, compact(numerics(Precision::Fp8))},
     {"lora_bf16_zero1", ShardingMode::Zero1, with_lora(numerics(Precision::Bf16))},
     {"lora_delayed_fsdp_full", ShardingMode::FsdpFull, with_lora(numerics(Precision::Fp8))},
     {"lora_block_none", ShardingMode::None, with_lora(numerics(Precision::Fp8, Fp8Recipe::Block))},
@@ -269,6 +276,27 @@ class RankFiles : public testing::Test {
       save(saver, run);
     });
     return folder_.file("run/step_1");
+  }
+  // An export in fp32 has the values of the checkpoint.
+  void export_and_restore(const Case& c) {
+    const std::string path = saved(c);
+    const ModelFolder model = find_model(path);
+    const std::string out = folder_.file("out");
+    export_model(posix_env(), model, out, {.dtype = SafeDType::F32});
+    // The weights with their remainders.
+    TinyRun run(c.run);
+    restore(path, run, nullptr);
+    const SafetensorsFolder exported = SafetensorsFolder::open(posix_env(), out);
+    for (const Parameter& p : run.model->parameters().all()) {
+      const std::vector<float> values = ParameterSet::weight_values(*run.device, p);
+      for (const HfPart& part : p.spec.hf) {
+        const SafeTensor& tensor = exported.at(part.name);
+        EXPECT_EQ(
+            std::memcmp(tensor.bytes.data(), values.data() + part.row_begin * p.width(), tensor.bytes.size()),
+            0)
+            << part.name;
+      }
+    }
   }
   static inline const Case kBf16{"", ShardingMode::FsdpFull, numerics(Precision::Bf16)};
   TemporaryFolder folder_;
@@ -295,24 +323,11 @@ TEST_F(RankFiles, AreTheShardedFormOfHuggingFace) {
 }
 
 TEST_F(RankFiles, ExportAndRestoreReadThem) {
-  const std::string path = saved();
-  const ModelFolder model = find_model(path);
-  const std::string out = folder_.file("out");
-  export_model(posix_env(), model, out, {.dtype = SafeDType::F32});
-  // The exact weights, remainders included.
-  TinyRun run(kBf16.run);
-  restore(path, run, nullptr);
-  const SafetensorsFolder exported = SafetensorsFolder::open(posix_env(), out);
-  for (const Parameter& p : run.model->parameters().all()) {
-    const std::vector<float> values = ParameterSet::weight_values(*run.device, p);
-    for (const HfPart& part : p.spec.hf) {
-      const SafeTensor& tensor = exported.at(part.name);
-      EXPECT_EQ(
-          std::memcmp(tensor.bytes.data(), values.data() + part.row_begin * p.width(), tensor.bytes.size()),
-          0)
-          << part.name;
-    }
-  }
+  export_and_restore(kBf16);
+}
+TEST_F(RankFiles, ExportAndRestoreReadCompactWeights) {
+  const Case packed{"", ShardingMode::FsdpFull, compact(numerics(Precision::Bf16))};
+  export_and_restore(packed);
 }
 
 TEST_F(RankFiles, AMissingOrDamagedPartIsRefusedByName) {

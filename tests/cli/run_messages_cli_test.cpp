@@ -67,6 +67,23 @@ struct RunMessages : testing::Test {
   TemporaryFolder folder;
 };
 
+// Once, with what to set instead.
+TEST_F(RunMessages, ASettingThatCostsAccuracyIsNamed) {
+  const auto warnings = [&](const char* master_weights) {
+    const ProcessResult result =
+        run(arguments(master_weights, {{"master_weights", master_weights}, {"max_steps", "2"}}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    int64_t count = 0;
+    const std::string text = "warning: master_weights stochastic costs accuracy";
+    for (size_t at = result.err.find(text); at != std::string::npos; at = result.err.find(text, at + 1))
+      ++count;
+    EXPECT_EQ(result.err.find("set master_weights to compact") != std::string::npos, count > 0);
+    return count;
+  };
+  EXPECT_EQ(warnings("stochastic"), 1);
+  EXPECT_EQ(warnings("compact"), 0);
+}
+
 TEST_F(RunMessages, TheThreadsAreShownWithTheirReason) {
   EXPECT_THAT(run(arguments("a", {{"dry_run", "true"}})).out,
               HasSubstr("cpu: 1 thread (num_threads), OpenBLAS"));

@@ -7,11 +7,13 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "config/costly_settings.h"
 #include "support/process.h"
 
 namespace octet {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -330,6 +332,18 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle(from_yaml("cuda_graphs: off"), false), ElementsAre());
   // A resolved file names every key, and that alone is no reason to complain.
   EXPECT_THAT(idle(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
+}
+
+TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
+  const auto costly = [](const std::string& text) { return costly_settings(from_yaml(text)); };
+  EXPECT_THAT(costly(""), ElementsAre());
+  EXPECT_THAT(costly("optimizer_state: fp8\nmaster_weights: compact"), ElementsAre());
+  EXPECT_THAT(costly("master_weights: stochastic"),
+              ElementsAre(AllOf(HasSubstr("master_weights stochastic costs accuracy"),
+                                HasSubstr("set master_weights to compact"))));
+  // There it has no effect, and that is said instead.
+  EXPECT_THAT(costly("master_weights: stochastic\nmixed_precision: fp32"), ElementsAre());
+  EXPECT_THAT(costly("master_weights: stochastic\nfinetuning_type: lora"), ElementsAre());
 }
 
 // Of runs side by side a setting has an effect when it has one in any of them.

@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "fixture.h"
+#include "tensor/split_fp32.h"
 
 namespace octet::test {
 namespace {
@@ -10,16 +11,17 @@ using CudaAdamW = CudaTest;
 
 struct Kind {
   DType weight;
-  bool remainder;
+  RemainderKind remainder;
   DType gradient;
   DType moments;
 };
 
 std::string describe(const Kind& kind) {
   return fmt::format("weight {}{}, gradient {}, moments {}", name_of(kind.weight),
-                     kind.weight == DType::F32 ? ""
-                     : kind.remainder          ? " exact"
-                                               : " stochastic",
+                     kind.weight == DType::F32                  ? ""
+                     : kind.remainder == RemainderKind::Exact   ? " exact"
+                     : kind.remainder == RemainderKind::Compact ? " compact"
+                                                                : " stochastic",
                      name_of(kind.gradient), name_of(kind.moments));
 }
 
@@ -31,7 +33,10 @@ AdamWParameter make_parameter(Side& side, const Kind& kind, const Shape& shape, 
     side->zero(x);
     return x;
   };
-  if (kind.remainder) p.remainder = zeros(DType::U16, shape);
+  // A vector is a row, so its nibbles are one, too.
+  if (kind.remainder == RemainderKind::Exact) p.remainder = zeros(DType::U16, shape);
+  if (kind.remainder == RemainderKind::Compact)
+    p.remainder = zeros(DType::U8, {p.weight.rows(), compact_row_bytes(p.weight.cols())});
   p.m = zeros(kind.moments, shape);
   p.v = zeros(kind.moments, shape);
   if (kind.moments == DType::E4M3) {
@@ -98,12 +103,23 @@ std::string difference(const std::vector<uint8_t>& got, const std::vector<uint8_
 // Every kind of state has the CPU's bits, in rows that are whole vectors, whole blocks, and neither.
 TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
   constexpr Kind kKinds[] = {
-      {DType::F32, false, DType::F32, DType::F32},   {DType::F32, false, DType::F32, DType::E4M3},
-      {DType::BF16, true, DType::F32, DType::F32},   {DType::BF16, true, DType::BF16, DType::BF16},
-      {DType::BF16, true, DType::BF16, DType::E4M3}, {DType::BF16, false, DType::BF16, DType::F32},
-      {DType::BF16, false, DType::F32, DType::BF16}, {DType::BF16, false, DType::BF16, DType::E4M3},
-      {DType::BF16, true, DType::F32, DType::BF16},  {DType::BF16, false, DType::F32, DType::E4M3},
-      {DType::BF16, true, DType::F32, DType::E4M3},
+      {DType::F32, RemainderKind::None, DType::F32, DType::F32},
+      {DType::F32, RemainderKind::None, DType::F32, DType::E4M3},
+      {DType::BF16, RemainderKind::Exact, DType::F32, DType::F32},
+      {DType::BF16, RemainderKind::Exact, DType::BF16, DType::BF16},
+      {DType::BF16, RemainderKind::Exact, DType::BF16, DType::E4M3},
+      {DType::BF16, RemainderKind::None, DType::BF16, DType::F32},
+      {DType::BF16, RemainderKind::None, DType::F32, DType::BF16},
+      {DType::BF16, RemainderKind::None, DType::BF16, DType::E4M3},
+      {DType::BF16, RemainderKind::Exact, DType::F32, DType::BF16},
+      {DType::BF16, RemainderKind::None, DType::F32, DType::E4M3},
+      {DType::BF16, RemainderKind::Exact, DType::F32, DType::E4M3},
+      {DType::BF16, RemainderKind::Compact, DType::F32, DType::F32},
+      {DType::BF16, RemainderKind::Compact, DType::BF16, DType::F32},
+      {DType::BF16, RemainderKind::Compact, DType::F32, DType::BF16},
+      {DType::BF16, RemainderKind::Compact, DType::BF16, DType::BF16},
+      {DType::BF16, RemainderKind::Compact, DType::F32, DType::E4M3},
+      {DType::BF16, RemainderKind::Compact, DType::BF16, DType::E4M3},
   };
   constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},     {3, 200},   {130, 136}, {129, 77},
                                                     {256, 384}, {17, 1000}, {141, 640}};
@@ -129,12 +145,16 @@ struct OneOfMany {
 
 // More of one kind than a launch takes, and others of every sort in between.
 std::vector<OneOfMany> many_parameters() {
-  constexpr Kind kMost{DType::BF16, true, DType::BF16, DType::BF16};
-  constexpr Kind kOthers[] = {
-      {DType::BF16, true, DType::BF16, DType::F32},   {DType::BF16, true, DType::F32, DType::F32},
-      {DType::BF16, false, DType::BF16, DType::E4M3}, {DType::BF16, true, DType::BF16, DType::E4M3},
-      {DType::BF16, false, DType::F32, DType::BF16},  {DType::F32, false, DType::F32, DType::F32},
-      {DType::F32, false, DType::F32, DType::E4M3}};
+  constexpr Kind kMost{DType::BF16, RemainderKind::Exact, DType::BF16, DType::BF16};
+  constexpr Kind kOthers[] = {{DType::BF16, RemainderKind::Exact, DType::BF16, DType::F32},
+                              {DType::BF16, RemainderKind::Exact, DType::F32, DType::F32},
+                              {DType::BF16, RemainderKind::None, DType::BF16, DType::E4M3},
+                              {DType::BF16, RemainderKind::Exact, DType::BF16, DType::E4M3},
+                              {DType::BF16, RemainderKind::None, DType::F32, DType::BF16},
+                              {DType::F32, RemainderKind::None, DType::F32, DType::F32},
+                              {DType::F32, RemainderKind::None, DType::F32, DType::E4M3},
+                              {DType::BF16, RemainderKind::Compact, DType::BF16, DType::E4M3},
+                              {DType::BF16, RemainderKind::Compact, DType::F32, DType::F32}};
   const Shape shapes[] = {{130, 136}, {64}, {5, 8}, {128, 128}, {1, 64}, {24, 264}, {8}, {16, 264}, {96, 16}};
   const Shape odd_shapes[] = {{5, 7}, {33, 77}, {3}};  // not whole vectors
   std::vector<OneOfMany> many;
@@ -192,8 +212,8 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
   EXPECT_EQ(differing, 0) << "parameters of " << many.size() << " differ";
 }
 
-// The FP8 copies that the kernel writes beside stochastic weights and e4m3 moments are those of the separate op.
-TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
+// The FP8 copies that the kernel writes next to rounded weights and e4m3 moments are those of the separate op.
+TEST_F(CudaAdamW, WritesFp8CopiesOfRoundedWeights) {
   const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
   ScaleSlot equal = kUsedSlot;  // as in training, where both copies have one format
   equal.scale_colwise = equal.scale_rowwise;
@@ -202,33 +222,38 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfStochasticWeights) {
     int64_t rows, cols;
     ScaleSlot slot;
   };
-  for (const auto& [rows, cols, slot] :
-       {Case{256, 384, kUsedSlot}, Case{256, 384, equal}, Case{48, 200, equal}, Case{200, 136, kUsedSlot},
-        Case{44, 136, equal}, Case{33, 77, equal}}) {
-    Quantized fused = make_quantized(*cuda, rows, cols, rule, slot);
-    Quantized separate = make_quantized(*cuda, rows, cols, rule, slot);
-    const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
-    AdamWParameter p;
-    p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));
-    p.gradient = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 2));
-    p.m = cuda->tensor(DType::E4M3, shape), p.v = cuda->tensor(DType::E4M3, shape);
-    p.m_scales = cuda->tensor(DType::F32, scales), p.v_scales = cuda->tensor(DType::F32, scales);
-    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales}) (*cuda)->zero(x);
-    p.fp8 = &fused;
-    const Tensor clip = cuda->upload(DType::F32, {2}, {1.0f, 1.0f});
-    (*cuda)->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
-    (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
-    expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {})", rows, cols));
-    // A skipped step changes nothing but the copies, which are made of weights that something else has changed.
-    const std::vector<uint8_t> m = cuda->bytes(p.m), scales_before = cuda->bytes(p.v_scales);
-    const Tensor infinite = cuda->upload(DType::F32, {2}, {HUGE_VALF, 1.0f});
-    p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 3));
-    (*cuda)->ops().adamw(std::span(&p, 1), infinite, {.learning_rate = 1e-2f, .step = 2, .seed = 9});
-    (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
-    expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {}) skipped", rows, cols));
-    EXPECT_EQ(difference(cuda->bytes(p.m), m), "") << "m of a skipped step";
-    EXPECT_EQ(difference(cuda->bytes(p.v_scales), scales_before), "") << "scales of a skipped step";
-  }
+  for (const RemainderKind kind : {RemainderKind::None, RemainderKind::Compact})
+    for (const auto& [rows, cols, slot] :
+         {Case{256, 384, kUsedSlot}, Case{256, 384, equal}, Case{48, 200, equal}, Case{200, 136, kUsedSlot},
+          Case{44, 136, equal}, Case{33, 77, equal}}) {
+      Quantized fused = make_quantized(*cuda, rows, cols, rule, slot);
+      Quantized separate = make_quantized(*cuda, rows, cols, rule, slot);
+      const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
+      AdamWParameter p;
+      p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));
+      p.gradient = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 2));
+      p.m = cuda->tensor(DType::E4M3, shape), p.v = cuda->tensor(DType::E4M3, shape);
+      p.m_scales = cuda->tensor(DType::F32, scales), p.v_scales = cuda->tensor(DType::F32, scales);
+      for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales}) (*cuda)->zero(x);
+      if (kind == RemainderKind::Compact) {
+        p.remainder = cuda->tensor(DType::U8, {rows, compact_row_bytes(cols)});
+        (*cuda)->zero(p.remainder);
+      }
+      p.fp8 = &fused;
+      const Tensor clip = cuda->upload(DType::F32, {2}, {1.0f, 1.0f});
+      (*cuda)->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 1e-2f, .step = 1, .seed = 9});
+      (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
+      expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {})", rows, cols));
+      // A skipped step changes nothing but the copies, which are made of weights that something else has changed.
+      const std::vector<uint8_t> m = cuda->bytes(p.m), scales_before = cuda->bytes(p.v_scales);
+      const Tensor infinite = cuda->upload(DType::F32, {2}, {HUGE_VALF, 1.0f});
+      p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 3));
+      (*cuda)->ops().adamw(std::span(&p, 1), infinite, {.learning_rate = 1e-2f, .step = 2, .seed = 9});
+      (*cuda)->ops().quantize({.dense = p.weight, .fp8 = &separate});
+      expect_same(*cuda, fused, *cuda, separate, fmt::format("({}, {}) skipped", rows, cols));
+      EXPECT_EQ(difference(cuda->bytes(p.m), m), "") << "m of a skipped step";
+      EXPECT_EQ(difference(cuda->bytes(p.v_scales), scales_before), "") << "scales of a skipped step";
+    }
 }
 
 }  // namespace

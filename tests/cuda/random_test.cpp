@@ -1,4 +1,5 @@
 #include "fixture.h"
+#include "tensor/split_fp32.h"
 
 namespace octet::test {
 namespace {
@@ -21,6 +22,21 @@ TEST_F(CudaRandom, NormalNumbersHaveTheBitsOfTheCpu) {
       EXPECT_TRUE(values[0] == values[1]) << name_of(dtype) << " of stream " << stream;
       EXPECT_TRUE(remainders[0] == remainders[1]) << "remainders of stream " << stream;
     }
+  }
+}
+
+TEST_F(CudaRandom, CompactNumbersHaveTheBitsOfTheCpu) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1000, 768}, {333, 77}, {1, 1}}) {
+    std::vector<std::vector<uint8_t>> values, remainders;
+    for (Side* side : {cuda, cpu}) {
+      const Tensor x = side->tensor(DType::BF16, {rows, cols});
+      const Tensor remainder = side->tensor(DType::U8, {rows, compact_row_bytes(cols)});
+      (*side)->ops().fill_normal(x, remainder, 0.02f, 1234567890123, 5, 17);
+      values.push_back(side->bytes(x));
+      remainders.push_back(side->bytes(remainder));
+    }
+    EXPECT_TRUE(values[0] == values[1]) << rows << " x " << cols;
+    EXPECT_TRUE(remainders[0] == remainders[1]) << rows << " x " << cols;
   }
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cuda/fixture.h"
+#include "tensor/split_fp32.h"
 
 // The ops between ranks, beyond what the op table has: any size and any place in memory, every NaN, a second queue,
 // recordings, and shares of matrices. All of it has the bits of the CPU.
@@ -246,7 +247,7 @@ TEST_F(CudaRankOps, AdamWOnSharesIsAdamWOnTheWhole) {
   for (const auto& [rule, unit] : kShareRules) {
     for (const int64_t cols : {256, 136, 77}) {
       for (const DType moments : {DType::F32, DType::BF16, DType::E4M3}) {
-        for (const bool exact : {false, true}) {
+        for (const RemainderKind kind : {RemainderKind::None, RemainderKind::Compact, RemainderKind::Exact}) {
           std::vector<std::vector<uint8_t>> results[2];
           float amax[2] = {};
           for (const int side_index : {0, 1}) {
@@ -259,8 +260,8 @@ TEST_F(CudaRankOps, AdamWOnSharesIsAdamWOnTheWhole) {
             const Tensor weight = side.upload(DType::BF16, {rows, cols}, normal_values(rows * cols, 1));
             const Tensor gradient = side.upload(DType::F32, {rows, cols}, normal_values(rows * cols, 2));
             const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
-            const Tensor m = zeros(moments, cols), v = zeros(moments, cols),
-                         remainder = zeros(DType::U16, cols);
+            const Tensor m = zeros(moments, cols), v = zeros(moments, cols), words = zeros(DType::U16, cols),
+                         nibbles = zeros(DType::U8, compact_row_bytes(cols));
             const Tensor m_scales = zeros(DType::F32, div_up(cols, 128)),
                          v_scales = zeros(DType::F32, div_up(cols, 128));
             Quantized whole = make_quantized(side, rows, cols, rule, kEqualSlot);
@@ -275,7 +276,8 @@ TEST_F(CudaRankOps, AdamWOnSharesIsAdamWOnTheWhole) {
                                        .stream = 77,
                                        .first_row = begin,
                                        .fp8 = &part};
-              if (exact) parameter.remainder = some(remainder);
+              if (kind == RemainderKind::Exact) parameter.remainder = some(words);
+              if (kind == RemainderKind::Compact) parameter.remainder = some(nibbles);
               if (moments == DType::E4M3)
                 parameter.m_scales = some(m_scales), parameter.v_scales = some(v_scales);
               for (int64_t step = 1; step <= 2; ++step) {
@@ -286,13 +288,14 @@ TEST_F(CudaRankOps, AdamWOnSharesIsAdamWOnTheWhole) {
               amax[side_index] = std::max(amax[side_index], slot.amax);
             };
             side_index == 0 ? for_shares(rows, unit, update) : update(0, rows);
-            for (const Tensor& x :
-                 {weight, remainder, m, v, m_scales, v_scales, whole.rowwise.codes, whole.rowwise.scales}) {
+            for (const Tensor& x : {weight, words, nibbles, m, v, m_scales, v_scales, whole.rowwise.codes,
+                                    whole.rowwise.scales}) {
               results[side_index].push_back(side.bytes(x));
             }
           }
-          EXPECT_TRUE(results[0] == results[1]) << describe(rule) << ", " << cols << " columns, moments "
-                                                << name_of(moments) << ", exact " << exact;
+          EXPECT_TRUE(results[0] == results[1])
+              << describe(rule) << ", " << cols << " columns, moments " << name_of(moments) << ", remainder "
+              << static_cast<int>(kind);
           EXPECT_EQ(amax[0], amax[1]);
         }
       }

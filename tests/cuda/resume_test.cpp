@@ -62,7 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
         Recipe{"Delayed", true, {"--fp8_recipe", "delayed", "--gradient_accumulation_steps", "2"}},
         Recipe{"Current", true, {"--fp8_recipe", "current", "--gradient_checkpointing", "block"}},
         Recipe{"Block", true, {"--fp8_recipe", "block"}},
-        Recipe{"SmallStates", true, {"--optimizer_state", "fp8", "--master_weights", "stochastic"}}),
+        Recipe{"SmallStates", true, {"--optimizer_state", "fp8", "--master_weights", "stochastic"}},
+        Recipe{"CompactWeights", true, {"--optimizer_state", "fp8", "--master_weights", "compact"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -40,7 +40,9 @@ std::vector<Variant> variants() {
   qwen3.preset = "qwen3-tiny";
   mistral.preset = "mistral-tiny";
   small.moments = DType::E4M3;
-  small.stochastic_weights = true;
+  small.remainder = RemainderKind::None;
+  TinyRunOptions compact = small;
+  compact.remainder = RemainderKind::Compact;
   // Adapters on a frozen base. With block scales and with dropout they read dense inputs.
   const auto lora = [](TinyRunOptions options, const LoraConfig& config) {
     options.adapters = plan_adapters(two_layers(options.preset), config);
@@ -57,6 +59,7 @@ std::vector<Variant> variants() {
           {"Fp8DelayedQwen3", qwen3},
           {"Fp8CurrentMistral", mistral},
           {"Fp8DelayedSmallStates", small},
+          {"Fp8DelayedCompactWeights", compact},
           {"LoraBf16", lora(bf16, {.rank = 16})},
           {"LoraFp8Delayed", lora(delayed, {.rank = 16})},
           {"LoraFp8CurrentOneCopy", lora_current},

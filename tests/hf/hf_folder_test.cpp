@@ -23,8 +23,10 @@ class StringSink : public Sink {
 };
 
 struct Weights {
-  Weights(const ModelConfig& config, DType dtype, bool training)
-      : device(make_cpu_device(1)), set(config, {.weight = dtype}, training, planner) {
+  Weights(const ModelConfig& config, DType dtype, bool training,
+          RemainderKind remainder = RemainderKind::Exact)
+      : device(make_cpu_device(1)),
+        set(config, {.weight = dtype, .remainder = remainder}, training, planner) {
     planner.finish();
     memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());
@@ -156,6 +158,37 @@ TEST(HfFolderPrecision, Bf16KeepsTheWeightsAndF32TheExactValues) {
                             static_cast<size_t>(p.weight.bytes())),
                 0)
           << p.spec.name;
+    }
+  }
+}
+
+// A compact run takes bf16 as it is and rounds fp32 to its 20 bits; an export in fp32 has all of them.
+TEST(HfFolderPrecision, CompactWeightsTakeWhatTheyCanHold) {
+  for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {  // with transposed matrices, and without
+    Weights exact(model_preset(preset), DType::F32, false);
+    const std::vector<std::byte> narrow = exact.save(SafeDType::BF16), wide = exact.save(SafeDType::F32);
+    const SafetensorsFile narrow_file = SafetensorsFile::parse(narrow, "bf16");
+    const SafetensorsFile wide_file = SafetensorsFile::parse(wide, "fp32");
+    Weights from_narrow(model_preset(preset), DType::BF16, true, RemainderKind::Compact);
+    Weights from_wide(model_preset(preset), DType::BF16, true, RemainderKind::Compact);
+    weights_of(narrow_file).load(*from_narrow.device, from_narrow.set);
+    weights_of(wide_file).load(*from_wide.device, from_wide.set);
+    const std::vector<std::byte> saved = from_wide.save(SafeDType::F32);
+    const SafetensorsFile saved_file = SafetensorsFile::parse(saved, "compact");
+    for (const Parameter& p : exact.set.all()) {
+      const auto values = [&](const Weights& of) {
+        for (const Parameter& q : of.set.all()) {
+          if (q.spec.name == p.spec.name) return ParameterSet::weight_values(*of.device, q);
+        }
+        return std::vector<float>{};
+      };
+      EXPECT_EQ(values(from_narrow), weights_of(narrow_file).values(p.spec)) << p.spec.name;
+      std::vector<float> expected = values(exact);
+      if (p.spec.shape.rank() == 2) {
+        for (float& x : expected) x = std::bit_cast<float>(compact_nearest(std::bit_cast<uint32_t>(x)));
+      }
+      EXPECT_EQ(values(from_wide), expected) << p.spec.name;
+      EXPECT_EQ(weights_of(saved_file).values(p.spec), expected) << p.spec.name;
     }
   }
 }

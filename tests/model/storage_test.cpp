@@ -113,11 +113,13 @@ TEST(Storage, FalsePoliciesAreRefused) {
 }
 
 // The shares of all ranks side by side are the whole parameter, padding and stochastic rounding included.
-TEST(Storage, SharesOfRanksMakeUpTheWhole) {
+class SharedStorage : public testing::TestWithParam<RemainderKind> {};
+
+TEST_P(SharedStorage, SharesOfRanksMakeUpTheWhole) {
   const ModelConfig config = two_layers("gpt2-tiny");
   struct Rank {
-    Rank(CpuDevice& device, const ModelConfig& model, int64_t rank, int64_t ranks)
-        : set(model, {.weight = DType::BF16, .stochastic = true}, true, planner,
+    Rank(CpuDevice& device, const ModelConfig& model, RemainderKind kind, int64_t rank, int64_t ranks)
+        : set(model, {.weight = DType::BF16, .remainder = kind}, true, planner,
               [=](const ParameterSpec& spec) {
                 return cut_storage(
                     spec, {.mode = ShardingMode::Zero1, .rank = rank, .ranks = ranks, .group = ranks});
@@ -148,11 +150,11 @@ TEST(Storage, SharesOfRanksMakeUpTheWhole) {
     if (p.weight.numel() > 0)
       device.ops().adamw({&entry, 1}, {clip.data(), DType::F32, {2}}, {.learning_rate = 1e-3f, .seed = 3});
   };
-  Rank whole(device, config, 0, 1);
+  Rank whole(device, config, GetParam(), 0, 1);
   for (const int64_t ranks : {2, 3, 7}) {
     std::vector<std::unique_ptr<Rank>> parts;
     for (int64_t rank = 0; rank < ranks; ++rank)
-      parts.push_back(std::make_unique<Rank>(device, config, rank, ranks));
+      parts.push_back(std::make_unique<Rank>(device, config, GetParam(), rank, ranks));
     for (size_t i = 0; i < whole.set.all().size(); ++i) {
       Parameter fresh = whole.set.all()[i];
       const std::vector<float> before = ParameterSet::weight_values(device, fresh);
@@ -172,11 +174,50 @@ TEST(Storage, SharesOfRanksMakeUpTheWhole) {
         const std::vector<float> values = ParameterSet::weight_values(device, p);
         joined.insert(joined.end(), values.begin(), values.end());
       }
-      Rank again(device, config, 0, 1);
+      Rank again(device, config, GetParam(), 0, 1);
       update(again.set.all()[i]);
       EXPECT_EQ(joined, ParameterSet::weight_values(device, again.set.all()[i])) << fresh.spec.name;
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(, SharedStorage, testing::Values(RemainderKind::None, RemainderKind::Compact),
+                         [](const auto& test) {
+                           return test.param == RemainderKind::None ? "Stochastic" : "Compact";
+                         });
+
+// A compact weight is 2.5 bytes, its values are those of an exact one to 2^-12, and vectors stay exact.
+TEST(Storage, CompactWeightsAreInitialisedToNearest) {
+  const ModelConfig config = two_layers("gpt2-tiny");
+  CpuDevice device(1);
+  const auto make = [&](RemainderKind kind, std::vector<std::vector<float>>& values) {
+    BufferPlanner planner;
+    ParameterSet set(config, {.weight = DType::BF16, .remainder = kind}, true, planner);
+    planner.finish();
+    const std::shared_ptr<void> memory = device.allocate(planner.plan().peak_bytes(), Place::Device);
+    planner.bind(memory.get());
+    set.initialise(device, 5);
+    for (const Parameter& p : set.all()) {
+      values.push_back(ParameterSet::weight_values(device, p));
+      const bool vector = p.spec.shape.rank() == 1;
+      if (kind != RemainderKind::Compact) continue;
+      EXPECT_EQ(p.remainder.dtype, vector ? DType::U16 : DType::U8) << p.spec.name;
+      if (!vector) {
+        EXPECT_EQ(p.remainder.shape, (Shape{p.shape()[0], (p.shape()[1] + 1) / 2}));
+      }
+    }
+  };
+  std::vector<std::vector<float>> exact, compact;
+  make(RemainderKind::Exact, exact);
+  make(RemainderKind::Compact, compact);
+  bool differs = false;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    for (size_t j = 0; j < exact[i].size(); ++j) {
+      ASSERT_LE(std::fabs(compact[i][j] - exact[i][j]), std::fabs(exact[i][j]) * 0x1p-12f);
+      differs |= compact[i][j] != exact[i][j];
+    }
+  }
+  EXPECT_TRUE(differs);
 }
 
 TEST(Storage, HostMemoryIsPlannedApart) {

@@ -193,18 +193,19 @@ TEST(StochasticRounding, NoiseIsUniformAndIndependentWhereItMatters) {
 
 struct Matrix {
   static constexpr int64_t kRows = 37, kCols = 300;  // blocks of 128, 128 and 44
-  explicit Matrix(DType moments, bool exact) : small(moments == DType::E4M3) {
+  explicit Matrix(DType moments, RemainderKind kind) : small(moments == DType::E4M3) {
     const size_t n = static_cast<size_t>(kRows * kCols);
     const Shape shape{kRows, kCols}, scales{kRows, 3};
     weight.resize(n), remainder.resize(n), gradient.resize(n), m32.resize(n), v32.resize(n), m8.resize(n),
         v8.resize(n);
-    m_scales.resize(3 * kRows), v_scales.resize(3 * kRows);
+    m_scales.resize(3 * kRows), v_scales.resize(3 * kRows), pairs.resize(n / 2);
     for (size_t i = 0; i < n; ++i) {
       weight[i] = to_bf16(Philox(1).normal(i));
       gradient[i] = std::ldexp(Philox(2).normal(i), -static_cast<int>(i % 7));
     }
     view.weight = {weight.data(), DType::BF16, shape};
-    if (exact) view.remainder = {remainder.data(), DType::U16, shape};
+    if (kind == RemainderKind::Exact) view.remainder = {remainder.data(), DType::U16, shape};
+    if (kind == RemainderKind::Compact) view.remainder = {pairs.data(), DType::U8, {kRows, kCols / 2}};
     view.gradient = {gradient.data(), DType::F32, shape};
     view.m = small ? Tensor{m8.data(), DType::E4M3, shape} : Tensor{m32.data(), DType::F32, shape};
     view.v = small ? Tensor{v8.data(), DType::E4M3, shape} : Tensor{v32.data(), DType::F32, shape};
@@ -224,6 +225,10 @@ struct Matrix {
   }
   size_t block(size_t i) const { return i / kCols * 3 + i % kCols / 128; }
   double exact(size_t i) const { return static_cast<double>(join_fp32(weight[i].bits, remainder[i])); }
+  double compact(size_t i) const {
+    const uint32_t nibble = nibble_of(pairs[i / 2], static_cast<int64_t>(i));
+    return static_cast<double>(std::bit_cast<float>(join_nibble(uint32_t{weight[i].bits} << 16, nibble)));
+  }
   double m(size_t i) const {
     return static_cast<double>(small ? from_e4m3(m8[i]) * m_scales[block(i)] : m32[i]);
   }
@@ -235,12 +240,12 @@ struct Matrix {
   std::vector<Bf16> weight;
   std::vector<uint16_t> remainder;
   std::vector<float> gradient, m32, v32, m_scales, v_scales;
-  std::vector<uint8_t> m8, v8;
+  std::vector<uint8_t> m8, v8, pairs;
   AdamWParameter view;
 };
 
 TEST(SmallMoments, FollowFp32Moments) {
-  Matrix small(DType::E4M3, true), wide(DType::F32, true);
+  Matrix small(DType::E4M3, RemainderKind::Exact), wide(DType::F32, RemainderKind::Exact);
   std::vector<double> start;
   for (size_t i = 0; i < small.weight.size(); ++i) start.push_back(small.exact(i));
   for (int64_t number = 1; number <= 30; ++number) {
@@ -262,7 +267,7 @@ TEST(SmallMoments, FollowFp32Moments) {
 
 // Rounded to nearest, a moment that shrinks by less than half a step between codes would never shrink.
 TEST(SmallMoments, DecayWhenThereIsNoGradient) {
-  Matrix x(DType::E4M3, true);
+  Matrix x(DType::E4M3, RemainderKind::Exact);
   for (size_t i = 0; i < x.gradient.size(); ++i) x.gradient[i] = i % 128 == 0 ? 1.0f : 0.3f;
   x.step(1);
   for (size_t i = 0; i < x.gradient.size(); ++i) x.gradient[i] = i % Matrix::kCols % 128 == 0 ? 1.0f : 0.0f;
@@ -279,7 +284,7 @@ TEST(SmallMoments, DecayWhenThereIsNoGradient) {
 }
 
 TEST(StochasticWeights, MoveAsTheExactOnesInTheMean) {
-  Matrix rounded(DType::F32, false), exact(DType::F32, true);
+  Matrix rounded(DType::F32, RemainderKind::None), exact(DType::F32, RemainderKind::Exact);
   double drift = 0, moved = 0;
   const std::vector<Bf16> start = rounded.weight;
   for (int64_t number = 1; number <= 20; ++number) {
@@ -296,8 +301,96 @@ TEST(StochasticWeights, MoveAsTheExactOnesInTheMean) {
   EXPECT_LT(std::fabs(drift / moved), 0.02);
 }
 
-TEST(StochasticWeights, DependOnSeedStepAndPlaceAlone) {
-  Matrix one(DType::E4M3, false), three(DType::E4M3, false), other(DType::E4M3, false);
+// Their sixteenth of a step makes compact weights follow the exact ones far more closely.
+TEST(StochasticWeights, CompactOnesStayNearTheExactOnes) {
+  for (const DType moments : {DType::F32, DType::E4M3}) {
+    Matrix rounded(moments, RemainderKind::None), compact(moments, RemainderKind::Compact),
+        exact(moments, RemainderKind::Exact);
+    for (int64_t number = 1; number <= 20; ++number) {
+      for (Matrix* x : {&rounded, &compact, &exact}) x->step(number);
+    }
+    double drift = 0, far = 0, near = 0;
+    for (size_t i = 0; i < exact.weight.size(); ++i) {
+      const double sign = exact.gradient[i] > 0 ? 1 : -1;
+      drift += sign * (compact.compact(i) - exact.exact(i));
+      near += std::pow(compact.compact(i) - exact.exact(i), 2);
+      far += std::pow(static_cast<double>(to_float(rounded.weight[i])) - exact.exact(i), 2);
+    }
+    EXPECT_LT(std::fabs(drift / static_cast<double>(exact.weight.size())), 0.02 * 1e-3) << "updates of 1e-3";
+    EXPECT_LT(std::sqrt(near / far), 0.1);
+  }
+}
+
+// One step of compact weights is that of exact ones, rounded by the bits of its place: any width, few rows.
+TEST(StochasticWeights, CompactOnesAreTheExactOnesRounded) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 77}, {6, 129}, {5, 256}}) {
+    const auto n = static_cast<size_t>(rows * cols);
+    const int64_t across = compact_row_bytes(cols);
+    const Shape shape{rows, cols}, scales{rows, div_up(cols, kMomentBlock)};
+    std::vector<Bf16> weight(n), exact(n);
+    std::vector<uint16_t> remainder(n);
+    std::vector<uint8_t> pairs(static_cast<size_t>(rows * across));
+    std::vector<float> gradient(n);
+    for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<uint8_t>(Philox(8).below(i, 256));
+    for (size_t i = 0; i < n; ++i) {
+      weight[i] = exact[i] = to_bf16(Philox(1).normal(i));
+      gradient[i] = Philox(2).normal(i);
+      const int64_t row = static_cast<int64_t>(i) / cols, col = static_cast<int64_t>(i) % cols;
+      const uint32_t nibble = nibble_of(pairs[static_cast<size_t>(row * across + col / 2)], col);
+      remainder[i] = split_low(join_nibble(uint32_t{weight[i].bits} << 16, nibble));
+    }
+    for (const bool small : {false, true}) {
+      const auto step = [&](Tensor w, Tensor low) {
+        std::vector<float> m(n), v(n), m_scales(n), v_scales(n);
+        std::vector<uint8_t> m8(n), v8(n);
+        AdamWParameter p{.weight = w, .remainder = low, .gradient = {gradient.data(), DType::F32, shape}};
+        p.m = small ? Tensor{m8.data(), DType::E4M3, shape} : Tensor{m.data(), DType::F32, shape};
+        p.v = small ? Tensor{v8.data(), DType::E4M3, shape} : Tensor{v.data(), DType::F32, shape};
+        p.m_scales = {m_scales.data(), DType::F32, scales},
+        p.v_scales = {v_scales.data(), DType::F32, scales};
+        p.stream = 11, p.first_row = 4;
+        const auto device = make_cpu_device(2);
+        alignas(256) static uint8_t workspace[1 << 20];
+        device->ops().set_workspace({workspace, DType::U8, {1 << 20}});
+        float clip[] = {1.0f, 1.0f};
+        device->ops().adamw({&p, 1}, {clip, DType::F32, {2}}, {.learning_rate = 1e-3f, .step = 5, .seed = 3});
+      };
+      std::vector<Bf16> new_weight = weight, new_exact = exact;
+      std::vector<uint8_t> new_pairs = pairs;
+      std::vector<uint16_t> new_remainder = remainder;
+      step({new_weight.data(), DType::BF16, shape}, {new_pairs.data(), DType::U8, {rows, across}});
+      step({new_exact.data(), DType::BF16, shape}, {new_remainder.data(), DType::U16, shape});
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t col = 0; col < cols; ++col) {
+          const auto i = static_cast<size_t>(row * cols + col);
+          const RoundingBits bits = RoundingBits::of(3, 11, 5, 4 + row, div_up(cols, int64_t{8}), col / 8);
+          const uint32_t expected = to_compact_stochastic(join_fp32(new_exact[i].bits, new_remainder[i]),
+                                                          bits.weight(static_cast<int>(col % 8)));
+          const uint8_t pair = new_pairs[static_cast<size_t>(row * across + col / 2)];
+          ASSERT_EQ(new_weight[i].bits, split_high(expected)) << row << " " << col;
+          ASSERT_EQ(nibble_of(pair, col), compact_nibble(expected)) << row << " " << col;
+          if (col + 1 == cols && cols % 2 == 1) {
+            ASSERT_EQ(pair >> 4, 0) << "behind the last column";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StochasticWeights, ARemainderThatDoesNotFitIsRefused) {
+  for (const Tensor& remainder : {Tensor{nullptr, DType::U8, {Matrix::kRows, Matrix::kCols}},
+                                  Tensor{nullptr, DType::U16, {Matrix::kRows, Matrix::kCols / 2}},
+                                  Tensor{nullptr, DType::F32, {Matrix::kRows, Matrix::kCols}}}) {
+    Matrix x(DType::F32, RemainderKind::None);
+    std::vector<uint8_t> memory(1 << 20);
+    x.view.remainder = {memory.data(), remainder.dtype, remainder.shape};
+    EXPECT_THROW(x.step(1), Error);
+  }
+}
+
+void expect_same_rounding(RemainderKind kind) {
+  Matrix one(DType::E4M3, kind), three(DType::E4M3, kind), other(DType::E4M3, kind);
   for (int64_t number = 1; number <= 3; ++number) {
     one.step(number, 1);
     three.step(number, 3);
@@ -306,10 +399,15 @@ TEST(StochasticWeights, DependOnSeedStepAndPlaceAlone) {
   const auto same = [](const Matrix& a, const Matrix& b) {
     return std::equal(a.weight.begin(), a.weight.end(), b.weight.begin(),
                       [](Bf16 x, Bf16 y) { return x.bits == y.bits; }) &&
-           a.m8 == b.m8 && a.v8 == b.v8 && a.m_scales == b.m_scales && a.v_scales == b.v_scales;
+           a.pairs == b.pairs && a.m8 == b.m8 && a.v8 == b.v8 && a.m_scales == b.m_scales &&
+           a.v_scales == b.v_scales;
   };
   EXPECT_TRUE(same(one, three));
   EXPECT_FALSE(same(one, other));
+}
+
+TEST(StochasticWeights, DependOnSeedStepAndPlaceAlone) {
+  for (const RemainderKind kind : {RemainderKind::None, RemainderKind::Compact}) expect_same_rounding(kind);
 }
 
 TEST(GradNorm, NeitherHugeNorTinyGradientsAreLost) {

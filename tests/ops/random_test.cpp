@@ -32,6 +32,27 @@ TEST(FillNormal, HoldsTheRoundedAndTheExactValues) {
   EXPECT_NEAR(std::sqrt(squares / kCount), 0.02, 4e-4);
 }
 
+TEST(FillNormal, RoundsToCompactNumbers) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{100, 64}, {33, 77}, {1, 1}}) {
+    const auto n = static_cast<size_t>(rows * cols);
+    std::vector<Bf16> x(n);
+    std::vector<uint8_t> pairs(static_cast<size_t>(rows * compact_row_bytes(cols)), 0xFF);
+    const auto device = make_cpu_device(3);
+    device->ops().fill_normal({x.data(), DType::BF16, {rows, cols}},
+                              {pairs.data(), DType::U8, {rows, compact_row_bytes(cols)}}, 0.02f, 7, 9, 1000);
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const float value = 0.02f * Philox(7, 9).normal(static_cast<uint64_t>(1000 + i));
+      const uint32_t expected = compact_nearest(std::bit_cast<uint32_t>(value));
+      const auto pair = static_cast<size_t>(i / cols * compact_row_bytes(cols) + i % cols / 2);
+      ASSERT_EQ(x[static_cast<size_t>(i)].bits, split_high(expected));
+      ASSERT_EQ(nibble_of(pairs[pair], i % cols), compact_nibble(expected)) << i;
+    }
+    if (cols % 2 == 1) {
+      EXPECT_EQ(pairs.back() >> 4, 0) << "behind the last column";
+    }
+  }
+}
+
 // The written-out logarithm and cosine are the library's to the last bits of a double.
 TEST(PhiloxNormal, IsBoxMuller) {
   for (uint64_t i = 0; i < 100'000; ++i) {

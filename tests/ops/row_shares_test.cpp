@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "ops/device.h"
+#include "tensor/split_fp32.h"
 
 namespace octet {
 namespace {
@@ -185,7 +186,7 @@ TEST_F(RowShares, TheColwiseCopyIsTheTransposeOfTheRows) {
 
 struct OptimizerCase {
   DType weight = DType::BF16;
-  bool remainder = false;
+  RemainderKind remainder = RemainderKind::None;
   DType gradient = DType::F32, moments = DType::F32;
   const RuleCase* fp8 = nullptr;
 };
@@ -202,6 +203,7 @@ struct ParameterState {
         const float kept = magnitudes ? std::fabs(value) : value;
         if (x.dtype == DType::F32) x.as<float>()[i] = kept;
         if (x.dtype == DType::BF16) x.as<Bf16>()[i] = to_bf16(kept);
+        if (x.dtype == DType::U8) x.as<uint8_t>()[i] = static_cast<uint8_t>(Philox(seed).below(i, 256));
         if (x.dtype == DType::U16) x.as<uint16_t>()[i] = static_cast<uint16_t>(Philox(seed).below(i, 65536));
         if (x.dtype == DType::E4M3) x.as<uint8_t>()[i] = static_cast<uint8_t>(1 + Philox(seed).below(i, 120));
       }
@@ -210,7 +212,9 @@ struct ParameterState {
     fill(add("gradient", variant.gradient, cols), 2, 0.01f, false);
     fill(add("m", variant.moments, cols), 3, 0.01f, false);
     fill(add("v", variant.moments, cols), 4, 0.001f, true);
-    if (variant.remainder) fill(add("remainder", DType::U16, cols), 5, 1.0f, false);
+    if (variant.remainder == RemainderKind::Exact) fill(add("remainder", DType::U16, cols), 5, 1.0f, false);
+    if (variant.remainder == RemainderKind::Compact)
+      fill(add("remainder", DType::U8, compact_row_bytes(cols)), 5, 1.0f, false);
     if (variant.moments == DType::E4M3) {
       fill(add("m_scales", DType::F32, div_up(cols, 128)), 6, 1e-3f, true);
       fill(add("v_scales", DType::F32, div_up(cols, 128)), 7, 1e-3f, true);
@@ -243,7 +247,8 @@ std::vector<OptimizerCase> optimizer_cases(const std::vector<RuleCase>& rules) {
     for (const DType gradient : {DType::F32, DType::BF16}) {
       if (gradient == DType::BF16 && moments == DType::F32) continue;
       result.push_back({.weight = DType::F32, .gradient = gradient, .moments = moments});
-      for (const bool remainder : {false, true}) {
+      for (const RemainderKind remainder :
+           {RemainderKind::None, RemainderKind::Compact, RemainderKind::Exact}) {
         result.push_back({.remainder = remainder, .gradient = gradient, .moments = moments});
         for (const RuleCase& rule : rules) {
           result.push_back({.remainder = remainder, .gradient = gradient, .moments = moments, .fp8 = &rule});
@@ -260,9 +265,12 @@ TEST_F(RowShares, AdamWGivesTheBitsOfTheWhole) {
   for (const OptimizerCase& variant : optimizer_cases(rules)) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{300, 64}, {300, 137}}) {
       const int64_t unit = variant.fp8 ? variant.fp8->unit : 2;
-      const std::string what = fmt::format("weight {}{}, gradient {}, moments {}, unit {}, cols {}",
-                                           name_of(variant.weight), variant.remainder ? " exact" : "",
-                                           name_of(variant.gradient), name_of(variant.moments), unit, cols);
+      const std::string what =
+          fmt::format("weight {}{}, gradient {}, moments {}, unit {}, cols {}", name_of(variant.weight),
+                      variant.remainder == RemainderKind::Exact     ? " exact"
+                      : variant.remainder == RemainderKind::Compact ? " compact"
+                                                                    : "",
+                      name_of(variant.gradient), name_of(variant.moments), unit, cols);
       const QuantizeRule rule = variant.fp8 ? variant.fp8->rule : QuantizeRule{};
       ParameterState whole(rows, cols, variant), shared(rows, cols, variant);
       const ParameterState before(rows, cols, variant);

@@ -87,18 +87,18 @@ TEST(Memory, LargestBatchFitsAndOneMoreDoesNot) {
 TEST(Memory, OptimizerStateTakesWhatItSays) {
   const std::unique_ptr<Device> device = make_cpu_device(1);
   const ModelConfig config = model_preset("llama-tiny");
-  const auto optimizer_bytes = [&](DType moments, bool stochastic) {
-    const Numerics numerics{
-        .precision = Precision::Bf16, .moments = moments, .stochastic_weights = stochastic};
+  const auto optimizer_bytes = [&](DType moments, RemainderKind remainder) {
+    const Numerics numerics{.precision = Precision::Bf16, .moments = moments, .remainder = remainder};
     const Transformer model(config, {.rows = 1, .length = 64}, numerics, *device);
     return static_cast<double>(model.plan().bytes(MemoryCategory::Optimizer));
   };
   const auto weights = static_cast<double>(config.parameter_count());
   // Vectors keep more, padding rows count too, and buffers are rounded up to 256 bytes.
-  EXPECT_NEAR(optimizer_bytes(DType::F32, false) / weights, 10, 0.2);
-  EXPECT_NEAR(optimizer_bytes(DType::BF16, false) / weights, 6, 0.2);
-  EXPECT_NEAR(optimizer_bytes(DType::E4M3, false) / weights, 4.0625, 0.2);
-  EXPECT_NEAR(optimizer_bytes(DType::E4M3, true) / weights, 2.0625, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::F32, RemainderKind::Exact) / weights, 10, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::BF16, RemainderKind::Exact) / weights, 6, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, RemainderKind::Exact) / weights, 4.0625, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, RemainderKind::Compact) / weights, 2.5625, 0.2);
+  EXPECT_NEAR(optimizer_bytes(DType::E4M3, RemainderKind::None) / weights, 2.0625, 0.2);
 }
 
 TEST(Memory, AutoTakesTheFirstLevelThatFits) {

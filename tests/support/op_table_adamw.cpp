@@ -39,7 +39,11 @@ Fill gradients(int64_t count, DType dtype) {
 
 OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
   const bool small = variant.moments == DType::E4M3, bf16 = variant.weight == DType::BF16;
-  const std::string kind = !bf16 ? "" : variant.remainder ? "_exact" : "_stochastic";
+  const bool compact = variant.remainder == RemainderKind::Compact;
+  const std::string kind = !bf16                                       ? ""
+                           : variant.remainder == RemainderKind::Exact ? "_exact"
+                           : compact                                   ? "_compact"
+                                                                       : "_stochastic";
   OpCase op = start(fmt::format("adamw{}_g{}_m{}{}{}{}", kind, octet::name_of(variant.gradient),
                                 octet::name_of(variant.moments), variant.fp8 ? "_fp8" : "",
                                 variant.finite ? "" : "_skipped", variant.rate_scale != 1.0f ? "_rate" : ""),
@@ -64,7 +68,12 @@ OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
   const int v = add_state("v", variant.moments, shape,
                           small ? codes(count, 1, 120, 4) : magnitudes(count, variant.moments, 4, 0.01));
   int remainder = -1, m_scales = -1, v_scales = -1;
-  if (variant.remainder) remainder = add_state("remainder", DType::U16, shape, codes(count, 0, 65536, 5));
+  if (variant.remainder == RemainderKind::Exact)
+    remainder = add_state("remainder", DType::U16, shape, codes(count, 0, 65536, 5));
+  if (compact) {
+    const Shape pairs{rows, compact_row_bytes(cols)};
+    remainder = add_state("remainder", DType::U8, pairs, codes(pairs.numel(), 0, 256, 5));
+  }
   if (small) {
     m_scales = add_state("m scales", DType::F32, scales, magnitudes(scales.numel(), DType::F32, 6, 1e-3));
     v_scales = add_state("v scales", DType::F32, scales, magnitudes(scales.numel(), DType::F32, 7, 1e-3));

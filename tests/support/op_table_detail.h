@@ -6,6 +6,7 @@
 
 #include "base/philox.h"
 #include "support/op_case.h"
+#include "tensor/split_fp32.h"
 
 // What the files of the op table share.
 namespace octet::test {
@@ -121,7 +122,7 @@ OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_
 
 struct AdamWVariant {
   DType weight = DType::BF16;
-  bool remainder = false;
+  RemainderKind remainder = RemainderKind::None;
   DType gradient = DType::F32, moments = DType::F32;
   bool fp8 = false;    // copies with delayed scales
   bool finite = true;  // otherwise the step is skipped

@@ -83,10 +83,7 @@ std::unique_ptr<Device> make_device(const TinyRunOptions& o) {
 }
 
 Numerics numerics_of(const TinyRunOptions& o, const Device& device) {
-  Numerics numerics{.precision = o.precision,
-                    .fp8 = o.fp8,
-                    .moments = o.moments,
-                    .stochastic_weights = o.stochastic_weights};
+  Numerics numerics{.precision = o.precision, .fp8 = o.fp8, .moments = o.moments, .remainder = o.remainder};
   const bool rounded = device.capabilities().fast_bf16 && o.accumulation == 1;
   numerics.gradients = o.gradients.value_or(rounded ? numerics.dense() : DType::F32);
   return numerics;

@@ -68,8 +68,8 @@ struct TinyRunOptions {
   int64_t masked_every = 0;
   PenaltyOptions penalty = {};
   DType moments = DType::F32;
-  bool stochastic_weights = false;
-  bool packed = false;  // PackedBatches instead of RandomBatches
+  RemainderKind remainder = RemainderKind::Exact;  // of bf16 matrices
+  bool packed = false;                             // PackedBatches instead of RandomBatches
   // Of matrices. Absent: as a run on the device would have it, see numerics_from in plan/numerics.cpp.
   std::optional<DType> gradients;
   StoragePolicy storage = {};

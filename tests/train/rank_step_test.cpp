@@ -120,12 +120,14 @@ void expect_modes_equal(RankRunOptions options, const std::string& what) {
   }
 }
 
-TEST(RankStepAlone, SmallMomentsAndStochasticWeights) {
-  RankRunOptions options{.run = numerics("delayed"), .ranks = 3};
-  options.run.moments = DType::E4M3;
-  options.run.stochastic_weights = true;
-  options.run.checkpointing = Checkpointing::Block;
-  expect_modes_equal(options, "small");
+TEST(RankStepAlone, SmallMomentsAndRoundedWeights) {
+  for (const RemainderKind remainder : {RemainderKind::None, RemainderKind::Compact}) {
+    RankRunOptions options{.run = numerics("delayed"), .ranks = 3};
+    options.run.moments = DType::E4M3;
+    options.run.remainder = remainder;
+    options.run.checkpointing = Checkpointing::Block;
+    expect_modes_equal(options, remainder == RemainderKind::None ? "stochastic" : "compact");
+  }
 }
 
 TEST(RankStepAlone, OtherFamilies) {

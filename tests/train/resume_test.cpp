@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         ExactCase{"bf16_moments", false, {{"mixed_precision", "bf16"}, {"optimizer_state", "bf16"}}},
         ExactCase{
             "fp8_moments_stochastic", true, {{"optimizer_state", "fp8"}, {"master_weights", "stochastic"}}},
+        ExactCase{"fp8_moments_compact", true, {{"optimizer_state", "fp8"}, {"master_weights", "compact"}}},
         ExactCase{"delayed", true, {{"fp8_recipe", "delayed"}}},
         ExactCase{"delayed_interval",
                   true,

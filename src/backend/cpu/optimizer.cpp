@@ -5,8 +5,8 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "ops/remainder.h"
 #include "ops/stochastic.h"
-#include "tensor/split_fp32.h"
 
 namespace octet {
 
@@ -109,6 +109,7 @@ struct MatrixBlock {
 
   int64_t place() const { return row * p.weight.cols() + col; }
   int64_t index() const { return row * div_up(p.weight.cols(), kMomentBlock) + col / kMomentBlock; }
+  int64_t pairs() const { return row * compact_row_bytes(p.weight.cols()) + col / 2; }  // of nibbles
 };
 
 void load_row(float* out, const Tensor& x, int64_t place, int64_t count) {
@@ -165,19 +166,58 @@ void store_small(const MatrixBlock& block, const float* m, const float* root, co
   }
 }
 
+// The weights as bf16 holds them get the bits of the remainder.
+void add_remainder(const MatrixBlock& block, float* w) {
+  const Tensor& remainder = block.p.remainder;
+  const RemainderKind kind = kind_of_remainder(remainder);
+  for (int64_t i = 0; i < block.count && kind != RemainderKind::None; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(w[i]);
+    w[i] = std::bit_cast<float>(
+        kind == RemainderKind::Exact
+            ? join_bits(bits, remainder.as<uint16_t>()[block.place() + i])
+            : join_nibble(bits, nibble_of(remainder.as<uint8_t>()[block.pairs() + i / 2], i)));
+  }
+}
+
+// The new weights as bf16, and their remainders.
+void store_rounded(const MatrixBlock& block, const float* w, const RoundingBits* random) {
+  const Tensor& remainder = block.p.remainder;
+  Bf16* weight = block.p.weight.as<Bf16>() + block.place();
+  const auto random16 = [&](int64_t i) { return random[i / 8].weight(static_cast<int>(i % 8)); };
+  switch (kind_of_remainder(remainder)) {
+    case RemainderKind::None:
+      for (int64_t i = 0; i < block.count; ++i) weight[i].bits = to_bf16_stochastic(w[i], random16(i));
+      return;
+    case RemainderKind::Compact: {
+      uint8_t* pairs = remainder.as<uint8_t>() + block.pairs();
+      for (int64_t i = 0; i < block.count; i += 2) {
+        const bool two = i + 1 < block.count;
+        const uint32_t even = to_compact_stochastic(w[i], random16(i));
+        const uint32_t odd = two ? to_compact_stochastic(w[i + 1], random16(i + 1)) : 0;
+        weight[i].bits = split_high(even);
+        if (two) weight[i + 1].bits = split_high(odd);
+        pairs[i / 2] = pair_of_nibbles(compact_nibble(even), compact_nibble(odd));
+      }
+      return;
+    }
+    case RemainderKind::Exact:
+      for (int64_t i = 0; i < block.count; ++i) {
+        const auto bits = std::bit_cast<uint32_t>(w[i]);
+        weight[i].bits = split_high(bits);
+        remainder.as<uint16_t>()[block.place() + i] = split_low(bits);
+      }
+      return;
+  }
+}
+
 void update_block(const MatrixBlock& block, const AdamWOptions& options, const Update& update) {
   const AdamWParameter& p = block.p;
   const int64_t place = block.place(), count = block.count;
-  const bool small = p.m.dtype == DType::E4M3, split = static_cast<bool>(p.remainder);
+  const bool small = p.m.dtype == DType::E4M3;
   float w[kMomentBlock], g[kMomentBlock], m[kMomentBlock], v[kMomentBlock];
   load_row(w, p.weight, place, count);
   load_row(g, p.gradient, place, count);
-  if (split) {
-    const uint16_t* remainder = p.remainder.as<uint16_t>() + place;
-    for (int64_t i = 0; i < count; ++i) {
-      w[i] = std::bit_cast<float>(join_bits(std::bit_cast<uint32_t>(w[i]), remainder[i]));
-    }
-  }
+  add_remainder(block, w);
   RoundingBits random[kMomentBlock / 8];
   for (int64_t i = 0; i < div_up(count, int64_t{8}); ++i) {
     random[i] = RoundingBits::of(options.seed, p.stream, options.step, p.first_row + block.row,
@@ -197,20 +237,12 @@ void update_block(const MatrixBlock& block, const AdamWOptions& options, const U
     store_row(p.weight, w, place, count);
     return;
   }
-  Bf16* weight = p.weight.as<Bf16>() + place;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<uint32_t>(w[i]);
-    if (split) {
-      weight[i].bits = split_high(bits);
-      p.remainder.as<uint16_t>()[place + i] = split_low(bits);
-    } else {
-      weight[i].bits = to_bf16_stochastic(w[i], random[i / 8].weight(static_cast<int>(i % 8)));
-    }
-  }
+  store_rounded(block, w, random);
 }
 
 bool rounds_stochastically(const AdamWParameter& p) {
-  return p.m.dtype == DType::E4M3 || (p.weight.dtype == DType::BF16 && !p.remainder);
+  return p.m.dtype == DType::E4M3 ||
+         (p.weight.dtype == DType::BF16 && kind_of_remainder(p.remainder) != RemainderKind::Exact);
 }
 
 // The blocks that begin in elements [begin, end).
@@ -246,12 +278,7 @@ void check(const AdamWParameter& p) {
   }
   require(p.first_row >= 0 && p.first_row % 2 == 0, "[{}] the first row is {}, expected an even number", op,
           p.first_row);
-  if (p.remainder) {
-    cpu::require_dtype(op, "weight with a remainder", p.weight, DType::BF16);
-    cpu::require_dtype(op, "remainder", p.remainder, DType::U16);
-    require(p.remainder.numel() == p.weight.numel(), "[{}] the remainder is {}, expected {}", op,
-            p.remainder.shape.to_string(), p.weight.shape.to_string());
-  }
+  require_remainder(op, p.weight, p.remainder);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "base/philox.h"
-#include "tensor/split_fp32.h"
+#include "ops/remainder.h"
 
 namespace octet {
 
@@ -11,18 +11,29 @@ void CpuOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t s
                          int64_t first) {
   constexpr std::string_view op = "fill_normal";
   cpu::require_real(op, "x", x);
-  if (remainder) {
-    cpu::require_dtype(op, "remainder", remainder, DType::U16);
-    require(x.dtype == DType::BF16 && remainder.numel() == x.numel(),
-            "[{}] a remainder of {} for x {} {}, expected the same shape and x in bf16", op,
-            remainder.shape.to_string(), name_of(x.dtype), x.shape.to_string());
-  }
+  require_remainder(op, x, remainder);
   const Philox random(seed, stream);
+  const auto normal = [&](int64_t i) { return deviation * random.normal(static_cast<uint64_t>(first + i)); };
+  if (kind_of_remainder(remainder) == RemainderKind::Compact) {
+    const int64_t cols = x.cols(), row_bytes = compact_row_bytes(cols);
+    parallel_.for_each(x.rows(), [&](int64_t row, int) {
+      for (int64_t pair = 0; pair < row_bytes; ++pair) {
+        uint32_t nibbles[2] = {};
+        for (int64_t col = 2 * pair; col < std::min(2 * pair + 2, cols); ++col) {
+          const uint32_t bits = compact_nearest(std::bit_cast<uint32_t>(normal(row * cols + col)));
+          x.as<Bf16>()[row * cols + col].bits = split_high(bits);
+          nibbles[col % 2] = compact_nibble(bits);
+        }
+        remainder.as<uint8_t>()[row * row_bytes + pair] = pair_of_nibbles(nibbles[0], nibbles[1]);
+      }
+    });
+    return;
+  }
   constexpr int64_t kChunk = 1 << 12;
   parallel_.for_each(div_up(x.numel(), kChunk), [&](int64_t chunk, int) {
     const int64_t end = std::min(x.numel(), (chunk + 1) * kChunk);
     for (int64_t i = chunk * kChunk; i < end; ++i) {
-      const float value = deviation * random.normal(static_cast<uint64_t>(first + i));
+      const float value = normal(i);
       if (x.dtype == DType::F32) {
         x.as<float>()[i] = value;
         continue;

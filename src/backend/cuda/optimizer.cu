@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/optimizer.cuh"
+#include "ops/remainder.h"
 
 // AdamW on the host's side: what is checked, and how parameters become launches.
 
@@ -25,11 +26,7 @@ void check_parameter(const AdamWParameter& p) {
   require(p.gradient.numel() == count && p.m.numel() == count && p.v.numel() == count,
           "[cuda] adamw: gradient {}, m {} or v {} does not fit the weight {}", p.gradient.shape.to_string(),
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
-  require(!p.remainder || (p.weight.dtype == DType::BF16 && p.remainder.dtype == DType::U16 &&
-                           p.remainder.numel() == count),
-          "[cuda] adamw: a remainder of {} {} next to a weight of {} {}, expected uint16 next to bf16",
-          name_of(p.remainder.dtype), p.remainder.shape.to_string(), name_of(p.weight.dtype),
-          p.weight.shape.to_string());
+  require_remainder("cuda adamw", p.weight, p.remainder);
   require(p.first_row >= 0 && p.first_row % 2 == 0,
           "[cuda] adamw: the first row is {}, expected an even number", p.first_row);
   if (!has_small_moments(p)) return;
@@ -59,7 +56,7 @@ device::AdamKind kind_of(const AdamWParameter& p) {
           .moments = has_small_moments(p)       ? AdamMoments::E4M3
                      : p.m.dtype == DType::BF16 ? AdamMoments::Bf16
                                                 : AdamMoments::F32,
-          .split = static_cast<bool>(p.remainder)};
+          .remainder = kind_of_remainder(p.remainder)};
 }
 
 // The learning rate of a parameter.
@@ -69,14 +66,15 @@ double rate_of(const AdamWOptions& options, float scale) {
 
 // Whether every element is updated for itself: no random bits by row, no blocks, no copy with rows and columns.
 bool is_elementwise(const AdamWParameter& p) {
-  return (p.weight.dtype == DType::F32 || p.remainder) && !has_small_moments(p) && !casts_itself(p);
+  const bool exact = p.weight.dtype == DType::F32 || kind_of_remainder(p.remainder) == RemainderKind::Exact;
+  return exact && !has_small_moments(p) && !casts_itself(p);
 }
 
 device::AdamEntry make_entry(const AdamWParameter& p, const AdamWOptions& options) {
   constexpr const char* op = "adamw";
   device::AdamEntry entry{};
   entry.weight = p.weight.data;
-  entry.remainder = static_cast<uint16_t*>(p.remainder.data);
+  entry.remainder = p.remainder.data;
   entry.gradient = p.gradient.data;
   entry.m = p.m.data;
   entry.v = p.v.data;
@@ -141,6 +139,12 @@ struct Prepared {
   float rate_scale;
   bool bf16;   // the weight
   bool tiles;  // bf16 in whole vectors: for the kernels of optimizer_tile.cu
+
+  device::AdamGeneral general() const {
+    return {.bf16 = bf16,
+            .compact = kind.remainder == RemainderKind::Compact,
+            .small_moments = kind.moments == device::AdamMoments::E4M3};
+  }
 };
 
 std::vector<Prepared> prepare(std::span<const AdamWParameter> parameters, const AdamWOptions& options) {
@@ -182,11 +186,12 @@ void launch_all(device::AdamTable& table, const std::vector<Prepared>& prepared,
 // Parameters of one kind and one learning rate share launches.
 void launch_with_rate(CudaOps& ops, device::AdamTable& table, const std::vector<Prepared>& prepared,
                       float rate_scale, const float* clip) {
-  using device::AdamKind, device::AdamMoments;
+  using device::AdamGeneral, device::AdamKind, device::AdamMoments;
   for (const bool gradient_bf16 : {false, true}) {
     for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::E4M3}) {
-      for (const bool split : {false, true}) {
-        const AdamKind kind{gradient_bf16, moments, split};
+      for (const RemainderKind remainder :
+           {RemainderKind::None, RemainderKind::Compact, RemainderKind::Exact}) {
+        const AdamKind kind{gradient_bf16, moments, remainder};
         launch_all(
             table, prepared,
             [&](const Prepared& p) { return p.rate_scale == rate_scale && p.tiles && p.kind == kind; },
@@ -194,16 +199,16 @@ void launch_with_rate(CudaOps& ops, device::AdamTable& table, const std::vector<
       }
     }
   }
-  for (const bool bf16 : {true, false}) {
+  for (const AdamGeneral weights :
+       {AdamGeneral{.bf16 = true}, AdamGeneral{.bf16 = true, .compact = true}, AdamGeneral{.bf16 = false}}) {
     for (const bool small : {false, true}) {
+      AdamGeneral kind = weights;
+      kind.small_moments = small;
       launch_all(
           table, prepared,
-          [&](const Prepared& p) {
-            return p.rate_scale == rate_scale && !p.tiles && p.bf16 == bf16 &&
-                   (p.kind.moments == AdamMoments::E4M3) == small;
-          },
+          [&](const Prepared& p) { return p.rate_scale == rate_scale && !p.tiles && p.general() == kind; },
           device::general_tile_cols(small),
-          [&](int64_t tiles) { launch_adamw_general(ops, table, bf16, small, tiles, clip); });
+          [&](int64_t tiles) { launch_adamw_general(ops, table, kind, tiles, clip); });
     }
   }
 }

@@ -14,7 +14,7 @@ constexpr int kTileSearch = 256;  // a power of two, and no less
 // A parameter as a matrix (a vector has one row).
 struct AdamEntry {
   void* weight;
-  uint16_t* remainder;  // absent: an fp32 weight, or a bf16 one that is rounded stochastically
+  void* remainder;  // of a bf16 weight, see RemainderKind
   const void* gradient;
   void* m;
   void* v;
@@ -71,19 +71,24 @@ enum class AdamMoments : uint8_t { F32, Bf16, E4M3 };
 struct AdamKind {
   bool gradient_bf16 = false;
   AdamMoments moments = AdamMoments::F32;
-  bool split = false;
+  RemainderKind remainder = RemainderKind::None;
   bool operator==(const AdamKind&) const = default;
 };
 // Weights are bf16 and rows are whole vectors (AdamEntry::vector). All parameters of the table have gradients and
-// moments of these types, and all or none have remainders.
+// moments of these types, and remainders of this kind.
 void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip);
 
 // Tiles of kAdamTile rows and this many columns.
 int64_t general_tile_cols(bool small_moments);
-// All other parameters. In one launch all or none of the weights are bf16, and all or none of the moments e4m3
-// (small).
-void launch_adamw_general(CudaOps& ops, const AdamTable& table, bool bf16, bool small_moments, int64_t tiles,
+// All other parameters. What is the same for all parameters of a launch:
+struct AdamGeneral {
+  bool bf16 = false;           // weights
+  bool compact = false;        // their remainders; otherwise those are exact or absent
+  bool small_moments = false;  // e4m3
+  bool operator==(const AdamGeneral&) const = default;
+};
+void launch_adamw_general(CudaOps& ops, const AdamTable& table, AdamGeneral kind, int64_t tiles,
                           const float* clip);
 
 }  // namespace octet::device

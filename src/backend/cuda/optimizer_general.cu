@@ -34,6 +34,20 @@ __device__ __forceinline__ void store_any(void* data, const float (&x)[8], bool 
   }
 }
 
+// Eight nibbles, the first in the lowest bits.
+__device__ __forceinline__ uint32_t load_nibbles(const uint8_t* from, int64_t count) {
+  uint32_t nibbles = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) nibbles |= (2 * j < count ? uint32_t{from[j]} : 0u) << (8 * j);
+  return nibbles;
+}
+__device__ __forceinline__ void store_nibbles(uint8_t* to, uint32_t nibbles, int64_t count) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (2 * j < count) to[j] = static_cast<uint8_t>(nibbles >> (8 * j));
+  }
+}
+
 // Eight 16-bit values.
 __device__ __forceinline__ void load_words(uint32_t (&x)[8], const uint16_t* from, bool vector,
                                            int64_t count) {
@@ -131,6 +145,30 @@ struct RowMoments {
   RoundingBits random[kHalves<small_moments>];
 };
 
+// Where the nibbles of eight columns begin.
+__device__ __forceinline__ uint8_t* nibbles_at(const AdamEntry& entry, int64_t row, int64_t col) {
+  return static_cast<uint8_t*>(entry.remainder) + row * ((entry.cols + 1) / 2) + col / 2;
+}
+__device__ __forceinline__ void add_nibbles(float (&w)[8], const uint8_t* from, int64_t count) {
+  const uint32_t nibbles = load_nibbles(from, count);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    if (j < count) w[j] = __uint_as_float(join_nibble(__float_as_uint(w[j]), nibbles >> (4 * j) & 0xFu));
+  }
+}
+// Weights are rounded to 20 bits; the nibbles are stored, and the weights become what bf16 holds.
+__device__ __forceinline__ void take_nibbles(float (&w)[8], uint8_t* to, int64_t count,
+                                             const RoundingBits& random) {
+  uint32_t nibbles = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t bits = to_compact_stochastic(w[j], random.weight(j));
+    if (j < count) nibbles |= compact_nibble(bits) << (4 * j);
+    w[j] = __uint_as_float(uint32_t{split_high(bits)} << 16);
+  }
+  store_nibbles(to, nibbles, count);
+}
+
 // The weights as bf16 holds them become exact.
 __device__ __forceinline__ void add_remainder(float (&w)[8], const uint16_t* from, bool vector,
                                               int64_t count) {
@@ -185,20 +223,21 @@ __device__ __forceinline__ float adamw_update(const AdamTable& t, float keep, fl
 
 // A step of eight elements: reads gradients, moments and remainders, stores the weights and what belongs to them, and the
 // moments unless they are e4m3.
-template <class W, bool small_moments>
+template <class W, bool compact, bool small_moments>
 __device__ __forceinline__ void update_half(const AdamTable& table, const AdamEntry& entry,
                                             const RowPlaces<small_moments>& at, int h, float clip,
                                             float m_factor, float v_factor, float (&w)[8],
                                             RowMoments<small_moments>& moments) {
   constexpr bool kBf16 = sizeof(W) == 2;
-  const bool vector = entry.vector, split = entry.remainder != nullptr;
+  const bool vector = entry.vector, split = !compact && entry.remainder != nullptr;
   const int64_t place = at.place[h], count = at.count[h];
   float(&m)[8] = moments.m[h];
   float(&v)[8] = moments.v[h];
   float g[8];
   load_any(g, entry.gradient, entry.gradient_bf16, vector, place, count);
   load_moments<small_moments>(m, v, entry, place, count);
-  if (split) add_remainder(w, entry.remainder + place, vector, count);
+  if constexpr (compact) add_nibbles(w, nibbles_at(entry, at.row, entry.cols - count), count);
+  if (split) add_remainder(w, static_cast<uint16_t*>(entry.remainder) + place, vector, count);
   if (small_moments || (kBf16 && !split)) {
     moments.random[h] = RoundingBits::of(table.seed, entry.stream, table.step, entry.first_row + at.row,
                                          (entry.cols + 7) / 8, (entry.cols - count) / 8);
@@ -211,8 +250,10 @@ __device__ __forceinline__ void update_half(const AdamTable& table, const AdamEn
                          : adamw_update(table, entry.keep, clip, w[j], g[j], m[j], v[j]);
   }
   if constexpr (kBf16) {
-    if (split) {
-      take_remainder(w, entry.remainder + place, vector, count);
+    if constexpr (compact) {
+      take_nibbles(w, nibbles_at(entry, at.row, entry.cols - count), count, moments.random[h]);
+    } else if (split) {
+      take_remainder(w, static_cast<uint16_t*>(entry.remainder) + place, vector, count);
     } else {
       round_stochastically(w, moments.random[h]);
     }
@@ -261,7 +302,7 @@ __device__ __forceinline__ void store_small_moments(const AdamEntry& entry, cons
   }
 }
 
-template <class W, bool small_moments>
+template <class W, bool compact, bool small_moments>
 __device__ __forceinline__ void update_row(const AdamTable& table, const AdamEntry& entry,
                                            const RowPlaces<small_moments>& at, float clip,
                                            float (&w)[kHalves<small_moments>][8]) {
@@ -271,7 +312,7 @@ __device__ __forceinline__ void update_row(const AdamTable& table, const AdamEnt
 #pragma unroll
   for (int h = 0; h < kHalves<small_moments>; ++h) {
     if (at.inside[h]) {
-      update_half<W>(table, entry, at, h, clip, m_factor, v_factor, w[h], moments);
+      update_half<W, compact>(table, entry, at, h, clip, m_factor, v_factor, w[h], moments);
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) moments.m[h][j] = moments.v[h][j] = 0.0f;
@@ -289,8 +330,8 @@ __device__ __forceinline__ Pack8<W> stored_form(const float (&w)[8], bool vector
 
 // ---- the kernel ----
 
-// One block per tile of a parameter. W is the dtype of the weights.
-template <class W, bool small_moments>
+// One block per tile of a parameter. W is the dtype of the weights. Their remainders are all compact, or none is.
+template <class W, bool small_moments, bool compact = false>
 __global__ void __launch_bounds__(ElementTile::kThreads, sizeof(W) == 2 && !small_moments ? 3 : 2)
     adamw_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   constexpr int halves = kHalves<small_moments>;
@@ -318,7 +359,7 @@ __global__ void __launch_bounds__(ElementTile::kThreads, sizeof(W) == 2 && !smal
       kept[h][r] = Pack8<W>::zero();
       if (at.inside[h]) load_any(w[h], entry.weight, sizeof(W) == 2, entry.vector, at.place[h], at.count[h]);
     }
-    if (!skip) update_row<W>(table, entry, at, clip_factor, w);
+    if (!skip) update_row<W, compact>(table, entry, at, clip_factor, w);
 #pragma unroll
     for (int h = 0; h < halves; ++h) {
       if (!at.inside[h]) continue;
@@ -353,15 +394,18 @@ int64_t general_tile_cols(bool small_moments) {
   return small_moments ? kTileCols<true> : kTileCols<false>;
 }
 
-void launch_adamw_general(CudaOps& ops, const AdamTable& table, bool bf16, bool small_moments, int64_t tiles,
+void launch_adamw_general(CudaOps& ops, const AdamTable& table, AdamGeneral kind, int64_t tiles,
                           const float* clip) {
   const auto launch = [&](auto kernel) {
     kernel<<<narrow<unsigned>(tiles), ElementTile::kThreads, 0, ops.stream()>>>(table, clip);
   };
-  if (bf16) {
-    small_moments ? launch(adamw_kernel<Bf16, true>) : launch(adamw_kernel<Bf16, false>);
+  const bool small = kind.small_moments;
+  if (kind.compact) {
+    small ? launch(adamw_kernel<Bf16, true, true>) : launch(adamw_kernel<Bf16, false, true>);
+  } else if (kind.bf16) {
+    small ? launch(adamw_kernel<Bf16, true>) : launch(adamw_kernel<Bf16, false>);
   } else {
-    small_moments ? launch(adamw_kernel<float, true>) : launch(adamw_kernel<float, false>);
+    small ? launch(adamw_kernel<float, true>) : launch(adamw_kernel<float, false>);
   }
   check_launch("adamw");
 }

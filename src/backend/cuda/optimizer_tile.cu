@@ -112,27 +112,54 @@ struct PairBits {
   }
 };
 
-// Weights in bf16 and, if they are split, the remainders.
+// Weights in bf16 and their remainders.
+template <RemainderKind kind>
 struct StoredWeights {
   Pack8<Bf16> kept;
-  uint4 remainder;
+  Remainders<kind> remainder;
 };
-template <bool split>
-__device__ __forceinline__ StoredWeights round_weights(const float (&w)[8], const RoundingBits& bits) {
+
+// Two steps of compact_nibble: the second bytes of a pair, then, from those of four pairs, the upper half of each.
+__device__ __forceinline__ uint32_t second_bytes(uint32_t even, uint32_t odd) {
+  return __byte_perm(even, odd, 0x0051);
+}
+__device__ __forceinline__ uint32_t pack_nibbles(const uint32_t (&pairs)[4]) {
+  const uint32_t first = __byte_perm(pairs[0], pairs[1], 0x5410),
+                 last = __byte_perm(pairs[2], pairs[3], 0x5410);
+  return (__byte_perm(first, last, 0x6420) >> 4 & 0x0F0F0F0Fu) |
+         (__byte_perm(first, last, 0x7531) & 0xF0F0F0F0u);
+}
+
+template <RemainderKind kind>
+__device__ __forceinline__ StoredWeights<kind> round_weights(const float (&w)[8], const RoundingBits& bits) {
+  constexpr bool kCompact = kind == RemainderKind::Compact;
+  // compact_sum with a check of one instruction
+  const auto bits_of = [&](int j) {
+    constexpr float kLargest = std::bit_cast<float>(kCompactLargest);
+    return __float_as_uint(w[j]) + (kCompact && fabsf(w[j]) < kLargest ? noise_of(bits, j) >> 12 : 0u);
+  };
+  const auto added = [&](int j) { return kind == RemainderKind::None ? noise_of(bits, j) >> 8 : kSplitHalf; };
   uint32_t upper[4], lower[4];
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
-    const uint32_t a = __float_as_uint(w[2 * pair]), b = __float_as_uint(w[2 * pair + 1]);
-    const uint32_t up_a = a + (split ? kSplitHalf : noise_of(bits, 2 * pair) >> 8);
-    const uint32_t up_b = b + (split ? kSplitHalf : noise_of(bits, 2 * pair + 1) >> 8);
-    upper[pair] = __byte_perm(up_a, up_b, 0x7632);
-    lower[pair] = __byte_perm(a, b, 0x5410);
+    const uint32_t a = bits_of(2 * pair), b = bits_of(2 * pair + 1);
+    upper[pair] = __byte_perm(a + added(2 * pair), b + added(2 * pair + 1), 0x7632);
+    lower[pair] = kCompact ? second_bytes(a, b) : __byte_perm(a, b, 0x5410);
   }
-  return {{make_uint4(upper[0], upper[1], upper[2], upper[3])},
-          make_uint4(lower[0], lower[1], lower[2], lower[3])};
+  StoredWeights<kind> stored{{make_uint4(upper[0], upper[1], upper[2], upper[3])}, {}};
+  if constexpr (kCompact) stored.remainder = pack_nibbles(lower);
+  if constexpr (kind == RemainderKind::Exact)
+    stored.remainder = make_uint4(lower[0], lower[1], lower[2], lower[3]);
+  return stored;
 }
 
-// The weights as bf16 holds them become exact.
+// The weights as bf16 holds them get the bits of their remainders.
+__device__ __forceinline__ void add_remainder(float (&w)[8], uint32_t nibbles) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    w[j] = __uint_as_float(join_nibble(__float_as_uint(w[j]), nibbles >> (4 * j) & 0xFu));
+  }
+}
 __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
   const uint32_t low[4] = {remainder.x, remainder.y, remainder.z, remainder.w};
 #pragma unroll
@@ -143,16 +170,21 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
 }
 
 // All work of a thread, row by row.
-template <class G, AdamMoments moments, bool split>
+template <class G, AdamMoments moments, RemainderKind kind>
 struct TileUpdate {
   using M = typename MomentPacks<moments>::Element;
   static constexpr bool small = moments == AdamMoments::E4M3;
+  static constexpr bool kDraws = small || kind != RemainderKind::Exact;  // random bits
+  // Whether they are drawn before the step, for this row and the next. There are too few registers for that where rows
+  // are longest.
+  static constexpr bool kKeepsBits =
+      kDraws && !(kind == RemainderKind::Compact && moments == AdamMoments::F32);
 
   const AdamTable& table;
   const AdamEntry& entry;
   const ThreadShare& share;
   const AdamPlaces<G, moments> places;
-  AdamRows<G, moments, split> ahead;
+  AdamRows<G, moments, kind> ahead;
   bool odd;
   float clip_factor = 0, beta = 0;
   uint64_t index = 0;  // of the random bits of the first row
@@ -186,7 +218,7 @@ struct TileUpdate {
   }
 
   // Steps of e4m3 moments, which stay in m and v (as a root) until their codes are made.
-  __device__ __forceinline__ void step_small(const AdamRaw<G, moments, split>& raw, float (&w)[8],
+  __device__ __forceinline__ void step_small(const AdamRaw<G, moments, kind>& raw, float (&w)[8],
                                              const float (&g)[8], float (&m)[8], float (&v)[8]) const {
     decode8(m, raw.m);
     decode8(v, raw.v);
@@ -196,7 +228,7 @@ struct TileUpdate {
     for (int j = 0; j < 8; ++j) w[j] = step.template operator()<QuickMath>(w[j], g[j], m[j], v[j]);
   }
   // Steps of other moments, which are stored at once.
-  __device__ __forceinline__ void step_plain(const AdamRaw<G, moments, split>& raw, float (&w)[8],
+  __device__ __forceinline__ void step_plain(const AdamRaw<G, moments, kind>& raw, float (&w)[8],
                                              const float (&g)[8], float (&m)[8], float (&v)[8],
                                              uint32_t offset, bool inside) const {
     raw.m.unpack(m);
@@ -223,30 +255,37 @@ struct TileUpdate {
     }
   }
 
+  __device__ __forceinline__ void draw(int i) {
+    random.words =
+        Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (share.width() / 8));
+  }
+
   template <bool plain>
   __device__ __forceinline__ void row(RowCast& cast, int i, int parity) {
-    const AdamRaw<G, moments, split> raw = ahead.take(i);
+    const AdamRaw<G, moments, kind> raw = ahead.take(i);
     load(i + ahead.kAhead);
     const auto offset = static_cast<uint32_t>(i) * share.width();
     const bool inside = i < share.lines();
-    if ((small || !split) && parity == 0) {
-      random.words =
-          Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (share.width() / 8));
+    if constexpr (kKeepsBits) {
+      if (parity == 0) draw(i);
     }
-    const RoundingBits bits = random.of(parity);
     float w[8], g[8], m[8], v[8];
     raw.weight.unpack(w);
     raw.gradient.unpack(g);
-    if constexpr (split) add_remainder(w, raw.remainder);
+    if constexpr (kind != RemainderKind::None) add_remainder(w, raw.remainder);
     if constexpr (small) {
       step_small(raw, w, g, m, v);
     } else {
       step_plain(raw, w, g, m, v, offset, inside);
     }
-    const StoredWeights stored = round_weights<split>(w, bits);
+    if constexpr (kDraws && !kKeepsBits) draw(i);
+    const RoundingBits bits = random.of(parity);
+    const StoredWeights<kind> stored = round_weights<kind>(w, bits);
     if (inside) {
       stored.kept.store(places.weight(offset));
-      if constexpr (split) store16(places.remainder(offset), stored.remainder);
+      if constexpr (kind != RemainderKind::None) {
+        *static_cast<Remainders<kind>*>(places.template remainder<kind>(offset)) = stored.remainder;
+      }
     }
     if constexpr (small) store_small(i, m, v, bits, offset, inside);
     if (plain || cast.cast.record) cast.template row<plain>(stored.kept, i);
@@ -271,14 +310,14 @@ struct TileUpdate {
 };
 
 // One block per tile of a parameter.
-template <class G, AdamMoments moments, bool split>
+template <class G, AdamMoments moments, RemainderKind kind>
 __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tile_kernel(const __grid_constant__ AdamTable table, const float* clip) {
   __shared__ alignas(16) uint32_t words[CodeTile::kWords];
   extern __shared__ __align__(16) uint8_t shared[];
   const AdamEntry& entry = entry_of_tile(table, blockIdx.x);
   const ThreadShare share(entry);
-  TileUpdate<G, moments, split> update(table, entry, share, shared);
+  TileUpdate<G, moments, kind> update(table, entry, share, shared);
   update.load_first();  // before waiting for anything
 
   const bool skip = !isfinite(clip[0]);
@@ -298,29 +337,34 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
 void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
                         const float* clip) {
-  const auto launch = [&]<class G, AdamMoments moments, bool split>() {
-    constexpr auto kernel = adamw_tile_kernel<G, moments, split>;
-    constexpr int bytes = AdamRows<G, moments, split>::kSharedBytes;
+  const auto launch = [&]<class G, AdamMoments moments, RemainderKind remainder>() {
+    constexpr auto kernel = adamw_tile_kernel<G, moments, remainder>;
+    constexpr int bytes = AdamRows<G, moments, remainder>::kSharedBytes;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "adamw");
     kernel<<<narrow<unsigned>(tiles), kTileThreads, bytes, ops.stream()>>>(table, clip);
   };
-  const auto with_moments = [&]<class G, bool split>() {
+  const auto with_moments = [&]<class G, RemainderKind remainder>() {
     switch (kind.moments) {
       case AdamMoments::F32:
-        return launch.template operator()<G, AdamMoments::F32, split>();
+        return launch.template operator()<G, AdamMoments::F32, remainder>();
       case AdamMoments::Bf16:
-        return launch.template operator()<G, AdamMoments::Bf16, split>();
+        return launch.template operator()<G, AdamMoments::Bf16, remainder>();
       case AdamMoments::E4M3:
-        return launch.template operator()<G, AdamMoments::E4M3, split>();
+        return launch.template operator()<G, AdamMoments::E4M3, remainder>();
     }
   };
-  if (kind.gradient_bf16) {
-    kind.split ? with_moments.template operator()<Bf16, true>()
-               : with_moments.template operator()<Bf16, false>();
-  } else {
-    kind.split ? with_moments.template operator()<float, true>()
-               : with_moments.template operator()<float, false>();
-  }
+  const auto with_remainder = [&]<class G>() {
+    switch (kind.remainder) {
+      case RemainderKind::None:
+        return with_moments.template operator()<G, RemainderKind::None>();
+      case RemainderKind::Compact:
+        return with_moments.template operator()<G, RemainderKind::Compact>();
+      case RemainderKind::Exact:
+        return with_moments.template operator()<G, RemainderKind::Exact>();
+    }
+  };
+  kind.gradient_bf16 ? with_remainder.template operator()<Bf16>()
+                     : with_remainder.template operator()<float>();
   check_launch("adamw");
 }
 

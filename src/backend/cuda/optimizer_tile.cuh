@@ -129,27 +129,37 @@ struct AdamPlaces {
   __device__ __forceinline__ M* v(uint32_t offset) const {
     return static_cast<M*>(entry.v) + (place + offset);
   }
-  __device__ __forceinline__ uint16_t* remainder(uint32_t offset) const {
-    return entry.remainder + (place + offset);
+  template <RemainderKind kind>
+  __device__ __forceinline__ void* remainder(uint32_t offset) const {
+    const int64_t element = place + offset;  // rows are whole vectors, so no row ends within a byte
+    return static_cast<uint8_t*>(entry.remainder) +
+           (kind == RemainderKind::Compact ? element / 2 : 2 * element);
   }
 };
 
+// The remainders of eight columns: eight nibbles, the first in the lowest bits, or eight words.
+struct NoRemainders {};
+template <RemainderKind kind>
+using Remainders =
+    std::conditional_t<kind == RemainderKind::Exact, uint4,
+                       std::conditional_t<kind == RemainderKind::Compact, uint32_t, NoRemainders>>;
+
 // What is loaded for eight columns of a row.
-template <class G, AdamMoments moments, bool split>
+template <class G, AdamMoments moments, RemainderKind remainder_kind>
 struct AdamRaw {
   Pack8<Bf16> weight;
   Pack8<G> gradient;
   typename MomentPacks<moments>::Type m, v;
-  uint4 remainder;
+  Remainders<remainder_kind> remainder;
   float factor;
 };
 
 // The next kAhead rows of a thread, loaded in advance. They are in registers if a row is long, because then one row
 // is enough to hide the memory latency.
-template <class G, AdamMoments moments, bool split>
+template <class G, AdamMoments moments, RemainderKind remainder_kind>
 struct AdamRows {
   static constexpr int kAhead = 1, kSharedBytes = 0;
-  AdamRaw<G, moments, split> next;
+  AdamRaw<G, moments, remainder_kind> next;
 
   __device__ explicit AdamRows(uint8_t*) {}
   __device__ __forceinline__ void load(int, const AdamPlaces<G, moments>& from, uint32_t offset, uint32_t) {
@@ -158,21 +168,27 @@ struct AdamRows {
     next.gradient = Pack8<G>::load(from.gradient(offset));
     next.m = Pack8<M>::load(from.m(offset));
     next.v = Pack8<M>::load(from.v(offset));
-    if constexpr (split) next.remainder = *reinterpret_cast<const uint4*>(from.remainder(offset));
+    if constexpr (remainder_kind != RemainderKind::None) {
+      next.remainder =
+          *static_cast<const Remainders<remainder_kind>*>(from.template remainder<remainder_kind>(offset));
+    }
   }
   __device__ __forceinline__ void no_load() { next = {}; }
-  __device__ __forceinline__ AdamRaw<G, moments, split> take(int) const { return next; }
+  __device__ __forceinline__ AdamRaw<G, moments, remainder_kind> take(int) const { return next; }
 };
 
 // E4m3 moments make rows short and their arithmetic long, and there are no registers for more rows. So the rows wait
 // in shared memory, in a ring of stages. Every thread has its own place there, so that no thread waits for others.
-template <class G, bool split>
-struct AdamRows<G, AdamMoments::E4M3, split> {
+template <class G, RemainderKind remainder_kind>
+struct AdamRows<G, AdamMoments::E4M3, remainder_kind> {
   static constexpr AdamMoments kMoments = AdamMoments::E4M3;
+  static constexpr bool kHasRemainder = remainder_kind != RemainderKind::None;
+  static constexpr int kRemainderBytes =
+      kHasRemainder ? static_cast<int>(sizeof(Remainders<remainder_kind>)) : 0;
   // Where each part begins in a row.
   static constexpr int kGradient = 16, kM = kGradient + static_cast<int>(sizeof(Pack8<G>)), kV = kM + 8,
-                       kFactor = kV + 8, kRemainder = kFactor + 4, kRowBytes = kRemainder + (split ? 16 : 0);
-  static constexpr int kAhead = kRowBytes <= 52 ? 3 : 2,
+                       kFactor = kV + 8, kRemainder = kFactor + 4, kRowBytes = kRemainder + kRemainderBytes;
+  static constexpr int kAhead = kRowBytes <= 56 ? 3 : 2,
                        kStages = kAhead + 1;  // three blocks fit, or two of 84 bytes
   static constexpr int kStageBytes = kTileThreads * kRowBytes, kSharedBytes = kStages * kStageBytes;
   uint8_t* ring;
@@ -197,13 +213,15 @@ struct AdamRows<G, AdamMoments::E4M3, split> {
     fetch<uint2>(row, kM, from.m(offset));
     fetch<uint2>(row, kV, from.v(offset));
     fetch<float>(row, kFactor, from.factors + block);
-    if constexpr (split) fetch<uint4>(row, kRemainder, from.remainder(offset));
+    if constexpr (kHasRemainder) {
+      fetch<Remainders<remainder_kind>>(row, kRemainder, from.template remainder<remainder_kind>(offset));
+    }
     copy_async_commit();
   }
   __device__ __forceinline__ void no_load() const { copy_async_commit(); }  // groups are counted
-  __device__ __forceinline__ AdamRaw<G, kMoments, split> take(int row) const {
+  __device__ __forceinline__ AdamRaw<G, kMoments, remainder_kind> take(int row) const {
     copy_async_wait<kAhead - 1>();
-    AdamRaw<G, kMoments, split> raw{};
+    AdamRaw<G, kMoments, remainder_kind> raw{};
     raw.weight.raw = *place<uint4>(row, 0);
     if constexpr (sizeof(G) == 4) {
       raw.gradient = {*place<float4>(row, kGradient), *place<float4>(row, kGradient + 16)};
@@ -213,7 +231,7 @@ struct AdamRows<G, AdamMoments::E4M3, split> {
     raw.m = *place<uint2>(row, kM);
     raw.v = *place<uint2>(row, kV);
     raw.factor = *place<float>(row, kFactor);
-    if constexpr (split) raw.remainder = *place<uint4>(row, kRemainder);
+    if constexpr (kHasRemainder) raw.remainder = *place<Remainders<remainder_kind>>(row, kRemainder);
     return raw;
   }
 };
