@@ -25,6 +25,7 @@ struct TrainConfig {
   enum class Packing { Auto, BestFit, None, Stream };
   using LrScheduler = ScheduleType;
   enum class OptimizerState { Fp32, Bf16, Fp8 };
+  enum class GradAccumDtype { Auto, Fp32, Bf16 };
   enum class MasterWeights { Exact, Compact, Stochastic };
   using Penalty = PenaltyKind;
   using Precision = octet::Precision;
@@ -128,7 +129,8 @@ struct TrainConfig {
 
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
-  FrozenCopies frozen_copies = FrozenCopies::Auto;             // the same
+  GradAccumDtype grad_accum_dtype = GradAccumDtype::Auto;
+  FrozenCopies frozen_copies = FrozenCopies::Auto;  // the same
 
   // Ranks
   ShardingMode sharding_mode = ShardingMode::Auto;  // see sharding_of

@@ -178,13 +178,18 @@ void communication_type_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void grad_accumulation_type_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (plain_word(leaf.text) == "fp32") {
+  const std::string type = plain_word(leaf.text);
+  if (type == "fp32") {
     importer.find({.name = "grad-accum-fp32",
                    .where = leaf.describe(),
                    .there = "gradient buffers take 4 bytes per weight, and each micro-step casts into them",
-                   .here = "adds gradients where they are computed; there is nothing to set"});
+                   .here = "adds gradients where they are computed, without casts"});
   }
-  importer.ignore(leaf, "octet decides how gradients are summed");
+  if (type == "fp32" || type == "bf16") {
+    importer.map(leaf, "grad_accum_dtype", type);
+  } else {
+    importer.ignore(leaf, "octet adds gradients in fp32 or bf16");
+  }
 }
 
 void adam_mode_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -297,7 +302,7 @@ constexpr ToolKey kKeys[] = {
     {"torch_autocast.**", Fate::Ignored, "", "mixed_precision decides here"},
     {"amp.enabled", Fate::Warned, "", "Apex AMP; octet trains in FP8, BF16 or fp32"},
     {"amp.**", Fate::Ignored, "", "Apex AMP; mixed_precision decides here"},
-    {"data_types.grad_accum_dtype", Fate::Ignored, "", "", grad_accumulation_type_rule},
+    {"data_types.grad_accum_dtype", Fate::Mapped, "grad_accum_dtype", "", grad_accumulation_type_rule},
     {"data_types.**", Fate::Ignored, "", "octet stores weights in BF16"},
     {"communication_data_type", Fate::Warned, "", "", communication_type_rule},
     {"seq_parallel_communication_data_type", Fate::Ignored, "", "octet has no sequence parallelism"},

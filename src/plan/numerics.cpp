@@ -59,8 +59,12 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
     numerics.remainder = kRemainders[static_cast<size_t>(keys.master_weights)];
   }
   // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded only once.
+  using GradAccumDtype = TrainConfig::GradAccumDtype;
   const bool accumulates = keys.gradient_accumulation_steps > 1 || keys.target_effective_batch_size > 0;
-  if (device.capabilities().fast_bf16 && !accumulates) numerics.gradients = numerics.dense();
+  const bool bf16_by_itself = device.capabilities().fast_bf16 && !accumulates;
+  if (keys.grad_accum_dtype == GradAccumDtype::Bf16 ||
+      (keys.grad_accum_dtype == GradAccumDtype::Auto && bf16_by_itself))
+    numerics.gradients = numerics.dense();
   Fp8Config& fp8 = numerics.fp8;
   fp8.recipe = keys.fp8_recipe;
   fp8.format = keys.fp8_format;
