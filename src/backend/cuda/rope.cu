@@ -11,6 +11,7 @@ struct RopeOp {
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = false;
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> low, high;
