@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   static_assert(kCastsBlocks<Op> && (vector || Op::kCopies) && (!square || Op::kOutputs == 1));
   constexpr int kOutputs = Op::kOutputs;
   // Registers for what is in flight are scarce.
-  constexpr int kAhead = sizeof(typename Op::Raw) > 16 ? 2 : Op::kAhead;
+  constexpr int kAhead = sizeof(typename Op::Raw) > 16 && Op::kAhead > 2 ? 2 : Op::kAhead;
   static_assert(kTileLines % kAhead == 0);
   __shared__ BlockShared<kOutputs> shared;
   __shared__ ThreadSums<sums ? kOutputs : 0> column_sums;

@@ -258,10 +258,9 @@ void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out
             column_sum.numel(), out.width);
     out.column_sums = scratch.take<float>(grid.y * out.width);
   }
-  for (const uint8_t* colwise : {out.cast.colwise, out.blocks.colwise.codes}) {
-    require(!colwise || out.rows % 16 != 0 || aligned16(colwise),
-            "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", name);
-  }
+  const uint8_t* colwise = out.blocks.slot ? out.blocks.colwise.codes : out.cast.colwise;
+  require(!colwise || out.rows % 16 != 0 || aligned16(colwise),
+          "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", name);
   vector = vector && out.width % 8 == 0 && aligned16(out.dense) && aligned8(out.cast.rowwise) &&
            aligned8(out.blocks.rowwise.codes);
   const auto launch_with = [&]<bool with_vectors>() {
@@ -279,22 +278,33 @@ void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out
   add_partials(ops, {{column_sum, out.column_sums}}, grid.y, out.width, name);
 }
 
-// Runs tile_kernel, or block_tile_kernel if the output has blocks (see fuse_blocks). `vector`: as for launch_over_tiles.
-// Without `has_vectors`, vectors are never used.
+// Runs block_tile_kernel for an output with blocks (see fuse_blocks).
+template <class Op>
+void launch_block_tiles(CudaOps& ops, const char* name, const Op& op,
+                        const device::TileOutput<typename Op::Type>& output, Tensor column_sum = {}) {
+  launch_over_tiles<true, Op::kSums>(
+      ops, name, output, true, column_sum, [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
+        if constexpr (vector) {
+          device::block_tile_kernel<Op, true, sums, false>
+              <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
+        } else {
+          fail("[cuda] {}: rows of {} are cast to blocks, expected whole aligned vectors", name, out.width);
+        }
+      });
+}
+
+// Runs tile_kernel, or block_tile_kernel if the output has blocks. `vector`: as for launch_over_tiles. Without
+// `has_vectors`, vectors are never used.
 template <bool has_vectors = true, class Op>
 void launch_tiles(CudaOps& ops, const char* name, const Op& op,
                   const device::TileOutput<typename Op::Type>& output, bool vector, Tensor column_sum = {}) {
-  constexpr int kThreads = device::CodeTile::kThreads;
+  if constexpr (device::kCastsBlocks<Op> && !Op::kCopies) {
+    if (output.blocks.slot) return launch_block_tiles(ops, name, op, output, column_sum);
+  }
   launch_over_tiles<has_vectors, Op::kSums>(
       ops, name, output, vector, column_sum, [&]<bool with_vectors, bool sums>(dim3 grid, const auto& out) {
-        if constexpr (with_vectors && !Op::kCopies && device::kCastsBlocks<Op>) {
-          if (out.blocks.slot) {
-            return device::block_tile_kernel<Op, true, sums, false>
-                <<<grid, kThreads, 0, ops.stream()>>>(op, out);
-          }
-        }
-        require(!out.blocks.slot, "[cuda] {}: this op does not cast blocks", name);
-        device::tile_kernel<Op, with_vectors, sums><<<grid, kThreads, 0, ops.stream()>>>(op, out);
+        device::tile_kernel<Op, with_vectors, sums>
+            <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
       });
 }
 
