@@ -140,7 +140,7 @@ class CudaOps final : public Ops {
     if (plan.blocks_after) quantize_blocks(operand);
     if (operand.fp8 && operand.fp8->stats) record_stats(operand);
   }
-  void cast_copies(const Operand& operand);      // with the slot's scale
+  void cast_copies(const Operand& operand);  // with the slot's scale
   // Row128, Block128, Row32. The sums over rows are added to column_sum, if present.
   void quantize_blocks(const Operand& operand, Tensor column_sum = {});
   void record_stats(const Operand& operand);
