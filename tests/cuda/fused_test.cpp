@@ -27,8 +27,9 @@ class CudaFused : public CudaTest {
     for (const QuantizeRule& rule : all_rules()) {
       for (const auto& [keep, stats, equal_scales] :
            {Case{false, false, true}, Case{false, false, false}, Case{true, false, true},
-            Case{true, true, false}, Case{false, true, true}}) {
+            Case{true, false, false}, Case{true, true, false}, Case{false, true, true}}) {
         if (!rule.delayed && equal_scales && !stats) continue;
+        if (rule.delayed && keep && !stats && !equal_scales) continue;
         const ScaleSlot& slot = equal_scales ? kEqualSlot : kUsedSlot;
         const std::string label =
             fmt::format("{} {} {} ({}, {}) keep {} stats {} {} scales", what, describe(rule), name_of(dtype),
@@ -176,9 +177,12 @@ TEST_P(CudaFusedNorms, Norms) {
 }
 
 TEST_F(CudaFused, Rope) {
+  // Heads that are blocks, parts of them and neither.
   for (const AttentionShape shape : {AttentionShape{.heads = 3, .kv_heads = 1, .head_dim = 64},
+                                     AttentionShape{.heads = 2, .kv_heads = 1, .head_dim = 128},
+                                     AttentionShape{.heads = 3, .kv_heads = 1, .head_dim = 96},
                                      AttentionShape{.heads = 2, .kv_heads = 2, .head_dim = 6}}) {
-    const int64_t rows = 80, positions = 7;
+    const int64_t rows = shape.head_dim > 64 ? 265 : 80, positions = 7;
     std::vector<int32_t> place;
     for (int32_t i = 0; i < rows; ++i) place.push_back(i % positions);
     const Tensor where = cuda->tensor(DType::I32, {rows});

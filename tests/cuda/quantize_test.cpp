@@ -53,6 +53,33 @@ TEST_F(CudaQuantize, BitsOfEveryRuleAndSize) {
   }
 }
 
+// Frozen weights and evaluation need one copy alone.
+TEST_F(CudaQuantize, OneCopyAlone) {
+  for (const QuantizeRule& rule : all_rules()) {
+    for (const bool rowwise : {true, false}) {
+      for (const Size size : {Size{300, 272}, Size{130, 53}}) {
+        const auto values = awkward_values(size.rows * size.cols, 2, true);
+        const size_t mark = cuda->mark();
+        Quantized both = make_quantized(*cuda, size.rows, size.cols, rule, kUsedSlot);
+        Quantized alone = make_quantized(*cuda, size.rows, size.cols, rule, kUsedSlot);
+        const QuantizedMatrix copy = rowwise ? alone.rowwise : alone.colwise;
+        const QuantizedMatrix same = rowwise ? both.rowwise : both.colwise;
+        (rowwise ? alone.colwise : alone.rowwise) = {};
+        const Tensor x = cuda->upload(DType::BF16, {size.rows, size.cols}, values);
+        (*cuda)->ops().quantize({.dense = x, .fp8 = &both});
+        (*cuda)->ops().quantize({.dense = x, .fp8 = &alone});
+        SCOPED_TRACE(fmt::format("{} ({}, {}) {}", describe(rule), size.rows, size.cols, rowwise));
+        EXPECT_TRUE(cuda->bytes(copy.codes) == cuda->bytes(same.codes));
+        if (copy.scales) {
+          EXPECT_TRUE(cuda->bytes(copy.scales) == cuda->bytes(same.scales));
+        }
+        EXPECT_EQ(cuda->value(alone.slot).amax_last, cuda->value(both.slot).amax_last);
+        cuda->release(mark);
+      }
+    }
+  }
+}
+
 TEST_F(CudaQuantize, AmaxIsTheLargestSinceTheUpdateAndTheLast) {
   const QuantizeRule rule{.delayed = true};
   Quantized target = make_quantized(*cuda, 64, 64, rule);

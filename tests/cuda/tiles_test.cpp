@@ -11,6 +11,7 @@ namespace {
 // 67 x 65 tiles, cut off in both directions: two for each of 16 blocks on 132 multiprocessors.
 constexpr int64_t kRows = 8496, kCols = 8208, kTile = 128;
 constexpr QuantizeRule kRule{.format_colwise = DType::E5M2, .delayed = true};
+constexpr QuantizeRule kBlockRule{.granularity = Granularity::Row128};
 
 class CudaTiles : public CudaTest {
  protected:
@@ -27,8 +28,15 @@ class CudaTiles : public CudaTest {
   }
   // `run(operand, first)` computes as many rows as operand.dense has, beginning with row `first` of its inputs.
   void check(int64_t cols, const std::function<void(const Operand&, int64_t)>& run) {
-    Quantized fused = make_quantized(*cuda, kRows, cols, kRule, kUsedSlot);
-    Quantized separate = make_quantized(*cuda, kRows, cols, kRule, kUsedSlot);
+    check(cols, kRule, run);
+    check(cols, kBlockRule, run);
+  }
+  void check(int64_t cols, const QuantizeRule& rule,
+             const std::function<void(const Operand&, int64_t)>& run) {
+    SCOPED_TRACE(describe(rule));
+    const size_t mark = cuda->mark();
+    Quantized fused = make_quantized(*cuda, kRows, cols, rule, kUsedSlot);
+    Quantized separate = make_quantized(*cuda, kRows, cols, rule, kUsedSlot);
     const Tensor whole = cuda->tensor(DType::BF16, {kRows, cols}),
                  parts = cuda->tensor(DType::BF16, {kRows, cols});
     run({.dense = whole, .fp8 = &fused}, 0);
@@ -40,18 +48,28 @@ class CudaTiles : public CudaTest {
                                  << wrong / 2 % cols;
     (*cuda)->ops().quantize({.dense = parts, .fp8 = &separate});
     expect_same(*cuda, fused, *cuda, separate, "FP8");
+    // What training does: without the dense form.
+    Quantized alone = make_quantized(*cuda, kRows, cols, rule, kUsedSlot);
+    run({.dense = whole, .fp8 = &alone, .keep_dense = false}, 0);
+    expect_same(*cuda, alone, *cuda, separate, "FP8 without the dense form");
+    cuda->release(mark);
   }
 };
 
 TEST_F(CudaTiles, CastsHaveTheBitsOfTheCpu) {
   const auto all = values(kCols, 1);
-  std::vector<Quantized> results;
-  for (Side* side : {cuda, cpu}) {
-    results.push_back(make_quantized(*side, kRows, kCols, kRule, kUsedSlot));
-    (*side)->ops().quantize(
-        {.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
+  for (const QuantizeRule& rule : {kRule, kBlockRule, QuantizeRule{.granularity = Granularity::Block128}}) {
+    const size_t marks[] = {cuda->mark(), cpu->mark()};
+    std::vector<Quantized> results;
+    for (Side* side : {cuda, cpu}) {
+      results.push_back(make_quantized(*side, kRows, kCols, rule, kUsedSlot));
+      (*side)->ops().quantize(
+          {.dense = side->upload(DType::BF16, {kRows, kCols}, all), .fp8 = &results.back()});
+    }
+    expect_same(*cuda, results[0], *cpu, results[1], describe(rule));
+    cuda->release(marks[0]);
+    cpu->release(marks[1]);
   }
-  expect_same(*cuda, results[0], *cpu, results[1], "cast");
 }
 
 TEST_F(CudaTiles, Activations) {
@@ -60,6 +78,17 @@ TEST_F(CudaTiles, Activations) {
     (*cuda)->ops().activation_forward(Activation::Gelu, h, x.row_range(first, h.dense.rows()));
   });
   check(2 * kCols, [&](const Operand& dx, int64_t first) {
+    const int64_t rows = dx.dense.rows();
+    (*cuda)->ops().activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
+                                       wide.row_range(first, rows));
+  });
+}
+
+// Both gradients are whole blocks: the op casts them itself.
+TEST_F(CudaTiles, SwiGluOfWholeBlocks) {
+  const int64_t inner = 4096;
+  const Tensor wide = random(2 * inner, 2), dh = random(inner, 3);
+  check(2 * inner, kBlockRule, [&](const Operand& dx, int64_t first) {
     const int64_t rows = dx.dense.rows();
     (*cuda)->ops().activation_backward(Activation::SwiGlu, dx, dh.row_range(first, rows),
                                        wide.row_range(first, rows));

@@ -143,6 +143,7 @@ std::vector<FusedVariant> fused_variants() {
           {.rule = {.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true},
            .keep_dense = true},
           {.rule = {}},
+          {.rule = {.granularity = Granularity::Row128}},
           {.rule = {.granularity = Granularity::Row128}, .keep_dense = true},
           {.rule = {.format_colwise = DType::E5M2, .granularity = Granularity::Row32}}};
 }
@@ -160,9 +161,11 @@ void add_fused(std::vector<OpCase>& table) {
       table.push_back(fused_activation_case(bf16, activation, 144, 264, variant));
       table.push_back(fused_activation_case(fp32, activation, 37, 52, variant));
       table.push_back(fused_activation_backward_case(bf16, activation, 144, 264, variant));
+      table.push_back(fused_activation_backward_case(bf16, activation, 144, 256, variant));
       table.push_back(fused_activation_backward_case(fp32, activation, 37, 52, variant));
     }
     table.push_back(fused_rope_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
+    table.push_back(fused_rope_case(bf16, 150, {.heads = 2, .kv_heads = 1, .head_dim = 96}, variant));
     table.push_back(fused_rope_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
     table.push_back(
         fused_qk_norm_backward_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
@@ -243,6 +246,24 @@ void add_model_gemms(std::vector<OpCase>& table, int64_t tokens, int64_t out, in
       gemm_fp8_case(out, in, tokens, {.format_a = e5m2, .accumulate = true, .c_dtype = DType::F32}));
 }
 
+// The same with a scale per block, as the recipe `block` has it.
+void add_model_blocks(std::vector<OpCase>& table, int64_t rows, int64_t width, int64_t inner,
+                      Activation activation) {
+  const DType bf16 = DType::BF16;
+  const Granularity row = Granularity::Row128, square = Granularity::Block128;
+  const FusedVariant variant{.rule = {.granularity = row}};
+  const int64_t wide = activation == Activation::SwiGlu ? 2 * inner : inner;
+  table.push_back(quantize_case(bf16, variant.rule, rows, width));
+  table.push_back(quantize_case(bf16, variant.rule, rows, wide));
+  table.push_back(quantize_case(bf16, {.granularity = square}, wide, width));
+  table.push_back(fused_activation_case(bf16, activation, rows, inner, variant));
+  table.push_back(fused_activation_backward_case(bf16, activation, rows, inner, variant));
+  table.push_back(gemm_fp8_case(rows, wide, width, {.a = row, .b = square}));
+  table.push_back(gemm_fp8_case(rows, width, wide, {.a = row, .b = square}));
+  table.push_back(
+      gemm_fp8_case(wide, width, rows, {.a = row, .b = row, .accumulate = true, .c_dtype = DType::F32}));
+}
+
 void add_model_attention(std::vector<OpCase>& table, AttentionShape shape, std::vector<int64_t> lengths,
                          const std::string& label) {
   table.push_back(attention_case(DType::BF16, shape, std::move(lengths), label));
@@ -297,6 +318,12 @@ std::vector<OpCase> model_op_table() {
   }
   add_model_gemms(table, 65536, 3072, 768);
   add_model_gemms(table, 8192, 28672, 4096);
+  add_model_blocks(table, 65536, 768, 3072, Activation::Gelu);
+  add_model_blocks(table, 12288, 2048, 8192, Activation::SwiGlu);
+  add_model_blocks(table, 8192, 4096, 14336, Activation::SwiGlu);
+  const FusedVariant blocks{.rule = {.granularity = Granularity::Row128}};
+  table.push_back(fused_rope_case(bf16, 8192, llama, blocks));
+  table.push_back(fused_cross_entropy_case(bf16, 16384, 50304, 50304, blocks));
   add_model_adapters(table);
   add_model_ranks(table);
   return table;

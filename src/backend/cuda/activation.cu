@@ -28,6 +28,7 @@ struct GeluForward {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = true;
   static constexpr bool kSums = true;
   using Raw = Pack8<T>;
   const T* x;
@@ -57,6 +58,7 @@ struct GeluBackward {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = true;
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> dh, x;
@@ -93,6 +95,7 @@ struct SwiGluForward {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = true;
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> gate, up;
@@ -125,6 +128,7 @@ struct SwiGluBackward {
   static constexpr int kOutputs = 2;
   static constexpr int kAhead = 2;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = true;
   static constexpr bool kSums = false;  // there are no registers left, and gated layers have no bias
   struct Raw {
     Pack8<T> dh, gate, up;
@@ -176,10 +180,15 @@ void CudaOps::activation_forward(Activation activation, const Operand& h, Tensor
   check_shapes(op, activation, h.dense, x);
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int64_t rows = h.dense.rows(), width = h.dense.cols();
-    const auto plan = plan_operand<T>(h, op);
-    const device::TileOutput<T> out{
-        .rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast};
     const bool vector = width % 8 == 0 && aligned16(x.data);
+    auto plan = plan_operand<T>(h, op);
+    fuse_blocks<device::GeluForward<T>>(plan, h, vector, width);
+    const device::TileOutput<T> out{.rows = rows,
+                                    .cols = width,
+                                    .width = width,
+                                    .dense = plan.dense,
+                                    .cast = plan.cast,
+                                    .blocks = plan.blocks};
     const T* in = static_cast<const T*>(x.data);
     if (activation == Activation::Gelu) {
       launch_tiles(*this, op, device::GeluForward<T>{in, narrow<int>(width)}, out, vector, h.column_sum);
@@ -198,15 +207,22 @@ void CudaOps::activation_backward(Activation activation, const Operand& dx, Tens
           "[cuda] {}: dx is {}, expected {}", op, dx.dense.shape.to_string(), x.shape.to_string());
   dispatch_real(op, x.dtype, [&]<class T>(T) {
     const int64_t rows = dh.rows(), width = dh.cols();
-    auto plan = plan_operand<T>(dx, op);
-    const bool sum_after = dx.column_sum && activation == Activation::SwiGlu;
-    if (sum_after) plan.dense = static_cast<T*>(dx.dense.data);
-    const device::TileOutput<T> out{
-        .rows = rows, .cols = width, .width = x.cols(), .dense = plan.dense, .cast = plan.cast};
+    const bool gelu = activation == Activation::Gelu;
     const bool vector = width % 8 == 0 && aligned16(x.data) && aligned16(dh.data);
+    auto plan = plan_operand<T>(dx, op);
+    gelu ? fuse_blocks<device::GeluBackward<T>>(plan, dx, vector, width)
+         : fuse_blocks<device::SwiGluBackward<T>>(plan, dx, vector, width);
+    const bool sum_after = dx.column_sum && !gelu;
+    if (sum_after) plan.dense = static_cast<T*>(dx.dense.data);
+    const device::TileOutput<T> out{.rows = rows,
+                                    .cols = width,
+                                    .width = x.cols(),
+                                    .dense = plan.dense,
+                                    .cast = plan.cast,
+                                    .blocks = plan.blocks};
     const T* dout = static_cast<const T*>(dh.data);
     const T* in = static_cast<const T*>(x.data);
-    if (activation == Activation::Gelu) {
+    if (gelu) {
       launch_tiles(*this, op, device::GeluBackward<T>{dout, in, narrow<int>(width)}, out, vector,
                    dx.column_sum);
     } else {

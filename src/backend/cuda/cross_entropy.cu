@@ -260,6 +260,7 @@ struct CrossEntropyGradient {
   static constexpr int kOutputs = 1;
   static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
+  static constexpr bool kBlocks = true;
   static constexpr bool kSums = false;  // heads have no bias, and partial sums would overlap `rows`
   struct Raw {
     Pack8<T> logits;
@@ -342,6 +343,7 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Ten
     if (!dlogits) return;
     const OpScope scope(profiler_, OpKind::Loss, "cross_entropy_gradient", bytes_of(gradient, logits));
     auto plan = plan_operand<T>(gradient, op);
+    fuse_blocks<device::CrossEntropyGradient<T, penalised>>(plan, gradient, vector, width);
     if (gradient.column_sum) plan.dense = static_cast<T*>(dlogits.data);
     const device::CrossEntropyGradient<T, penalised> tiles{
         .logits = in,
@@ -354,7 +356,12 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Ten
         .entropy = options.penalty == PenaltyKind::Entropy,
         .targets_apart = static_cast<bool>(target_gradient)};
     launch_tiles(*this, op, tiles,
-                 {.rows = rows, .cols = width, .width = width, .dense = plan.dense, .cast = plan.cast},
+                 {.rows = rows,
+                  .cols = width,
+                  .width = width,
+                  .dense = plan.dense,
+                  .cast = plan.cast,
+                  .blocks = plan.blocks},
                  vector);
     if (gradient.column_sum) add_column_sum(gradient.column_sum, dlogits);
     finish_operand(gradient, plan);

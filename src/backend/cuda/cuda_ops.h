@@ -140,8 +140,9 @@ class CudaOps final : public Ops {
     if (plan.blocks_after) quantize_blocks(operand);
     if (operand.fp8 && operand.fp8->stats) record_stats(operand);
   }
-  void cast_copies(const Operand& operand);      // with the slot's scale
-  void quantize_blocks(const Operand& operand);  // Row128, Block128, Row32
+  void cast_copies(const Operand& operand);  // with the slot's scale
+  // Row128, Block128, Row32. The sums over rows are added to column_sum, if present.
+  void quantize_blocks(const Operand& operand, Tensor column_sum = {});
   void record_stats(const Operand& operand);
   void make_workspace(int64_t bytes);
 

@@ -40,16 +40,29 @@ __global__ void alpha_beta_kernel(float* out, const float* scale_a, const float*
 }
 
 // Scales in cuBLASLt's layout. Row128: (depth blocks, rows); Block128: rows of blocks padded to a multiple of 4.
-__global__ void arrange_scales_kernel(float* out, const float* scales, int64_t rows, int64_t blocks,
-                                      bool row128) {
-  const int64_t padded = (blocks + 3) / 4 * 4;
-  const int64_t count = row128 ? rows * blocks : rows * padded;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < count;
-       i += static_cast<int64_t>(gridDim.x) * kThreads) {
-    if (row128) {
-      out[i] = scales[i % rows * blocks + i / rows];
+struct ScaleArrangement {
+  const float* from = nullptr;  // (rows, blocks); absent: nothing to do
+  float* to = nullptr;
+  unsigned rows = 0;
+  unsigned blocks = 0;
+  unsigned padded = 0;  // blocks of a row of `to`; Row128: 0
+  unsigned count = 0;   // elements of `to`
+};
+struct ScaleArrangements {
+  ScaleArrangement operands[2];
+};
+
+// Both operands of a product: blockIdx.y says which.
+__global__ void __launch_bounds__(kThreads)
+    arrange_scales_kernel(const __grid_constant__ ScaleArrangements arrangements) {
+  const ScaleArrangement& x = arrangements.operands[blockIdx.y];
+  for (unsigned i = blockIdx.x * kThreads + threadIdx.x; i < x.count; i += gridDim.x * kThreads) {
+    if (x.padded == 0) {
+      const unsigned block = i / x.rows, row = i - block * x.rows;
+      x.to[i] = x.from[row * x.blocks + block];
     } else {
-      out[i] = i % padded < blocks ? scales[i / padded * blocks + i % padded] : 1.0f;
+      const unsigned row = i / x.padded, block = i - row * x.padded;
+      x.to[i] = block < x.blocks ? x.from[row * x.blocks + block] : 1.0f;
     }
   }
 }
@@ -249,26 +262,35 @@ void CudaOps::gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix
 void CudaOps::gemm_fp8_native(const GemmKey& key, Matrix c, const QuantizedMatrix& a,
                               const QuantizedMatrix& b, const GemmOptions& options) {
   Scratch space = scratch("gemm_fp8");
-  const auto scales = [&](const QuantizedMatrix& x) -> const float* {
+  device::ScaleArrangements arrangements;
+  unsigned most = 0;
+  const auto scales = [&](const QuantizedMatrix& x, device::ScaleArrangement& arrangement) -> const float* {
     if (x.granularity == Granularity::Tensor) return x.tensor_scale;
     const bool row128 = x.granularity == Granularity::Row128;
     const int64_t blocks = div_up(x.codes.cols(), 128);
     const int64_t rows = row128 ? x.codes.rows() : div_up(x.codes.rows(), 128);
     const int64_t count = rows * (row128 ? blocks : round_up(blocks, 4));
-    auto* arranged = space.take<float>(count);
-    device::arrange_scales_kernel<<<blocks_for(*this, count), device::kThreads, 0, stream()>>>(
-        arranged, static_cast<const float*>(x.scales.data), rows, blocks, row128);
-    check_launch("gemm_fp8 scales");
-    return arranged;
+    arrangement = {.from = static_cast<const float*>(x.scales.data),
+                   .to = space.take<float>(count),
+                   .rows = narrow<unsigned>(rows),
+                   .blocks = narrow<unsigned>(blocks),
+                   .padded = row128 ? 0 : narrow<unsigned>(round_up(blocks, 4)),
+                   .count = narrow<unsigned>(count)};
+    most = std::max(most, arrangement.count);
+    return arrangement.to;
   };
-  run_gemm(key,
-           {.a = b.codes.data,
-            .b = a.codes.data,
-            .c = c.data,
-            .scale_a = scales(b),
-            .scale_b = scales(a),
-            .alpha = options.alpha},
-           options.bias);
+  const GemmCall call{.a = b.codes.data,
+                      .b = a.codes.data,
+                      .c = c.data,
+                      .scale_a = scales(b, arrangements.operands[0]),
+                      .scale_b = scales(a, arrangements.operands[1]),
+                      .alpha = options.alpha};
+  if (most > 0) {
+    const dim3 grid(blocks_for(*this, most), 2);
+    device::arrange_scales_kernel<<<grid, device::kThreads, 0, stream()>>>(arrangements);
+    check_launch("gemm_fp8 scales");
+  }
+  run_gemm(key, call, options.bias);
 }
 
 // Codes times block factors in bf16 where that is exact (one scale, or powers of two), in fp32 for Row128 and

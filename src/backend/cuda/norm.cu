@@ -113,8 +113,7 @@ __global__ void __launch_bounds__(kNormThreads, 2) norm_forward_kernel(const Nor
         kept[r].unpack(v);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          v[j] = (layer_norm ? v[j] - mean : v[j]) * inv * gain[j];
-          if (layer_norm) v[j] += bias[j];
+          v[j] = normed_value<layer_norm>(layer_norm ? v[j] - mean : v[j], inv, gain[j], bias[j]);
         }
         kept[r] = Pack8<T>::pack(v);
         if constexpr (!vector) kept[r] = first_of(kept[r], count);
@@ -333,6 +332,12 @@ void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Ten
     auto plan = plan_operand<T>(y, op);
     if (y.column_sum) plan.dense = static_cast<T*>(y.dense.data);  // not used in practice: summed afterwards
     check_colwise(op, plan.cast, x.rows());
+    T* dense = plan.dense;
+    if constexpr (sizeof(T) == 2) {
+      const bool aligned = vectors_fit(
+          x.cols(), {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data}, plan.cast);
+      if (device::fuse_norm_blocks(plan, y, aligned)) dense = nullptr;
+    }
     const device::NormForwardArgs<T> args{.rows = x.rows(),
                                           .width = x.cols(),
                                           .x = static_cast<const T*>(x.data),
@@ -343,10 +348,10 @@ void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Ten
                                           .mean = static_cast<float*>(mean.data),
                                           .inv = static_cast<float*>(inv.data),
                                           .epsilon = epsilon,
-                                          .y = plan.dense,
+                                          .y = dense,
                                           .cast = plan.cast};
     const bool vector = vectors_fit(
-        args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, plan.dense},
+        args.width, {x.data, delta.data, delta ? residual.data : nullptr, gain.data, bias.data, dense},
         plan.cast);
     const auto general = [&] {
       dispatch_norm(kind, vector, [&]<bool layer_norm, bool with_vectors>() {
@@ -361,6 +366,12 @@ void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Ten
       general();
     }
     check_launch(op);
+    if constexpr (sizeof(T) == 2) {
+      if (plan.blocks.slot) {
+        T* kept = plan.dense || y.column_sum ? static_cast<T*>(y.dense.data) : nullptr;
+        device::launch_norm_blocks(*this, kind, args, plan.blocks, kept);
+      }
+    }
     if (y.column_sum) add_column_sum(y.column_sum, y.dense);
     finish_operand(y, plan);
   });

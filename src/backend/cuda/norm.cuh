@@ -8,6 +8,14 @@
 
 namespace octet::device {
 
+// An element of the result. Rounded as written, so that the bits are the same in every kernel that uses this. `centred`: x
+// - mean for LayerNorm, x for RmsNorm, which has no bias.
+template <bool layer_norm>
+__device__ __forceinline__ float normed_value(float centred, float inv, float gain, float bias) {
+  const float normed = __fmul_rn(centred, inv);
+  return layer_norm ? fmaf(normed, gain, bias) : __fmul_rn(normed, gain);
+}
+
 template <class T>
 struct NormForwardArgs {
   int64_t rows, width;
@@ -38,6 +46,12 @@ struct NormBackwardArgs {
   float* column_sums;  // of the new dresidual
   CastTarget cast;
 };
+
+// A result with a scale per block: the other kernels find the statistics, then this computes the result and casts it.
+void launch_norm_blocks(CudaOps& ops, NormKind kind, const NormForwardArgs<Bf16>& args,
+                        const BlockTarget& blocks, Bf16* dense);
+// Plans for it where it can; returns whether it can.
+bool fuse_norm_blocks(OperandPlan<Bf16>& plan, const Operand& y, bool vector);
 
 // Lets a kernel use all the shared memory of a block. Returns what is left next to its static variables. The limit is
 // always the same, because a recorded graph may hold launches that need more than the current one.

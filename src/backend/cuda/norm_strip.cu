@@ -101,8 +101,7 @@ __global__ void __launch_bounds__(kStripThreads<step_rows>, 1)
       const float row_inv = strip.template value_of<step_rows>(inv, r);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        v[r][j] = v[r][j] * row_inv * gain[j];
-        if (layer_norm) v[r][j] += bias[j];
+        v[r][j] = normed_value<layer_norm>(v[r][j], row_inv, gain[j], bias[j]);
       }
       values[r] = Pack8<Bf16>::pack(v[r]);
     }

@@ -4,26 +4,6 @@ namespace octet {
 namespace device {
 namespace {
 
-// Computes nothing: tile_kernel itself casts every result.
-template <class T>
-struct CastOp {
-  using Type = T;
-  static constexpr int kOutputs = 1;
-  static constexpr int kAhead = 4;
-  static constexpr bool kCopies = true;
-  static constexpr bool kSums = true;
-  using Raw = Pack8<T>;
-  const T* x;
-  int width;
-
-  __device__ CastOp at(int64_t row, int64_t col) const { return {x + row * width + col, width}; }
-  template <bool vector>
-  __device__ Raw load(int line, int64_t count) const {
-    return load8<vector>(x + line * width, count);
-  }
-  __device__ int64_t column(int64_t col, int) const { return col; }
-};
-
 struct PartialTable {
   struct Entry {
     void* sum;
@@ -173,8 +153,7 @@ void CudaOps::quantize(const Operand& operand) {
     return;
   }
   if (fp8.rule.granularity != Granularity::Tensor) {
-    quantize_blocks(operand);
-    if (operand.column_sum) add_column_sum(operand.column_sum, operand.dense);
+    quantize_blocks(operand, operand.column_sum);
   } else if (fp8.rule.delayed) {
     device::CastTarget cast = cast_target(fp8);
     cast.record = true;

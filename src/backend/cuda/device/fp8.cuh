@@ -72,6 +72,28 @@ __device__ inline float scale_from_amax(float amax, bool e5m2, int margin, float
   return scale < kSmallest ? kSmallest : scale > kLargest ? kLargest : scale;
 }
 
+// block_factor of ops/quantized.h.
+__device__ inline float block_factor(uint32_t amax_bits, bool e5m2, bool pow2) {
+  if (amax_bits == 0 || amax_bits >= kInfinityBits) return 1.0f;
+  const float exact = __uint_as_float(amax_bits) / (e5m2 ? 57344.0f : 448.0f);
+  const float factor = exact < 0x1p-126f ? 0x1p-126f : exact;
+  if (!pow2) return factor;
+  return __uint_as_float((__float_as_uint(factor) + 0x7FFFFFu) & 0x7F800000u);
+}
+
+// The FP8 copies of a tensor with a scale per block.
+struct BlockCopy {
+  uint8_t* codes = nullptr;  // absent: not written
+  void* scales = nullptr;
+  bool e5m2 = false;
+};
+struct BlockTarget {
+  BlockCopy rowwise, colwise;
+  ScaleSlot* slot = nullptr;  // absent: the tensor has no blocks. Its amax is recorded
+  Granularity granularity = Granularity::Row128;
+  bool pow2 = false;
+};
+
 // The FP8 copies of a tensor with one scale that a kernel writes, in addition to its dense form or instead of it.
 struct CastTarget {
   uint8_t* rowwise = nullptr;

@@ -4,19 +4,10 @@
 #include <initializer_list>
 
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/device/tile.cuh"
+#include "backend/cuda/device/block_kernel.cuh"
+#include "backend/cuda/device/tile_output.cuh"
 
 namespace octet::device {
-
-template <class T>
-struct TileOutput {
-  int64_t rows = 0;
-  int64_t cols = 0;    // of the op; each gives Op::kOutputs columns of the matrix
-  int64_t width = 0;   // columns of the matrix
-  T* dense = nullptr;  // absent: not stored
-  CastTarget cast;
-  float* column_sums = nullptr;  // (gridDim.y, width): per block; absent if not needed
-};
 
 // The common part of all elementwise ops that feed a Linear: computes tiles of the result and writes all its forms. A
 // block walks down a strip of tiles. A warp takes 16 rows of a tile, two at a time: 16 lanes hold a row, and the
@@ -29,6 +20,7 @@ struct TileOutput {
 //   void compute(raw, float (&)[kOutputs][8])
 //   bool kSums                                     column sums can be asked for
 //   bool kCopies                                   the result is what was loaded, bit for bit (then Raw is Pack8)
+//   bool kBlocks                                   columns of a tile are neighbours in the matrix, in each output
 //   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors
 //                                                  are used
 template <class Op, bool vector, bool sums>
@@ -134,24 +126,9 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   }
 
   if constexpr (sums) {
-    // Over the two rows of a warp, then over the warps, in fixed order.
-    auto* shared = reinterpret_cast<float*>(words[0]);  // (warps, columns)
-#pragma unroll
-    for (int o = 0; o < Op::kOutputs; ++o) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float total = column_sums[o][j] + __shfl_xor_sync(0xFFFFFFFFu, column_sums[o][j], 16);
-        if (lane < 16) shared[warp * CodeTile::kSize + 8 * group + j] = total;
-      }
-      __syncthreads();
-      const int c = static_cast<int>(threadIdx.x);
-      if (c < CodeTile::kSize && tile_col + c < out.cols) {
-        float total = 0.0f;
-        for (int w = 0; w < kWarps; ++w) total += shared[w * CodeTile::kSize + c];
-        out.column_sums[blockIdx.y * out.width + op.column(tile_col + c, o)] = total;
-      }
-      __syncthreads();
-    }
+    write_column_sums(reinterpret_cast<float*>(words[0]), column_sums, out, [&](int c, int o) -> int64_t {
+      return tile_col + c < out.cols ? op.column(tile_col + c, o) : -1;
+    });
   }
   if (cast.record) record_amax(amax.bits(), cast, gridDim.x * gridDim.y);
 }
@@ -174,6 +151,7 @@ template <class T>
 struct OperandPlan {
   T* dense = nullptr;
   device::CastTarget cast;
+  device::BlockTarget blocks;  // see fuse_blocks
   bool cast_after = false;
   bool blocks_after = false;
 };
@@ -188,6 +166,19 @@ inline device::CastTarget cast_target(const Quantized& fp8) {
   target.col_e5m2 = fp8.rule.format_colwise == DType::E5M2;
   target.margin = fp8.rule.margin;
   return target;
+}
+
+// The FP8 forms with a scale per block.
+inline device::BlockTarget block_target(const Quantized& fp8) {
+  const auto copy = [](const QuantizedMatrix& matrix, DType format) {
+    return device::BlockCopy{static_cast<uint8_t*>(matrix.codes.data), matrix.scales.data,
+                             format == DType::E5M2};
+  };
+  return {.rowwise = copy(fp8.rowwise, fp8.rule.format_rowwise),
+          .colwise = copy(fp8.colwise, fp8.rule.format_colwise),
+          .slot = fp8.slot,
+          .granularity = fp8.rule.granularity,
+          .pow2 = fp8.rule.pow2_scales};
 }
 
 // Throws Error if the FP8 form does not match the dense one or its own rule.
@@ -220,42 +211,63 @@ inline bool aligned16(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
+inline bool aligned8(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 8 == 0;
+}
+
 // Whether rows of codes are whole vectors of 16.
 inline bool whole_vectors(const QuantizedMatrix& x) {
   return x.codes.cols() % 16 == 0 && x.row_stride() % 16 == 0 && aligned16(x.codes.data);
 }
 
-// Launches tile_kernel over all tiles. `vector` says that the inputs meet the op's conditions for vector loads; the
-// pointers of `out` are checked here. Without `has_vectors`, vectors are never used.
-template <bool has_vectors = true, class Op>
-void launch_tiles(CudaOps& ops, const char* name, const Op& op, device::TileOutput<typename Op::Type> out,
-                  bool vector, Tensor column_sum = {}) {
+// Lets the kernel of a tiled op cast blocks itself where it can, instead of a pass after it. `vector`: as for
+// launch_tiles. `op_cols`: columns of the op.
+template <class Op, class T>
+void fuse_blocks(OperandPlan<T>& plan, const Operand& operand, bool vector, int64_t op_cols) {
+  if constexpr (device::kCastsBlocks<Op>) {
+    if (!plan.blocks_after || !vector) return;
+    const Quantized& fp8 = *operand.fp8;
+    // Only weights have square blocks. Each output of a tile must be one block.
+    if (fp8.rule.granularity == Granularity::Block128) return;
+    if (Op::kOutputs > 1 && op_cols % device::kTileSize != 0) return;
+    if (operand.dense.cols() % 8 != 0 || !aligned16(operand.dense.data) || !aligned8(fp8.rowwise.codes.data))
+      return;
+    plan.blocks = block_target(fp8);
+    plan.blocks_after = false;
+    if (!operand.keep_dense && !fp8.stats) plan.dense = nullptr;
+  }
+}
+
+// Calls launch<vector, sums>(grid, out) for a kernel that walks over all tiles, then adds up its column sums. `vector`
+// says that the inputs meet the op's conditions for vector loads; the pointers of `out` are checked here.
+template <bool has_vectors, bool has_sums, class T, class Launch>
+void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out, bool vector,
+                       Tensor column_sum, const Launch& launch) {
   using device::CodeTile;
   if (out.rows == 0 || out.cols == 0) return;
   require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
+  require(out.rows < 1 << 30, "[cuda] {}: {} rows are too many", name, out.rows);
   const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
   // Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
   const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
   const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
   Scratch scratch = ops.scratch(name);
   if (column_sum) {
-    require(Op::kSums, "[cuda] {}: this op does not sum columns", name);
+    require(has_sums, "[cuda] {}: this op does not sum columns", name);
     require(column_sum.numel() == out.width, "[cuda] {}: column_sum has {} elements, expected {}", name,
             column_sum.numel(), out.width);
     out.column_sums = scratch.take<float>(grid.y * out.width);
   }
-  require(!out.cast.colwise || out.rows % 16 != 0 || aligned16(out.cast.colwise),
+  const uint8_t* colwise = out.blocks.slot ? out.blocks.colwise.codes : out.cast.colwise;
+  require(!colwise || out.rows % 16 != 0 || aligned16(colwise),
           "[cuda] {}: the transposed FP8 copy is not 16-byte aligned", name);
-  vector = vector && out.width % 8 == 0 && aligned16(out.dense) &&
-           reinterpret_cast<uintptr_t>(out.cast.rowwise) % 8 == 0;
-  const auto launch = [&]<bool with_vectors, bool with_sums>() {
-    device::tile_kernel<Op, with_vectors, with_sums><<<grid, CodeTile::kThreads, 0, ops.stream()>>>(op, out);
-  };
+  vector = vector && out.width % 8 == 0 && aligned16(out.dense) && aligned8(out.cast.rowwise) &&
+           aligned8(out.blocks.rowwise.codes);
   const auto launch_with = [&]<bool with_vectors>() {
-    if constexpr (Op::kSums) {
-      if (column_sum) return launch.template operator()<with_vectors, true>();
+    if constexpr (has_sums) {
+      if (column_sum) return launch.template operator()<with_vectors, true>(grid, out);
     }
-    launch.template operator()<with_vectors, false>();
+    launch.template operator()<with_vectors, false>(grid, out);
   };
   if constexpr (has_vectors) {
     vector ? launch_with.template operator()<true>() : launch_with.template operator()<false>();
@@ -264,6 +276,36 @@ void launch_tiles(CudaOps& ops, const char* name, const Op& op, device::TileOutp
   }
   check_launch(name);
   add_partials(ops, {{column_sum, out.column_sums}}, grid.y, out.width, name);
+}
+
+// Runs block_tile_kernel for an output with blocks (see fuse_blocks).
+template <class Op>
+void launch_block_tiles(CudaOps& ops, const char* name, const Op& op,
+                        const device::TileOutput<typename Op::Type>& output, Tensor column_sum = {}) {
+  launch_over_tiles<true, Op::kSums>(
+      ops, name, output, true, column_sum, [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
+        if constexpr (vector) {
+          device::block_tile_kernel<Op, true, sums, false>
+              <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
+        } else {
+          fail("[cuda] {}: rows of {} are cast to blocks, expected whole aligned vectors", name, out.width);
+        }
+      });
+}
+
+// Runs tile_kernel, or block_tile_kernel if the output has blocks. `vector`: as for launch_over_tiles. Without
+// `has_vectors`, vectors are never used.
+template <bool has_vectors = true, class Op>
+void launch_tiles(CudaOps& ops, const char* name, const Op& op,
+                  const device::TileOutput<typename Op::Type>& output, bool vector, Tensor column_sum = {}) {
+  if constexpr (device::kCastsBlocks<Op> && !Op::kCopies) {
+    if (output.blocks.slot) return launch_block_tiles(ops, name, op, output, column_sum);
+  }
+  launch_over_tiles<has_vectors, Op::kSums>(
+      ops, name, output, vector, column_sum, [&]<bool with_vectors, bool sums>(dim3 grid, const auto& out) {
+        device::tile_kernel<Op, with_vectors, sums>
+            <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
+      });
 }
 
 // Calls fn(T{}) with the device type of a real dtype.

@@ -1,0 +1,67 @@
+#pragma once
+
+#include "backend/cuda/device/tile.cuh"
+
+namespace octet::device {
+
+// What tile_kernel and block_tile_kernel write.
+template <class T>
+struct TileOutput {
+  int64_t rows = 0;
+  int64_t cols = 0;              // of the op; each gives Op::kOutputs columns of the matrix
+  int64_t width = 0;             // columns of the matrix
+  T* dense = nullptr;            // absent: not stored
+  CastTarget cast;               // one scale for all
+  BlockTarget blocks;            // instead of `cast`: a scale per block
+  float* column_sums = nullptr;  // (gridDim.y, width): per block; absent if not needed
+};
+
+// Writes the sums over a block's rows to out.column_sums. `sums` are those of a thread's rows, in 8 columns of each
+// output. They are added over the two rows of a warp, then over the warps, in fixed order. `scratch`: shared memory,
+// (warps, columns), that no thread uses any more. `column_of(c, output)` is the matrix column of the tile's column c, or
+// negative where there is none.
+template <int outputs, class T, class ColumnOf>
+__device__ __forceinline__ void write_column_sums(float* scratch, const float (&sums)[outputs][8],
+                                                  const TileOutput<T>& out, const ColumnOf& column_of) {
+  constexpr int kWarps = CodeTile::kThreads / 32;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+#pragma unroll
+  for (int o = 0; o < outputs; ++o) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float total = sums[o][j] + __shfl_xor_sync(0xFFFFFFFFu, sums[o][j], 16);
+      if (lane < 16) scratch[warp * CodeTile::kSize + 8 * lane + j] = total;
+    }
+    __syncthreads();
+    const int64_t column = thread < CodeTile::kSize ? column_of(thread, o) : -1;
+    if (column >= 0) {
+      float total = 0.0f;
+      for (int w = 0; w < kWarps; ++w) total += scratch[w * CodeTile::kSize + thread];
+      out.column_sums[blockIdx.y * out.width + column] = total;
+    }
+    __syncthreads();
+  }
+}
+
+// Computes nothing: the kernel itself casts what was loaded.
+template <class T>
+struct CastOp {
+  using Type = T;
+  static constexpr int kOutputs = 1;
+  static constexpr int kAhead = 4;
+  static constexpr bool kCopies = true;
+  static constexpr bool kSums = true;
+  static constexpr bool kBlocks = true;
+  using Raw = Pack8<T>;
+  const T* x;
+  int width;
+
+  __device__ CastOp at(int64_t row, int64_t col) const { return {x + row * width + col, width}; }
+  template <bool vector>
+  __device__ Raw load(int line, int64_t count) const {
+    return load8<vector>(x + line * width, count);
+  }
+  __device__ int64_t column(int64_t col, int) const { return col; }
+};
+
+}  // namespace octet::device
