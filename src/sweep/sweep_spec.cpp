@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -251,10 +250,7 @@ std::string_view to_string(SweepMethod method) {
 std::optional<int64_t> SweepSpec::grid_size() const {
   if (method != SweepMethod::Grid) return std::nullopt;
   int64_t size = 1;
-  for (const SweepParameter& parameter : parameters) {
-    if (__builtin_mul_overflow(size, parameter.distribution.count().value_or(1), &size))
-      return std::numeric_limits<int64_t>::max();
-  }
+  for (const SweepParameter& parameter : parameters) size *= parameter.distribution.count().value_or(1);
   return size;
 }
 

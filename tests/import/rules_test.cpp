@@ -260,10 +260,13 @@ TEST(ImportRules, WeightsAndLimitsOfDatasetsMustBeNumbers) {
     return refusals(result).empty() ? "" : refusals(result).front();
   };
   EXPECT_EQ(refused("interleave_probs: 0.7,0.3\nmax_samples: 50\n"), "");
-  EXPECT_THAT(refused("interleave_probs: '0.7,'\n"), HasSubstr("weight in given.yaml:5"));
+  EXPECT_THAT(refused("interleave_probs: '0.7,'\n"),
+              HasSubstr("weight in item 2 of dataset (given.yaml:5) is ''"));
   EXPECT_THAT(refused("interleave_probs: ['0.7', '{a: b}']\n"), HasSubstr("'{a: b}'"));
-  EXPECT_THAT(refused("interleave_probs: ['0.7', \"1\\n- path: c\"]\n"), HasSubstr("weight in given.yaml:5"));
-  EXPECT_THAT(refused("max_samples: many\n"), HasSubstr("max_samples in given.yaml:5 is 'many'"));
+  EXPECT_THAT(refused("interleave_probs: ['0.7', \"1\\n- path: c\"]\n"),
+              HasSubstr("weight in item 2 of dataset (given.yaml:5) is"));
+  EXPECT_THAT(refused("max_samples: many\n"),
+              HasSubstr("max_samples in item 1 of dataset (given.yaml:5) is 'many'"));
 }
 
 TEST(ImportRules, HugeNumbersStayTooLarge) {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "support/error_of.h"
@@ -250,13 +249,6 @@ TEST(SweepSpec, RungsAreFewAndRise) {
               HasSubstr("max_iter in s.yaml is 1e+300; expected at most 1e+12"));
   EXPECT_THAT(parse_sweep(head + "{type: hyperband, max_iter: 9, s: 1e300}", "s").hyperband->rungs,
               ElementsAre(1, 3));
-}
-
-TEST(SweepSpec, AGridTooLargeToCountIsVeryLarge) {
-  std::string text = "method: grid\nmetric: {name: eval_loss}\nparameters:\n";
-  for (const char* key : {"max_steps", "save_steps", "eval_steps", "logging_steps", "warmup_steps"})
-    text += fmt::format("  {}: {{min: 1, max: 100000}}\n", key);
-  EXPECT_EQ(parse_sweep(text, "s.yaml").grid_size(), std::numeric_limits<int64_t>::max());
 }
 
 TEST(SweepSpec, NumbersBeyondIntegersAreRefused) {
