@@ -86,7 +86,7 @@ class Disk:
     def fill(self, process, room):
         """Leaves about `room` bytes."""
         if self.kind == "limit":
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+            self.limit(process, room)
             return
         with open(self.ballast, "wb") as file:
             while True:
@@ -103,11 +103,14 @@ class Disk:
 
     def free(self, process):
         if self.kind == "limit":
-            if process and process.poll() is None:
-                unlimited = resource.RLIM_INFINITY
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+            self.limit(process, resource.RLIM_INFINITY)
         elif self.ballast.exists():
             self.ballast.unlink()
+
+    def limit(self, process, size):
+        # A process that has ended but was not waited for still has limits.
+        if process and process.poll() is None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def close(self):
         if self.mounted:
@@ -214,7 +217,7 @@ class Soak:
             self.disk.fill(None, room // 2)
         with open(log, "w") as out:
             process = subprocess.Popen(command(self.options, True), cwd=killed, env=environment(), stdout=out,
-                                       stderr=subprocess.STDOUT, restore_signals=False)
+                                       stderr=subprocess.STDOUT)
         began = time.monotonic()
         if full in ("to the end", "for a while"):
             self.wait(process, life * self.random.uniform(0.1, 0.6))

@@ -90,12 +90,13 @@ TEST_F(Resume, AKillAfterTheLastSaveLeavesNothingBehind) {
   Settings again = changes;
   again.push_back({"resume", "latest"});
   int left = 0;
-  for (int64_t call = calls - 11; call <= calls; ++call) {
+  for (int64_t call = calls - 12; call < calls; ++call) {  // the last one closes the lock, and cannot throw
     const std::string name = fmt::format("killed_{}", call), run = folder.path() + "/runs/" + name;
     FaultEnv env(folder.path() + "/runs");
     env.arm(call, IoFault::Kill);
     Stderr log;
     EXPECT_THROW(train(config(name, changes), env), SimulatedKill) << call;
+    log.text();
     env.disarm();
     const auto latest = CheckpointStore(env, run + "/checkpoints_fp8").open_latest();
     left += latest && latest->step == 6 && !leftovers(run).empty();
