@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -378,6 +379,13 @@ std::optional<double> SettingsTree::number(std::string_view name) const {
 bool SettingsTree::is_on(std::string_view name) const {
   const TreeLeaf* leaf = find(name);
   return leaf ? !leaf->is_off() : has(name);
+}
+
+int64_t whole_number(double number) {
+  constexpr double kLimit = 0x1p63;
+  if (number >= kLimit) return std::numeric_limits<int64_t>::max();
+  if (number < -kLimit) return std::numeric_limits<int64_t>::min();
+  return static_cast<int64_t>(number);
 }
 
 SettingsTree parse_tree(const std::string& text, const std::string& file_name) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/checked.h"
 #include "base/cpu_threads.h"
 #include "base/error.h"
 #include "io/sealed_json.h"
@@ -19,10 +20,12 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "octet dataset";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kMaxCount = int64_t{1} << 53;
 
 int64_t count_field(const json& object, const char* key, const std::string& place) {
   const auto value = json_field<int64_t>(object, key, place);
-  require(value >= 0, "[{}] \"{}\" is {}, expected 0 or more", place, key, value);
+  require(value >= 0 && value <= kMaxCount, "[{}] \"{}\" is {}, expected 0 to {}", place, key, value,
+          kMaxCount);
   return value;
 }
 
@@ -58,10 +61,15 @@ SplitManifest parse_split(const json& object, const std::string& place) {
   split.counts = parse_counts(object, place);
   split.dropped = count_field(object, "dropped", place);
   split.lengths.longest = count_field(object, "longest", place);
-  const auto lengths = json_field<std::vector<int64_t>>(object, "lengths", place);
+  const auto lengths = json_field<json::array_t>(object, "lengths", place);
   require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place,
           lengths.size(), split.lengths.counts.size());
-  std::copy(lengths.begin(), lengths.end(), split.lengths.counts.begin());
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const std::optional<int64_t> length = integer_of(lengths[i]);
+    require(length && *length >= 0 && *length <= kMaxCount, "[{}] \"lengths\" holds {}, expected 0 to {}",
+            place, lengths[i].dump(), kMaxCount);
+    split.lengths.counts[i] = *length;
+  }
   ShardCounts sum;
   for (const json& entry : json_field<json::array_t>(object, "shards", place)) {
     require(entry.is_object(), "[{}] \"shards\" holds something that is not an object", place);
@@ -74,7 +82,8 @@ SplitManifest parse_split(const json& object, const std::string& place) {
     shard.crc32c = parse_crc(json_field<std::string>(entry, "crc32c", place), place);
     shard.counts = parse_counts(entry, place);
     shard.end_example = count_field(entry, "end_example", place);
-    sum += shard.counts;
+    sum = {checked_add(sum.documents, shard.counts.documents), checked_add(sum.tokens, shard.counts.tokens),
+           checked_add(sum.targets, shard.counts.targets)};
     split.shards.push_back(std::move(shard));
   }
   require(sum == split.counts, "[{}] the shards have {} tokens in {} documents, the split says {} in {}",
@@ -146,8 +155,9 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   if (object.contains("columns")) manifest.columns = json_field<std::string>(object, "columns", place);
   manifest.examples = count_field(object, "examples", place);
   for (const auto& [reason, count] : json_field<json::object_t>(object, "skipped", place)) {
-    require(count.is_number_integer(), "[{}] \"skipped\" holds {}, expected numbers", place, count.dump());
-    manifest.skipped.emplace(reason, count.get<int64_t>());
+    const std::optional<int64_t> number = integer_of(count);
+    require(number.has_value(), "[{}] \"skipped\" holds {}, expected integers", place, count.dump());
+    manifest.skipped.emplace(reason, *number);
   }
   manifest.train = parse_split(json_field<json>(object, "train", place), place);
   manifest.validation = parse_split(json_field<json>(object, "validation", place), place);
