@@ -48,7 +48,10 @@ RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::
   if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
   // The first rank prepares the data, which may take long; the others then find it in the cache.
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
-  return prepare_run(keys, std::move(resumed), ranks.place());
+  // The first rank of a node verifies its files for all of them.
+  TrainConfig own = keys;
+  own.verify = keys.verify && ranks.place().local_rank == 0;
+  return prepare_run(own, std::move(resumed), ranks.place());
 }
 
 void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
