@@ -54,13 +54,19 @@ struct StartCli : testing::Test {
     file.close();
     fs::last_write_time(path(kShard), time);
   }
-  ProcessResult train(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"train", "--device",         "cpu", "--dataset",
-                                      "data",  "--max_seq_length", "32",  "--max_steps",
-                                      "1",     "--num_threads",    "1",   "--mixed_precision",
-                                      "bf16",  "--save_strategy",  "no",  "--progress",
-                                      "plain", "--eval_batches",   "1",   "--per_device_train_batch_size",
-                                      "1"};
+  ProcessResult train(const std::vector<std::string>& more, const std::string& dataset = "data",
+                      const std::string& save_strategy = "no") const {
+    std::vector<std::string> words = {"train",
+                                      "--device=cpu",
+                                      "--dataset=" + dataset,
+                                      "--max_seq_length=32",
+                                      "--max_steps=1",
+                                      "--num_threads=1",
+                                      "--mixed_precision=bf16",
+                                      "--save_strategy=" + save_strategy,
+                                      "--progress=plain",
+                                      "--eval_batches=1",
+                                      "--per_device_train_batch_size=1"};
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }
@@ -94,7 +100,7 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   const ProcessResult sound = run(same);
   EXPECT_EQ(sound.exit_code, 0) << sound.err;
   EXPECT_THAT(sound.err, HasSubstr("2 shards of data were read and are as they were written"));
-  const ProcessResult trained = train({"--run_name", "a", "--save_strategy", "steps"});
+  const ProcessResult trained = train({"--run_name", "a"}, "data", "steps");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   damage();
   const ProcessResult prepared = run(same);
@@ -167,7 +173,7 @@ TEST_F(StartCli, TwoRanksVerifyOnce) {
 }
 
 TEST_F(StartCli, OneVariableSaysWhereThingsAreKept) {
-  const ProcessResult result = train({"--dataset", "text.jsonl", "--dry_run"});
+  const ProcessResult result = train({"--dry_run"}, "text.jsonl");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr(path("cache/datasets/text-")));
   EXPECT_TRUE(fs::exists(path("cache/datasets")));

@@ -232,7 +232,7 @@ TEST_F(CheckedFilesTest, ManyProcessesLoseNothing) {
   int found = 0;
   for (int i = 0; i < 8; ++i) {
     const std::optional<uint64_t> value = find(std::to_string(i));
-    if (value) EXPECT_EQ(*value, static_cast<uint64_t>(i));
+    EXPECT_EQ(value.value_or(static_cast<uint64_t>(i)), static_cast<uint64_t>(i));
     found += value.has_value();
   }
   EXPECT_GT(found, 0);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "data/loading/packing_plan.h"
 #include "io/checked_files.h"
+#include "io/read_ahead.h"
 
 namespace octet {
 namespace {
@@ -112,6 +113,7 @@ std::optional<PackingPlan> PackingPlan::load(Env& env, const std::string& path, 
   require(std::cmp_equal(layout.end, bytes.size()), "[{}] has {} bytes, expected {}", path, bytes.size(),
           layout.end);
   const std::span<const std::byte> data = bytes.subspan(sizeof header);
+  const ReadAhead ahead({data});
   require(crc32c(data.data(), data.size()) == header.data_crc, "[{}] does not match its checksum", path);
   PackingPlan plan;
   plan.length_ = header.length;

@@ -219,15 +219,21 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
   };
   CheckedFiles memory(env, folder, CheckedFiles::Place::Folder);
   const auto open_known = [&](const std::vector<size_t>& wanted) {
+    constexpr size_t kReaders = 16;  // two pages per shard: a disk serves many such reads at once
+    std::vector<uint8_t> is_known(wanted.size(), 0);
+    for_all(
+        wanted.size(),
+        [&](size_t i) {
+          const ShardEntry& entry = split.shards[wanted[i]];
+          // The memory may be of an older dataset in the same folder: what it has found must be what is expected now.
+          if (verify || memory.find(entry.name, stamp_of(entry)) != uint64_t{entry.crc32c}) return;
+          open(wanted[i], ShardCheck::Ends);
+          is_known[i] = 1;
+        },
+        kReaders);
     std::vector<size_t> unknown;
-    for (const size_t i : wanted) {
-      const ShardEntry& entry = split.shards[i];
-      // The memory may be of an older dataset in the same folder: what it has found must be what is expected now.
-      if (!verify && memory.find(entry.name, stamp_of(entry)) == uint64_t{entry.crc32c})
-        open(i, ShardCheck::Ends);
-      else
-        unknown.push_back(i);
-    }
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (is_known[i] == 0) unknown.push_back(wanted[i]);
     return unknown;
   };
   std::vector<size_t> wanted(shards.size());
