@@ -1,15 +1,14 @@
 #include "data/shards/manifest.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <numeric>
+#include <optional>
 
 #include "base/checked.h"
-#include "base/cpu_threads.h"
 #include "base/error.h"
+#include "base/for_all.h"
+#include "io/checked_files.h"
 #include "io/sealed_json.h"
 
 namespace octet {
@@ -101,6 +100,9 @@ void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManif
               shard.kind().vocab_size == manifest.vocab_size,
           "[{}] was made with tokenizer {:016x} of {} ids, the manifest says {:016x} of {}", place,
           shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
+  require(shard.file_checksum() == entry.crc32c,
+          "[{}] has checksum {}, the manifest says {}: it is sound, but not the file that was prepared",
+          place, crc_text(shard.file_checksum()), crc_text(entry.crc32c));
 }
 
 }  // namespace
@@ -198,37 +200,71 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
 }
 
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split) {
+                              const SplitManifest& split, bool verify) {
   std::vector<Shard> shards(split.shards.size());
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  size_t error_index = shards.size();
-  const auto work = [&] {
-    for (size_t i = next++; i < shards.size(); i = next++) {
-      const ShardEntry& entry = split.shards[i];
-      const std::string path = join_path(folder, entry.name);
-      try {
-        require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
-        const int64_t size = env.file_size(path);
-        require(size == entry.size, "[{}] has {} bytes, {} says {}", path, size, kManifestName, entry.size);
-        shards[i] = Shard::open(env, path);
-        check_entry(shards[i], entry, manifest, path);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (i < error_index) {  // the same message whatever the threads did
-          error = std::current_exception();
-          error_index = i;
-        }
-      }
-    }
+  const auto stamp_of = [&](const ShardEntry& entry) {
+    const std::string path = join_path(folder, entry.name);
+    require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
+    const FileStamp stamp = file_stamp(path);
+    require(stamp.size == entry.size, "[{}] has {} bytes, {} says {}", path, stamp.size, kManifestName,
+            entry.size);
+    return stamp;
   };
-  std::vector<std::thread> threads;
-  const auto most = static_cast<size_t>(default_threads().count);
-  for (size_t i = 1; i < std::min(most, shards.size()); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
+  const auto open = [&](size_t i, ShardCheck check) {
+    const ShardEntry& entry = split.shards[i];
+    const std::string path = join_path(folder, entry.name);
+    Shard shard = Shard::open(env, path, check);
+    check_entry(shard, entry, manifest, path);
+    shards[i] = std::move(shard);
+  };
+  CheckedFiles memory(env, folder, CheckedFiles::Place::Folder);
+  const auto open_known = [&](const std::vector<size_t>& wanted) {
+    constexpr size_t kReaders = 16;  // two pages per shard: a disk serves many such reads at once
+    std::vector<uint8_t> is_known(wanted.size(), 0);
+    for_all(
+        wanted.size(),
+        [&](size_t i) {
+          const ShardEntry& entry = split.shards[wanted[i]];
+          // The memory may be of an older dataset in the same folder: what it has found must be what is expected now.
+          if (verify || memory.find(entry.name, stamp_of(entry)) != uint64_t{entry.crc32c}) return;
+          open(wanted[i], ShardCheck::Ends);
+          is_known[i] = 1;
+        },
+        kReaders);
+    std::vector<size_t> unknown;
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (is_known[i] == 0) unknown.push_back(wanted[i]);
+    return unknown;
+  };
+  std::vector<size_t> wanted(shards.size());
+  std::iota(wanted.begin(), wanted.end(), size_t{0});
+  wanted = open_known(wanted);
+  if (wanted.empty()) return shards;
+
+  memory.begin_checks();
+  wanted = open_known(wanted);
+  std::vector<std::optional<FileStamp>> checked(wanted.size());
+  const auto remember = [&] {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const ShardEntry& entry = split.shards[wanted[i]];
+      if (checked[i])
+        memory.remember(entry.name, *checked[i], entry.crc32c);
+      else
+        memory.forget(entry.name);
+    }
+    memory.save();
+  };
+  try {
+    for_all(wanted.size(), [&](size_t i) {
+      const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
+      open(wanted[i], ShardCheck::Whole);
+      checked[i] = stamp;
+    });
+  } catch (...) {
+    remember();
+    throw;
+  }
+  remember();
   return shards;
 }
 
