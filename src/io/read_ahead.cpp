@@ -29,6 +29,7 @@ ReadAhead::ReadAhead(std::vector<std::span<const std::byte>> parts) {
     for (uintptr_t at = begin; at < end; at += kPieceBytes)
       pieces_.emplace_back(reinterpret_cast<const std::byte*>(at), std::min<size_t>(end - at, kPieceBytes));
   }
+  if (pieces_.size() < 2) return;
   const int threads = std::clamp(default_threads().count, 2, kMostThreads);
   for (int i = 0; i < threads && static_cast<size_t>(i) < pieces_.size(); ++i)
     threads_.emplace_back([this] { work(); });

@@ -71,7 +71,7 @@ TEST_F(PackingPlanFile, DamageIsNoticed) {
     return error_of([&] { PackingPlan::load(posix_env(), folder.file("q"), 17); });
   };
   EXPECT_EQ(error(bytes), "nothing was thrown");
-  for (size_t i = 0; i < bytes.size(); ++i) {
+  for (size_t i = 0; i < bytes.size(); i += i < 128 ? 1 : 7) {
     std::string changed = bytes;
     changed[i] = static_cast<char>(changed[i] ^ 4);
     EXPECT_THAT(error(changed), HasSubstr("/q]")) << i;
