@@ -154,6 +154,7 @@ class Soak:
         self.folder = folder
         self.random = random.Random(options.seed)
         self.disk = None
+        self.process = None
         self.counts = {}
         self.evaluations_skipped = set()  # a process that is asked to stop does not evaluate
         self.lost_saves = 0
@@ -218,6 +219,7 @@ class Soak:
         with open(log, "w") as out:
             process = subprocess.Popen(command(self.options, True), cwd=killed, env=environment(), stdout=out,
                                        stderr=subprocess.STDOUT)
+        self.process = process
         began = time.monotonic()
         if full in ("to the end", "for a while"):
             self.wait(process, life * self.random.uniform(0.1, 0.6))
@@ -401,6 +403,7 @@ def main():
         pathlib.Path(options.folder).mkdir(parents=True)
     folder = pathlib.Path(options.folder or tempfile.mkdtemp(prefix="octet-soak-")).resolve()
     soak = Soak(options, folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the clean-up below
     began = time.monotonic()
     passed = False
     try:
@@ -414,6 +417,9 @@ def main():
     except Failure as failure:
         print(f"soak: FAILED: {failure}", file=sys.stderr)
     finally:
+        if soak.process and soak.process.poll() is None:
+            soak.process.kill()
+            soak.process.wait()
         if soak.disk and not passed and soak.disk.mounted:
             shutil.copytree(soak.disk.folder, folder / "killed-copy", ignore=shutil.ignore_patterns("ballast"))
         if soak.disk:
