@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -36,7 +37,11 @@ void for_all(size_t count, const Work& work, size_t threads_at_most = 0) {
   };
   std::vector<std::thread> threads;
   const size_t most = threads_at_most > 0 ? threads_at_most : static_cast<size_t>(default_threads().count);
-  for (size_t i = 1; i < std::min(most, count); ++i) threads.emplace_back(run);
+  try {
+    for (size_t i = 1; i < std::min(most, count); ++i) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // There may be no more threads; those that run do all the work.
+  }
   run();
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -48,12 +49,17 @@ FileStamp file_stamp(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) throw IoError("stat", path, errno);
   return {.size = info.st_size,
-          .modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+          .modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+          .inode = std::bit_cast<int64_t>(uint64_t{info.st_ino}),
+          .taken_ns = now_ns()};
 }
 
 bool is_checked_files_name(std::string_view name) {
-  if (name.starts_with('.')) name.remove_prefix(1);
-  return name.starts_with(kName);
+  if (name == kName || name == fmt::format(".{}.lock", kName)) return true;
+  // Of Env::replace_file().
+  const std::string temporary = fmt::format("{}.tmp-", kName);
+  return name.starts_with(temporary) && name.size() > temporary.size() &&
+         name.find_first_not_of("0123456789", temporary.size()) == name.npos;
 }
 
 CheckedFiles::CheckedFiles(Env& env, const std::string& folder, Place place) : env_(env) {
@@ -90,7 +96,8 @@ CheckedFiles::Entries CheckedFiles::read(const std::string& path) const {
       require(file.is_object(), "[{}] \"files\" holds something that is not an object", path);
       entries[json_field<std::string>(file, "name", path)] = {
           .stamp = {.size = json_field<int64_t>(file, "size", path),
-                    .modified_ns = json_field<int64_t>(file, "modified_ns", path)},
+                    .modified_ns = json_field<int64_t>(file, "modified_ns", path),
+                    .inode = json_field<int64_t>(file, "inode", path)},
           .found = parse_number(json_field<std::string>(file, "found", path), path)};
     }
     return entries;
@@ -114,7 +121,8 @@ void CheckedFiles::begin_checks() {
     try {
       if (!is_in_folder(memory.path)) env_.make_directories(parent);
       lock_path_ = join_path(parent, fmt::format(".{}.lock", fs::path(memory.path).filename().string()));
-      // The file is removed with the lock. So whoever has waited holds the lock of a removed file, and takes a new one.
+      // The file is removed with the lock. So whoever has waited may hold the lock of a removed file, and takes a new one.
+      // In the worst case two processes do the same work.
       for (bool waited = true; waited;) {
         waited = false;
         lock_.reset();
@@ -132,8 +140,7 @@ void CheckedFiles::begin_checks() {
 }
 
 void CheckedFiles::remember(const std::string& name, const FileStamp& stamp, uint64_t found) {
-  const int64_t age = now_ns() - stamp.modified_ns;
-  if (age > -kRecentNs && age < kRecentNs) return;
+  if (stamp.taken_ns - stamp.modified_ns < kRecentNs) return;
   news_[name] = {.stamp = stamp, .found = found};
 }
 
@@ -154,6 +161,7 @@ std::string CheckedFiles::text(const Entries& known) const {
     object["files"].push_back({{"name", name},
                                {"size", entry.stamp.size},
                                {"modified_ns", entry.stamp.modified_ns},
+                               {"inode", entry.stamp.inode},
                                {"found", number_text(entry.found)}});
   }
   return seal_json(object, kSeal);

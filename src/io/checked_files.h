@@ -11,11 +11,16 @@
 
 namespace octet {
 
-// Size and modification time: they tell whether a file has changed.
+// Size and time tell whether a file has changed. Programs that copy files may keep both, so the number of the file in its
+// file system counts, too: a copy is a new file.
 struct FileStamp {
   int64_t size = 0;
   int64_t modified_ns = 0;
-  bool operator==(const FileStamp&) const = default;
+  int64_t inode = 0;
+  int64_t taken_ns = 0;  // when the stamp was taken
+  bool operator==(const FileStamp& other) const {
+    return size == other.size && modified_ns == other.modified_ns && inode == other.inode;
+  }
 };
 FileStamp file_stamp(const std::string& path);  // IoError if there is no such file
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <system_error>
 
 #include "base/cpu_threads.h"
 
@@ -31,8 +32,12 @@ ReadAhead::ReadAhead(std::vector<std::span<const std::byte>> parts) {
   }
   if (pieces_.size() < 2) return;
   const int threads = std::clamp(default_threads().count, 2, kMostThreads);
-  for (int i = 0; i < threads && static_cast<size_t>(i) < pieces_.size(); ++i)
-    threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < threads && static_cast<size_t>(i) < pieces_.size(); ++i)
+      threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    // There may be no more threads. Reading ahead only saves time.
+  }
 }
 
 ReadAhead::~ReadAhead() {

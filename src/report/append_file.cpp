@@ -41,7 +41,6 @@ bool AppendFile::append(std::string_view record) {
 }
 
 bool AppendFile::write_waiting() {
-  size_t late = waiting_.size() - 1;
   while (!waiting_.empty()) {
     if (const int error = write_whole(waiting_.front()); error != 0) {
       if (!failing_) {
@@ -51,7 +50,8 @@ bool AppendFile::write_waiting() {
                         what_, path_.string(), reason(error)));
       }
       failing_ = true;
-      for (; waiting_bytes_ > kMostWaiting; ++lost_) {
+      late_ = std::ssize(waiting_);
+      for (; waiting_bytes_ > kMostWaiting; ++lost_, --late_) {
         waiting_bytes_ -= waiting_.front().size();
         waiting_.pop_front();
       }
@@ -59,13 +59,14 @@ bool AppendFile::write_waiting() {
     }
     waiting_bytes_ -= waiting_.front().size();
     waiting_.pop_front();
+    if (late_ > 0) --late_, ++written_late_;
   }
   if (failing_) {
     log_warning("[{}] {}: writing works again; {} earlier records were written late, {} are missing", what_,
-                path_.string(), late, lost_);
+                path_.string(), written_late_, lost_);
   }
   failing_ = false;
-  lost_ = 0;
+  late_ = written_late_ = lost_ = 0;
   return true;
 }
 

@@ -39,7 +39,8 @@ class AppendFile {
   std::deque<std::string> waiting_;  // records that are not in the file yet
   size_t waiting_bytes_ = 0;
   bool failing_ = false;
-  int64_t lost_ = 0;  // records that no longer wait
+  // Since writing began to fail: records that wait since then, that were written after waiting, and that no longer wait.
+  int64_t late_ = 0, written_late_ = 0, lost_ = 0;
 };
 
 }  // namespace octet

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -35,12 +36,14 @@ fs::path nearest_existing(const std::string& folder) {
   return there;
 }
 
-// "config.yaml.tmp-1234", of Env::replace_file(), and ".octet-can-write-1234", of check_writable().
+// "config.yaml.tmp-1234", of Env::replace_file(), and ".octet-can-write-1234", of check_writable(). Other files that look
+// like this are not octet's.
 bool is_leftover(std::string_view name) {
   const size_t digits = name.find_last_not_of("0123456789") + 1;
   if (digits == name.size()) return false;
   name.remove_suffix(name.size() - digits);
-  return name.ends_with(".tmp-") || name == kProbeName;
+  constexpr std::string_view kReplaced[] = {"config.yaml.tmp-", "plan.json.tmp-", "metrics.jsonl.tmp-"};
+  return std::ranges::find(kReplaced, name) != std::end(kReplaced) || name == kProbeName;
 }
 
 // ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `key` is named with it.
@@ -148,14 +151,13 @@ void RunFiles::clean_leftovers() const {
       log_warning("[{}] is left over from an interrupted process and is removed", join_path(folder, name));
       env_.remove_file(join_path(folder, name));
     }
-    std::optional<RunLock> lock;
-    if (!config_.checkpoint_dir.empty() && env_.is_directory(config_.checkpoint_dir))
-      lock.emplace(env_, config_.checkpoint_dir);
+    // Another folder for checkpoints may be shared with others; begin() cleans it when this run saves there.
+    if (!config_.checkpoint_dir.empty() || !saves()) return;
     // A run that changed its precision has two folders.
     for (const bool fp8 : {false, true}) {
       CheckpointStore(env_, checkpoint_directory(config_, fp8)).clean_leftovers();
     }
-  } catch (const IoError& error) {
+  } catch (const Error& error) {
     log_warning("{}: leftovers of an interrupted process stay", error.what());
   }
 }

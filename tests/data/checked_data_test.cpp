@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/crc32c.h"
+#include "data/loading/packing_plan.h"
 #include "data/shards/manifest.h"
 #include "data/shards/token_source.h"
 #include "document_support.h"
@@ -93,6 +94,17 @@ TEST_F(CheckedShards, AreReadOnce) {
   EXPECT_THAT(error(), HasSubstr(shard(1))) << "what is known to be damaged is read until it is right";
   flip(shard(1), kInTokens);
   EXPECT_EQ(error(), kNothing);
+}
+
+// It must not become a document of billions of tokens.
+TEST_F(CheckedShards, DocumentsOutsideAShardAreFoundWhenTheyAreUsed) {
+  const Shard first = open().at(1);
+  const auto* starts = reinterpret_cast<const std::byte*>(first.document_starts().data());
+  const auto place = static_cast<size_t>(starts - first.token_bytes() + first.token_bytes_offset());
+  flip(shard(1), place + 8 + 4);  // bit 32 of where the second document starts
+  const DocumentSource source(open(), 1000);
+  EXPECT_THAT(error_of([&] { PackingPlan(source, 16, Packing::BestFit); }),
+              AllOf(HasSubstr(shard(1)), HasSubstr("document 0 has"), HasSubstr("it is damaged")));
 }
 
 TEST_F(CheckedShards, GiveTheSameDocumentsWithoutBeingRead) {

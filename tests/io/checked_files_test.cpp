@@ -95,9 +95,28 @@ TEST_F(CheckedFilesTest, AFileThatChangedJustNowIsNotRemembered) {
   remember("a", 7);
   EXPECT_EQ(find("a"), std::nullopt);
   EXPECT_THAT(names("data"), ElementsAre("a"));
-  write("a", "aaa", -60);  // a clock that is wrong
+  write("a", "aaa", -60);  // a time in the future: it may still change at that time
   remember("a", 7);
-  EXPECT_EQ(find("a"), 7u);
+  EXPECT_EQ(find("a"), std::nullopt);
+}
+
+// Programs that copy files keep their times.
+TEST_F(CheckedFilesTest, ACopyIsAnotherFile) {
+  write("a", "aaa");
+  remember("a", 7);
+  const auto time = fs::last_write_time(dir / "data/a");
+  fs::copy_file(dir / "data/a", dir / "data/b");
+  fs::rename(dir / "data/b", dir / "data/a");
+  fs::last_write_time(dir / "data/a", time);
+  EXPECT_EQ(find("a"), std::nullopt);
+}
+
+TEST_F(CheckedFilesTest, OnlyItsOwnNamesAreItsOwn) {
+  for (const char* name : {"checked.json", ".checked.json.lock", "checked.json.tmp-12"})
+    EXPECT_TRUE(is_checked_files_name(name)) << name;
+  for (const char* name :
+       {"checked.jsonl", "checked.json.bak", ".checked.json", "checked.json.tmp-", "checked.json.tmp-1a"})
+    EXPECT_FALSE(is_checked_files_name(name)) << name;
 }
 
 TEST_F(CheckedFilesTest, AFolderKeepsItsMemoryWhereverItIsMounted) {

@@ -29,7 +29,7 @@ TEST(StartTimes, TheProcessHasAnAge) {
   EXPECT_GE(before, 0);
   EXPECT_LT(before, 24 * 3600);
   usleep(50'000);
-  EXPECT_NEAR(process_seconds() - before, 0.05, 0.045) << "clock ticks of 10 ms, and a busy machine";
+  EXPECT_GE(process_seconds() - before, 0.04) << "in clock ticks of 10 ms";
 }
 
 }  // namespace

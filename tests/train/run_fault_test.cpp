@@ -112,13 +112,13 @@ TEST_F(Resume, LeftoversInTheRunsFolderAreRemoved) {
   const std::string run = folder.path() + "/runs/run";
   for (const char* name : {"/config.yaml.tmp-123", "/metrics.jsonl.tmp-7", "/.octet-can-write-99"})
     std::ofstream(run + name) << "x";
-  for (const char* name : {"/notes.tmp-a1", "/notes.tmp-", "/123"}) std::ofstream(run + name) << "mine";
+  for (const char* name : {"/notes.tmp-a1", "/notes.tmp-1", "/notes.tmp-", "/123"}) std::ofstream(run + name) << "mine";
   fs::create_directories(checkpoint("run", 99, true) + "/../.tmp-step_99-4321");
   Stderr log;
   ASSERT_EQ(train(config("run", {{"resume", "latest"}})), kExitDone);
   EXPECT_THAT(log.text(),
               HasSubstr("config.yaml.tmp-123] is left over from an interrupted process and is removed"));
-  EXPECT_THAT(leftovers(run), testing::UnorderedElementsAre("notes.tmp-a1", "notes.tmp-"));
+  EXPECT_THAT(leftovers(run), testing::UnorderedElementsAre("notes.tmp-a1", "notes.tmp-1", "notes.tmp-"));
   EXPECT_TRUE(fs::exists(run + "/123"));
 }
 

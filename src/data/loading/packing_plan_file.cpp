@@ -24,6 +24,7 @@ static_assert(std::endian::native == std::endian::little, "plans are read in pla
 constexpr std::array<char, 8> kMagic = {'O', 'C', 'T', 'E', 'T', 'P', 'K', 'P'};
 constexpr uint32_t kVersion = 1;  // of the file
 constexpr int kAlgorithm = 1;     // increase it if the same documents get another plan
+constexpr int64_t kMostCount = int64_t{1} << 40;
 constexpr const char* kExtension = ".plan";
 constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000, kKeptNs = 30 * kDayNs;
 
@@ -44,7 +45,11 @@ static_assert(sizeof(Header) == 128);
 // Where the arrays begin; each begins at a multiple of 8.
 struct Layout {
   int64_t fragments, length_starts, places, row_starts, end;
-  explicit Layout(const Header& header) {
+  Layout(const Header& header, const std::string& path) {
+    require(header.length > 0 && header.length < kMostCount && header.fragments >= 0 &&
+                header.fragments < kMostCount && header.rows >= 0 && header.rows < kMostCount,
+            "[{}] has a length of {}, {} fragments and {} rows", path, header.length, header.fragments,
+            header.rows);
     fragments = sizeof(Header);
     length_starts = checked_add(fragments, checked_mul(header.fragments, sizeof(Fragment)));
     places = checked_add(length_starts, checked_mul(header.length + 1, 8));
@@ -66,9 +71,13 @@ int64_t now_ns() {
 
 void remove_old_plans(Env& env, const std::string& folder) {
   for (const std::string& name : env.list(folder)) {
+    if (!name.ends_with(kExtension) && name.find(fmt::format("{}.tmp-", kExtension)) == name.npos) continue;
     const std::string path = join_path(folder, name);
-    if (name.find(kExtension) != name.npos && now_ns() - file_stamp(path).modified_ns > kKeptNs)
-      env.remove_file(path);
+    try {
+      if (now_ns() - file_stamp(path).modified_ns > kKeptNs) env.remove_file(path);
+    } catch (const IoError&) {
+      // Another process was faster.
+    }
   }
 }
 
@@ -109,7 +118,7 @@ std::optional<PackingPlan> PackingPlan::load(Env& env, const std::string& path, 
   require(header.magic == kMagic && header.crc == crc32c(&header, offsetof(Header, crc)),
           "[{}] has a damaged header", path);
   if (header.version != kVersion || header.identity != identity) return std::nullopt;
-  const Layout layout(header);
+  const Layout layout(header, path);
   require(std::cmp_equal(layout.end, bytes.size()), "[{}] has {} bytes, expected {}", path, bytes.size(),
           layout.end);
   const std::span<const std::byte> data = bytes.subspan(sizeof header);
