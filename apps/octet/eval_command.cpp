@@ -27,7 +27,7 @@ struct Options : DeviceOptions {
   std::vector<std::string> task;
   std::string fewshot_dataset, output;
   int64_t num_fewshot = 0, max_samples = 0;
-  bool best = false, json = false;
+  bool best = false, json = false, verify = false;
   int64_t max_seq_length = 0, batch_size = 0, batches = kBatchesOfRun;
   // Without --batches: those of the run if its own data is read, otherwise all.
   static constexpr int64_t kBatchesOfRun = -1;
@@ -42,8 +42,9 @@ struct LossWork {
 };
 
 // Examples are read as the run read them: columns, chat template, packing.
-TrainConfig run_config(const ModelFolder& model, int64_t length) {
+TrainConfig run_config(const Options& options, const ModelFolder& model, int64_t length) {
   TrainConfig config = model.run.value_or(TrainConfig{});
+  config.verify = options.verify;
   config.tokenizer = model.tokenizer;
   config.max_seq_length = length;
   return config;
@@ -56,7 +57,8 @@ std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& 
       std::vector<EvalSet> sets;
       const std::vector<std::string> names = part_names(options.dataset);
       for (size_t i = 0; i < names.size(); ++i) {
-        TokenSource tokens = open_tokens(options.dataset[i].path, model.config.vocab, nullptr);
+        TokenSource tokens =
+            open_tokens(options.dataset[i].path, model.config.vocab, nullptr, false, options.verify);
         sets.push_back({.name = names[i], .make_loader = stream_eval_loaders(std::move(tokens), {})});
       }
       return sets;
@@ -66,7 +68,7 @@ std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& 
     }
   }
   const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
-  TrainConfig config = run_config(model, length);
+  TrainConfig config = run_config(options, model, length);
   config.eval_dataset = options.dataset;
   config.eval_dataset_split = options.split;
   return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, *tokenizer),
@@ -82,7 +84,7 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
     fail_config("dataset_split is '{}', but the data is what the run holds out; pass --dataset, too",
                 options.split);
   const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
-  const TrainConfig config = run_config(model, length);
+  const TrainConfig config = run_config(options, model, length);
   try {
     return make_eval_sets(config, open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
                           *tokenizer);
@@ -190,6 +192,7 @@ void check_kind(const Options& options) {
   } else {
     refuse(options.batches != Options::kBatchesOfRun, "batches", "with");
     refuse(!options.split.empty(), "dataset_split", "with");
+    refuse(options.verify, "verify", "with");
     refuse(!options.fewshot_dataset.empty() && options.num_fewshot == 0, "fewshot_dataset",
            "without --num_fewshot, also with");
   }
@@ -283,6 +286,9 @@ Command eval_command() {
       .at_least(0)
       .at_most(1e12)
       .note("eval_batches of the run for its own data, else 0");
+  keys.add(
+      "verify", &Options::verify,
+      "Read and check all shards of a prepared dataset, even if they have not changed since the last check.");
   keys.add("json", &Options::json, "Print a JSON object.");
   add_device_keys(keys, {"fp32", "bf16", "fp8"});
   return builder.command(run);

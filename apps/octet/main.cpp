@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -54,6 +55,8 @@ void print_error(std::string_view message) {
 
 int main(int argc, char** argv) {
   using namespace octet;
+  // A file that grows beyond a limit (ulimit -f) is an error of the write, as a full disk is, and not the end of a run.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     // For loops over weights that are read or written. OpenMP alone would not know the limits of a container.
     omp_set_num_threads(default_threads().count);

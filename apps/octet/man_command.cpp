@@ -108,6 +108,9 @@ std::string man_page() {
   text += entry("OCTET_WANDB_WAIT",
                 "Seconds to wait for W&B at the end of a run. Default: 60, and 10 after a stop.");
   text += entry("WANDB_API_KEY, WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY", "Read if use_wandb is set.");
+  text += entry(
+      "OCTET_CACHE",
+      "Folder for everything that octet keeps between runs. Default: $XDG_CACHE_HOME/octet or ~/.cache/octet.");
   text += entry("CUDA_VISIBLE_DEVICES", "GPUs that octet may use.");
   text += entry("OMP_NUM_THREADS", "CPU threads, unless num_threads is set.");
   text += entry("HF_HOME, HF_TOKEN, HF_ENDPOINT", "Cache, token and address of the Hugging Face hub.");

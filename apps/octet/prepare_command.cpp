@@ -16,6 +16,7 @@
 #include "plan/dataset_items.h"
 #include "plan/marked_text.h"
 #include "report/console.h"
+#include "report/text.h"
 
 namespace octet {
 namespace {
@@ -66,6 +67,16 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
   }
 }
 
+// Error naming the first file that is damaged.
+void verify_shards(const PreparedFolder& prepared) {
+  const DatasetManifest& manifest = prepared.result.manifest;
+  for (const SplitManifest& split : {manifest.train, manifest.validation})
+    open_split(posix_env(), prepared.folder, manifest, split, true);
+  log_info("data: {} of {} were read and are as they were written",
+           counted(std::ssize(manifest.train.shards) + std::ssize(manifest.validation.shards), "shard"),
+           prepared.folder);
+}
+
 int run(const Options& options) {
   TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<std::string> errors;
@@ -104,6 +115,7 @@ int run(const Options& options) {
                                .seed = static_cast<uint64_t>(config.seed),
                                .output = output},
                               *tokenizer);
+    if (config.verify) verify_shards(prepared);
     if (config.progress == TrainConfig::Progress::Quiet) return;
     if (parts.size() > 1) fmt::print("{}\n", part.path);
     fmt::print("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");
@@ -142,7 +154,7 @@ Command prepare_command() {
       "dataset_revision, dataset_dir, dataset_format, text_column, prompt_column, completion_column, "
       "messages_column, max_samples, on_error. How it becomes tokens: tokenizer, chat_template, "
       "default_system, train_on. The validation split: eval_split, seed. The work: shard_tokens, "
-      "num_threads, progress.";
+      "num_threads, progress. verify: read what was written before, and compare it with its checksums.";
   builder.keys
       .add("output", &Options::output,
            "Folder for the prepared dataset. It must be new, empty, or made by an earlier call with the same "

@@ -108,4 +108,28 @@ uint32_t crc32c_by_tables(const void* data, size_t size, uint32_t crc) {
   return ~crc;
 }
 
+namespace {
+
+// The product of two polynomials modulo that of the checksum. The highest bit is the coefficient of x^0.
+constexpr uint32_t multiplied(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    if (a & bit) product ^= b;
+    b = (b >> 1) ^ (b & 1 ? kPolynomial : 0);
+  }
+  return product;
+}
+
+}  // namespace
+
+uint32_t crc32c_joined(uint32_t crc_a, uint32_t crc_b, uint64_t size_b) {
+  // Every byte of b moves the checksum of a by x^8.
+  uint32_t shift = 1u << 31, power = 1u << 23;
+  for (; size_b != 0; size_b >>= 1) {
+    if (size_b & 1) shift = multiplied(shift, power);
+    power = multiplied(power, power);
+  }
+  return multiplied(shift, crc_a) ^ crc_b;
+}
+
 }  // namespace octet

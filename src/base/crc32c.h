@@ -13,6 +13,9 @@ uint32_t crc32c(const void* data, size_t size, uint32_t crc = 0);
 // The same, as computed on a CPU without an instruction for it.
 uint32_t crc32c_by_tables(const void* data, size_t size, uint32_t crc = 0);
 
+// The checksum of a + b, from those of both and the size of b.
+uint32_t crc32c_joined(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
+
 inline uint32_t crc32c(std::string_view bytes, uint32_t crc = 0) {
   return crc32c(bytes.data(), bytes.size(), crc);
 }

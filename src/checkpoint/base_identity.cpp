@@ -183,7 +183,8 @@ BaseIdentity base_identity_from_json(std::string_view text, const std::string& p
     require(value == &base.path || is_sha256(*value),
             "[{}] \"{}\" is '{}', expected 64 lower-case hexadecimal digits", place, key, printable(*value));
   }
-  for (const auto& [key, value] : json.items()) {
+  for (const auto& item : json.items()) {
+    const std::string& key = item.key();
     const bool known = key == "format" || key == "version" ||
                        std::ranges::any_of(fields, [&](const auto& field) { return key == field.first; });
     require(known, "[{}] has the unknown key \"{}\"", place, printable(key));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/json_values.h"
 #include "base/log.h"
 
 namespace octet {
@@ -43,8 +44,7 @@ std::pair<std::string, std::string> template_in(const std::string& folder) {
   // Several, each with a name.
   if (found.is_array()) {
     for (const json& entry : found) {
-      if (entry.is_object() && entry.value("name", "") == "default")
-        return {entry.value("template", ""), path};
+      if (text_in(entry, "name") == "default") return {text_in(entry, "template").value_or(""), path};
     }
   }
   return {};

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/json.h"
+#include "io/sealed_json.h"
 
 namespace octet {
 namespace {
@@ -16,13 +18,12 @@ Json number_json(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-double number_from(const nlohmann::json& value) {
+double number_from(const nlohmann::json& value, const char* key, const std::string& place) {
   if (value.is_number()) return value.get<double>();
-  const std::string text = value.get<std::string>();
-  if (text == "nan") return std::nan("");
-  if (text == "inf") return INFINITY;
-  if (text == "-inf") return -INFINITY;
-  fail("a number is '{}'", text);
+  if (value == "nan") return std::nan("");
+  if (value == "inf") return INFINITY;
+  if (value == "-inf") return -INFINITY;
+  fail("[{}] \"{}\" is {}, expected a number, nan, inf or -inf", place, key, value.dump());
 }
 
 }  // namespace
@@ -77,30 +78,37 @@ std::string to_json(const TrainerState& state) {
 
 TrainerState trainer_state_from_json(std::string_view text, const std::string& place) {
   const nlohmann::json json = parse_json(text, place, {.max_depth = 8, .refuse_duplicate_keys = true});
-  require(json.is_object() && json.value("format", "") == "octet trainer state",
-          "[{}] is not the state of an octet trainer", place);
-  try {
-    require(json.at("version") == 1, "version {}, this program reads 1", json.at("version").dump());
-    TrainerState state;
-    state.step = json.at("step").get<int64_t>();
-    state.tokens = json.at("tokens").get<int64_t>();
-    state.skipped_steps = json.at("skipped_steps").get<int64_t>();
-    state.skipped_in_a_row = json.at("skipped_in_a_row").get<int>();
-    state.loader = parse_loader_state(json.at("loader"), place);
-    state.first_loss = number_from(json.at("first_loss"));
-    state.last_loss = number_from(json.at("last_loss"));
-    if (json.contains("first_eval")) state.first_eval = number_from(json["first_eval"]);
-    if (json.contains("best_eval")) state.best_eval = number_from(json["best_eval"]);
-    for (const nlohmann::json& loss : json.at("loss_window")) state.loss_window.push_back(number_from(loss));
-    state.spikes_in_a_row = json.at("spikes_in_a_row").get<int>();
-    state.sequences_per_step = json.value("sequences_per_step", int64_t{0});
-    if (json.contains("first_level")) state.first_level = number_from(json["first_level"]);
-    return state;
-  } catch (const nlohmann::json::exception& e) {
-    fail("[{}] {}", place, plain_json_error(e.what()));
-  } catch (const Error& e) {
-    fail("[{}] {}", place, e.what());
-  }
+  require(text_in(json, "format") == "octet trainer state", "[{}] is not the state of an octet trainer",
+          place);
+  const auto integer = [&](const char* key) { return json_field<int64_t>(json, key, place); };
+  const auto small = [&](const char* key) {
+    const int64_t value = integer(key);
+    require(std::in_range<int>(value), "[{}] \"{}\" is {}, which is too large", place, key, value);
+    return static_cast<int>(value);
+  };
+  const auto number = [&](const char* key) {
+    return number_from(json_field<nlohmann::json>(json, key, place), key, place);
+  };
+  const auto number_if_any = [&](const char* key) {
+    return json.contains(key) ? std::optional(number(key)) : std::nullopt;
+  };
+  require(integer("version") == 1, "[{}] has version {}, this program reads 1", place, integer("version"));
+  TrainerState state;
+  state.step = integer("step");
+  state.tokens = integer("tokens");
+  state.skipped_steps = integer("skipped_steps");
+  state.skipped_in_a_row = small("skipped_in_a_row");
+  state.loader = parse_loader_state(json_field<nlohmann::json>(json, "loader", place), place);
+  state.first_loss = number("first_loss");
+  state.last_loss = number("last_loss");
+  state.first_eval = number_if_any("first_eval");
+  state.best_eval = number_if_any("best_eval");
+  for (const nlohmann::json& loss : json_field<nlohmann::json::array_t>(json, "loss_window", place))
+    state.loss_window.push_back(number_from(loss, "loss_window", place));
+  state.spikes_in_a_row = small("spikes_in_a_row");
+  if (json.contains("sequences_per_step")) state.sequences_per_step = integer("sequences_per_step");
+  state.first_level = number_if_any("first_level");
+  return state;
 }
 
 }  // namespace octet

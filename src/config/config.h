@@ -81,6 +81,7 @@ struct TrainConfig {
   double eval_split = 0.05;
   int64_t shard_tokens = 100'000'000;
   std::string cache_dir;  // "": the usual cache folder
+  bool verify = false;    // check prepared data again, although it was checked before
 
   // Batch
   int64_t per_device_train_batch_size = 8;

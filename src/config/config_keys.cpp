@@ -204,7 +204,12 @@ void add_data(KeyTable<C>& keys) {
       .at_least(1)
       .at_most(kMaxCount);
   keys.add("cache_dir", &C::cache_dir, "Folder for datasets that octet train prepares itself.")
-      .note("$XDG_CACHE_HOME/octet or ~/.cache/octet");
+      .note("$OCTET_CACHE, $XDG_CACHE_HOME/octet or ~/.cache/octet");
+  keys.add(
+          "verify", &C::verify,
+          "Read and check all shards of prepared datasets and all token files. Otherwise a file is read only if it "
+          "is new or has changed since it was last checked.")
+      .not_dumped();
 }
 
 void add_batch_and_length(KeyTable<C>& keys) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_values.h"
 #include "base/keys.h"
 #include "base/text.h"
 #include "data/records/record_reader.h"
@@ -53,8 +54,8 @@ class Columns {
   int64_t label(std::string_view name, size_t choices, int64_t first, bool letters) const {
     const json& value = at(name);
     int64_t label = -1;
-    if (value.is_number_integer()) {
-      label = value.get<int64_t>() - first;
+    if (const std::optional<int64_t> given = integer_of(value)) {
+      label = *given < first ? -1 : *given - first;
     } else if (value.is_string()) {
       const auto written = value.get<std::string>();
       const std::string_view word = strip(written);

@@ -1,10 +1,12 @@
 #include "hf/hf_folder.h"
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "hf/weights_read_ahead.h"
 #include "model/family.h"
 
 namespace octet {
@@ -21,25 +23,30 @@ float half_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
 }
 
-template <class T>
-T element(const SafeTensor& tensor, int64_t index) {
-  T value;
-  std::memcpy(&value, tensor.bytes.data() + static_cast<size_t>(index) * sizeof(T), sizeof(T));
-  return value;
-}
-
 bool is_readable(SafeDType dtype) {
   return dtype == SafeDType::F32 || dtype == SafeDType::BF16 || dtype == SafeDType::F16;
 }
 
-float element_as_float(const SafeTensor& tensor, int64_t index) {
+// Elements [first, first + count) of a tensor in the file, as floats. One loop per type: they are vectorised.
+template <class Stored, class Convert>
+void convert(const SafeTensor& tensor, int64_t first, int64_t count, float* to, Convert&& as_float) {
+  const std::byte* from = tensor.bytes.data() + static_cast<size_t>(first) * sizeof(Stored);
+  for (int64_t i = 0; i < count; ++i) {
+    Stored value;
+    std::memcpy(&value, from + static_cast<size_t>(i) * sizeof(Stored), sizeof(Stored));
+    to[i] = as_float(value);
+  }
+}
+
+void as_floats(const SafeTensor& tensor, int64_t first, int64_t count, float* to) {
   switch (tensor.dtype) {
     case SafeDType::F32:
-      return element<float>(tensor, index);
+      std::memcpy(to, tensor.bytes.data() + static_cast<size_t>(first) * 4, static_cast<size_t>(count) * 4);
+      return;
     case SafeDType::BF16:
-      return to_float(Bf16{element<uint16_t>(tensor, index)});
+      return convert<uint16_t>(tensor, first, count, to, [](uint16_t bits) { return to_float(Bf16{bits}); });
     default:
-      return half_to_float(element<uint16_t>(tensor, index));
+      return convert<uint16_t>(tensor, first, count, to, half_to_float);
   }
 }
 
@@ -139,12 +146,23 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, i
     const int64_t last = std::min(begin + rows, part.row_begin + part.rows);
     const SafeTensor* tensor = first < last ? find(spec, part, faults) : nullptr;
     if (!tensor) continue;
+    if (!part.transposed) {
 #pragma omp parallel for
-    for (int64_t row = first; row < last; ++row) {
-      float* to = values.data() + (row - begin) * cols;
-      const int64_t from = row - part.row_begin;
-      for (int64_t col = 0; col < cols; ++col)
-        to[col] = element_as_float(*tensor, part.transposed ? col * part.rows + from : from * cols + col);
+      for (int64_t row = first; row < last; ++row)
+        as_floats(*tensor, (row - part.row_begin) * cols, cols, values.data() + (row - begin) * cols);
+      continue;
+    }
+    // Neighbours in the file are rows here: some rows at a time, so that what is read together is used together.
+    constexpr int64_t kRows = 32;
+#pragma omp parallel for
+    for (int64_t block = first; block < last; block += kRows) {
+      const int64_t rows_here = std::min(kRows, last - block);
+      std::array<float, kRows> column;
+      for (int64_t col = 0; col < cols; ++col) {
+        as_floats(*tensor, col * part.rows + block - part.row_begin, rows_here, column.data());
+        for (int64_t i = 0; i < rows_here; ++i)
+          values[static_cast<size_t>((block + i - begin) * cols + col)] = column[static_cast<size_t>(i)];
+      }
     }
   }
   require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
@@ -269,11 +287,13 @@ void check_hf_folder(std::span<const ParameterSpec> table, const std::string& fo
 
 void load_hf_folder(Device& device, ParameterSet& parameters, const std::string& folder) {
   const HfFiles files(folder);
+  const ReadAhead ahead(bytes_of(files, base_of(specs_of(parameters))));
   files.weights().load(device, parameters, surplus_faults(files, specs_of(parameters)));
 }
 
 void load_hf_folder(Device& device, Transformer& model, const std::string& folder) {
   const HfFiles files(folder);
+  const ReadAhead ahead(bytes_of(files, base_of(specs_of(model.parameters()))));
   const HfWeights weights = files.weights();
   weights.load(device, model.parameters(), surplus_faults(files, specs_of(model.parameters())));
   for (Linear* linear : model.linears()) {

@@ -92,9 +92,8 @@ void processes_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "the launcher says it");
   } else if (machines > 1) {
     importer.derive(
-        leaf,
-        fmt::format("{} ranks on {} machines: start {} on each, see docs/ranks.md", *count, machines,
-                    fmt::format("'octet launch -n {} train ...'", static_cast<int64_t>(*count / machines))));
+        leaf, fmt::format("{} ranks on {} machines: start {} on each, see docs/ranks.md", *count, machines,
+                          fmt::format("'octet launch -n {} train ...'", whole_number(*count / machines))));
   } else {
     importer.derive(leaf, fmt::format("start the run with 'octet launch -n {} train ...'", *count));
   }

@@ -102,7 +102,7 @@ void per_epoch_rule(Importer& importer, const TreeLeaf& leaf) {
                   fmt::format("octet counts at least once per epoch, or in steps: {} 1 is used", leaf.name));
     importer.set(leaf.name, "1", leaf.name, leaf.place);
   } else {
-    importer.map(leaf, leaf.name, fmt::format("{}", static_cast<int64_t>(*times)));
+    importer.map(leaf, leaf.name, fmt::format("{}", whole_number(*times)));
   }
 }
 
@@ -332,8 +332,8 @@ void finish_batch(Importer& importer) {
   const auto rows = total->number();
   const double micro = std::max(1.0, tree.number("micro_batch_size").value_or(1));
   if (rows && *rows >= micro) {
-    importer.map(*total, "gradient_accumulation_steps",
-                 fmt::format("{}", static_cast<int64_t>(*rows / micro)), "batch_size / micro_batch_size");
+    importer.map(*total, "gradient_accumulation_steps", fmt::format("{}", whole_number(*rows / micro)),
+                 "batch_size / micro_batch_size");
   }
 }
 
@@ -349,8 +349,7 @@ void finish_length(Importer& importer) {
 void finish_warmup(Importer& importer) {
   if (importer.is_set("warmup_steps") || importer.is_set("warmup_ratio")) return;
   if (const auto steps = parse_double(importer.value("max_steps"))) {
-    importer.set("warmup_steps",
-                 fmt::format("{}", std::min<int64_t>(100, static_cast<int64_t>(*steps * 0.03))),
+    importer.set("warmup_steps", fmt::format("{}", std::min<int64_t>(100, whole_number(*steps * 0.03))),
                  "default of Axolotl");
     return;
   }

@@ -121,7 +121,7 @@ std::string apply_split(ImportedDataset& dataset, std::string_view split) {
   if (slice->is_whole() || (slice->in_percent && slice->begin.value_or(0) == 0 && slice->end == 100.0))
     return "";
   if (!slice->in_percent && slice->begin.value_or(0) == 0 && slice->end.value_or(0) >= 1) {
-    dataset.max_samples = static_cast<int64_t>(*slice->end);
+    dataset.max_samples = whole_number(*slice->end);
     return "";
   }
   return fmt::format("octet has no slices of a split; all of '{}' is read (set max_samples to read less)",

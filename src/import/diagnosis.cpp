@@ -52,7 +52,7 @@ void check_length(Importer& importer) {
   if (!length || !is_fp8(importer)) return;
   const std::string recipe = importer.value("fp8_recipe");
   const int64_t block = recipe == "mxfp8" ? 32 : recipe == "block" ? 128 : 16;
-  const auto tokens = static_cast<int64_t>(*length);
+  const auto tokens = whole_number(*length);
   if (tokens % block == 0) return;
   importer.find(
       {.name = "length-not-a-multiple-of-16",

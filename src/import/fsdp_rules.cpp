@@ -102,7 +102,7 @@ const TreeLeaf* fsdp_setting(const SettingsTree& tree, std::string_view name) {
 
 int fsdp_version_of(const SettingsTree& tree) {
   for (const TreeLeaf* leaf : {tree.find("fsdp_version"), fsdp_setting(tree, "version")}) {
-    if (leaf && leaf->number()) return static_cast<int>(*leaf->number());
+    if (leaf && leaf->number()) return *leaf->number() >= 2 ? 2 : 1;
   }
   return 1;
 }

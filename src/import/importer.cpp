@@ -241,13 +241,9 @@ void Importer::mark_superseded() {
 // A value that octet does not take is refused where it stands in the file.
 void Importer::check_values() {
   for (const ImportedSetting& setting : std::vector(result_.settings)) {
-    if (!setting.block.empty()) continue;
-    const KeySetting as_given{.name = setting.key,
-                              .values = setting.values,
-                              .is_list = setting.is_list,
-                              .place = setting.place.empty() ? result_.file : setting.place};
     std::vector<std::string> errors;
-    resolve_settings(train_keys().keys(), std::span(&as_given, 1), errors);
+    const std::vector<KeySetting> as_given = key_settings(setting, result_.file, errors);
+    if (errors.empty()) resolve_settings(train_keys().keys(), as_given, errors);
     if (errors.empty()) continue;
     const auto verdict = std::ranges::find_if(result_.verdicts, [&](const Verdict& v) {
       return v.leaf.name == setting.comment && v.leaf.place == setting.place;
@@ -258,6 +254,24 @@ void Importer::check_values() {
     if (verdict != result_.verdicts.end()) leaf = verdict->leaf;
     refuse(leaf, errors.front());
   }
+}
+
+std::vector<KeySetting> key_settings(const ImportedSetting& setting, const std::string& file,
+                                     std::vector<std::string>& errors) {
+  const std::string place = setting.place.empty() ? file : setting.place;
+  if (setting.block.empty())
+    return {{.name = setting.key, .values = setting.values, .is_list = setting.is_list, .place = place}};
+  const std::string yaml = fmt::format("{}:\n{}", setting.key, setting.block);
+  std::vector<KeySetting> settings = parse_settings(yaml, place, errors);
+  // Its lines are not those of the file.
+  for (KeySetting& one : settings) {
+    one.place = place;
+    for (KeySetting::Item& item : one.items) {
+      item.place = place;
+      for (KeySetting& field : item.fields) field.place = place;
+    }
+  }
+  return settings;
 }
 
 }  // namespace octet

@@ -82,6 +82,11 @@ struct ImportedSetting {
   std::string place;    // "run.yaml:3"; empty: from the command line, or a default
 };
 
+// The setting as load_train_config takes it, at the place of the other program's file. What is wrong with a block is
+// added to `errors`. `file` is its place where it has none.
+std::vector<KeySetting> key_settings(const ImportedSetting& setting, const std::string& file,
+                                     std::vector<std::string>& errors);
+
 struct ImportResult {
   std::string tool;
   std::string file;

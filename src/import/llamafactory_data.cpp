@@ -39,6 +39,11 @@ std::string why_not(const std::string& folder, const std::string& name) {
   return "";
 }
 
+// A number of the file for a block; anything else is quoted, so that it stays one value, which is refused later.
+std::string number_yaml(const std::string& text) {
+  return parse_double(text) ? text : value_yaml(KeyValue(text));
+}
+
 // Sets the key to one dataset or a list of them.
 void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key,
                   const std::vector<std::string>& names) {
@@ -68,8 +73,8 @@ void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& k
   std::string block;
   for (size_t i = 0; i < names.size(); ++i) {
     block += fmt::format("  - path: {}\n", value_yaml(KeyValue(names[i])));
-    if (!weights.empty()) block += fmt::format("    weight: {}\n", weights[i]);
-    if (!limit.empty()) block += fmt::format("    max_samples: {}\n", limit);
+    if (!weights.empty()) block += fmt::format("    weight: {}\n", number_yaml(weights[i]));
+    if (!limit.empty()) block += fmt::format("    max_samples: {}\n", number_yaml(limit));
   }
   importer.map_list(leaf, key, names);
   importer.set({.key = key,

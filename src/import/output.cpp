@@ -148,22 +148,12 @@ std::string import_report(const ImportResult& result) {
 
 std::vector<KeySetting> import_settings(const ImportResult& result) {
   std::vector<KeySetting> settings;
+  std::vector<std::string> errors;
   for (const ImportedSetting* imported : ordered(result)) {
-    const std::string place =
-        !imported->place.empty() ? imported->place : fmt::format("{} ({})", result.file, imported->comment);
-    if (imported->block.empty()) {
-      settings.push_back(
-          {.name = imported->key, .values = imported->values, .is_list = imported->is_list, .place = place});
-      continue;
-    }
-    std::vector<std::string> errors;
-    const std::string yaml = fmt::format("{}:\n{}", imported->key, imported->block);
-    for (KeySetting& setting : parse_settings(yaml, result.file, errors)) {
-      setting.place = place;
-      settings.push_back(std::move(setting));
-    }
-    throw_config_errors(errors);
+    const std::string file = fmt::format("{} ({})", result.file, imported->comment);
+    for (KeySetting& setting : key_settings(*imported, file, errors)) settings.push_back(std::move(setting));
   }
+  throw_config_errors(errors);
   return settings;
 }
 

@@ -230,7 +230,7 @@ void interval_rule(Importer& importer, const TreeLeaf& leaf) {
   if (value && *value > 0 && *value < 1) {
     const auto steps = importer.main_tree().number("max_steps");
     if (steps && *steps >= 1) {
-      importer.map(leaf, name, fmt::format("{}", std::max<int64_t>(1, static_cast<int64_t>(*value * *steps))),
+      importer.map(leaf, name, fmt::format("{}", std::max<int64_t>(1, whole_number(*value * *steps))),
                    "a share of max_steps");
     } else {
       importer.warn(leaf, "a share of all steps there; set the number of steps here");

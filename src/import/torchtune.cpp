@@ -394,7 +394,7 @@ void finish_length(Importer& importer) {
   }
   const double epochs = std::max(1.0, tree.number("epochs").value_or(1));
   importer.unset("num_train_epochs");
-  importer.map(*per_epoch, "max_steps", fmt::format("{}", static_cast<int64_t>(*steps * epochs)),
+  importer.map(*per_epoch, "max_steps", fmt::format("{}", whole_number(*steps * epochs)),
                "max_steps_per_epoch x epochs, if an epoch has that many");
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -32,13 +33,18 @@ bool is_null_word(const std::string& text) {
   return text.empty() || text == "~" || text == "None" || lower(text) == "null";
 }
 
+struct NamedNode;
 struct Node {
   enum class Kind { Null, Scalar, List, Map };
   Kind kind = Kind::Null;
   std::string text;
   bool is_quoted = false;
   int line = 0;
-  std::vector<std::pair<std::string, Node>> children;  // List: the names are empty
+  std::vector<NamedNode> children;  // List: the names are empty
+};
+struct NamedNode {
+  std::string name;
+  Node node;
 };
 
 // Builds the tree from the parser's events, so that a hostile file is refused before it is built in memory.
@@ -129,7 +135,7 @@ class TreeHandler : public YAML::EventHandler {
     }
     Open& parent = open_.back();
     if (parent.node.kind == Node::Kind::List) {
-      parent.node.children.emplace_back("", std::move(node));
+      parent.node.children.push_back({"", std::move(node)});
       return;
     }
     if (!parent.has_key) {
@@ -143,12 +149,12 @@ class TreeHandler : public YAML::EventHandler {
     parent.has_key = false;
     node.line = parent.key_line;  // the line of the key, also if the value stands below it
     auto& children = parent.node.children;
-    const auto same = std::ranges::find(children, parent.key, &std::pair<std::string, Node>::first);
+    const auto same = std::ranges::find(children, parent.key, &NamedNode::name);
     if (same != children.end() && parent.key != "<<") {
       fail_config("{} in {} is given twice, first in line {}", printable(parent.key), place(node.line),
-                  same->second.line);
+                  same->node.line);
     }
-    children.emplace_back(parent.key, std::move(node));
+    children.push_back({parent.key, std::move(node)});
   }
 
   std::string file_name_;
@@ -168,8 +174,8 @@ void merge_into(Node& target, const Node& source, const std::string& file_name) 
   if (source.kind != Node::Kind::Map)
     fail_config("{}:{} merges ('<<') something that is not a map", file_name, source.line);
   for (const auto& [name, child] : source.children) {
-    const auto same = std::ranges::find(target.children, name, &std::pair<std::string, Node>::first);
-    if (same == target.children.end()) target.children.emplace_back(name, child);
+    const auto same = std::ranges::find(target.children, name, &NamedNode::name);
+    if (same == target.children.end()) target.children.push_back({name, child});
   }
 }
 
@@ -178,8 +184,8 @@ void expand_merges(Node& node, const std::string& file_name) {
   if (node.kind != Node::Kind::Map) return;
   std::vector<Node> merged;
   std::erase_if(node.children, [&](auto& child) {
-    if (child.first != "<<") return false;
-    merged.push_back(std::move(child.second));
+    if (child.name != "<<") return false;
+    merged.push_back(std::move(child.node));
     return true;
   });
   for (const Node& source : merged) merge_into(node, source, file_name);
@@ -188,7 +194,7 @@ void expand_merges(Node& node, const std::string& file_name) {
 void flatten(const Node& node, const std::string& name, SettingsTree& tree) {
   TreeLeaf leaf{.name = name, .place = fmt::format("{}:{}", tree.file, node.line)};
   const bool has_containers = std::ranges::any_of(node.children, [](const auto& child) {
-    return child.second.kind == Node::Kind::Map || child.second.kind == Node::Kind::List;
+    return child.node.kind == Node::Kind::Map || child.node.kind == Node::Kind::List;
   });
   if (node.kind == Node::Kind::Null) {
     leaf.kind = TreeLeaf::Kind::Null;
@@ -378,6 +384,13 @@ std::optional<double> SettingsTree::number(std::string_view name) const {
 bool SettingsTree::is_on(std::string_view name) const {
   const TreeLeaf* leaf = find(name);
   return leaf ? !leaf->is_off() : has(name);
+}
+
+int64_t whole_number(double number) {
+  constexpr double kLimit = 0x1p63;
+  if (number >= kLimit) return std::numeric_limits<int64_t>::max();
+  if (number < -kLimit) return std::numeric_limits<int64_t>::min();
+  return static_cast<int64_t>(number);
 }
 
 SettingsTree parse_tree(const std::string& text, const std::string& file_name) {

@@ -47,6 +47,9 @@ struct SettingsTree {
   bool is_on(std::string_view name) const;
 };
 
+// A number without its fraction; one that is too large becomes the largest integer, which no key takes.
+int64_t whole_number(double number);
+
 // Reads YAML or JSON; JSON may have comments and trailing commas, as DeepSpeed allows. Anchors, aliases and merge keys
 // are expanded, ${name} and ${oc.env:NAME} are filled in. Anything broken is a ConfigError with file and line: bad
 // syntax, keys given twice, nesting deeper than 32 levels, files over 1 MiB.

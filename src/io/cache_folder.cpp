@@ -18,6 +18,7 @@ std::string user_cache_folder() {
 }
 
 std::string octet_cache_folder() {
+  if (const std::string own = env_value("OCTET_CACHE"); !own.empty()) return own;
   const std::string folder = user_cache_folder();
   return folder.empty() ? "" : join_path(folder, "octet");
 }

@@ -10,7 +10,8 @@ std::string env_value(const char* name);
 // The user's cache folder: $XDG_CACHE_HOME, otherwise $HOME/.cache; "" if neither is set. Nothing is created.
 std::string user_cache_folder();
 
-// octet's own folder in it: prepared datasets and tuned GEMM plans.
+// Where octet keeps everything between runs: $OCTET_CACHE, otherwise `octet` in the user's cache folder. docs/install.md
+// lists what is in it.
 std::string octet_cache_folder();
 
 }  // namespace octet

@@ -41,7 +41,7 @@ std::string manifest_text(const Checkpoint& checkpoint) {
 
 Checkpoint parse_manifest(std::string_view text, const std::string& place) {
   const json manifest = parse_sealed_json(text, place);
-  require(manifest.is_object() && manifest.value("format", "") == "octet checkpoint",
+  require(text_in(manifest, "format") == "octet checkpoint",
           "[{}] is not the manifest of an octet checkpoint", place);
   const auto version = json_field<int64_t>(manifest, "version", place);
   require(version == kCheckpointVersion, "[{}] has format version {}, this program reads version {}", place,
@@ -60,6 +60,7 @@ Checkpoint parse_manifest(std::string_view text, const std::string& place) {
   if (const auto loss = manifest.find("loss"); loss != manifest.end() && loss->is_number()) {
     checkpoint.summary.loss = loss->get<double>();
   }
+  int64_t total = 0;
   for (const json& entry : json_field<json::array_t>(manifest, "files", place)) {
     require(entry.is_object(), "[{}] \"files\" holds something that is not an object", place);
     CheckpointFile file = {json_field<std::string>(entry, "name", place),
@@ -67,6 +68,10 @@ Checkpoint parse_manifest(std::string_view text, const std::string& place) {
                            parse_crc(json_field<std::string>(entry, "crc32c", place), place)};
     require(is_plain_name(file.name), "[{}] lists \"{}\", which is not the name of a file in its folder",
             place, file.name);
+    // Sizes are added up later, too.
+    require(file.size >= 0 && file.size < kMaxNumber - total, "[{}] {} has {} bytes, expected 0 to {}", place,
+            file.name, file.size, kMaxNumber - total);
+    total += file.size;
     checkpoint.files.push_back(std::move(file));
   }
   return checkpoint;

@@ -289,6 +289,7 @@ std::vector<int64_t> CheckpointStore::prune(int64_t save_total_limit) {
 }
 
 void CheckpointStore::clean_leftovers() {
+  if (!env_.is_directory(directory_)) return;
   for (const std::string& name : env_.list(directory_)) {
     if (!is_leftover(name)) continue;
     const std::string path = path_of(name);

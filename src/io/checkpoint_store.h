@@ -106,6 +106,10 @@ class CheckpointStore {
   void abandon(const CheckpointDraft& draft);  // a failure is a warning
   std::string path_of(const CheckpointDraft& draft) const { return path_of(draft.name); }
 
+  // Removes what interrupted saves and prunes have left in the folder; begin() does it, too. A run that continues does it
+  // at its start, because the space may be needed and a finished run saves nothing more.
+  void clean_leftovers();
+
   void mark_best(int64_t step);
 
   // Removes the oldest until `save_total_limit` whole ones are left; the best and the latest always stay and count. 0
@@ -127,7 +131,6 @@ class CheckpointStore {
   std::optional<std::string> read_pointer(const char* name, std::string& fault) const;
   void write_pointer(const char* name, const std::string& target);
   void rename_to(const std::string& temporary, const std::string& name);
-  void clean_leftovers();
   void remove_quietly(const std::string& path);  // a failure is a warning
 
   Env& env_;

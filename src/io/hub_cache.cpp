@@ -54,10 +54,14 @@ HubSettings hub_settings_from_env() {
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
 
   std::string home = env_value("HF_HOME");
-  if (const std::string cache = user_cache_folder(); home.empty() && !cache.empty())
-    home = join_path(cache, "huggingface");
+  const std::string own = env_value("OCTET_CACHE");
   settings.cache = env_value("HF_HUB_CACHE");
   if (settings.cache.empty()) settings.cache = env_value("HUGGINGFACE_HUB_CACHE");
+  // One variable moves everything, unless those of the hub say otherwise. The token stays where `hf auth login` puts it.
+  if (settings.cache.empty() && home.empty() && !own.empty())
+    settings.cache = join_path(own, "huggingface/hub");
+  if (const std::string cache = user_cache_folder(); home.empty() && !cache.empty())
+    home = join_path(cache, "huggingface");
   if (settings.cache.empty() && !home.empty()) settings.cache = join_path(home, "hub");
 
   settings.token = stripped(env_value("HF_TOKEN"));

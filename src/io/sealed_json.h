@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_values.h"
 
 namespace octet {
 
@@ -25,6 +26,11 @@ template <class T>
 T json_field(const nlohmann::json& object, const char* key, const std::string& place) {
   const auto found = object.find(key);
   require(found != object.end(), "[{}] has no \"{}\"", place, key);
+  if constexpr (std::is_same_v<T, int64_t>) {
+    const std::optional<int64_t> value = integer_of(*found);
+    if (!value) fail("[{}] \"{}\" is {}, expected an integer", place, key, found->dump());
+    return *value;
+  }
   try {
     return found->template get<T>();
   } catch (const nlohmann::json::exception&) {

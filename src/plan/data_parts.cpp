@@ -52,9 +52,9 @@ class PartOpener {
       of_validation.split = validation;
       *held_out = open_eval_examples(of_validation, kind);
     } else if (held_out) {
-      *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation));
+      *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation, config_.verify));
     }
-    std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train);
+    std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train, config_.verify);
     DatasetNote note = note_of(examples.dataset, manifest, shards, tokenizer_);
     DataPart opened = from_shards(std::move(shards));
     opened.note = std::move(note);
@@ -67,7 +67,8 @@ class PartOpener {
     if (part.path == kDemo)
       return demo(open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval);
     if (kind == DataKind::Stream) {
-      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip)};
+      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip,
+                                    config_.verify)};
     }
     return open_eval_examples(examples, kind);
   }
@@ -128,7 +129,8 @@ class PartOpener {
     Dataset opened = open_dataset({.dataset = examples.dataset,
                                    .eval_split = held_out ? config_.eval_split : 0,
                                    .seed = static_cast<uint64_t>(config_.seed),
-                                   .skip_bad_text = config_.on_error == OnError::Skip},
+                                   .skip_bad_text = config_.on_error == OnError::Skip,
+                                   .verify = config_.verify},
                                   vocab_size_, &tokenizer_);
     const auto as_part = [&](TokenSource tokens) {
       return is_demo ? demo(std::move(tokens)) : DataPart{.tokens = std::move(tokens)};
@@ -141,7 +143,7 @@ class PartOpener {
     const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
     // A prepared folder's validation split is meant for this; one without it is taken whole.
     const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
-    return from_shards(open_split(posix_env(), folder, manifest, split));
+    return from_shards(open_split(posix_env(), folder, manifest, split, config_.verify));
   }
 
   DataPart from_shards(std::vector<Shard> shards) const {
@@ -150,8 +152,8 @@ class PartOpener {
     if (config_.packing == TrainConfig::Packing::Stream) return part;
     part.documents = DocumentSource(std::move(shards), vocab_size_);
     const bool padded = config_.packing == TrainConfig::Packing::None;
-    part.plan = std::make_shared<PackingPlan>(part.documents, config_.max_seq_length,
-                                              padded ? Packing::None : Packing::BestFit);
+    part.plan = stored_packing_plan(posix_env(), join_path(cache_folder(config_), "packing"), part.documents,
+                                    config_.max_seq_length, padded ? Packing::None : Packing::BestFit);
     return part;
   }
 

@@ -1,7 +1,5 @@
 #include "plan/data_prepare.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "io/cache_folder.h"
+#include "io/checked_files.h"
 #include "plan/before_start.h"
 #include "report/console.h"
 #include "report/table.h"
@@ -45,20 +44,11 @@ ordered_json identity_of(const TrainConfig& config, const ExampleOptions& exampl
   }
   identity["files"] = ordered_json::array();
   for (const std::string& file : files) {
-    struct stat status {};
-    require(stat(file.c_str(), &status) == 0, "[dataset] {} cannot be read", file);
+    const FileStamp stamp = file_stamp(file);
     identity["files"].push_back(
-        {{"path", absolute_if_there(file)},
-         {"size", status.st_size},
-         {"modified_ns", int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec}});
+        {{"path", absolute_if_there(file)}, {"size", stamp.size}, {"modified_ns", stamp.modified_ns}});
   }
   return identity;
-}
-
-std::string cache_folder(const TrainConfig& config) {
-  if (!config.cache_dir.empty()) return config.cache_dir;
-  if (const std::string folder = octet_cache_folder(); !folder.empty()) return folder;
-  return join_path(config.output_dir, "cache");
 }
 
 // "my-chats-0123456789abcdef": a name that people recognise, and a hash of everything that the shards depend on.
@@ -110,6 +100,12 @@ std::string tokenizer_name(const std::string& name) {
 }
 
 }  // namespace
+
+std::string cache_folder(const TrainConfig& config) {
+  if (!config.cache_dir.empty()) return config.cache_dir;
+  if (const std::string folder = octet_cache_folder(); !folder.empty()) return folder;
+  return join_path(config.output_dir, "cache");
+}
 
 ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part) {
   const auto or_default = [](const std::string& own, const std::string& of_run) {

@@ -23,6 +23,9 @@ class Interrupted : public Error {
 ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part);
 ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part);
 
+// Where octet keeps what it has made from data: cache_dir, octet's cache folder, or a folder in output_dir.
+std::string cache_folder(const TrainConfig& config);
+
 struct PrepareRequest {
   ExampleOptions examples;
   std::string tokenizer;    // its name, for the manifest

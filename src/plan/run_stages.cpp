@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "hf/weights_read_ahead.h"
 #include "plan/device_choice.h"
 #include "plan/sharding_choice.h"
 
@@ -24,14 +25,18 @@ void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
 }  // namespace
 
 RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed, const RankPlace& place) {
-  std::unique_ptr<Device> device = make_device(given, place.local_rank);
-  ModelChoice model = choose_model(given, std::move(resumed));
+  StartTimes times;
+  std::unique_ptr<Device> device = timed(times.device, [&] { return make_device(given, place.local_rank); });
+  ModelChoice model = timed(times.model, [&] { return choose_model(given, std::move(resumed)); });
   TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
   // A run that continues has the defaults of its own start.
   if (!model.resumed) resolve_start(keys, model.has_weights());
   if (!model.resumed) keys = keys_with_chat(std::move(keys), model.start);
   if (!model.resumed) warn_of_high_rate(keys, model);
-  check_weights(model);
+  timed(times.model, [&] { check_weights(model); });
+  // The disk is idle while the tokenizer and the data are opened.
+  std::optional<FolderReadAhead> reads_ahead;
+  if (model.has_weights() && !keys.dry_run && place.local_rank == 0) reads_ahead.emplace(model.start->folder);
   if (keys.is_lora() && !model.has_weights()) {
     log_warning(
         "finetuning_type is lora, but the base has random weights: set model_name_or_path to train adapters of a "
@@ -40,7 +45,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   const auto fitting_plan = [&](PlanOptions options) {
     options.adapters = model.adapters;
     options.sharding = sharding_of(keys, place);
-    RunPlan plan = plan_run(keys, model.config, *device, options);
+    RunPlan plan = timed(times.plan, [&] { return plan_run(keys, model.config, *device, options); });
     if (plan.shortage) fail_config("{}", plan.shortage->text);
     return plan;
   };
@@ -48,7 +53,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   // number of sequences.
   std::optional<RunPlan> early;
   if (!keys.auto_batch_size) early = fitting_plan({});
-  DataChoice data = open_data(keys, model);
+  DataChoice data = timed(times.data, [&] { return open_data(keys, model); });
   RunPlan plan = early ? *std::move(early) : fitting_plan({.sequences = data.sequences});
   const ScheduleConfig schedule = plan_schedule(keys, data.sequences, plan.sequences_per_step());
   TrainConfig config = resolved_config(keys, data, plan, schedule);
@@ -58,7 +63,8 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
           .data = std::move(data),
           .plan = std::move(plan),
           .schedule = schedule,
-          .config = std::move(config)};
+          .config = std::move(config),
+          .times = times};
 }
 
 TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,

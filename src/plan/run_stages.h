@@ -7,6 +7,7 @@
 #include "plan/data_stage.h"
 #include "plan/model_stage.h"
 #include "plan/run_plan.h"
+#include "plan/start_times.h"
 
 // The way of a configuration, from its keys to a run that can start:
 //
@@ -26,6 +27,7 @@ struct RunStages {
   const RunPlan plan;
   const ScheduleConfig schedule;
   const TrainConfig config;  // resolved_config of all before: what the run writes
+  const StartTimes times = {};
 
   double steps_per_epoch() const {
     return static_cast<double>(data.sequences) / static_cast<double>(plan.sequences_per_step());

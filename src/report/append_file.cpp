@@ -27,10 +27,50 @@ AppendFile::AppendFile(std::filesystem::path path, std::string what)
 }
 
 AppendFile::~AppendFile() {
+  if (!waiting_.empty() && !write_waiting()) {
+    log_line(LogLevel::Error, fmt::format("[{}] {}: the last {} records could not be written", what_,
+                                          path_.string(), waiting_.size()));
+  }
   close(fd_);
 }
 
 bool AppendFile::append(std::string_view record) {
+  waiting_.emplace_back(record);
+  waiting_bytes_ += record.size();
+  return write_waiting();
+}
+
+bool AppendFile::write_waiting() {
+  while (!waiting_.empty()) {
+    if (const int error = write_whole(waiting_.front()); error != 0) {
+      if (!failing_) {
+        log_line(
+            LogLevel::Error,
+            fmt::format("[{}] {}: cannot be written: {}; the run continues, and its records wait in memory",
+                        what_, path_.string(), reason(error)));
+      }
+      failing_ = true;
+      late_ = std::ssize(waiting_);
+      for (; waiting_bytes_ > kMostWaiting; ++lost_, --late_) {
+        waiting_bytes_ -= waiting_.front().size();
+        waiting_.pop_front();
+      }
+      return false;
+    }
+    waiting_bytes_ -= waiting_.front().size();
+    waiting_.pop_front();
+    if (late_ > 0) --late_, ++written_late_;
+  }
+  if (failing_) {
+    log_warning("[{}] {}: writing works again; {} earlier records were written late, {} are missing", what_,
+                path_.string(), written_late_, lost_);
+  }
+  failing_ = false;
+  late_ = written_late_ = lost_ = 0;
+  return true;
+}
+
+int AppendFile::write_whole(std::string_view record) {
   const off_t start = lseek(fd_, 0, SEEK_END);
   std::string_view rest = record;
   while (!rest.empty()) {
@@ -43,22 +83,11 @@ bool AppendFile::append(std::string_view record) {
         log_warning("[{}] {}: an incomplete record could not be removed: {}", what_, path_.string(),
                     reason(errno));
       }
-      report_failure(error);
-      return false;
+      return error;
     }
     rest.remove_prefix(static_cast<size_t>(written));
   }
-  if (lost_ > 0) {
-    log_warning("[{}] {}: writing works again; {} earlier records are missing", what_, path_.string(), lost_);
-    lost_ = 0;
-  }
-  return true;
-}
-
-void AppendFile::report_failure(int error) {
-  if (lost_++ > 0) return;
-  log_line(LogLevel::Error, fmt::format("[{}] {}: cannot be written: {}; the run continues without it", what_,
-                                        path_.string(), reason(error)));
+  return 0;
 }
 
 void AppendFile::mend_last_line(bool (*is_whole)(std::string_view line)) {

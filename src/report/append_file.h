@@ -1,14 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
 namespace octet {
 
-// A log that grows by whole records. If only a part of a record could be written, it is removed again. A failure is
-// reported once until writing works again. It never stops the run: losing a log line is no reason to lose a run.
+// A log that grows by whole records, each in one write. If only a part of a record could be written, it is removed again.
+// Records that cannot be written, because the disk is full, wait in memory: the next append() tries them again, and the end
+// of the object once more. A failure is reported once until writing works again. It never stops the run.
 class AppendFile {
  public:
   // Opens for appending, creating the file (not its folder). `what` names it in messages. Error on failure.
@@ -17,7 +19,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  bool append(std::string_view record);  // whether all of it is in the file
+  bool append(std::string_view record);  // whether it and all before it are in the file
 
   // For text files of lines: completes or cuts off, with a warning, a last line without a newline. `is_whole`
   // says whether the bytes of that line are a whole record that only lacks its newline.
@@ -26,12 +28,19 @@ class AppendFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void report_failure(int error);
+  static constexpr size_t kMostWaiting = size_t{64} << 20;  // bytes; beyond them the oldest records are lost
+
+  bool write_waiting();
+  int write_whole(std::string_view record);  // 0, or the error after which nothing of it is in the file
 
   std::filesystem::path path_;
   std::string what_;
   int fd_ = -1;
-  int64_t lost_ = 0;  // records since the last one that was written
+  std::deque<std::string> waiting_;  // records that are not in the file yet
+  size_t waiting_bytes_ = 0;
+  bool failing_ = false;
+  // Since writing began to fail: records that wait since then, that were written after waiting, and that no longer wait.
+  int64_t late_ = 0, written_late_ = 0, lost_ = 0;
 };
 
 }  // namespace octet

@@ -19,12 +19,12 @@ std::string metrics_line(const StepRecord& record);
 
 // Appends to a run's metrics.jsonl, each line in one write, so that a killed run leaves at most one torn
 // line, at the end; opening the file cuts that off with a warning. A failure to write is reported once and
-// does not stop the run; later lines are tried again.
+// does not stop the run; the lines wait in memory and are tried again.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const std::filesystem::path& path);  // Error where it cannot be opened
 
-  bool write(const StepRecord& record);  // whether the line is in the file
+  bool write(const StepRecord& record);  // whether the line and all before it are in the file
 
  private:
   AppendFile file_;

@@ -63,6 +63,14 @@ bool is_ordered(const std::vector<std::string>& values) {
   return std::ranges::is_sorted(numbers) || std::ranges::is_sorted(numbers, std::greater<>());
 }
 
+constexpr double kMaxWhole = 0x1p53;  // beyond it a double skips integers
+
+// More values than can be told apart are as good as infinitely many.
+std::optional<int64_t> count_of_steps(double steps) {
+  if (!(steps < kMaxWhole)) return std::nullopt;
+  return static_cast<int64_t>(steps) + 1;
+}
+
 }  // namespace
 
 std::string_view to_string(DistributionKind kind) {
@@ -126,9 +134,9 @@ std::optional<int64_t> Distribution::count() const {
     case Kind::Categorical:
       return static_cast<int64_t>(values.size());
     case Kind::IntUniform:
-      return static_cast<int64_t>(max - min) + 1;
+      return count_of_steps(max - min);
     case Kind::QUniform:
-      return std::llround(rounded(max) / q) - std::llround(rounded(min) / q) + 1;
+      return count_of_steps(std::round(max / q) - std::round(min / q));
     default:
       return std::nullopt;
   }
@@ -195,7 +203,7 @@ double Distribution::share_below(double value) const {
 }
 
 std::string Distribution::text_of(double value) const {
-  if (writes_integers) return fmt::format("{}", std::llround(value));
+  if (writes_integers && std::abs(value) < kMaxWhole) return fmt::format("{}", std::llround(value));
   // Digits enough for any search, and few enough to read.
   return fmt::format("{:.6g}", value);
 }

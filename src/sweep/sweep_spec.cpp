@@ -151,14 +151,24 @@ class SweepReader {
     hyperband.eta = value("eta").value_or(3);
     hyperband.strict = tree_.flag("early_terminate.strict").value_or(false);
     const auto min_iter = value("min_iter"), max_iter = value("max_iter"), s = value("s");
-    if (hyperband.eta <= 1) {
-      error("{} is {:g}; expected a number above 1", in_file("early_terminate.eta"), hyperband.eta);
+    // With less than that, the rungs are too many to be of use. And rungs are counted, not measured.
+    constexpr double kLeastEta = 1.01, kMostIterations = 1e12;
+    const auto add_rung = [&](double rung) {
+      const auto whole = static_cast<int64_t>(rung);
+      if (hyperband.rungs.empty() || hyperband.rungs.back() != whole) hyperband.rungs.push_back(whole);
+    };
+    if (!(hyperband.eta >= kLeastEta)) {
+      error("{} is {}; expected a number of at least {}", in_file("early_terminate.eta"), hyperband.eta,
+            kLeastEta);
+    } else if (max_iter && *max_iter > kMostIterations) {
+      error("{} is {:g}; expected at most {:g}", in_file("early_terminate.max_iter"), *max_iter,
+            kMostIterations);
     } else if (max_iter) {
       if (!s) error("{} is missing: max_iter needs s, the number of rungs", in_file("early_terminate.s"));
       double rung = *max_iter;
-      for (int i = 0; i < static_cast<int>(s.value_or(0)) && rung / hyperband.eta >= 1; ++i) {
+      for (int i = 0; i + 1 <= s.value_or(0) && rung / hyperband.eta >= 1; ++i) {
         rung /= hyperband.eta;
-        hyperband.rungs.push_back(static_cast<int64_t>(rung));
+        add_rung(rung);
       }
       std::ranges::reverse(hyperband.rungs);
       if (s && hyperband.rungs.empty())
@@ -167,8 +177,8 @@ class SweepReader {
     } else if (min_iter) {
       if (*min_iter < 1)
         error("{} is {:g}; expected at least 1", in_file("early_terminate.min_iter"), *min_iter);
-      for (double rung = *min_iter; rung >= 1 && rung < 1e12; rung *= hyperband.eta)
-        hyperband.rungs.push_back(static_cast<int64_t>(rung));
+      for (double rung = *min_iter; rung >= 1 && rung < kMostIterations; rung *= hyperband.eta)
+        add_rung(rung);
     } else {
       error("{} has neither min_iter nor max_iter", in_file("early_terminate"));
     }

@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_values.h"
 #include "base/text.h"
 
 namespace octet {
@@ -60,10 +60,10 @@ Json process_json(int64_t pid) {
 
 // Whether the process of such a record is known to be gone. False if it ran elsewhere.
 bool is_gone(const Json& process) {
-  if (process.value("host", "") != host_name() || process.value("namespace", "") != process_namespace())
+  if (text_in(process, "host") != host_name() || text_in(process, "namespace") != process_namespace())
     return false;
-  const std::string start = process.value("start", "");
-  return !start.empty() && start_of_process(process.value("pid", int64_t{0})) != start;
+  const std::string start = text_in(process, "start").value_or("");
+  return !start.empty() && start_of_process(integer_in(process, "pid").value_or(0)) != start;
 }
 
 // Empty if there is no such file, or it is just being written.
@@ -92,13 +92,13 @@ std::optional<TrialState> state_called(std::string_view name) {
 }
 
 std::optional<TrialResult> result_of(const Json& json) {
-  const std::optional<TrialState> state = state_called(json.is_object() ? json.value("state", "") : "");
+  const std::optional<TrialState> state = state_called(text_in(json, "state").value_or(""));
   if (!state) return std::nullopt;
-  TrialResult result{.state = *state, .metric = {}, .reason = json.value("reason", "")};
+  TrialResult result{.state = *state, .metric = {}, .reason = text_in(json, "reason").value_or("")};
   if (json.contains("metric") && json["metric"].is_number()) result.metric = json["metric"].get<double>();
-  result.exit_code = json.value("exit_code", 0);
-  result.seconds = json.value("seconds", 0.0);
-  result.steps = json.value("steps", int64_t{0});
+  result.exit_code = static_cast<int>(integer_in(json, "exit_code").value_or(0));
+  if (json.contains("seconds") && json["seconds"].is_number()) result.seconds = json["seconds"].get<double>();
+  result.steps = integer_in(json, "steps").value_or(0);
   return result;
 }
 
@@ -159,12 +159,13 @@ void SweepStore::open(const std::string& identity, uint64_t seed) {
   const std::string file = folder_ + "/sweep.json";
   if (create_whole(file, text_of({{"format", 1}, {"seed", seed}, {"sweep", identity}}))) return;
   const Json json = read_json(env_, file);
-  if (json.value("format", 0) != 1)
+  const bool has_seed = json.contains("seed") && json["seed"].is_number_integer();
+  if (integer_in(json, "format") != 1 || !has_seed || !text_in(json, "sweep"))
     fail_config("[{}] is not the description of a sweep; give another --folder", file);
-  if (json.value("seed", uint64_t{0}) != seed)
+  if (const auto saved = json["seed"].get<uint64_t>(); saved != seed)
     fail_config("[{}] this sweep has --sweep_seed {}, not {}; give another --folder for a new sweep", file,
-                json.value("seed", uint64_t{0}), seed);
-  std::istringstream before(json.value("sweep", "")), now(identity);
+                saved, seed);
+  std::istringstream before(*text_in(json, "sweep")), now(identity);
   std::string old_line, new_line;
   while (true) {
     const bool has_old = static_cast<bool>(std::getline(before, old_line));
@@ -190,9 +191,13 @@ std::vector<Trial> SweepStore::scan() {
     if (what == "json") {
       if (!values_.contains(*index)) {
         const Json json = read_json(env_, path(*index, "json"));
-        if (!json.contains("values")) continue;
+        if (!json.contains("values") || !json["values"].is_array()) continue;
         SweepValues values;
-        for (const auto& value : json["values"]) values.push_back(value.get<std::string>());
+        for (const auto& value : json["values"]) {
+          if (!value.is_string())
+            fail("[{}] \"values\" holds {}, expected texts", path(*index, "json"), value.dump());
+          values.push_back(value.get<std::string>());
+        }
         values_[*index] = std::move(values);
       }
       trial.exists = true;

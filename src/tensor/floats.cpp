@@ -55,27 +55,38 @@ uint8_t to_e8m0_round_up(float x) {
   return static_cast<uint8_t>(std::min<uint32_t>(exponent + (fraction != 0), 254));
 }
 
-bool all_finite(std::span<const std::byte> bytes, DType dtype) {
-  // A float is not finite when all bits of its exponent are set.
+namespace {
+
+// A float is not finite when all bits of its exponent are set. Eight bytes at a time: `exponents` are the bits of the
+// exponents of all floats in them. What is left of an exponent after inverting it is 0 only then, and adding `exponents`
+// carries into the sign's bit in all other cases, never further.
+bool all_finite_words(std::span<const std::byte> bytes, uint64_t exponents) {
+  const uint64_t signs = exponents + (exponents & ~(exponents << 1));
+  const auto carries = [&](const std::byte* at, size_t size) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, size);
+    return ((word & exponents) ^ exponents) + exponents;
+  };
+  constexpr size_t kBlock = 1 << 16;
   bool finite = true;
-  if (dtype == DType::F32) {
-    const auto count = static_cast<int64_t>(bytes.size() / 4);
 #pragma omp parallel for reduction(&& : finite)
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t bits = 0;
-      std::memcpy(&bits, bytes.data() + 4 * i, 4);
-      finite = finite && (bits & 0x7F800000u) != 0x7F800000u;
-    }
-  } else if (dtype == DType::BF16) {
-    const auto count = static_cast<int64_t>(bytes.size() / 2);
-#pragma omp parallel for reduction(&& : finite)
-    for (int64_t i = 0; i < count; ++i) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, bytes.data() + 2 * i, 2);
-      finite = finite && (bits & 0x7F80u) != 0x7F80u;
-    }
+  for (size_t begin = 0; begin < bytes.size(); begin += kBlock) {
+    const std::span<const std::byte> block = bytes.subspan(begin, std::min(kBlock, bytes.size() - begin));
+    uint64_t all = signs;
+    size_t i = 0;
+    for (; i + 8 <= block.size(); i += 8) all &= carries(block.data() + i, 8);
+    if (i < block.size()) all &= carries(block.data() + i, block.size() - i);
+    finite = finite && (all & signs) == signs;
   }
   return finite;
+}
+
+}  // namespace
+
+bool all_finite(std::span<const std::byte> bytes, DType dtype) {
+  if (dtype == DType::F32) return all_finite_words(bytes, 0x7F8000007F800000u);
+  if (dtype == DType::BF16) return all_finite_words(bytes, 0x7F807F807F807F80u);
+  return true;
 }
 
 }  // namespace octet

@@ -42,14 +42,20 @@ RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
     const std::string folder = run_folder(keys);
     const bool locks = first && !keys.dry_run && !keys.run_name.empty();
-    if (locks && env.is_directory(folder)) lock.emplace(env, folder);
+    if (locks && env.is_directory(folder)) {
+      lock.emplace(env, folder);
+      RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).clean_leftovers();
+    }
     resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   }
   // Folders first: a mistake there must not come after hours of preparing data.
   if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
   // The first rank prepares the data, which may take long; the others then find it in the cache.
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
-  return prepare_run(keys, std::move(resumed), ranks.place());
+  // The first rank of a node verifies its files for all of them.
+  TrainConfig own = keys;
+  own.verify = keys.verify && ranks.place().local_rank == 0;
+  return prepare_run(own, std::move(resumed), ranks.place());
 }
 
 void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {

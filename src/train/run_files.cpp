@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -21,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kProbeName = ".octet-can-write-";  // and the number of the process
+
 // Whether a copy of so many bytes fits, with some room for the rest of the program.
 bool has_host_memory_for(int64_t bytes) {
   return bytes < available_host_memory() / 10 * 9;
@@ -33,6 +36,16 @@ fs::path nearest_existing(const std::string& folder) {
   return there;
 }
 
+// "config.yaml.tmp-1234", of Env::replace_file(), and ".octet-can-write-1234", of check_writable(). Other files that look
+// like this are not octet's.
+bool is_leftover(std::string_view name) {
+  const size_t digits = name.find_last_not_of("0123456789") + 1;
+  if (digits == name.size()) return false;
+  name.remove_suffix(name.size() - digits);
+  constexpr std::string_view kReplaced[] = {"config.yaml.tmp-", "plan.json.tmp-", "metrics.jsonl.tmp-"};
+  return std::ranges::find(kReplaced, name) != std::end(kReplaced) || name == kProbeName;
+}
+
 // ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `key` is named with it.
 void check_writable(const char* key, const std::string& folder) {
   const fs::path there = nearest_existing(folder);
@@ -40,8 +53,14 @@ void check_writable(const char* key, const std::string& folder) {
   if (!fs::is_directory(there, error))
     fail_config("{} is {}, which cannot be written: {} is not a folder", key, folder, there.string());
   // Only a file tells: permissions say nothing about read-only file systems, quotas and the user root.
-  const std::string probe = (there / fmt::format(".octet-can-write-{}", ::getpid())).string();
-  const int file = ::open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  // A file without a name cannot be left behind by a kill. Not every file system has them.
+  int file = ::open(there.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (file >= 0) {
+    ::close(file);
+    return;
+  }
+  const std::string probe = (there / fmt::format("{}{}", kProbeName, ::getpid())).string();
+  file = ::open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (file < 0) {
     fail_config("{} is {}, which cannot be written: {}: {}", key, folder, there.string(),
                 std::generic_category().message(errno));
@@ -124,6 +143,25 @@ void RunFiles::check() const {
   if (saves() && !config_.checkpoint_dir.empty()) check_writable("checkpoint_dir", config_.checkpoint_dir);
 }
 
+void RunFiles::clean_leftovers() const {
+  try {
+    const std::string folder = run_folder(config_);
+    for (const std::string& name : env_.list(folder)) {
+      if (!is_leftover(name)) continue;
+      log_warning("[{}] is left over from an interrupted process and is removed", join_path(folder, name));
+      env_.remove_file(join_path(folder, name));
+    }
+    // Another folder for checkpoints may be shared with others; begin() cleans it when this run saves there.
+    if (!config_.checkpoint_dir.empty() || !saves()) return;
+    // A run that changed its precision has two folders.
+    for (const bool fp8 : {false, true}) {
+      CheckpointStore(env_, checkpoint_directory(config_, fp8)).clean_leftovers();
+    }
+  } catch (const Error& error) {
+    log_warning("{}: leftovers of an interrupted process stay", error.what());
+  }
+}
+
 void RunFiles::check_space(int64_t bytes, int64_t kept) const {
   if (!saves()) return;
   const std::string folder = checkpoint_directory(config_, fp8_);
@@ -138,7 +176,12 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
         "save_strategy to no",
         human_bytes(one), human_bytes(free), key, folder);
   }
-  if (free < one * static_cast<double>(kept)) {
+  // A run that continues has some of them already, and replaces them.
+  double there = 0;
+  for (const CheckpointListing& listing : CheckpointStore(env_, folder).list()) {
+    if (listing.is_whole()) there += static_cast<double>(listing.checkpoint.total_bytes());
+  }
+  if (free + there < one * static_cast<double>(kept)) {
     log_warning(
         "{} checkpoints of {} will be kept, but only {} are free where {} is ({}); set save_total_limit",
         kept, human_bytes(one), human_bytes(free), key, folder);

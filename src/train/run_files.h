@@ -28,6 +28,8 @@ class RunFiles {
   // ConfigError where a folder cannot be written, or holds another run or its checkpoints: two runs would be mixed, and
   // old checkpoints pruned. Leaves nothing behind: it creates a file to see whether it can, and removes it.
   void check() const;
+  // Removes what killed processes have left of this run, under its lock. A failure is a warning.
+  void clean_leftovers() const;
   // ConfigError if the file system of the checkpoints has no room for one of `bytes`; a warning if it has none for the
   // `kept` that the run keeps.
   void check_space(int64_t bytes, int64_t kept) const;

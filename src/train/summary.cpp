@@ -73,6 +73,7 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   if (outcome.demo_score)
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
   if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
+  if (!outcome.start.empty()) table.add_row({"start", outcome.start});
   if (outcome.seconds > 0) {
     table.add_row(
         {"tokens per second", human_count(static_cast<double>(outcome.tokens_timed) / outcome.seconds)});

@@ -17,6 +17,7 @@ struct Outcome {
   bool stopped = false;    // by a signal
   double first_loss = 0, last_loss = 0;
   std::optional<double> first_eval, last_eval, best_eval;
+  std::string start;         // how long it took until the first step, and what took long
   double seconds = 0;        // in training steps
   int64_t tokens = 0;        // since the first step
   int64_t tokens_timed = 0;  // of them in `seconds`

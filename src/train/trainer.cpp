@@ -84,7 +84,8 @@ class Run {
     const RankPlace& place = ranks_.place();
     loader_ = make_train_loader(keys_, stages_.data, stages_.plan.shape.rows, place.rank, place.ranks);
     ranks_.progress().begin_phase("loading weights");
-    Start begun = start_weights(env_, stages_, model_, console_, ranks_);
+    Start begun =
+        timed(times_.weights, [&] { return start_weights(env_, stages_, model_, console_, ranks_); });
     sync_ = std::move(begun.sync);
     if (begun.state) restore(*begun.state);
     extra_files_ = std::move(begun.adapter_files);
@@ -120,6 +121,8 @@ class Run {
     costs_.begin(GpuSampler::start(gpu_of_rank(keys_, ranks_.place().local_rank)),
                  keys_.pretend_ranks > 0 ? 1 : ranks_.place().ranks);
 
+    outcome_.start = start_times_text(times_, process_seconds());
+    console_.print(fmt::format("ready after {}", outcome_.start));
     console_.begin(outcome_.steps, max_steps_);
     for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
       const bool stats = wants_stats(step);
@@ -356,6 +359,7 @@ class Run {
   }
 
   void first_look() {
+    const PhaseTimer timer(times_.evaluation);
     if (sync_) sync_->settle();
     if (makes_samples()) samples_.before();
     evaluate();
@@ -379,6 +383,7 @@ class Run {
   const RunStages& stages_;
   const TrainConfig& keys_;
   const int64_t max_steps_;
+  StartTimes times_ = stages_.times;
   Env& env_;
   Ranks& ranks_;
   RankLog log_file_;

@@ -54,6 +54,24 @@ TEST(Crc32c, EveryLengthOffsetAndSplitAgreesWithTheDefinition) {
   }
 }
 
+TEST(Crc32c, JoinsChecksumsOfParts) {
+  const std::string bytes = counting(1000);
+  for (const size_t first : {0, 1, 8, 500, 999, 1000}) {
+    const std::string_view a = std::string_view(bytes).substr(0, first),
+                           b = std::string_view(bytes).substr(first);
+    EXPECT_EQ(crc32c_joined(crc32c(a), crc32c(b), b.size()), crc32c(bytes)) << first;
+  }
+  // More than 32 bits of length: zeros after a byte, as the definition moves them through.
+  uint32_t zeros = crc32c(std::string(1 << 16, '\0'));
+  uint64_t size = 1 << 16;
+  uint32_t with_byte = crc32c(std::string("x") + std::string(1 << 16, '\0'));
+  for (; size < uint64_t{1} << 34; size *= 2) {
+    with_byte = crc32c_joined(with_byte, zeros, size);
+    zeros = crc32c_joined(zeros, zeros, size);
+  }
+  EXPECT_EQ(crc32c_joined(crc32c("x"), zeros, size), with_byte);
+}
+
 TEST(Crc32c, MaskIsUndoneAndDiffers) {
   const uint32_t crc = crc32c("foo");
   EXPECT_NE(crc32c_mask(crc), crc);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
 #include "support/error_of.h"
@@ -261,6 +262,26 @@ TEST(TrainerState, SurvivesItsFile) {
   EXPECT_THROW(trainer_state_from_json("{}", "state.json"), Error);
   EXPECT_THROW(
       trainer_state_from_json(R"({"format": "octet trainer state", "version": 1, "step": "x"})", "s"), Error);
+}
+
+TEST(TrainerState, ValuesOfOtherKindsAreRefused) {
+  const auto error_with = [](const std::string& key, const nlohmann::json& value) {
+    nlohmann::json state = nlohmann::json::parse(to_json(TrainerState{.step = 7}));
+    state[key] = value;
+    return octet::error_of([&] { trainer_state_from_json(state.dump(), "s"); });
+  };
+  EXPECT_EQ(error_with("step", 8), "nothing was thrown");
+  EXPECT_EQ(error_with("format", 5), "[s] is not the state of an octet trainer");
+  EXPECT_EQ(error_with("version", 2), "[s] has version 2, this program reads 1");
+  EXPECT_EQ(error_with("step", 1e300), "[s] \"step\" is 1e+300, expected an integer");
+  EXPECT_EQ(error_with("tokens", 0.5), "[s] \"tokens\" is 0.5, expected an integer");
+  EXPECT_EQ(error_with("spikes_in_a_row", int64_t{1} << 40),
+            "[s] \"spikes_in_a_row\" is 1099511627776, which is too large");
+  EXPECT_EQ(error_with("last_loss", "NaN"),
+            "[s] \"last_loss\" is \"NaN\", expected a number, nan, inf or -inf");
+  EXPECT_EQ(error_with("loss_window", nlohmann::json::array({1, nullptr})),
+            "[s] \"loss_window\" is null, expected a number, nan, inf or -inf");
+  EXPECT_EQ(error_with("loader", 3), "[s] the loader's state is not an object");
 }
 
 }  // namespace

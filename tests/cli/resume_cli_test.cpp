@@ -150,6 +150,21 @@ TEST_F(ResumeCli, ASecondSignalEndsAtOnce) {
   EXPECT_EQ(list.exit_code, 0) << list.out << list.err;
 }
 
+// FAULTS 5: without help from the program the system would end it with SIGXFSZ.
+TEST_F(ResumeCli, ALimitOnTheSizeOfFilesIsLikeAFullDisk) {
+  ASSERT_EQ(run(arguments("limited", {{"max_steps", "3"}})).exit_code, 0);
+  std::string command = "ulimit -f 1000; exec " OCTET_PROGRAM;
+  for (const std::string& word : arguments("limited", {{"resume", "latest"}})) command += " '" + word + "'";
+  const ProcessResult result = run_process("/bin/bash", {"-c", command}, folder.path());
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("File too large"));
+  EXPECT_THAT(result.err, HasSubstr("3 checkpoints in a row could not be saved"));
+  EXPECT_EQ(run({"checkpoints", "runs/limited", "--verify"}).exit_code, 0);
+  const ProcessResult again = run(arguments("limited", {{"resume", "latest"}}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("resumed from runs/limited/checkpoints_fp8/step_3 "));
+}
+
 TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   const pid_t child = start(arguments("one", {{"max_steps", "100000"}}));
   wait_for_steps("one", 4);

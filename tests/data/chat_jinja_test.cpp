@@ -47,8 +47,10 @@ TEST(ChatJinja, RecognisesTheFormsOfOthers) {
   EXPECT_EQ(style("{{- '[INST] ' + message['content'] + '[/INST]' }}"), ChatStyle{ChatTemplate::MistralV3});
   EXPECT_EQ(style("{{- \"[INST]\" + message[\"content\"] + \"[/INST]\" }}"),
             ChatStyle{ChatTemplate::MistralV3Tekken});
-  for (const char* unknown : {"", "<|im_start|>user<|im_sep|><|im_end|>", "<start_of_turn>user",
-                              "[SYSTEM_PROMPT] [INST]", "{#- octet: {\"chat_template\": \"new\"} #}"}) {
+  for (const char* unknown :
+       {"", "<|im_start|>user<|im_sep|><|im_end|>", "<start_of_turn>user", "[SYSTEM_PROMPT] [INST]",
+        "{#- octet: {\"chat_template\": \"new\"} #}", "{#- octet: {\"chat_template\": 5} #}",
+        "{#- octet: [1] #}", "{#- octet: ", "<|im_start|>system\n\xff<|im_end|>"}) {
     EXPECT_EQ(style(unknown), std::nullopt) << unknown;
   }
 }

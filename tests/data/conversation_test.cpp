@@ -102,6 +102,18 @@ TEST_F(Records, PicturesAndSoundAreRefused) {
   }
 }
 
+TEST_F(Records, PartsOfAContent) {
+  const auto chat = [](const char* part) {
+    return fmt::format(
+        R"({{"messages":[{{"role":"user","content":[{}]}},{{"role":"assistant","content":"A"}}]}})", part);
+  };
+  for (const char* part : {R"({"type":"text","text":"Q"})", R"({"text":"Q"})", R"({"type":null,"text":"Q"})"})
+    EXPECT_THAT(read(chat(part)), ElementsAre("{Q\n}A</s>")) << part;
+  EXPECT_THAT(error(chat(R"({"type":5,"text":"Q"})")),
+              HasSubstr("a message's content has a part whose type is number, expected text"));
+  EXPECT_THAT(error(chat(R"({"type":["text"],"text":"Q"})")), HasSubstr("whose type is array"));
+}
+
 TEST_F(Records, EmptyMediaColumnsAndHtmlAreNoMedia) {
   EXPECT_THAT(read(R"({"prompt":"Q","response":"A","images":[],"audio":null,"image":""})"),
               ElementsAre("{Q\n}A</s>"));

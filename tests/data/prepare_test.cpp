@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "data/tokenizer/bytes_tokenizer.h"
 #include "io/fault_env.h"
+#include "io/sealed_json.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"
 
@@ -351,6 +352,21 @@ TEST(DatasetManifest, DamageIsNoticed) {
                                              first.size)));
   fs::remove(path);
   EXPECT_THAT(error(), HasSubstr("is missing; manifest.json lists it"));
+}
+
+TEST(DatasetManifest, CountsThatAreNoCountsAreRefused) {
+  const auto error_with = [](const char* key, const nlohmann::ordered_json& value) {
+    nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(dataset_manifest_text({}));
+    manifest.erase("manifest_crc32c");
+    manifest[nlohmann::ordered_json::json_pointer(key)] = value;
+    return error_of([&] { parse_dataset_manifest(seal_json(manifest), "m"); });
+  };
+  EXPECT_EQ(error_with("/examples", 5), "nothing was thrown");
+  EXPECT_EQ(error_with("/examples", 1e300), "[m] \"examples\" is 1e+300, expected an integer");
+  EXPECT_THAT(error_with("/train/dropped", INT64_MAX), HasSubstr("\"dropped\" is 9223372036854775807"));
+  EXPECT_EQ(error_with("/train/lengths", {0, 1.5}),
+            "[m] \"lengths\" holds 1.5, expected 0 to 9007199254740992");
+  EXPECT_EQ(error_with("/skipped/too long", 0.5), "[m] \"skipped\" holds 0.5, expected integers");
 }
 
 }  // namespace

@@ -130,5 +130,21 @@ TEST(TaskFormats, AFileIsRecognisedByItsColumns) {
               HasSubstr("[f] line 1: no task has the columns text"));
 }
 
+TEST(TaskFormats, LabelsThatAreNoLabelsAreRefused) {
+  for (const char* label : {"-9223372036854775808", "18446744073709551615", "-1", "2", "1.0"}) {
+    EXPECT_THAT(
+        error_in("piqa",
+                 fmt::format(R"({{"goal": "g", "sol1": "a", "sol2": "b", "label": {}}})", label).c_str()),
+        HasSubstr("'label' is"))
+        << label;
+    EXPECT_THAT(
+        error_in("winogrande",
+                 fmt::format(R"({{"sentence": "_", "option1": "a", "option2": "b", "answer": {}}})", label)
+                     .c_str()),
+        label == std::string("2") ? HasSubstr("nothing was thrown") : HasSubstr("'answer' is"))
+        << label;
+  }
+}
+
 }  // namespace
 }  // namespace octet

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "import/rules.h"
 #include "import/tools.h"
 #include "import_support.h"
@@ -17,6 +19,7 @@ using test::import_text;
 using test::reason_of;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TEST(ImportRules, OptimizersAreAdamWOrRefused) {
   for (const char* name :
@@ -248,6 +251,31 @@ TEST(ImportDetection, EveryRowHasAReasonOrAMeaning) {
     for (const ToolDefault& fallback : tool->defaults)
       EXPECT_TRUE(key_called(train_keys().keys(), fallback.octet_key)) << fallback.octet_key;
   }
+}
+
+TEST(ImportRules, WeightsAndLimitsOfDatasetsMustBeNumbers) {
+  const auto refused = [](const std::string& lines) {
+    const ImportResult result =
+        import_lf("dataset: a,b\ndataset_dir: ONLINE\nmix_strategy: interleave_under\n" + lines);
+    return refusals(result).empty() ? "" : refusals(result).front();
+  };
+  EXPECT_EQ(refused("interleave_probs: 0.7,0.3\nmax_samples: 50\n"), "");
+  EXPECT_THAT(refused("interleave_probs: '0.7,'\n"),
+              HasSubstr("weight in item 2 of dataset (given.yaml:5) is ''"));
+  EXPECT_THAT(refused("interleave_probs: ['0.7', '{a: b}']\n"), HasSubstr("'{a: b}'"));
+  EXPECT_THAT(refused("interleave_probs: ['0.7', \"1\\n- path: c\"]\n"),
+              HasSubstr("weight in item 2 of dataset (given.yaml:5) is"));
+  EXPECT_THAT(refused("max_samples: many\n"),
+              HasSubstr("max_samples in item 1 of dataset (given.yaml:5) is 'many'"));
+}
+
+TEST(ImportRules, HugeNumbersStayTooLarge) {
+  // A conversion that wraps would make something else of them.
+  EXPECT_THAT(refusals(import_lf("save_steps: 0.5\nmax_steps: 1e300\n")), Not(IsEmpty()));
+  EXPECT_EQ(whole_number(1e300), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(whole_number(-1e300), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(whole_number(0x1p63), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(whole_number(-2.9), -2);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "io/hub.h"
+
 namespace octet {
 namespace {
 
@@ -28,6 +30,7 @@ struct CacheFolder : testing::Test {
 };
 
 TEST_F(CacheFolder, XdgComesBeforeHome) {
+  set("OCTET_CACHE", std::nullopt);
   set("HOME", "/home/ada");
   set("XDG_CACHE_HOME", "/scratch/ada");
   EXPECT_EQ(user_cache_folder(), "/scratch/ada");
@@ -37,7 +40,25 @@ TEST_F(CacheFolder, XdgComesBeforeHome) {
   EXPECT_EQ(octet_cache_folder(), "/home/ada/.cache/octet");
 }
 
+TEST_F(CacheFolder, OneVariableMovesEverything) {
+  for (const char* name : {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) set(name, std::nullopt);
+  set("HOME", "/home/ada");
+  set("XDG_CACHE_HOME", "/scratch/ada");
+  set("OCTET_CACHE", "/cache");
+  EXPECT_EQ(octet_cache_folder(), "/cache");
+  EXPECT_EQ(user_cache_folder(), "/scratch/ada");
+  EXPECT_EQ(hub_settings_from_env().cache, "/cache/huggingface/hub");
+  set("HF_HOME", "/models");
+  EXPECT_EQ(hub_settings_from_env().cache, "/models/hub") << "the hub's own variables come first";
+  set("HF_HUB_CACHE", "/hub");
+  EXPECT_EQ(hub_settings_from_env().cache, "/hub");
+  EXPECT_EQ(octet_cache_folder(), "/cache");
+  set("OCTET_CACHE", "");
+  EXPECT_EQ(octet_cache_folder(), "/scratch/ada/octet");
+}
+
 TEST_F(CacheFolder, AnEmptyVariableIsNotSet) {
+  set("OCTET_CACHE", "");
   set("HOME", "/home/ada/");
   set("XDG_CACHE_HOME", "");
   EXPECT_EQ(octet_cache_folder(), "/home/ada/.cache/octet");

@@ -47,13 +47,15 @@ void PrintTo(const HeadCase& c, std::ostream* out) {
 
 class LoraHead : public testing::TestWithParam<HeadCase> {};
 
-// A row of logits does not depend on the other rows. The gradient of the head's input may be rounded in another order,
-// because chunks begin elsewhere.
+// A row of logits does not depend on the other rows, but the order in which a product adds may depend on their number:
+// OpenBLAS has other kernels for few rows, and which ones differs from CPU to CPU. In fp32 that is a last bit. Where values
+// are rounded to BF16 or FP8 afterwards, some of them are rounded to the other side, and then those that follow from them:
+// at most, everything differs by the rounding of that format. A target too few differs much more (below).
 INSTANTIATE_TEST_SUITE_P(, LoraHead,
                          testing::Values(HeadCase{"fp32", "llama-tiny", Precision::Fp32, 1e-6},
                                          HeadCase{"fp32_gpt2", "gpt2-tiny", Precision::Fp32, 1e-6},
-                                         HeadCase{"bf16", "qwen3-tiny", Precision::Bf16, 1e-6},
-                                         HeadCase{"fp8", "llama-tiny", Precision::Fp8, 1e-6}),
+                                         HeadCase{"bf16", "qwen3-tiny", Precision::Bf16, 4e-3},
+                                         HeadCase{"fp8", "llama-tiny", Precision::Fp8, 3e-2}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(LoraHead, RowsWithATargetAreEnough) {
@@ -81,6 +83,11 @@ TEST_P(LoraHead, RowsWithATargetAreEnough) {
     }
     EXPECT_NEAR(few.model->sums().loss / all.model->sums().loss, 1.0, 1e-6);
     EXPECT_EQ(few.model->correct_targets(), all.model->correct_targets());
+    // The comparison sees a single row that is not computed.
+    if (targets == 1) continue;
+    pass(all, masked);
+    pass(few, with_targets(batch, targets - 1), true, 0, targets);
+    EXPECT_GT(norm_difference(adapter_gradients(few), adapter_gradients(all)), 2 * c.tolerance) << targets;
   }
 }
 

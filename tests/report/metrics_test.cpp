@@ -199,10 +199,15 @@ TEST(Metrics, AFullDiskIsLoudOnceAndTheRunGoesOn) {
 }
 
 // A limit on the file's size makes the kernel write a part of a line, as a disk does that fills up.
-TEST(Metrics, APartOfALineIsTakenBackAndLaterLinesAreWritten) {
+TEST(Metrics, APartOfALineIsTakenBackAndAllLinesAreWrittenLater) {
   TemporaryFolder folder;
   const auto path = folder.path() / "metrics.jsonl";
-  const std::string line = metrics_line(example_record()) + "\n";
+  const auto record = [](int64_t step) {
+    StepRecord result = example_record();
+    result.step = step;
+    return result;
+  };
+  const std::string line = metrics_line(record(1)) + "\n";
   const pid_t child = fork();
   if (child == 0) {
     std::vector<std::string> messages;
@@ -210,18 +215,22 @@ TEST(Metrics, APartOfALineIsTakenBackAndLaterLinesAreWritten) {
     signal(SIGXFSZ, SIG_IGN);
     MetricsWriter writer(path);
     rlimit limit{line.size() + line.size() / 2, RLIM_INFINITY};
-    bool right = writer.write(example_record()) && setrlimit(RLIMIT_FSIZE, &limit) == 0;
-    right = right && !writer.write(example_record()) && !writer.write(example_record());
+    bool right = writer.write(record(1)) && setrlimit(RLIMIT_FSIZE, &limit) == 0;
+    right = right && !writer.write(record(2)) && !writer.write(record(3));
     right = right && contents_of(path) == line && messages.size() == 1;
     limit.rlim_cur = RLIM_INFINITY;
-    right = right && setrlimit(RLIMIT_FSIZE, &limit) == 0 && writer.write(example_record());
-    right = right && messages.size() == 2 && messages[1].find("2 earlier records") != std::string::npos;
+    right =
+        right && setrlimit(RLIMIT_FSIZE, &limit) == 0 && writer.write(record(4)) && writer.write(record(5));
+    right = right && messages.size() == 2 &&
+            messages[1].find("2 earlier records were written late, 0 are missing") != std::string::npos;
     _exit(right ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  EXPECT_EQ(contents_of(path), line + line);
+  std::vector<int64_t> steps;
+  for (const StepRecord& written : read_metrics(path)) steps.push_back(written.step);
+  EXPECT_THAT(steps, ElementsAre(1, 2, 3, 4, 5));
 }
 
 }  // namespace

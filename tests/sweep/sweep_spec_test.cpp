@@ -236,5 +236,27 @@ TEST(SweepSpec, LogarithmsThatLookLikeValuesAreWarnedOf) {
   EXPECT_THAT(spec.warnings, ElementsAre(HasSubstr("did you mean log_uniform_values?")));
 }
 
+TEST(SweepSpec, RungsAreFewAndRise) {
+  const std::string head =
+      "method: random\nmetric: {name: eval_loss}\nparameters: {lr: {value: 1}}\nearly_terminate: ";
+  const auto rungs = parse_sweep(head + "{type: hyperband, min_iter: 1, eta: 1.1}", "s").hyperband->rungs;
+  EXPECT_LT(rungs.size(), 300u);
+  for (size_t i = 1; i < rungs.size(); ++i) EXPECT_LT(rungs[i - 1], rungs[i]);
+  // Without a limit these would fill the memory.
+  EXPECT_THAT(errors_of(head + "{type: hyperband, min_iter: 1, eta: 1.0000000001}"),
+              HasSubstr("eta in s.yaml is 1.0000000001; expected a number of at least 1.01"));
+  EXPECT_THAT(errors_of(head + "{type: hyperband, max_iter: 1e300, s: 2}"),
+              HasSubstr("max_iter in s.yaml is 1e+300; expected at most 1e+12"));
+  EXPECT_THAT(parse_sweep(head + "{type: hyperband, max_iter: 9, s: 1e300}", "s").hyperband->rungs,
+              ElementsAre(1, 3));
+}
+
+TEST(SweepSpec, NumbersBeyondIntegersAreRefused) {
+  EXPECT_THAT(parameter_errors("random", "max_steps: {distribution: int_uniform, min: 0, max: 1e300}"),
+              HasSubstr("max_steps in s.yaml:4 is"));
+  EXPECT_THAT(parameter_errors("grid", "weight_decay: {distribution: q_uniform, min: 0, max: 1, q: 1e-300}"),
+              HasSubstr("weight_decay"));
+}
+
 }  // namespace
 }  // namespace octet

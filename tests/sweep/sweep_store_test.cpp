@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "support/error_of.h"
@@ -157,6 +158,31 @@ TEST_F(SweepStoreTest, FailedRunsAreRepeatedOnRequest) {
   EXPECT_FALSE(mine.scan().at(0).result);
   EXPECT_TRUE(mine.scan().at(1).result);
   EXPECT_TRUE(mine.try_claim(mine.scan().at(0)));
+}
+
+TEST_F(SweepStoreTest, FilesOfOtherKindsAreRefusedOrSkipped) {
+  SweepStore mine = store();
+  mine.open("x", 1);
+  EXPECT_TRUE(mine.create(0, {"v"}));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder.path() + "/sweep/" + name) << text;
+  };
+  // A result that cannot be one is as good as none.
+  for (const char* result : {"5", R"({"state": 5})", R"({"state": "sleeping"})", "{"}) {
+    write("trials/0000.result.json", result);
+    EXPECT_FALSE(store().scan().at(0).result) << result;
+  }
+  write("trials/0000.result.json",
+        R"({"state": "finished", "reason": [], "exit_code": "x", "seconds": null})");
+  EXPECT_TRUE(store().scan().at(0).result);
+  write("trials/0000.json", R"({"values": [5]})");
+  EXPECT_THAT(error_of([&] { store().scan(); }), HasSubstr("\"values\" holds 5, expected texts"));
+  for (const char* sweep : {"", "5", R"({"format": "x"})", R"({"format": 1, "seed": "1", "sweep": "x"})",
+                            R"({"format": 1, "seed": 1, "sweep": 5})"}) {
+    write("sweep.json", sweep);
+    EXPECT_THAT(error_of([&] { mine.open("x", 1); }), HasSubstr("is not the description of a sweep"))
+        << sweep;
+  }
 }
 
 }  // namespace

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <span>
 #include <sstream>
+#include <vector>
 
 namespace octet {
 namespace {
@@ -161,6 +164,28 @@ TEST(E8m0, RoundsUpAndClamps) {
     const float value = from_e8m0(static_cast<uint8_t>(code));
     EXPECT_EQ(to_e8m0_round_up(value), code);
   }
+}
+
+TEST(AllFinite, FindsASingleBadNumberAnywhere) {
+  for (const size_t count : {size_t{1}, size_t{3}, size_t{16384}, size_t{16385}, size_t{100'003}}) {
+    std::vector<float> wide(count, -1.5f);
+    std::vector<Bf16> narrow(count, to_bf16(-3e38f));
+    const auto of_wide = [&] { return all_finite(std::as_bytes(std::span(wide)), DType::F32); };
+    const auto of_narrow = [&] { return all_finite(std::as_bytes(std::span(narrow)), DType::BF16); };
+    EXPECT_TRUE(of_wide() && of_narrow());
+    for (const size_t place : {size_t{0}, count / 2, count - 1}) {
+      for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN()}) {
+        wide[place] = bad;
+        EXPECT_FALSE(of_wide()) << count << " " << place;
+        narrow[place] = to_bf16(bad);
+        EXPECT_FALSE(of_narrow()) << count << " " << place;
+      }
+      wide[place] = std::numeric_limits<float>::max();
+      narrow[place] = Bf16{0x7F7F};
+    }
+  }
+  EXPECT_TRUE(all_finite({}, DType::F32) && all_finite({}, DType::BF16));
 }
 
 }  // namespace

@@ -67,6 +67,61 @@ TEST_F(Resume, AKillAtAnyCallOfASaveEndsInTheSameState) {
   EXPECT_GT(killed, 4);
 }
 
+// Names of files and folders that a killed process has left.
+std::vector<std::string> leftovers(const std::string& run) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") || name.find(".tmp-") != std::string::npos) names.push_back(name);
+  }
+  return names;
+}
+
+// FAULTS 1 and 8 at the end of a run: the last save is whole, and nothing is left to do but to clean up.
+TEST_F(Resume, AKillAfterTheLastSaveLeavesNothingBehind) {
+  const Settings changes = {{"save_steps", "2"}, {"max_steps", "6"}, {"save_total_limit", "2"}};
+  fs::create_directories(folder.path() + "/runs");
+  int64_t calls = 0;
+  {
+    FaultEnv env(folder.path() + "/runs");
+    ASSERT_EQ(train(config("whole", changes), env), kExitDone);
+    calls = env.calls();
+  }
+  Settings again = changes;
+  again.push_back({"resume", "latest"});
+  int left = 0;
+  for (int64_t call = calls - 12; call < calls; ++call) {  // the last one closes the lock, and cannot throw
+    const std::string name = fmt::format("killed_{}", call), run = folder.path() + "/runs/" + name;
+    FaultEnv env(folder.path() + "/runs");
+    env.arm(call, IoFault::Kill);
+    Stderr log;
+    EXPECT_THROW(train(config(name, changes), env), SimulatedKill) << call;
+    log.text();
+    env.disarm();
+    const auto latest = CheckpointStore(env, run + "/checkpoints_fp8").open_latest();
+    left += latest && latest->step == 6 && !leftovers(run).empty();
+    EXPECT_EQ(train(config(name, again), env), kExitDone) << call;
+    EXPECT_THAT(leftovers(run), testing::IsEmpty()) << call;
+  }
+  EXPECT_GT(left, 0) << "no kill came after the last checkpoint was there";
+}
+
+// What is left of files that are replaced at the start of a process. Files of others stay.
+TEST_F(Resume, LeftoversInTheRunsFolderAreRemoved) {
+  ASSERT_EQ(train(config("run", {})), kExitDone);
+  const std::string run = folder.path() + "/runs/run";
+  for (const char* name : {"/config.yaml.tmp-123", "/metrics.jsonl.tmp-7", "/.octet-can-write-99"})
+    std::ofstream(run + name) << "x";
+  for (const char* name : {"/notes.tmp-a1", "/notes.tmp-1", "/notes.tmp-", "/123"}) std::ofstream(run + name) << "mine";
+  fs::create_directories(checkpoint("run", 99, true) + "/../.tmp-step_99-4321");
+  Stderr log;
+  ASSERT_EQ(train(config("run", {{"resume", "latest"}})), kExitDone);
+  EXPECT_THAT(log.text(),
+              HasSubstr("config.yaml.tmp-123] is left over from an interrupted process and is removed"));
+  EXPECT_THAT(leftovers(run), testing::UnorderedElementsAre("notes.tmp-a1", "notes.tmp-1", "notes.tmp-"));
+  EXPECT_TRUE(fs::exists(run + "/123"));
+}
+
 // FAULTS 5: the disk is full for a while. Training goes on, the checkpoint from before stays whole.
 TEST_F(Resume, AFullDiskIsSaidAndSurvived) {
   fs::create_directories(folder.path() + "/runs");

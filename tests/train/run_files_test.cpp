@@ -47,6 +47,27 @@ TEST_F(RunFilesSpace, CheckpointsThatDoNotAllFitAreWarnedOf) {
   EXPECT_THAT(log.messages.front(), HasSubstr("set save_total_limit"));
 }
 
+// Otherwise every resume on a disk of the right size would warn.
+TEST_F(RunFilesSpace, CheckpointsThatAreThereNeedNoMoreRoom) {
+  const auto free = static_cast<int64_t>(fs::space(folder.path()).available);
+  const int64_t one = free / 10 * 6;  // two do not fit
+  check(one, 2);
+  EXPECT_EQ(log.messages.size(), 1u);
+  log.messages.clear();
+  CheckpointStore store(posix_env(), folder.path() + "/runs/run/checkpoints_fp8");
+  store.save(3,
+             [&](CheckpointWriter& writer) {  // a file with a hole, which takes no room
+               std::ofstream(writer.directory() + "/weights") << "x";
+               fs::resize_file(writer.directory() + "/weights", static_cast<uintmax_t>(one));
+               writer.add({.name = "weights", .size = one});
+             },
+             {});
+  check(one, 2);
+  EXPECT_THAT(log.messages, IsEmpty());
+  check(one, 4);
+  EXPECT_EQ(log.messages.size(), 1u);
+}
+
 TEST_F(RunFilesSpace, ThePlanKnowsTheSizeOfACheckpoint) {
   for (const Settings& changes :
        {Settings{}, Settings{{"optimizer_state", "bf16"}}, Settings{{"mixed_precision", "fp32"}},

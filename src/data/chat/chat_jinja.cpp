@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_values.h"
+#include "base/text.h"
 #include "data/chat/chat_template.h"
 #include "data/chat/template_parts.h"
 
@@ -213,13 +215,11 @@ std::optional<ChatStyle> marked_style(std::string_view jinja) {
   if (!jinja.starts_with(kMark)) return std::nullopt;
   jinja.remove_prefix(kMark.size());
   const ordered_json json = ordered_json::parse(jinja.substr(0, jinja.find("#}")), nullptr, false);
-  if (!json.is_object() || !json.contains("chat_template")) return std::nullopt;
-  const std::string name = json.value("chat_template", "");
+  const std::string name = text_in(json, "chat_template").value_or("");
   const std::vector<std::string> known = chat_template_names();
   if (std::ranges::find(known, name) == known.end()) return std::nullopt;
   ChatStyle style{.chat_template = parse_chat_template(name)};
-  if (json.contains("default_system") && json["default_system"].is_string())
-    style.default_system = json["default_system"].get<std::string>();
+  style.default_system = text_in(json, "default_system");
   return style;
 }
 
@@ -305,6 +305,8 @@ std::string ChatRenderer::jinja() const {
 }
 
 std::optional<ChatStyle> recognise_chat_template(std::string_view jinja) {
+  // A file of its own may hold any bytes, and what is found in it goes into JSON.
+  if (!is_clean_utf8(jinja)) return std::nullopt;
   if (jinja.starts_with(kMark)) return marked_style(jinja);
   if (holds(jinja, kStartHeader) && holds(jinja, kEndOfTurn)) {
     return ChatStyle{holds(jinja, "Cutting Knowledge Date: December 2023") ? ChatTemplate::Llama31

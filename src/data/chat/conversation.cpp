@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/json.h"
+#include "base/json_values.h"
 #include "base/text.h"
 #include "data/records/record_reader.h"
 
@@ -110,7 +111,12 @@ void read_content(Message& message, const Json& content, const std::string& plac
                 content.type_name());
   }
   for (const Json& part : content) {
-    const std::string type = part.is_object() ? part.value("type", "text") : "";
+    const bool has_type = part.is_object() && part.contains("type") && !part["type"].is_null();
+    if (has_type && !part["type"].is_string()) {
+      fail_record(SkipReason::BadValue, "[{}: a message's content has a part whose type is {}, expected text",
+                  place, part["type"].type_name());
+    }
+    const std::string type = part.is_object() ? text_in(part, "type").value_or("text") : "";
     const bool is_reasoning = type == "thinking" || type == "reasoning";
     const char* const key = is_reasoning && part.contains(type) ? type.c_str() : "text";
     if (!type.empty() && !is_reasoning && type != "text" && type != "input_text" && type != "output_text") {

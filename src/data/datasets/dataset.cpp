@@ -70,7 +70,7 @@ std::vector<std::string> files_of_glob(const std::string& pattern) {
 }
 
 TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size, const Tokenizer* tokenizer,
-                       bool skip_bad_text) {
+                       bool skip_bad_text, bool verify) {
   for (const std::string& file : files) {
     require(is_token_file(file) || is_text_file(file),
             "[dataset] {}: expected *.bin (tokens) or *.txt (text)", file);
@@ -81,7 +81,7 @@ TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size
   }
   TokenSource source;
   if (is_token_file(files[0])) {
-    for (const std::string& file : files) source.append(TokenSource::from_token_file(file, vocab_size));
+    source = TokenSource::from_token_files(files, vocab_size, verify);
   } else {
     require(tokenizer != nullptr, "[dataset] {} is text, which needs a tokenizer", files[0]);
     source = TokenSource::from_text_files(files, *tokenizer, vocab_size, skip_bad_text);
@@ -118,8 +118,8 @@ std::vector<std::string> stream_files(const std::string& path) {
 }
 
 TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
-                        bool skip_bad_text) {
-  return open_files(stream_files(path), vocab_size, tokenizer, skip_bad_text);
+                        bool skip_bad_text, bool verify) {
+  return open_files(stream_files(path), vocab_size, tokenizer, skip_bad_text, verify);
 }
 
 Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer) {
@@ -130,7 +130,8 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
   if (options.eval_dataset == kDemo || (options.dataset == kDemo && !names_eval)) {
     dataset.eval = demo_tokens(options, DemoSplit::HeldOut, vocab_size, tokenizer);
   } else if (names_eval) {
-    dataset.eval = open_tokens(options.eval_dataset, vocab_size, tokenizer, options.skip_bad_text);
+    dataset.eval =
+        open_tokens(options.eval_dataset, vocab_size, tokenizer, options.skip_bad_text, options.verify);
   }
   if (options.dataset == kDemo) {
     dataset.train = demo_tokens(options, DemoSplit::Train, vocab_size, tokenizer);
@@ -148,10 +149,11 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
       log_info("data: {} of {} files have a validation name and are not used for training: {}{}",
                held_out.size(), held_out.size() + files.size(), held_out[0],
                held_out.size() > 1 ? ", ..." : "");
-      if (!names_eval) dataset.eval = open_files(held_out, vocab_size, tokenizer, options.skip_bad_text);
+      if (!names_eval)
+        dataset.eval = open_files(held_out, vocab_size, tokenizer, options.skip_bad_text, options.verify);
     }
   }
-  dataset.train = open_files(files, vocab_size, tokenizer, options.skip_bad_text);
+  dataset.train = open_files(files, vocab_size, tokenizer, options.skip_bad_text, options.verify);
   if (dataset.eval.empty())
     std::tie(dataset.train, dataset.eval) = dataset.train.split_tail(options.eval_split);
   return dataset;

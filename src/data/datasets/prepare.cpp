@@ -10,6 +10,7 @@
 #include "data/datasets/hold_out.h"
 #include "data/datasets/tokenize_pipeline.h"
 #include "data/shards/split_writer.h"
+#include "io/checked_files.h"
 
 namespace octet {
 namespace {
@@ -83,7 +84,8 @@ void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& kno
     const bool is_temporary = own.starts_with(kTemporaryPrefix);
     if (is_temporary) own.remove_prefix(std::string_view(kTemporaryPrefix).size());
     // A shard that is whole but not yet in the progress file is written again, with the same bytes.
-    if (is_shard_name(own) || (is_temporary && (own == kProgressName || own == kManifestName))) {
+    if (is_shard_name(own) || is_checked_files_name(name) ||
+        (is_temporary && (own == kProgressName || own == kManifestName))) {
       left_over.push_back(name);
       continue;
     }

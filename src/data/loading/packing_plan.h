@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/shards/document_source.h"
@@ -27,11 +30,11 @@ class PackingPlan {
  public:
   PackingPlan(const DocumentSource& source, int64_t length, Packing packing);
 
-  int64_t rows() const { return static_cast<int64_t>(row_starts_.size()) - 1; }
+  int64_t rows() const { return static_cast<int64_t>(arrays_.row_starts.size()) - 1; }
   // The places of a row; each is an index into the fragments sorted by length, longest first.
   std::span<const uint32_t> row(int64_t row) const;
 
-  const Fragment& fragment(int64_t place) const { return fragments_[static_cast<size_t>(place)]; }
+  const Fragment& fragment(int64_t place) const { return arrays_.fragments[static_cast<size_t>(place)]; }
   // Places of the same length as `place`: .second places from .first on.
   std::pair<int64_t, int64_t> same_length(int64_t place) const;
   int64_t fragment_length(int64_t place) const;
@@ -46,20 +49,38 @@ class PackingPlan {
   const Totals& totals() const { return totals_; }
   // Share of row places that hold a token, not padding.
   double utilisation() const;
+  int64_t fragments() const { return static_cast<int64_t>(arrays_.fragments.size()); }
+
+  // A plan as a file (docs/formats.md), which is mapped when it is loaded. `identity` stands for everything that the plan
+  // follows from. Writing is not synced: load() finds out whether the file is whole. It returns nothing for a file of
+  // another plan, and throws Error for a damaged one.
+  void save(Env& env, const std::string& path, uint64_t identity) const;
+  static std::optional<PackingPlan> load(Env& env, const std::string& path, uint64_t identity);
 
  private:
-  void collect(const DocumentSource& source);
-  void pack_best_fit();
-  void pack_one_each();
-  // Sorts rows by their first document, so that `row` walks through the data from front to back.
-  void order_rows();
+  friend class PackingPlanBuilder;
+  struct Arrays {
+    std::span<const Fragment> fragments;     // by length, longest first; equal ones in the order of the data
+    std::span<const int64_t> length_starts;  // (length + 1): entry i is where fragments of length - i begin
+    std::span<const uint32_t> places;        // of all rows
+    std::span<const int64_t> row_starts;     // (rows + 1) into places
+  };
 
-  int64_t length_;
-  std::vector<Fragment> fragments_;     // by length, longest first; equal ones in the order of the data
-  std::vector<int64_t> length_starts_;  // (length + 1): entry i is where fragments of length_ - i begin
-  std::vector<uint32_t> places_;        // of all rows
-  std::vector<int64_t> row_starts_;     // (rows + 1) into places_
+  PackingPlan() = default;
+
+  int64_t length_ = 0;
+  Arrays arrays_;
+  std::shared_ptr<const void> owner_;  // of the arrays
   Totals totals_;
 };
+
+// What a plan follows from, in a number. Plans of two versions of the algorithm differ, too.
+uint64_t packing_identity(const DocumentSource& source, int64_t length, Packing packing);
+
+// The plan from `folder`, where earlier calls have stored it. Otherwise it is made, and stored if it is large. A failure
+// to store it is not an error. Plans that were not used for a month are removed. "": nothing is stored.
+std::shared_ptr<const PackingPlan> stored_packing_plan(Env& env, const std::string& folder,
+                                                       const DocumentSource& source, int64_t length,
+                                                       Packing packing, int64_t large = int64_t{1} << 20);
 
 }  // namespace octet

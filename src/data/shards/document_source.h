@@ -25,7 +25,16 @@ class DocumentSource {
   void for_each_length(Function&& visit) const {
     int64_t document = 0;
     for (const Shard& shard : shards_) {
-      for (int64_t i = 0; i < shard.counts().documents; ++i) visit(document++, shard.document_length(i));
+      for (int64_t i = 0; i < shard.counts().documents; ++i) {
+        // A shard that was checked long ago may have been damaged since.
+        const int64_t start = shard.document_start(i), length = shard.document_length(i);
+        require(
+            start >= 0 && length >= 0 && length <= shard.counts().tokens - start,
+            "[{}] document {} has {} tokens from token {} on, but the shard has {} tokens: it is damaged. Delete "
+            "the folder and prepare the dataset again",
+            shard.name(), i, length, start, shard.counts().tokens);
+        visit(document++, length);
+      }
     }
   }
 

@@ -1,14 +1,14 @@
 #include "data/shards/manifest.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <numeric>
+#include <optional>
 
-#include "base/cpu_threads.h"
+#include "base/checked.h"
 #include "base/error.h"
+#include "base/for_all.h"
+#include "io/checked_files.h"
 #include "io/sealed_json.h"
 
 namespace octet {
@@ -19,10 +19,12 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "octet dataset";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kMaxCount = int64_t{1} << 53;
 
 int64_t count_field(const json& object, const char* key, const std::string& place) {
   const auto value = json_field<int64_t>(object, key, place);
-  require(value >= 0, "[{}] \"{}\" is {}, expected 0 or more", place, key, value);
+  require(value >= 0 && value <= kMaxCount, "[{}] \"{}\" is {}, expected 0 to {}", place, key, value,
+          kMaxCount);
   return value;
 }
 
@@ -58,10 +60,15 @@ SplitManifest parse_split(const json& object, const std::string& place) {
   split.counts = parse_counts(object, place);
   split.dropped = count_field(object, "dropped", place);
   split.lengths.longest = count_field(object, "longest", place);
-  const auto lengths = json_field<std::vector<int64_t>>(object, "lengths", place);
+  const auto lengths = json_field<json::array_t>(object, "lengths", place);
   require(lengths.size() <= split.lengths.counts.size(), "[{}] {} lengths, expected at most {}", place,
           lengths.size(), split.lengths.counts.size());
-  std::copy(lengths.begin(), lengths.end(), split.lengths.counts.begin());
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const std::optional<int64_t> length = integer_of(lengths[i]);
+    require(length && *length >= 0 && *length <= kMaxCount, "[{}] \"lengths\" holds {}, expected 0 to {}",
+            place, lengths[i].dump(), kMaxCount);
+    split.lengths.counts[i] = *length;
+  }
   ShardCounts sum;
   for (const json& entry : json_field<json::array_t>(object, "shards", place)) {
     require(entry.is_object(), "[{}] \"shards\" holds something that is not an object", place);
@@ -74,7 +81,8 @@ SplitManifest parse_split(const json& object, const std::string& place) {
     shard.crc32c = parse_crc(json_field<std::string>(entry, "crc32c", place), place);
     shard.counts = parse_counts(entry, place);
     shard.end_example = count_field(entry, "end_example", place);
-    sum += shard.counts;
+    sum = {checked_add(sum.documents, shard.counts.documents), checked_add(sum.tokens, shard.counts.tokens),
+           checked_add(sum.targets, shard.counts.targets)};
     split.shards.push_back(std::move(shard));
   }
   require(sum == split.counts, "[{}] the shards have {} tokens in {} documents, the split says {} in {}",
@@ -92,6 +100,9 @@ void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManif
               shard.kind().vocab_size == manifest.vocab_size,
           "[{}] was made with tokenizer {:016x} of {} ids, the manifest says {:016x} of {}", place,
           shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
+  require(shard.file_checksum() == entry.crc32c,
+          "[{}] has checksum {}, the manifest says {}: it is sound, but not the file that was prepared",
+          place, crc_text(shard.file_checksum()), crc_text(entry.crc32c));
 }
 
 }  // namespace
@@ -146,8 +157,9 @@ DatasetManifest parse_dataset_manifest(std::string_view text, const std::string&
   if (object.contains("columns")) manifest.columns = json_field<std::string>(object, "columns", place);
   manifest.examples = count_field(object, "examples", place);
   for (const auto& [reason, count] : json_field<json::object_t>(object, "skipped", place)) {
-    require(count.is_number_integer(), "[{}] \"skipped\" holds {}, expected numbers", place, count.dump());
-    manifest.skipped.emplace(reason, count.get<int64_t>());
+    const std::optional<int64_t> number = integer_of(count);
+    require(number.has_value(), "[{}] \"skipped\" holds {}, expected integers", place, count.dump());
+    manifest.skipped.emplace(reason, *number);
   }
   manifest.train = parse_split(json_field<json>(object, "train", place), place);
   manifest.validation = parse_split(json_field<json>(object, "validation", place), place);
@@ -188,37 +200,71 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
 }
 
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split) {
+                              const SplitManifest& split, bool verify) {
   std::vector<Shard> shards(split.shards.size());
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  size_t error_index = shards.size();
-  const auto work = [&] {
-    for (size_t i = next++; i < shards.size(); i = next++) {
-      const ShardEntry& entry = split.shards[i];
-      const std::string path = join_path(folder, entry.name);
-      try {
-        require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
-        const int64_t size = env.file_size(path);
-        require(size == entry.size, "[{}] has {} bytes, {} says {}", path, size, kManifestName, entry.size);
-        shards[i] = Shard::open(env, path);
-        check_entry(shards[i], entry, manifest, path);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (i < error_index) {  // the same message whatever the threads did
-          error = std::current_exception();
-          error_index = i;
-        }
-      }
-    }
+  const auto stamp_of = [&](const ShardEntry& entry) {
+    const std::string path = join_path(folder, entry.name);
+    require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
+    const FileStamp stamp = file_stamp(path);
+    require(stamp.size == entry.size, "[{}] has {} bytes, {} says {}", path, stamp.size, kManifestName,
+            entry.size);
+    return stamp;
   };
-  std::vector<std::thread> threads;
-  const auto most = static_cast<size_t>(default_threads().count);
-  for (size_t i = 1; i < std::min(most, shards.size()); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
+  const auto open = [&](size_t i, ShardCheck check) {
+    const ShardEntry& entry = split.shards[i];
+    const std::string path = join_path(folder, entry.name);
+    Shard shard = Shard::open(env, path, check);
+    check_entry(shard, entry, manifest, path);
+    shards[i] = std::move(shard);
+  };
+  CheckedFiles memory(env, folder, CheckedFiles::Place::Folder);
+  const auto open_known = [&](const std::vector<size_t>& wanted) {
+    constexpr size_t kReaders = 16;  // two pages per shard: a disk serves many such reads at once
+    std::vector<uint8_t> is_known(wanted.size(), 0);
+    for_all(
+        wanted.size(),
+        [&](size_t i) {
+          const ShardEntry& entry = split.shards[wanted[i]];
+          // The memory may be of an older dataset in the same folder: what it has found must be what is expected now.
+          if (verify || memory.find(entry.name, stamp_of(entry)) != uint64_t{entry.crc32c}) return;
+          open(wanted[i], ShardCheck::Ends);
+          is_known[i] = 1;
+        },
+        kReaders);
+    std::vector<size_t> unknown;
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (is_known[i] == 0) unknown.push_back(wanted[i]);
+    return unknown;
+  };
+  std::vector<size_t> wanted(shards.size());
+  std::iota(wanted.begin(), wanted.end(), size_t{0});
+  wanted = open_known(wanted);
+  if (wanted.empty()) return shards;
+
+  memory.begin_checks();
+  wanted = open_known(wanted);
+  std::vector<std::optional<FileStamp>> checked(wanted.size());
+  const auto remember = [&] {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const ShardEntry& entry = split.shards[wanted[i]];
+      if (checked[i])
+        memory.remember(entry.name, *checked[i], entry.crc32c);
+      else
+        memory.forget(entry.name);
+    }
+    memory.save();
+  };
+  try {
+    for_all(wanted.size(), [&](size_t i) {
+      const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
+      open(wanted[i], ShardCheck::Whole);
+      checked[i] = stamp;
+    });
+  } catch (...) {
+    remember();
+    throw;
+  }
+  remember();
   return shards;
 }
 

@@ -72,8 +72,10 @@ DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
                            std::string_view text);
 
-// The shards of a split, mapped and checked against the manifest and their own checksums, on several threads.
+// The shards of a split, mapped. A shard that is new or has changed since the last check (io/checked_files.h) is read
+// whole, on several threads, and compared with the manifest and its own checksums. Of all others only the ends are read
+// and compared. With `verify` all shards are read.
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split);
+                              const SplitManifest& split, bool verify = false);
 
 }  // namespace octet

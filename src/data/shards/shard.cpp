@@ -235,14 +235,14 @@ void ShardWriter::finish() {
   write(std::as_bytes(std::span(&trailer, 1)));
 }
 
-Shard Shard::open(Env& env, const std::string& path) {
+Shard Shard::open(Env& env, const std::string& path, ShardCheck check) {
   auto file = std::make_shared<const MappedFile>(env.map(path));
   const auto bytes = file->bytes();
-  return parse(std::move(file), bytes, path);
+  return parse(std::move(file), bytes, path, check);
 }
 
 Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
-                   const std::string& name) {
+                   const std::string& name, ShardCheck check) {
   const auto size = static_cast<int64_t>(bytes.size());
   require(size >= static_cast<int64_t>(kMagic.size()) && std::memcmp(bytes.data(), kMagic.data(), 8) == 0,
           "[shard] {}: bad magic at byte offset 0, expected \"OCTETSHD\"; not an octet shard", name);
@@ -254,8 +254,11 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
   const int width = static_cast<int>(header.token_width);
   const Trailer trailer = check_trailer(bytes, name, width);
   const Layout layout(trailer, width);
+  uint32_t file_checksum = crc32c(bytes.data(), sizeof(Header));
   const auto section = [&](const char* what, int64_t begin, int64_t end, uint32_t expected) {
     const auto part = bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    file_checksum = crc32c_joined(file_checksum, expected, part.size());
+    if (check == ShardCheck::Ends) return part;
     const uint32_t crc = crc32c(part.data(), part.size());
     require(crc == expected,
             "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}", name, what,
@@ -278,17 +281,19 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
                         .add(trailer.index_crc)
                         .add(trailer.has_mask != 0 ? trailer.mask_crc : 0)
                         .value();
+  shard.file_checksum_ = crc32c(bytes.data() + layout.trailer, sizeof(Trailer), file_checksum);
   shard.tokens_ = tokens.data();
   shard.starts_ = reinterpret_cast<const uint64_t*>(index.data());
-  check_index(shard.starts_, trailer, name, layout.index);
   if (trailer.has_mask != 0) {
-    check_mask(mask, shard.starts_, trailer, name, layout.mask);
     shard.mask_ = mask.data();
   } else {
     require(trailer.targets == trailer.tokens - trailer.documents,
             "[shard] {}: {} targets without a mask (trailer at byte offset {}), expected {}", name,
             trailer.targets, layout.trailer, trailer.tokens - trailer.documents);
   }
+  if (check == ShardCheck::Ends) return shard;
+  check_index(shard.starts_, trailer, name, layout.index);
+  if (shard.mask_) check_mask(mask, shard.starts_, trailer, name, layout.mask);
   check_token_bytes(tokens.data(), width, shard.counts_.tokens, shard.kind_.vocab_size, name, layout.tokens);
   return shard;
 }

@@ -61,15 +61,19 @@ class ShardWriter {
   uint32_t crc_ = 0;
 };
 
-// A memory-mapped shard. Immutable, cheap to copy, safe to read from many threads. Opening it checks everything:
-// sizes, order of documents, checksums and every id.
+enum class ShardCheck {
+  Whole,  // sizes, order of documents, checksums and every id
+  Ends,   // only header and trailer, for a file that was checked before: what lies between is not read
+};
+
+// A memory-mapped shard. Immutable, cheap to copy, safe to read from many threads.
 class Shard {
  public:
   Shard() = default;
   // Throws Error naming the file, the byte offset, what is there and what was expected.
-  static Shard open(Env& env, const std::string& path);
+  static Shard open(Env& env, const std::string& path, ShardCheck check = ShardCheck::Whole);
   static Shard parse(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
-                     const std::string& name);
+                     const std::string& name, ShardCheck check = ShardCheck::Whole);
 
   const ShardKind& kind() const { return kind_; }
   const ShardCounts& counts() const { return counts_; }
@@ -94,6 +98,8 @@ class Shard {
     return {starts_, static_cast<size_t>(counts_.documents)};
   }
   uint64_t checksum() const { return checksum_; }  // of all sections
+  // CRC-32C of the whole file, put together from the checksums of its parts.
+  uint32_t file_checksum() const { return file_checksum_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
  private:
@@ -105,6 +111,7 @@ class Shard {
   const uint64_t* starts_ = nullptr;  // (documents + 1)
   const std::byte* mask_ = nullptr;   // null: all are targets
   uint64_t checksum_ = 0;
+  uint32_t file_checksum_ = 0;
 };
 
 }  // namespace octet

@@ -22,6 +22,13 @@ int64_t first_not_below(const Id* ids, int64_t count, uint64_t limit) {
 }
 
 template <class Id>
+uint32_t largest(const Id* ids, int64_t count) {
+  Id most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, ids[i]);
+  return most;
+}
+
+template <class Id>
 void widen(const std::byte* data, int64_t first, std::span<int32_t> out) {
   const Id* ids = reinterpret_cast<const Id*>(data) + first;
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(ids[i]);
@@ -41,6 +48,11 @@ void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t 
   if (place == count) return;
   fail("[dataset] {}: id {} at token {} (byte offset {}), expected ids below the vocabulary of {}", name,
        width == 2 ? narrow_ids[place] : wide_ids[place], place, data_offset + place * width, vocab_size);
+}
+
+uint32_t largest_token(const std::byte* data, int width, int64_t count) {
+  if (width == 2) return largest(reinterpret_cast<const uint16_t*>(data), count);
+  return largest(reinterpret_cast<const uint32_t*>(data), count);
 }
 
 void widen_token_bytes(const std::byte* data, int width, int64_t first, std::span<int32_t> out) {

@@ -13,6 +13,9 @@ namespace octet {
 void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t vocab_size,
                        const std::string& name, int64_t data_offset);
 
+// The largest id, 0 if there is none.
+uint32_t largest_token(const std::byte* data, int width, int64_t count);
+
 // out = ids [first, first + out.size()).
 void widen_token_bytes(const std::byte* data, int width, int64_t first, std::span<int32_t> out);
 

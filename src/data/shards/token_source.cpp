@@ -5,13 +5,18 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/for_all.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/records/record_reader.h"
 #include "data/shards/token_bytes.h"
+#include "io/checked_files.h"
 #include "io/env.h"
 
 namespace octet {
@@ -79,6 +84,9 @@ Layout layout_of(const std::string& path, std::span<const std::byte> bytes) {
   return {0, 2, size / 2};
 }
 
+// Smaller files of a folder are read again in a few milliseconds.
+constexpr int64_t kWorthRemembering = int64_t{64} << 20;
+
 // Enough to distinguish files without reading all of them.
 uint64_t checksum_of_ends(const std::byte* data, int64_t bytes) {
   const auto part = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16));
@@ -116,14 +124,69 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
   return source;
 }
 
-TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
+TokenSource::Piece TokenSource::map_token_file(const std::string& path) {
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
   Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset, 0};
   piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
+  return piece;
+}
+
+void TokenSource::check_ids(const Piece& piece, int64_t vocab_size) {
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
+}
+
+TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
+  Piece piece = map_token_file(path);
+  check_ids(piece, vocab_size);
   TokenSource source;
   source.append(std::move(piece));
+  return source;
+}
+
+TokenSource TokenSource::from_token_files(std::span<const std::string> paths, int64_t vocab_size,
+                                          bool verify) {
+  std::vector<Piece> pieces;
+  std::vector<FileStamp> stamps;
+  std::map<std::string, std::vector<size_t>> folders;
+  for (const std::string& path : paths) {
+    stamps.push_back(file_stamp(path));
+    pieces.push_back(map_token_file(path));
+    folders[parent_path(path)].push_back(pieces.size() - 1);
+  }
+  const auto name_of = [&](size_t i) { return std::filesystem::path(paths[i]).filename().string(); };
+  for (auto& [folder, files] : folders) {
+    CheckedFiles memory(posix_env(), folder, CheckedFiles::Place::Cache);
+    // A file's largest id is remembered, because models have different vocabularies.
+    const auto drop_known = [&] {
+      if (verify) return;
+      std::erase_if(files, [&](size_t i) {
+        const std::optional<uint64_t> largest = memory.find(name_of(i), stamps[i]);
+        return largest && std::cmp_less(*largest, vocab_size);
+      });
+    };
+    drop_known();
+    if (files.empty()) continue;
+    int64_t bytes = 0;
+    for (const size_t i : files) bytes += stamps[i].size;
+    const bool remembers = bytes >= kWorthRemembering;
+    if (remembers) memory.begin_checks();
+    drop_known();
+    std::vector<uint32_t> largest(files.size());
+    for_all(files.size(), [&](size_t i) {
+      const Piece& piece = pieces[files[i]];
+      largest[i] = largest_token(piece.data, piece.width, piece.count);
+    });
+    for (size_t i = 0; i < files.size() && remembers; ++i)
+      memory.remember(name_of(files[i]), stamps[files[i]], largest[i]);
+    if (remembers) memory.save();
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (std::cmp_greater_equal(largest[i], vocab_size))
+        check_ids(pieces[files[i]], vocab_size);  // says where
+    }
+  }
+  TokenSource source;
+  for (Piece& piece : pieces) source.append(std::move(piece));
   return source;
 }
 

@@ -24,6 +24,10 @@ class TokenSource {
 
   // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
+  // Several, one after another. The ids of a file that has not changed since its last check (io/checked_files.h) are not
+  // read again, unless `verify` is true.
+  static TokenSource from_token_files(std::span<const std::string> paths, int64_t vocab_size,
+                                      bool verify = false);
 
   // A shard's documents one after another; its mask says which tokens are targets. A document's first token never is
   // one, because the token before it belongs to another document.
@@ -77,6 +81,8 @@ class TokenSource {
     std::span<const uint64_t> document_starts = {};
   };
 
+  static Piece map_token_file(const std::string& path);
+  static void check_ids(const Piece& piece, int64_t vocab_size);
   void append(Piece piece);
   template <class Out, class Function>
   void for_each_part(int64_t first, std::span<Out> out, Function&& part) const;

@@ -1,0 +1,23 @@
+// A short version of scripts/soak.py: kills at random moments, a disk that is full now and then, the same bits at the end.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(SoakCli, KillsAndAFullDiskChangeNothing) {
+  if (run_process("python3", {"--version"}).exit_code != 0) GTEST_SKIP() << "python3 was not found";
+  const ProcessResult soak = run_process(
+      "python3", {OCTET_SOURCE_DIR "/scripts/soak.py", "--octet", OCTET_PROGRAM, "--steps", "120", "--kills",
+                  "4", "--kill_every", "0", "--batch", "1", "--length", "32", "--seed", "5"});
+  EXPECT_EQ(soak.exit_code, 0) << soak.out << soak.err;
+  EXPECT_THAT(soak.out, HasSubstr("the same bits after 120 steps"));
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,192 @@
+// How a run starts: prepared data that is read only once, the line about the time, and the folder for what is kept.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+constexpr const char* kShard = "data/train_00000.octet";
+
+struct StartCli : testing::Test {
+  StartCli() {
+    setenv("OCTET_CACHE", (folder.path() + "/cache").c_str(), 1);
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += fmt::format("{{\"text\": \"this is text number {:04}\"}}\n", i);
+    folder.write("text.jsonl", text);
+  }
+  ~StartCli() override { unsetenv("OCTET_CACHE"); }
+
+  ProcessResult run(std::vector<std::string> arguments) const {
+    return run_process(OCTET_PROGRAM, arguments, folder.path());
+  }
+  std::string path(const std::string& name) const { return folder.path() + "/" + name; }
+
+  // Prepares the dataset, as if it had been done an hour ago.
+  void prepare() const {
+    const ProcessResult result = run({"prepare", "--dataset", "text.jsonl", "--output", "data", "--tokenizer",
+                                      "bytes", "--eval_split", "0.2"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (const auto& entry : fs::directory_iterator(path("data"))) {
+      fs::last_write_time(entry.path(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+    }
+  }
+  // Damages a token; size and time stay the same.
+  void damage() const {
+    const auto time = fs::last_write_time(path(kShard));
+    std::fstream file(path(kShard), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(100);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(100);
+    file.put(byte);
+    file.close();
+    fs::last_write_time(path(kShard), time);
+  }
+  ProcessResult train(const std::vector<std::string>& more, const std::string& dataset = "data",
+                      const std::string& save_strategy = "no") const {
+    std::vector<std::string> words = {"train",
+                                      "--device=cpu",
+                                      "--dataset=" + dataset,
+                                      "--max_seq_length=32",
+                                      "--max_steps=1",
+                                      "--num_threads=1",
+                                      "--mixed_precision=bf16",
+                                      "--save_strategy=" + save_strategy,
+                                      "--progress=plain",
+                                      "--eval_batches=1",
+                                      "--per_device_train_batch_size=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(StartCli, PreparedDataIsReadOnce) {
+  prepare();
+  ASSERT_EQ(train({"--dry_run"}).exit_code, 0);
+  ASSERT_TRUE(fs::exists(path("data/checked.json")));
+  damage();
+  const ProcessResult again = train({"--dry_run"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  const ProcessResult verified = train({"--dry_run", "--verify"});
+  EXPECT_NE(verified.exit_code, 0);
+  EXPECT_THAT(verified.err, AllOf(HasSubstr(kShard), HasSubstr("the tokens")));
+  // From now on it is known to be damaged.
+  EXPECT_THAT(train({"--dry_run"}).err, HasSubstr(kShard));
+  damage();  // back to what it was
+  EXPECT_EQ(train({"--dry_run", "--verify"}).exit_code, 0);
+  fs::resize_file(path(kShard), 200);
+  EXPECT_THAT(train({"--dry_run"}).err,
+              AllOf(HasSubstr(kShard), HasSubstr("has 200 bytes, manifest.json says")));
+}
+
+TEST_F(StartCli, PrepareAndEvalVerify) {
+  prepare();
+  const std::vector<std::string> same = {"prepare",     "--dataset", "text.jsonl",   "--output", "data",
+                                         "--tokenizer", "bytes",     "--eval_split", "0.2",      "--verify"};
+  const ProcessResult sound = run(same);
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_THAT(sound.err, HasSubstr("2 shards of data were read and are as they were written"));
+  const ProcessResult trained = train({"--run_name", "a"}, "data", "steps");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  damage();
+  const ProcessResult prepared = run(same);
+  EXPECT_NE(prepared.exit_code, 0);
+  EXPECT_THAT(prepared.err, HasSubstr(kShard));
+  damage();
+  ASSERT_EQ(run(same).exit_code, 0);
+  damage();
+  EXPECT_EQ(run({"eval", "runs/a", "--device", "cpu"}).exit_code, 0);
+  const ProcessResult evaluated = run({"eval", "runs/a", "--device", "cpu", "--verify"});
+  EXPECT_NE(evaluated.exit_code, 0);
+  EXPECT_THAT(evaluated.err, HasSubstr(kShard));
+  EXPECT_THAT(run({"eval", "runs/a", "--task", "hellaswag", "--verify"}).err,
+              HasSubstr("--verify has no meaning with --task"));
+}
+
+TEST_F(StartCli, ADamagedMemoryIsReplaced) {
+  prepare();
+  ASSERT_EQ(train({"--dry_run"}).exit_code, 0);
+  const std::string sound = read_text(path("data/checked.json"));
+  folder.write("data/checked.json", sound.substr(0, sound.size() / 2));
+  const ProcessResult result = train({"--dry_run"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("checked.json"), HasSubstr("it is ignored")));
+  EXPECT_EQ(read_text(path("data/checked.json")), sound);
+  EXPECT_THAT(train({"--dry_run"}).err, Not(HasSubstr("checked.json")));
+}
+
+TEST_F(StartCli, TwoProcessesStartAtOnce) {
+  prepare();
+  std::vector<pid_t> started;
+  for (const char* name : {"one", "two", "three"}) {
+    started.push_back(start_process(OCTET_PROGRAM,
+                                    {"train", "--device", "cpu", "--dataset", "data", "--max_seq_length",
+                                     "32", "--max_steps", "1", "--dry_run"},
+                                    folder.path(), fmt::format("{}.txt", name)));
+  }
+  for (const pid_t pid : started) EXPECT_EQ(wait_for_process(pid), 0);
+  damage();
+  EXPECT_EQ(train({"--dry_run"}).exit_code, 0) << "all was remembered";
+}
+
+TEST_F(StartCli, TwoRanksVerifyOnce) {
+  prepare();
+  const ProcessResult result = run({"launch",
+                                    "-n",
+                                    "2",
+                                    "train",
+                                    "--device",
+                                    "cpu",
+                                    "--dataset",
+                                    "data",
+                                    "--max_seq_length",
+                                    "32",
+                                    "--max_steps",
+                                    "1",
+                                    "--num_threads",
+                                    "1",
+                                    "--per_device_train_batch_size",
+                                    "1",
+                                    "--save_strategy",
+                                    "no",
+                                    "--eval_strategy",
+                                    "no",
+                                    "--mixed_precision",
+                                    "bf16",
+                                    "--verify"});
+  EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+  EXPECT_TRUE(fs::exists(path("data/checked.json")));
+}
+
+TEST_F(StartCli, OneVariableSaysWhereThingsAreKept) {
+  const ProcessResult result = train({"--dry_run"}, "text.jsonl");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(path("cache/datasets/text-")));
+  EXPECT_TRUE(fs::exists(path("cache/datasets")));
+}
+
+TEST_F(StartCli, SaysHowLongTheStartTook) {
+  prepare();
+  const ProcessResult result = train({});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("\nready after [0-9]+\\.[0-9] s"));
+  EXPECT_THAT(result.out, ContainsRegex("\nstart +[0-9]+\\.[0-9] s"));
+  EXPECT_LT(result.out.find("ready after"), result.out.find("step 1/1"));
+}
+
+}  // namespace
+}  // namespace octet::test
