@@ -285,11 +285,15 @@ class RemedySearch {
     return as_it_is(way);
   }
 
-  // The variant with the most rows; on a tie the one with the smallest change.
+  // The variant with the most rows; on a tie the one with the smallest change. Weights in BF16 only cost accuracy: they
+  // are taken where nothing else fits, not for some rows more.
   std::optional<MemoryAdvice> with_most_rows(const std::vector<TrainConfig>& ways) const {
     std::optional<MemoryAdvice> best;
     int64_t most = 0;
     for (const TrainConfig& way : ways) {
+      const bool costly = way.master_weights == TrainConfig::MasterWeights::Stochastic &&
+                          way.master_weights != run_.config.master_weights;
+      if (costly && best) break;  // the last ones
       const int64_t rows = most_rows(way, levels_to_try());
       if (rows <= most) continue;
       most = rows;

@@ -99,13 +99,14 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
     return texts(remedies.fitting.at(0));
   };
   // Weights and state are more than the device has: fewer rows are no way out.
-  EXPECT_THAT(only(followed_remedies(large)),
+  EXPECT_THAT(only(followed_remedies(large)), ElementsAre("optimizer_state=fp8", "master_weights=compact"));
+  // Only where that is not enough, weights that cost accuracy.
+  EXPECT_THAT(only(followed_remedies(with(large, {{"device_memory_limit_gb", "117"}}))),
               ElementsAre("optimizer_state=fp8", "master_weights=stochastic"));
   EXPECT_THAT(only(followed_remedies(with(large, {{"max_seq_length", "1"}}))),
               ElementsAre("optimizer_state=fp8"));
-  EXPECT_THAT(
-      only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"}}))),
-      ElementsAre("optimizer_state=fp8", "master_weights=stochastic", "per_device_train_batch_size=30"));
+  EXPECT_THAT(only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"}}))),
+              ElementsAre("optimizer_state=fp8", "master_weights=compact", "per_device_train_batch_size=23"));
   // Rows that a target is a multiple of.
   EXPECT_THAT(
       only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"},
@@ -207,8 +208,11 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
   EXPECT_THAT(shortage_text(plan),
               AllOf(HasSubstr("even one sequence of 1024 tokens needs 220 GiB, but the device has 138 GiB"),
                     Not(HasSubstr("gradient_checkpointing")), Not(HasSubstr("batch_size"))));
-  EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)),
-              ElementsAre("optimizer_state=bf16", "master_weights=stochastic"));
+  // With a limit that leaves no room for more rows, so that the advice can be followed as it is.
+  Flags limited = flags;
+  limited.emplace_back("device_memory_limit_gb", "123.5");
+  EXPECT_THAT(texts(followed_remedies(limited).fitting.at(0)),
+              ElementsAre("optimizer_state=fp8", "master_weights=compact"));
 }
 
 // Samples count for a plan and the batch size that it picks, not for a benchmark, which makes none.
