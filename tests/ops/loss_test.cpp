@@ -50,7 +50,9 @@ TEST(LossTargets, AreZeroInTheGradientAndExactBesideIt) {
     for (int64_t r = 0; r < kRows; ++r) {
       const int32_t target = whole.targets[static_cast<size_t>(r)];
       const float own = parted.apart[static_cast<size_t>(r)];
-      if (target < 0) EXPECT_EQ(own, 0.0f);
+      if (target < 0) {
+        EXPECT_EQ(own, 0.0f);
+      }
       for (int64_t c = 0; c < kWidth; ++c) {
         const auto i = static_cast<size_t>(r * kWidth + c);
         if (c == target) {
@@ -82,7 +84,9 @@ TEST(LossTargets, CountForTheAmax) {
   EXPECT_EQ(slot.amax_last, largest_other);
   for (int64_t r = 0; r < kRows; ++r) {
     const int32_t target = run.targets[static_cast<size_t>(r)];
-    if (target >= 0) EXPECT_EQ(codes[static_cast<size_t>(r * kWidth + target)], 0);
+    if (target >= 0) {
+      EXPECT_EQ(codes[static_cast<size_t>(r * kWidth + target)], 0);
+    }
   }
 }
 
