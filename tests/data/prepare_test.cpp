@@ -354,6 +354,22 @@ TEST(DatasetManifest, DamageIsNoticed) {
   EXPECT_THAT(error(), HasSubstr("is missing; manifest.json lists it"));
 }
 
+// A call with the same options must not call a folder whole that lacks a shard.
+TEST(Prepare, AWholeDatasetThatLacksAShardIsNamed) {
+  const TemporaryFolder folder;
+  const PrepareResult first = prepare(options(folder.file("d")), {}, posix_env(), 500);
+  const auto error = [&] {
+    return error_of([&] { prepare(options(folder.file("d")), {}, posix_env(), 500); });
+  };
+  EXPECT_EQ(error(), "nothing was thrown");
+  const std::string path = folder.file("d/" + first.manifest.train.shards.front().name);
+  fs::resize_file(path, fs::file_size(path) - 8);
+  EXPECT_THAT(error(),
+              testing::AllOf(HasSubstr(path), HasSubstr("bytes that manifest.json says; remove the folder")));
+  fs::remove(path);
+  EXPECT_THAT(error(), HasSubstr(path + " is missing or"));
+}
+
 TEST(DatasetManifest, CountsThatAreNoCountsAreRefused) {
   const auto error_with = [](const char* key, const nlohmann::ordered_json& value) {
     nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(dataset_manifest_text({}));
