@@ -15,7 +15,8 @@ Capabilities cuda_capabilities() {
           .fast_bf16 = true,
           .graphs = true,
           .profiles = true,
-          .logits_bytes = int64_t{1} << 30};
+          .logits_bytes = int64_t{1} << 30,
+          .most_logits_bytes = 4'000'000'000};  // elements can be counted in 31 bits
 }
 
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows) {

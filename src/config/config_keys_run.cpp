@@ -283,6 +283,11 @@ void add_precision_keys(KeyTable<C>& keys) {
           "each token's target in BF16. auto: backward if the head has 16 million weights or more. The others "
           "are for experiments: logits of an FP8 product cost accuracy (bench/RESULTS.md).")
       .bools("backward", "none");
+  keys.add(
+          "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "all"},
+          "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
+          "faster and keeps fewer bits of the sum. all costs accuracy in gradients.")
+      .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
            "'octet plan' lists the names.");

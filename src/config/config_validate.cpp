@@ -52,7 +52,7 @@ bool is_changed(const TrainConfig& config, std::string_view key) {
 constexpr const char* kFp8Only[] = {
     "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
     "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
-    "fp8_skip_layers",      "fp8_eval",         "fp8_stats_steps"};
+    "fp8_fast_accum",       "fp8_skip_layers",  "fp8_eval",         "fp8_stats_steps"};
 constexpr const char* kLoraOnly[] = {"lora_rank",   "lora_alpha", "lora_dropout",
                                      "lora_target", "use_rslora", "loraplus_lr_ratio"};
 constexpr const char* kDelayedOnly[] = {"fp8_interval", "fp8_amax_history_len", "fp8_amax_compute"};

@@ -347,6 +347,7 @@ void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const
   options.accumulate = adapter_ && adapter_.covers(y.cols);
   if (options.accumulate) adapter_.up(ops, y, false);
   if (runs_fp8) {
+    options.fast_accumulation = choice_[Product::Forward].fast_accumulation;
     ops.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
   } else {
     ops.gemm(y, x.dense, weight_->whole, options);
@@ -358,7 +359,9 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   if (weight_->storage.gradient_per_layer) overwrite = true;  // other layers have used its memory
   if (input_needed_colwise()) {
     ops.gemm_fp8(weight_->gradient, dy.fp8->colwise, x.fp8->colwise,
-                 {.accumulate = !overwrite, .part = GemmPart::Wgrad});
+                 {.accumulate = !overwrite,
+                  .part = GemmPart::Wgrad,
+                  .fast_accumulation = choice_[Product::Wgrad].fast_accumulation});
   } else if (trains()) {
     ops.gemm(weight_->gradient, dy.dense, x.dense,
              {.transpose_a = true, .accumulate = !overwrite, .part = GemmPart::Wgrad});
@@ -376,7 +379,10 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
     if (transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
-    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise, {.accumulate = accumulate, .part = GemmPart::Dgrad});
+    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise,
+                 {.accumulate = accumulate,
+                  .part = GemmPart::Dgrad,
+                  .fast_accumulation = choice_[Product::Dgrad].fast_accumulation});
   } else {
     ops.gemm(dx, dy.dense, weight_->whole, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   }

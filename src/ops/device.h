@@ -20,8 +20,10 @@ struct Capabilities {
   bool fast_bf16 = false;        // products and stores in bf16 are faster than in fp32
   bool graphs = false;           // repeat() records work and replays it
   bool profiles = false;         // start_profile() measures ops
-  // Memory for the logits of one chunk of the head; larger chunks are not faster.
+  // Memory for the logits of one chunk of the head. A plan takes the larger one if it fits, because the products of
+  // large chunks are faster.
   int64_t logits_bytes = int64_t{64} << 20;
+  int64_t most_logits_bytes = int64_t{64} << 20;
 };
 
 // Work on a device that is done in order. Queues run in parallel; events order them.

@@ -76,6 +76,7 @@ struct GemmOptions {
   float alpha = 1;           // multiplies the product, not the bias or what C held
   Tensor bias;               // optional (n) of C's dtype or of the operands' dtype, added to every row
   GemmPart part = GemmPart::Forward;
+  bool fast_accumulation = false;  // gemm_fp8 with one scale per tensor, on the GPU; see Fp8FastAccum
 };
 
 struct LossOptions {

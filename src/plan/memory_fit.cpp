@@ -66,6 +66,17 @@ TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
   return copies == FrozenCopies::Two ? TrainConfig::FrozenCopies::Two : TrainConfig::FrozenCopies::One;
 }
 
+namespace {
+
+// Memory for the logits of one chunk, in the order in which a plan tries it.
+std::vector<int64_t> logits_to_try(const Device& device) {
+  const Capabilities capabilities = device.capabilities();
+  if (capabilities.most_logits_bytes == capabilities.logits_bytes) return {capabilities.logits_bytes};
+  return {capabilities.most_logits_bytes, capabilities.logits_bytes};
+}
+
+}  // namespace
+
 StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
                    const Numerics& numerics) {
   StepPlan plan;
@@ -74,10 +85,13 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
       shape.checkpointing = level;
       const Finetuning finetuning{
           .adapters = target.adapters, .frozen_copies = copies, .sharding = target.sharding};
-      plan.transformer =
-          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
-      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
-      if (plan.need() <= target.limit.bytes) return plan;
+      for (const int64_t bytes : logits_to_try(target.device)) {
+        shape.head_chunk_bytes = bytes;
+        plan.transformer =
+            std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
+        plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+        if (plan.need() <= target.limit.bytes) return plan;
+      }
       if (!plan.first_need) plan.first_need = plan.need();
     }
   }
@@ -238,11 +252,17 @@ class RemedySearch {
             .sharding = sharding_of(way)};
   }
   int64_t need(const TrainConfig& way, Checkpointing level) const {
-    Transformer transformer(target_.model, shape_of(way, level), numerics_of(way), target_.device,
-                            finetuning_of(way));
     PlanTarget target = target_;
     target.sharding = sharding_of(way);
-    return transformer.plan().peak_bytes() + sampling_bytes(way, target, transformer);
+    RunShape shape = shape_of(way, level);
+    int64_t bytes = 0;
+    for (const int64_t logits : logits_to_try(target_.device)) {
+      shape.head_chunk_bytes = logits;
+      Transformer transformer(target_.model, shape, numerics_of(way), target_.device, finetuning_of(way));
+      bytes = transformer.plan().peak_bytes() + sampling_bytes(way, target, transformer);
+      if (bytes <= target_.limit.bytes) break;
+    }
+    return bytes;
   }
 
   MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {

@@ -74,6 +74,7 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   fp8.most_recent = keys.fp8_amax_compute == TrainConfig::Fp8AmaxCompute::MostRecent;
   fp8.pow2_block_scales = keys.fp8_block_scales == TrainConfig::Fp8BlockScales::Pow2;
   fp8.head = keys.fp8_head;
+  fp8.fast_accumulation = keys.fp8_fast_accum;
   fp8.skip_layers = keys.fp8_skip_layers;
   fp8.validate();
   return numerics;

@@ -22,6 +22,9 @@ enum class Fp8Head : uint8_t {
   Dgrad,
   Wgrad,
 };
+// Which FP8 products of the layers add up inside the tensor cores alone: faster, with fewer bits of the sum. The others
+// move partial sums to fp32 registers now and then. The head never does it: its sums are the longest.
+enum class Fp8FastAccum : uint8_t { None, Forward, All };
 std::string_view name_of(Fp8Recipe recipe);  // as users write it
 std::string_view name_of(Fp8Format format);
 
@@ -29,13 +32,14 @@ std::string_view name_of(Fp8Format format);
 struct Fp8Config {
   Fp8Recipe recipe = Fp8Recipe::Delayed;
   Fp8Format format = Fp8Format::Hybrid;
-  int margin = 0;                        // delayed, current: scale = max / 2^margin / amax
-  int64_t interval = 1;                  // delayed: optimizer steps between two updates of the scales
-  int64_t history_length = 16;           // delayed
-  bool most_recent = false;              // delayed: the newest amax instead of the history's maximum
-  bool pow2_block_scales = true;         // block
+  int margin = 0;                 // delayed, current: scale = max / 2^margin / amax
+  int64_t interval = 1;           // delayed: optimizer steps between two updates of the scales
+  int64_t history_length = 16;    // delayed
+  bool most_recent = false;       // delayed: the newest amax instead of the history's maximum
+  bool pow2_block_scales = true;  // block
   Fp8Head head = Fp8Head::Auto;
-  std::vector<std::string> skip_layers;  // names, globs, "first:N", "last:N"
+  Fp8FastAccum fast_accumulation = Fp8FastAccum::Forward;  // delayed, current
+  std::vector<std::string> skip_layers;                    // names, globs, "first:N", "last:N"
 
   static constexpr int kMaxMargin = 16;
   void validate() const;  // throws ConfigError

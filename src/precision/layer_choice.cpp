@@ -88,6 +88,12 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
       ProductChoice& chosen = choice.products[static_cast<size_t>(product)];
       if (chosen.fp8) chosen = choose_head(site, product, config.head);
     }
+    return choice;
+  }
+  for (const Product product : kProducts) {
+    choice.products[static_cast<size_t>(product)].fast_accumulation =
+        config.fast_accumulation == Fp8FastAccum::All ||
+        (config.fast_accumulation == Fp8FastAccum::Forward && product == Product::Forward);
   }
   return choice;
 }

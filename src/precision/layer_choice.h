@@ -27,7 +27,8 @@ std::string_view name_of(Product product);
 
 struct ProductChoice {
   bool fp8 = false;
-  std::string reason;  // why not FP8; empty when it is
+  std::string reason;              // why not FP8; empty when it is
+  bool fast_accumulation = false;  // see Fp8FastAccum
 };
 
 struct LinearChoice {

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -60,6 +61,37 @@ TEST_F(CudaGemm, TuningKeepsResults) {
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(mismatch(results[0], results[2], kFp32), "");
   std::remove(cache.c_str());
+}
+
+// Sums inside the tensor cores keep fewer bits, but enough: the products of long sums stay close, in norm, to those that
+// the CPU adds up in fp32. That the bits differ shows that the flag has an effect.
+TEST_F(CudaGemm, FastAccumulationIsCloseEnough) {
+  constexpr int64_t m = 128, n = 256, k = 8192;
+  std::vector<std::vector<double>> results;
+  for (Side* side : {cpu, cuda}) {
+    Quantized a = make_quantized(*side, m, k, {}), b = make_quantized(*side, n, k, {});
+    const Tensor x = side->upload(DType::BF16, {m, k}, normal_values(m * k, 1));
+    const Tensor w = side->upload(DType::BF16, {n, k}, normal_values(n * k, 2));
+    (*side)->ops().quantize({.dense = x, .fp8 = &a});
+    (*side)->ops().quantize({.dense = w, .fp8 = &b});
+    const Tensor y = side->tensor(DType::F32, {m, n});
+    for (const bool fast : {false, true}) {
+      (*side)->ops().gemm_fp8(y, a.rowwise, b.rowwise, {.fast_accumulation = fast});
+      results.push_back(values_of(*side, y));
+    }
+  }
+  EXPECT_EQ(results[0], results[1]) << "the CPU has one way to add";
+  const auto error = [&](const std::vector<double>& result) {
+    double difference = 0, total = 0;
+    for (size_t i = 0; i < result.size(); ++i) {
+      difference += (result[i] - results[0][i]) * (result[i] - results[0][i]);
+      total += results[0][i] * results[0][i];
+    }
+    return std::sqrt(difference / total);
+  };
+  EXPECT_LT(error(results[2]), 1e-5);
+  EXPECT_LT(error(results[3]), 2e-3);
+  EXPECT_NE(results[2], results[3]);
 }
 
 }  // namespace

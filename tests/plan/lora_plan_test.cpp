@@ -52,8 +52,8 @@ TEST(LoraPlan, Llama70BFitsAnH200AsOneCopy) {
   EXPECT_EQ(plan.finetuning.frozen_copies, FrozenCopies::One);
   EXPECT_TRUE(plan.is_fp8());
   EXPECT_LE(plan.bytes(), plan.limit.bytes);
-  // A byte for every weight of the layers, two for embedding and head, and the adapters.
-  EXPECT_LT(planned_bytes(plan.memory, MemoryCategory::Weights), 69 * kGib);
+  // A byte for every weight of the layers, two for embedding and head, one for the head's dgrad, and the adapters.
+  EXPECT_LT(planned_bytes(plan.memory, MemoryCategory::Weights), 70 * kGib);
   EXPECT_GT(planned_bytes(plan.memory, MemoryCategory::Weights), 67 * kGib);
   // What is asked for is kept to, even if it does not fit; the advice is the other one.
   const RunPlan two = plan_lora("llama-3.1-70b", with(flags, {{"frozen_copies", "two"}}));

@@ -77,6 +77,23 @@ TEST(LayerChoice, ProductsOfTheHead) {
   EXPECT_EQ(head_products(Fp8Head::All, 500), "");
 }
 
+TEST(LayerChoice, FastAccumulationIsForLayers) {
+  const auto fast = [](Fp8FastAccum products, WorkKind kind) {
+    const LinearSite site{.name = "x", .layers = 4, .out = 512, .in = 64, .tokens = 64, .kind = kind};
+    const Fp8Config config{.head = Fp8Head::All, .fast_accumulation = products};
+    const LinearChoice choice = choose_precision({site}, Precision::Fp8, config).at(0);
+    std::string letters;
+    for (const Product product : kProducts) {
+      if (choice[product].fast_accumulation) letters += name_of(product).front();
+    }
+    return letters;
+  };
+  EXPECT_EQ(fast(Fp8FastAccum::None, WorkKind::BaseMatrix), "");
+  EXPECT_EQ(fast(Fp8FastAccum::Forward, WorkKind::BaseMatrix), "f");
+  EXPECT_EQ(fast(Fp8FastAccum::All, WorkKind::BaseMatrix), "fdw");
+  EXPECT_EQ(fast(Fp8FastAccum::All, WorkKind::Head), "");
+}
+
 TEST(LayerChoice, SkipsNamesGlobsAndEnds) {
   EXPECT_EQ(in_fp8({.skip_layers = {"layers.1.mlp.down", "layers.0.*", "last:2"}}),
             "layers.1.attention.qkv ");

@@ -202,6 +202,8 @@ GemmKey CudaOps::fp8_key(const Matrix& c, const QuantizedMatrix& a, const Quanti
   key.accumulate = options.accumulate;
   key.scale_a = scale_mode(b.granularity);
   key.scale_b = scale_mode(a.granularity);
+  key.fast_accumulation = options.fast_accumulation && a.granularity == Granularity::Tensor &&
+                          b.granularity == Granularity::Tensor;
   key.align_a = alignment_of(b.codes.data);
   key.align_b = alignment_of(a.codes.data);
   key.align_c = alignment_of(c.data);

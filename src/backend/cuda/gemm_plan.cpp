@@ -91,12 +91,12 @@ int alignment_of(const void* pointer) {
 }
 
 std::string GemmKey::to_string() const {
-  return fmt::format("{}x{}x{} ld{},{},{} {}{} {},{},{} acc{} bias{} scale{},{} dev{} align{},{},{}", m, n, k,
-                     lda, ldb, ldc, transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
+  return fmt::format("{}x{}x{} ld{},{},{} {}{} {},{},{} acc{} bias{} scale{},{} dev{} align{},{},{}{}", m, n,
+                     k, lda, ldb, ldc, transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
                      static_cast<int>(type_a), static_cast<int>(type_b), static_cast<int>(type_c),
                      accumulate ? 1 : 0, bias ? static_cast<int>(*bias) : -1,
                      scale_a ? static_cast<int>(*scale_a) : -1, scale_b ? static_cast<int>(*scale_b) : -1,
-                     device_alpha ? 1 : 0, align_a, align_b, align_c);
+                     device_alpha ? 1 : 0, align_a, align_b, align_c, fast_accumulation ? " fast" : "");
 }
 
 struct GemmPlanner::Plan {
@@ -130,6 +130,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (key.device_alpha) set(desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+  if (key.fast_accumulation) set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   if (key.bias) {
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, *key.bias);

@@ -22,6 +22,7 @@ struct GemmKey {
   std::optional<cudaDataType_t> bias;  // its type, when there is one: (m), added to every column
   // Scale modes of FP8 operands.
   std::optional<cublasLtMatmulMatrixScale_t> scale_a, scale_b;
+  bool fast_accumulation = false;
   bool device_alpha = false;                        // alpha and beta are read from device memory
   int align_a = 256, align_b = 256, align_c = 256;  // of the pointers, in bytes
 

@@ -9,8 +9,8 @@
 namespace octet::device {
 
 constexpr int kTileThreads = CodeTile::kThreads;
-constexpr int kTileWarps = kTileThreads / 32;
-constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kTileWarps;
+constexpr int kUpdateTileWarps = kTileThreads / 32;
+constexpr int kRowsPerWarp = static_cast<int>(kAdamTile) / kUpdateTileWarps;
 constexpr int kRowsPerThread = kRowsPerWarp / 2;  // neighbours; 16 lanes hold a row
 static_assert(kAdamTile == CodeTile::kSize && kAdamTile == kMomentBlock && kRowsPerThread % 2 == 0);
 
