@@ -100,7 +100,7 @@ void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, co
           many.cols());
 }
 
-void check_cross_entropy(const Operand& gradient, const Tensor& target_gradient, const Tensor& loss,
+void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,
                          const Tensor& targets, const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
@@ -108,22 +108,21 @@ void check_cross_entropy(const Operand& gradient, const Tensor& target_gradient,
   require(options.vocab > 0 && options.vocab <= width, "[{}] the vocabulary is {}, expected 1 to {}", op,
           options.vocab, width);
   require(loss.numel() == rows && targets.numel() == rows && (!penalty || penalty.numel() == rows) &&
-              (!correct || correct.numel() == rows) && (!target_gradient || target_gradient.numel() == rows),
+              (!correct || correct.numel() == rows) && (!correction || correction.numel() == rows),
           "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
   require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty but no output for it",
           op);
   require(loss.dtype == DType::F32 && targets.dtype == DType::I32 &&
-              (!correct || correct.dtype == DType::I32) &&
-              (!target_gradient || target_gradient.dtype == DType::F32),
-          "[{}] losses and target gradients are fp32, targets and correct int32", op);
+              (!correct || correct.dtype == DType::I32) && (!correction || correction.dtype == DType::F32),
+          "[{}] losses and corrections are fp32, targets and correct int32", op);
   const Tensor& dlogits = gradient.dense;
   require(!dlogits || (dlogits.rows() == rows && dlogits.cols() == width && dlogits.dtype == logits.dtype),
           "[{}] the gradient is {} {}, expected {} {}", op, name_of(dlogits.dtype), dlogits.shape.to_string(),
           name_of(logits.dtype), logits.shape.to_string());
   require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
           "[{}] a gradient is requested without its scale in fp32", op);
-  require(dlogits || !target_gradient, "[{}] the gradient of the targets is requested without the others",
-          op);
+  require(!correction || (gradient.fp8 && gradient.fp8->rule.delayed),
+          "[{}] corrections are requested without FP8 codes of delayed scaling", op);
 }
 
 void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate) {

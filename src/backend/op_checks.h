@@ -24,7 +24,7 @@ void check_rows(const char* op, const Tensor& few, const Tensor& many, const Ten
 void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
                        const Tensor& factors);
 // `rows` and `width` are those of the logits.
-void check_cross_entropy(const Operand& gradient, const Tensor& target_gradient, const Tensor& loss,
+void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,
                          const Tensor& targets, const LossOptions& options);
 // Returns the number of parts.

@@ -199,7 +199,7 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   // The rows that are gathered lie where dfinal_normed_ will be, and their gradient where they came from.
   const Tensor gradient = gathers ? final_normed_ : dfinal_normed_;
   if (gathers) ops().gather_rows(input.row_range(0, n), final_normed_, part_of(target_rows_, 0, n));
-  bool targets_apart = false;
+  bool corrects = false;
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
@@ -212,21 +212,24 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
                  &penalties = few_rows ? gathered_penalty_ : penalty_;
     if (backward) {
       const Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
-      targets_apart = dlogits.fp8 && head_.has_dense();
-      ops().cross_entropy(dlogits, targets_apart ? part(target_gradient_) : Tensor{}, part(loss),
-                          part(penalties), {}, logits, part(targets), options);
+      corrects = dlogits.fp8 && dlogits.fp8->rule.delayed && head_.has_dense();
+      ops().cross_entropy(dlogits, corrects ? part(correction_) : Tensor{}, part(loss), part(penalties), {},
+                          logits, part(targets), options);
       head_.backward(ops(), gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
     } else {
       ops().cross_entropy({}, {}, part(loss), part(penalties), part(correct_), logits, part(targets),
                           options);
     }
   }
-  // The gradient of a target's logit is about as large as all others of its row together. FP8 would round it by up to
-  // 7 %, and always away from 0 while the target is unlikely. So it takes part in full precision.
-  if (targets_apart) {
-    const Tensor factors = part_of(target_gradient_, 0, n), rows = part_of(targets, 0, n);
-    ops().add_scaled_rows(gradient.row_range(0, n), head_.weight().whole, rows, factors);
-    if (head_.trains()) ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
+  // The gradients of a row's logits add up to nothing: what is common to all tokens does not matter to the loss, so the
+  // loss does not hold it in place. E5M2 rounds many alike probabilities alike, by up to an eighth. Without this, all
+  // embeddings would drift, and logits with a large common part have few bits left for their differences.
+  if (corrects) {
+    const Tensor factors = part_of(correction_, 0, n), rows = part_of(targets, 0, n);
+    if (head_.choice()[Product::Dgrad].fp8)
+      ops().add_scaled_rows(gradient.row_range(0, n), head_.weight().whole, rows, factors);
+    if (head_.trains() && head_.choice()[Product::Wgrad].fp8)
+      ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
   if (few_rows) {
     // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.

@@ -260,11 +260,11 @@ class Transformer {
   Tensor final_normed_;            // (N, C)
   Tensor dfinal_normed_;           // (N, C)
   Tensor logits_;                  // (head_rows, padded vocab)
-  Tensor target_gradient_;  // (N) fp32: of the logits of targets; absent if the head has no FP8 gradient
-  Tensor loss_, penalty_;   // (N) fp32
-  Tensor correct_;          // (N) int32: 1 where the likeliest token was the target
-  Tensor sums_;             // (2) fp32: loss, penalty
-  Tensor staging_;          // bytes, before the first step
+  Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
+  Tensor loss_, penalty_;          // (N) fp32
+  Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
+  Tensor sums_;                    // (2) fp32: loss, penalty
+  Tensor staging_;                 // bytes, before the first step
   Tensor workspace_;
 };
 

@@ -354,7 +354,7 @@ void Transformer::plan_head() {
   if (!shape_.training) return;
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
   if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
-    planner_.add(target_gradient_, "head.target_gradient", DType::F32, {n}, category, at_head);
+    planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
 }
 
 void Transformer::plan_gradients() {

@@ -273,9 +273,9 @@ class Ops {
   // A row without a target has no penalty and no gradient either.
   // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
   // Without it no gradient is computed.
-  // target_gradient (n) fp32, optional: gets the gradient of the target's logit (0 without a target), and
-  // gradient.dense and its FP8 copies have 0 there instead. amax of the FP8 slot counts both.
-  virtual void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+  // correction (n) fp32, optional, for FP8 copies with delayed scaling: what has to be added to the gradient of the
+  // target's logit so that the row has the same sum in FP8 as before rounding (0 without a target).
+  virtual void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
                              Tensor correct, Tensor logits, Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----

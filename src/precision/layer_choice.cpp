@@ -41,9 +41,9 @@ void set_all(LinearChoice& choice, const std::string& reason) {
 // A smaller head takes little time.
 constexpr int64_t kLargeHead = int64_t{1} << 24;  // weights
 
-ProductChoice choose_head(const LinearSite& site, Product product, Fp8Head head) {
+ProductChoice choose_head(const LinearSite& site, Product product, const Fp8Config& config) {
   const bool forward = product == Product::Forward;
-  switch (head) {
+  switch (config.head) {
     case Fp8Head::All:
       return {true, ""};
     case Fp8Head::None:
@@ -56,6 +56,9 @@ ProductChoice choose_head(const LinearSite& site, Product product, Fp8Head head)
       return {product == Product::Wgrad, product == Product::Wgrad ? "" : "fp8_head is wgrad"};
     case Fp8Head::Auto:
       if (site.out * site.in < kLargeHead) return {false, "the head is small; see fp8_head"};
+      // Others do not keep the sums of rows (see Transformer::head_loss), and E4M3 has no small probabilities.
+      if (config.recipe != Fp8Recipe::Delayed || config.format == Fp8Format::E4M3)
+        return {false, "only delayed scaling in E5M2 is exact enough for the head; see fp8_head"};
       [[fallthrough]];
     case Fp8Head::Backward:
       return {!forward, forward ? "the logits of an FP8 product are too coarse; see fp8_head" : ""};
@@ -86,7 +89,7 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
   if (site.kind == WorkKind::Head) {
     for (const Product product : kProducts) {
       ProductChoice& chosen = choice.products[static_cast<size_t>(product)];
-      if (chosen.fp8) chosen = choose_head(site, product, config.head);
+      if (chosen.fp8) chosen = choose_head(site, product, config);
     }
     return choice;
   }

@@ -49,10 +49,11 @@ std::string error_of(const Fp8Config& config) {
 }
 
 // The products of the head in FP8, by their first letters.
-std::string head_products(Fp8Head head, int64_t out = 512) {
+std::string head_products(Fp8Head head, int64_t out = 512, Fp8Config config = {}) {
+  config.head = head;
   const LinearSite site{
       .name = "head", .layers = 4, .out = out, .in = 64, .tokens = 64, .kind = WorkKind::Head};
-  const LinearChoice choice = choose_precision({site}, Precision::Fp8, {.head = head}).at(0);
+  const LinearChoice choice = choose_precision({site}, Precision::Fp8, config).at(0);
   std::string letters;
   for (const Product product : kProducts) {
     if (choice[product].fp8) letters += name_of(product).front();
@@ -73,6 +74,11 @@ TEST(LayerChoice, ProductsOfTheHead) {
   // By itself only a large head.
   EXPECT_EQ(head_products(Fp8Head::Auto, (1 << 18) - 16), "");
   EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18), "dw");
+  // And only where rows keep their sums and small probabilities are more than 0.
+  EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.recipe = Fp8Recipe::Current}), "");
+  EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.format = Fp8Format::E4M3}), "");
+  EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.format = Fp8Format::E5M2}), "dw");
+  EXPECT_EQ(head_products(Fp8Head::Backward, 1 << 18, {.recipe = Fp8Recipe::Block}), "dw");
   // What FP8 cannot do stays.
   EXPECT_EQ(head_products(Fp8Head::All, 500), "");
 }

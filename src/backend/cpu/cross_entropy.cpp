@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
@@ -16,7 +15,6 @@ namespace {
 
 struct RowResult {
   float loss = 0.0f, penalty = 0.0f;
-  float target_gradient = 0.0f;
   bool correct = false;
 };
 
@@ -67,32 +65,31 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
       const float p = cpu::fast_exp(shifted) * inverse;
       gradient[i] = store<T>(scale * (p + slope(shifted, p)));
     }
-    result.target_gradient = scale * (own - 1.0f + slope(target_logit - largest, own));
+    gradient[target] = store<T>(scale * (own - 1.0f + slope(target_logit - largest, own)));
   } else if (options.penalty == PenaltyKind::LogitL2) {
     const float per_logit = 2.0f * weight / static_cast<float>(vocab);
     for (int64_t i = 0; i < vocab; ++i) {
       const float logit = load(gradient[i]);
       gradient[i] = store<T>(scale * (cpu::fast_exp(logit - largest) * inverse + per_logit * logit));
     }
-    result.target_gradient = scale * (own - 1.0f + per_logit * target_logit);
+    gradient[target] = store<T>(scale * (own - 1.0f + per_logit * target_logit));
   } else {
     const float per_probability = options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
     const float factor = per_probability * inverse;
     for (int64_t i = 0; i < vocab; ++i)
       gradient[i] = store<T>(scale * (cpu::fast_exp(load(gradient[i]) - largest) * factor));
-    result.target_gradient = scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f);
+    gradient[target] = store<T>(scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f));
   }
-  gradient[target] = store<T>(result.target_gradient);
   std::fill(gradient + vocab, gradient + padded_vocab, store<T>(0.0f));
   return result;
 }
 
 }  // namespace
 
-void CpuOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+void CpuOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
                            Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr std::string_view op = "cross_entropy";
-  check_cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
+  check_cross_entropy(gradient, correction, loss, penalty, correct, logits, targets, options);
   const int64_t rows = logits.rows(), width = logits.cols();
   const Tensor& dlogits = gradient.dense;
   const int32_t* target = targets.as<int32_t>();
@@ -110,25 +107,32 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tens
         if (target[r] >= 0) {
           if (row_gradient && row_gradient != row) std::copy_n(row, width, row_gradient);
           result = cross_entropy_row(row, row_gradient, width, target[r], options);
-          if (target_gradient) row_gradient[target[r]] = store<T>(0.0f);
         } else if (row_gradient) {
           std::fill_n(row_gradient, width, store<T>(0.0f));
         }
         loss.as<float>()[r] = result.loss;
-        if (target_gradient) target_gradient.as<float>()[r] = result.target_gradient;
         if (penalty) penalty.as<float>()[r] = result.penalty;
         if (correct) correct.as<int32_t>()[r] = result.correct ? 1 : 0;
       }
     });
   });
   if (dlogits) finish(gradient);
-  if (!target_gradient || !gradient.fp8) return;
-  // By their bits, so that NaN counts as the largest.
-  float& amax = gradient.fp8->slot->amax;
-  for (const float value : target_gradient.span<float>()) {
-    const float magnitude = std::fabs(value);
-    if (std::bit_cast<uint32_t>(magnitude) > std::bit_cast<uint32_t>(amax)) amax = magnitude;
-  }
+  if (!correction) return;
+  const bool rowwise = static_cast<bool>(gradient.fp8->rowwise.codes);
+  const QuantizedMatrix& rounded = rowwise ? gradient.fp8->rowwise : gradient.fp8->colwise;
+  const int64_t row_step = rowwise ? rounded.row_stride() : 1, step = rowwise ? 1 : rounded.row_stride();
+  const float factor = *rounded.tensor_scale;
+  const float* values = fp8_values(rounded.codes.dtype);
+  cpu::dispatch_real(op, dlogits.dtype, [&]<class T>(T) {
+    parallel_.for_range(rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = dlogits.as<T>() + r * width;
+        const uint8_t* codes = rounded.codes.as<uint8_t>() + r * row_step;
+        correction.as<float>()[r] =
+            cpu::lane_sum(width, [=](int64_t i) { return load(row[i]) - values[codes[i * step]] * factor; });
+      }
+    });
+  });
 }
 
 }  // namespace octet

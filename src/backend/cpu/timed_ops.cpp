@@ -160,10 +160,10 @@ void TimedOps::activation_backward(Activation activation, const Operand& dx, Ten
   ops_.activation_backward(activation, dx, dh, x);
 }
 
-void TimedOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+void TimedOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
                              Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "cross_entropy"});
-  ops_.cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
+  ops_.cross_entropy(gradient, correction, loss, penalty, correct, logits, targets, options);
 }
 
 void TimedOps::add_column_sum(Tensor column_sum, Tensor x) {

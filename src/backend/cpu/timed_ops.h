@@ -53,8 +53,8 @@ class TimedOps final : public Ops {
                         int64_t longest, const AttentionShape& shape) override;
   void activation_forward(Activation activation, const Operand& h, Tensor x) override;
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
-  void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
-                     Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty, Tensor correct,
+                     Tensor logits, Tensor targets, const LossOptions& options) override;
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;

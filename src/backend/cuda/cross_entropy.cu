@@ -33,8 +33,6 @@ struct LossArgs {
   int32_t* correct;  // may be absent
   const int32_t* targets;
   RowGradient* gradients;  // may be absent
-  float* target_gradient;  // may be absent
-  ScaleSlot* slot;         // whose amax counts the gradients of targets; may be absent
   int64_t width;
   LossOptions options;
   const float* scale;  // of gradients; may be absent
@@ -172,7 +170,6 @@ __global__ void __launch_bounds__(kLossThreads, 6)
     if (args.penalty) args.penalty[row] = 0.0f;
     if (args.correct) args.correct[row] = 0;
     if (args.gradients) args.gradients[row] = {0.0f, 0.0f, 0.0f, -1};
-    if (args.target_gradient) args.target_gradient[row] = 0.0f;
     return;
   }
 
@@ -243,18 +240,10 @@ __global__ void __launch_bounds__(kLossThreads, 6)
   }
   if (args.penalty) args.penalty[row] = penalty;
   if (args.gradients) args.gradients[row] = gradient;
-  if (!args.target_gradient) return;
-  const float own = gradient_of<T, penalised>(target_logit, gradient, weight,
-                                              args.options.penalty == PenaltyKind::Entropy) -
-                    scale;
-  args.target_gradient[row] = own;
-  if (args.slot) {
-    auto* amax = reinterpret_cast<unsigned int*>(&args.slot->amax);
-    if (magnitude_bits(own) > *amax) atomicMax(amax, magnitude_bits(own));
-  }
 }
 
-template <class T, bool penalised>
+// `corrected`: the errors of rows are summed up as well.
+template <class T, bool penalised, bool corrected>
 struct CrossEntropyGradient {
   using Type = T;
   static constexpr int kOutputs = 1;
@@ -274,7 +263,6 @@ struct CrossEntropyGradient {
   const float* scale;
   float weight;
   bool entropy;
-  bool targets_apart;  // the gradient of targets is elsewhere
 
   __device__ CrossEntropyGradient at(int64_t row, int64_t col) const {
     CrossEntropyGradient here = *this;
@@ -297,7 +285,7 @@ struct CrossEntropyGradient {
     if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j == hit) out[0][j] = targets_apart ? 0.0f : __fsub_rn(out[0][j], *scale);
+      if (j == hit) out[0][j] = __fsub_rn(out[0][j], *scale);
       if (j >= live) out[0][j] = 0.0f;
     }
   }
@@ -307,12 +295,26 @@ struct CrossEntropyGradient {
 };
 
 }  // namespace
+
+template <class T, bool penalised, bool corrected>
+constexpr bool kHasRowErrors<CrossEntropyGradient<T, penalised, corrected>> = corrected;
+
+namespace {
+
+// What a row lacks after rounding, from its error.
+__global__ void correction_kernel(float* correction, const int32_t* row_errors, const float* inverse,
+                                  float unit, int64_t rows) {
+  const int64_t row = blockIdx.x * int64_t{kLossThreads} + threadIdx.x;
+  if (row < rows) correction[row] = static_cast<float>(-row_errors[row]) * unit * *inverse;
+}
+
+}  // namespace
 }  // namespace device
 
-void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
+void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
                             Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
   constexpr const char* op = "cross_entropy";
-  check_cross_entropy(gradient, target_gradient, loss, penalty, correct, logits, targets, options);
+  check_cross_entropy(gradient, correction, loss, penalty, correct, logits, targets, options);
   const int64_t rows = logits.rows(), width = logits.cols();
   const Tensor& dlogits = gradient.dense;
   narrow<int>(width + 8 * 4 * device::kLossThreads);  // columns are counted in int
@@ -320,13 +322,12 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Ten
 
   Scratch scratch = this->scratch(op);
   auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
+  auto* row_errors = correction ? scratch.take<int32_t>(rows) : nullptr;
   const device::LossArgs args{.loss = static_cast<float*>(loss.data),
                               .penalty = static_cast<float*>(penalty.data),
                               .correct = static_cast<int32_t*>(correct.data),
                               .targets = static_cast<const int32_t*>(targets.data),
                               .gradients = row_gradients,
-                              .target_gradient = static_cast<float*>(target_gradient.data),
-                              .slot = gradient.fp8 ? gradient.fp8->slot : nullptr,
                               .width = width,
                               .options = options,
                               .scale = static_cast<const float*>(options.gradient_scale.data)};
@@ -343,26 +344,42 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor target_gradient, Ten
     if (!dlogits) return;
     const OpScope scope(profiler_, OpKind::Loss, "cross_entropy_gradient", bytes_of(gradient, logits));
     auto plan = plan_operand<T>(gradient, op);
-    fuse_blocks<device::CrossEntropyGradient<T, penalised>>(plan, gradient, vector, width);
+    fuse_blocks<device::CrossEntropyGradient<T, penalised, false>>(plan, gradient, vector, width);
     if (gradient.column_sum) plan.dense = static_cast<T*>(dlogits.data);
-    const device::CrossEntropyGradient<T, penalised> tiles{
-        .logits = in,
-        .rows = row_gradients,
-        .width = narrow<int>(width),
-        .vocab = narrow<int>(options.vocab),
-        .first = 0,
-        .scale = args.scale,
-        .weight = options.penalty_weight,
-        .entropy = options.penalty == PenaltyKind::Entropy,
-        .targets_apart = static_cast<bool>(target_gradient)};
-    launch_tiles(*this, op, tiles,
-                 {.rows = rows,
-                  .cols = width,
-                  .width = width,
-                  .dense = plan.dense,
-                  .cast = plan.cast,
-                  .blocks = plan.blocks},
-                 vector);
+    const auto launch = [&]<bool corrected>() {
+      const device::CrossEntropyGradient<T, penalised, corrected> tiles{
+          .logits = in,
+          .rows = row_gradients,
+          .width = narrow<int>(width),
+          .vocab = narrow<int>(options.vocab),
+          .first = 0,
+          .scale = args.scale,
+          .weight = options.penalty_weight,
+          .entropy = options.penalty == PenaltyKind::Entropy};
+      launch_tiles(*this, op, tiles,
+                   {.rows = rows,
+                    .cols = width,
+                    .width = width,
+                    .dense = plan.dense,
+                    .cast = plan.cast,
+                    .blocks = plan.blocks,
+                    .row_errors = row_errors},
+                   vector);
+    };
+    if (correction) {
+      cuda_check(cudaMemsetAsync(row_errors, 0, static_cast<size_t>(rows) * sizeof(int32_t), stream()), op);
+      launch.template operator()<true>();
+      const float unit = device::largest_code(plan.cast.rowwise ? plan.cast.row_e5m2 : plan.cast.col_e5m2) /
+                         device::kRowErrorUnits;
+      const ScaleSlot* slot = gradient.fp8->slot;
+      device::correction_kernel<<<narrow<unsigned>(div_up(rows, device::kLossThreads)), device::kLossThreads,
+                                  0, stream()>>>(
+          static_cast<float*>(correction.data), row_errors,
+          plan.cast.rowwise ? &slot->inverse_rowwise : &slot->inverse_colwise, unit, rows);
+      check_launch(op);
+    } else {
+      launch.template operator()<false>();
+    }
     if (gradient.column_sum) add_column_sum(gradient.column_sum, dlogits);
     finish_operand(gradient, plan);
   };

@@ -94,8 +94,8 @@ class CudaOps final : public Ops {
   void activation_forward(Activation kind, const Operand& h, Tensor x) override;
   void activation_backward(Activation kind, const Operand& dx, Tensor dh, Tensor x) override;
 
-  void cross_entropy(const Operand& gradient, Tensor target_gradient, Tensor loss, Tensor penalty,
-                     Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) override;
+  void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty, Tensor correct,
+                     Tensor logits, Tensor targets, const LossOptions& options) override;
 
   void add_column_sum(Tensor column_sum, Tensor x) override;
   void sum(Tensor total, Tensor x) override;

@@ -23,6 +23,9 @@ namespace octet::device {
 //   bool kBlocks                                   columns of a tile are neighbours in the matrix, in each output
 //   int64_t column(col, output)                    in the matrix; 8 aligned columns stay neighbours when vectors
 //                                                  are used
+template <class Op>
+constexpr bool kHasRowErrors = false;  // whether the errors of rows are added to out.row_errors
+
 template <class Op, bool vector, bool sums>
 __global__ void __launch_bounds__(CodeTile::kThreads,
                                   sizeof(typename Op::Type) == 2 && !(sums && Op::kOutputs == 2) ? 3 : 2)
@@ -40,6 +43,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   const int width = static_cast<int>(out.width);
   const int64_t tile_col = static_cast<int64_t>(blockIdx.x) * CodeTile::kSize, col = tile_col + 8 * group;
   const int64_t count = out.cols - col;
+  constexpr bool kRowErrors = kHasRowErrors<Op>;
+  const bool inside = !kRowErrors || count > 0;  // otherwise threads outside have no lines
   MagnitudeMax<T> amax;
   float column_sums[Op::kOutputs][8] = {};
 
@@ -52,10 +57,10 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
     if (tile_row >= out.rows) return;
     const int64_t first_row = tile_row + first_line;
     here = op.at(first_row, col);
-    lines = count > 0 ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
+    lines = count > 0 || kRowErrors ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
 #pragma unroll
     for (int a = 0; a < Op::kAhead; ++a) {
-      if (2 * a < lines) raw[a] = here.template load<vector>(2 * a, count);
+      if (2 * a < lines && inside) raw[a] = here.template load<vector>(2 * a, count);
     }
   };
   const int64_t stride = gridDim.y * int64_t{CodeTile::kSize};
@@ -69,16 +74,16 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
       for (int a = 0; a < Op::kAhead; ++a) {
         const int line = base + 2 * a;
         if (line >= lines) break;
-        Pack8<T> kept[Op::kOutputs];
+        Pack8<T> kept[Op::kOutputs]{};
         if constexpr (Op::kCopies) {
           kept[0] = raw[a];
-        } else {
+        } else if (inside) {
           float values[Op::kOutputs][8];
           here.compute(raw[a], values);
 #pragma unroll
           for (int o = 0; o < Op::kOutputs; ++o) kept[o] = Pack8<T>::pack(values[o]);
         }
-        if (line + 2 * Op::kAhead < lines) {
+        if (line + 2 * Op::kAhead < lines && inside) {
           raw[a] = here.template load<vector>(line + 2 * Op::kAhead, count);
         }
 #pragma unroll
@@ -91,6 +96,14 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
           }
           uint2 codes{};
           if (cast.rowwise) codes = encode8(kept[o], row_scale, cast.row_e5m2);
+          if constexpr (kRowErrors) {
+            if (!cast.rowwise) codes = encode8(kept[o], col_scale, cast.col_e5m2);
+            const int error = row_error(kept[o], codes, cast.rowwise ? row_scale : col_scale,
+                                        cast.rowwise ? cast.row_e5m2 : cast.col_e5m2);
+            const int total = __reduce_add_sync(lane < 16 ? 0xFFFFu : 0xFFFF0000u, error);
+            if (group == 0) atomicAdd(out.row_errors + tile_row + first_line + line, total);
+          }
+          if (!inside) continue;
           if constexpr (vector) {
             const int64_t start = row_start + op.column(col, o);
             if (out.dense) kept[o].store(out.dense + start + line * width);

@@ -8,13 +8,39 @@ namespace octet::device {
 template <class T>
 struct TileOutput {
   int64_t rows = 0;
-  int64_t cols = 0;              // of the op; each gives Op::kOutputs columns of the matrix
-  int64_t width = 0;             // columns of the matrix
-  T* dense = nullptr;            // absent: not stored
-  CastTarget cast;               // one scale for all
-  BlockTarget blocks;            // instead of `cast`: a scale per block
-  float* column_sums = nullptr;  // (gridDim.y, width): per block; absent if not needed
+  int64_t cols = 0;               // of the op; each gives Op::kOutputs columns of the matrix
+  int64_t width = 0;              // columns of the matrix
+  T* dense = nullptr;             // absent: not stored
+  CastTarget cast;                // one scale for all
+  BlockTarget blocks;             // instead of `cast`: a scale per block
+  float* column_sums = nullptr;   // (gridDim.y, width): per block; absent if not needed
+  int32_t* row_errors = nullptr;  // (rows): see row_error; absent if not needed
 };
+
+// What rounding to FP8 adds to the sum of a row is counted in whole numbers of this share of the format's largest value,
+// so that the order of additions does not matter. Errors are below an eighth of the values, whose magnitudes add up to
+// twice the largest one in a row of a softmax's gradient.
+constexpr float kRowErrorUnits = 0x1p28f;
+__host__ __device__ __forceinline__ float largest_code(bool e5m2) {
+  return e5m2 ? 57344.0f : 448.0f;
+}
+
+// The error of eight values and their codes.
+template <class T>
+__device__ __forceinline__ int row_error(const Pack8<T>& values, uint2 codes, float scale, bool e5m2) {
+  float error = 0.0f;
+  with_format(e5m2, [&]<bool as_e5m2>() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t word = i < 2 ? codes.x : codes.y;
+      const auto pair = static_cast<__nv_fp8x2_storage_t>(i % 2 ? word >> 16 : word & 0xFFFFu);
+      const float2 decoded =
+          __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, as_e5m2 ? __NV_E5M2 : __NV_E4M3)));
+      error += fmaf(-scale, values.at(2 * i), decoded.x) + fmaf(-scale, values.at(2 * i + 1), decoded.y);
+    }
+  });
+  return __float2int_rn(error * (kRowErrorUnits / largest_code(e5m2)));
+}
 
 // Writes the sums over a block's rows to out.column_sums. `sums` are those of a thread's rows, in 8 columns of each
 // output. They are added over the two rows of a warp, then over the warps, in fixed order. `scratch`: shared memory,
