@@ -38,6 +38,7 @@ SETTINGS = {
     "fp8, head backward": [*FP8, "--fp8_head", "backward"],
     "fp8, head all": [*FP8, "--fp8_head", "all"],
     "fp8, exact sums": [*FP8, "--fp8_fast_accum", "none"],
+    "fp8, BF16 head, exact sums": [*BF16_HEAD, "--fp8_fast_accum", "none"],
     "fp8, fast sums": [*FP8, "--fp8_fast_accum", "all"],
     "fp8 current": [*FP8, "--fp8_recipe", "current"],
     "fp8 block": [*FP8, "--fp8_recipe", "block"],
@@ -46,6 +47,7 @@ SETTINGS = {
     "bf16, 8-bit moments": ["--mixed_precision", "bf16", "--optimizer_state", "fp8"],
     "bf16, 8-bit moments, compact": ["--mixed_precision", "bf16", "--optimizer_state", "fp8", "--master_weights", "compact"],
     "bf16, 8-bit moments, stochastic": ["--mixed_precision", "bf16", "--optimizer_state", "fp8", "--master_weights", "stochastic"],
+    "fp8, BF16 head, 8-bit moments, compact": [*BF16_HEAD, "--optimizer_state", "fp8", "--master_weights", "compact"],
     "fp8, bf16 moments": [*FP8, "--optimizer_state", "bf16"],
     "fp8, 8-bit moments": [*FP8, "--optimizer_state", "fp8"],
     "fp8, 8-bit moments, compact": [*FP8, "--optimizer_state", "fp8", "--master_weights", "compact"],
@@ -57,7 +59,7 @@ def train(args, folder, setting, seed):
     steps = args.steps or STEPS[args.bed]
     command = [args.octet, "train", *BEDS[args.bed], "--dataset", args.dataset, "--tokenizer", args.tokenizer,
                "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
-               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "50", "--fp8_stats_steps", "0", "--save_strategy", "no",
+               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--fp8_stats_steps", "0", "--save_strategy", "no",
                "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
     start = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True)
@@ -65,7 +67,9 @@ def train(args, folder, setting, seed):
         sys.exit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
+    losses = [record["loss"] for record in records if record["step"] > steps - steps // 10]
     return {"bed": args.bed, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
+            "train_loss": statistics.mean(losses),
             "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
 
 
@@ -110,7 +114,7 @@ def main():
                 row = train(args, folder, setting, seed)
                 rows.append(row)
                 path.write_text(json.dumps(rows, indent=1))
-                print(f"{setting}, seed {seed}: {row['eval_loss']:.4f}, {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
+                print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
     print(table(rows, args.bed, steps))
 
 

@@ -160,7 +160,7 @@ TEST(TrainedHead, Fp8GradientsAreClose) {
     EXPECT_EQ(pass(backward, batch), pass(bf16, batch));
     const double difference = norm_difference(gradients(backward), gradients(bf16));
     EXPECT_GT(difference, 1e-4);  // it is in FP8
-    EXPECT_LT(difference, 0.02);
+    EXPECT_LT(difference, 0.03);
   }
 }
 

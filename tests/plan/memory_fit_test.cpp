@@ -140,10 +140,21 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
 
 TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
   const CapturedLog quiet;
-  Flags flags = {{"model_preset", "llama-3.1-8b"}, {"fp8_head", "true"}, {"gradient_checkpointing", "block"}};
-  const int64_t need = on_h200(flags).bytes();
-  const double short_of = static_cast<double>(need - (int64_t{1} << 20)) / static_cast<double>(kGib);
-  flags.emplace_back("device_memory_limit_gb", fmt::format("{}", short_of));
+  Flags flags = {{"model_preset", "llama-3.1-8b"},
+                 {"per_device_train_batch_size", "8"},
+                 {"fp8_head", "true"},
+                 {"gradient_checkpointing", "block"}};
+  const auto just_too_little_for = [](const RunPlan& plan) {
+    return fmt::format("{}",
+                       static_cast<double>(plan.bytes() - (int64_t{1} << 20)) / static_cast<double>(kGib));
+  };
+  const RunPlan with_large_chunks = on_h200(flags);
+  flags.emplace_back("device_memory_limit_gb", just_too_little_for(with_large_chunks));
+  const RunPlan with_small_chunks = on_h200(flags);
+  EXPECT_EQ(shortage_text(with_small_chunks), "");
+  EXPECT_LT(with_small_chunks.shape.head_chunk_bytes, with_large_chunks.shape.head_chunk_bytes);
+  EXPECT_LT(with_small_chunks.bytes(), with_large_chunks.bytes() - 2 * kGib);
+  flags.back().second = just_too_little_for(with_small_chunks);
   EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=none"));
 }
 
