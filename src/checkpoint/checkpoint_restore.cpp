@@ -16,7 +16,7 @@
 namespace octet {
 namespace {
 
-enum class Moment { Mean, Square };  // v is kept as its square root where it is e4m3
+enum class Moment { Mean, Square };  // v is kept as its square root where it has 8 bits
 
 float value_of(float stored, Moment moment) {
   return moment == Moment::Square ? stored * stored : stored;
@@ -61,19 +61,20 @@ std::vector<float> moment_values(const TensorRows& tensor, const std::optional<T
     }
   } else {
     const int64_t blocks = div_up(cols, kMomentBlock);
-    const float* codes = fp8_values(DType::E4M3);
+    const float* e4m3 = fp8_values(DType::E4M3);
 #pragma omp parallel for
     for (int64_t i = 0; i < count; ++i) {
       float factor = 0;
       std::memcpy(&factor, scales->bytes.data() + 4 * (i / cols * blocks + i % cols / kMomentBlock), 4);
-      values[static_cast<size_t>(i)] =
-          value_of(codes[std::to_integer<uint8_t>(tensor.bytes[static_cast<size_t>(i)])] * factor, moment);
+      const auto code = std::to_integer<uint8_t>(tensor.bytes[static_cast<size_t>(i)]);
+      const float value = tensor.dtype == SafeDType::U8 ? root_value(code) : e4m3[code];
+      values[static_cast<size_t>(i)] = value_of(value * factor, moment);
     }
   }
   return values;
 }
 
-// Writes a moment in this run's form; e4m3 as the optimizer keeps it, but rounded to nearest.
+// Writes a moment in this run's form; one of 8 bits as the optimizer keeps it, but rounded to nearest.
 void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<float>& values,
                 Moment moment) {
   if (to.dtype == DType::F32) {
@@ -101,11 +102,17 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
     };
     float largest = 0;
     for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::fabs(stored(i)));
-    const float factor = moment_factor(largest);
+    const bool root = moment == Moment::Square;
+    const float factor = root ? root_factor(largest) : moment_factor(largest);
+    const MomentShift shift = MomentShift::of(largest, factor);
     factors[static_cast<size_t>(block)] = factor;
     for (int64_t i = first; i < last; ++i) {
-      const uint8_t code = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
-      codes[static_cast<size_t>(i)] = moment == Moment::Square ? std::max<uint8_t>(code, 1) : code;
+      const auto at = static_cast<size_t>(i);
+      if (root) {
+        codes[at] = to_root_code(shift(stored(i)), kNoiseToNearest);
+      } else {
+        codes[at] = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
+      }
     }
   }
   device.copy_to_device(to, codes.data());
@@ -190,12 +197,14 @@ class ParameterRestorer {
     }
     if (found->dtype == SafeDType::F32 || found->dtype == SafeDType::BF16) return;
     const SafeTensor* scales = optimizer_.find(name + ".scales");
-    const bool fits = found->dtype == SafeDType::F8_E4M3 && spec.shape.rank() == 2 && scales &&
-                      scales->dtype == SafeDType::F32 &&
+    // The roots of v were e4m3, too, before they had a code of their own.
+    const bool is_v = name.ends_with(".v");
+    const bool fits = (found->dtype == SafeDType::F8_E4M3 || (is_v && found->dtype == SafeDType::U8)) &&
+                      spec.shape.rank() == 2 && scales && scales->dtype == SafeDType::F32 &&
                       scales->count() == spec.shape[0] * div_up(spec.shape[1], kMomentBlock);
     if (!fits)
-      faults.push_back(fmt::format("{} is {}, expected F32, BF16, or F8_E4M3 with its scales", name,
-                                   safe_dtype_name(found->dtype)));
+      faults.push_back(fmt::format("{} is {}, expected F32, BF16, or {} with its scales", name,
+                                   safe_dtype_name(found->dtype), is_v ? "U8" : "F8_E4M3"));
   }
 
   void restore_weight(Parameter& parameter) {
@@ -227,8 +236,12 @@ class ParameterRestorer {
       return;
     }
     set_moment(device_, to, to_scales, moment_values(from, scales, parameter.width(), moment), moment);
-    note(fmt::format("AdamW's moments: converted from {} to {}", safe_dtype_name(from.dtype),
-                     name_of(to.dtype)));
+    if (scales && to_scales) {
+      note("AdamW's second moments: converted from F8_E4M3 to the 8-bit code of roots");
+    } else {
+      note(fmt::format("AdamW's moments: converted from {} to {}",
+                       scales ? "fp8" : safe_dtype_name(from.dtype), to_scales ? "fp8" : name_of(to.dtype)));
+    }
   }
 
   void note(std::string remark) {

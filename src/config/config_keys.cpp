@@ -346,9 +346,10 @@ void add_optimizer(KeyTable<C>& keys) {
       .alias("clip_grad")
       .alias("clip_grad_norm")
       .alias("gradient_clipping");
-  keys.add("optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
-           "Precision of AdamW's two moments. fp8: those of matrices are E4M3 with one scale per 128 values "
-           "and stochastic rounding; they take 2 bytes per weight instead of 8.");
+  keys.add(
+      "optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
+      "Precision of AdamW's two moments. fp8: those of matrices have 8 bits, with one scale per 128 values "
+      "and stochastic rounding; they take 2 bytes per weight instead of 8.");
   keys.add(
       "master_weights", &C::master_weights, {"exact", "compact", "stochastic"},
       "How the optimizer stores BF16 matrices. exact: as fp32 (BF16 plus a 16-bit remainder), 4 bytes per "

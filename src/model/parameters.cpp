@@ -315,7 +315,7 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
     plan_gradient(p, vector || adapter || p.spec.summed ? DType::F32 : types.gradient, planner);
     const DType moments = vector && types.moments == DType::E4M3 ? DType::F32 : types.moments;
     plan(p.m, ".m", moments, MemoryCategory::Optimizer);
-    plan(p.v, ".v", moments, MemoryCategory::Optimizer);
+    plan(p.v, ".v", dtype_of_v(moments), MemoryCategory::Optimizer);
     if (moments != DType::E4M3) continue;
     const Shape scales{shape[0], div_up(shape[1], kMomentBlock)};
     plan_shape(p.m_scales, ".m.scales", DType::F32, MemoryCategory::Optimizer, scales);

@@ -92,7 +92,7 @@ using StoragePolicy = std::function<ParameterStorage(const ParameterSpec&)>;
 struct ParameterTypes {
   DType weight = DType::F32;    // fp32 | bf16
   DType gradient = DType::F32;  // of matrices that a single product writes; all others are fp32
-  DType moments = DType::F32;   // fp32 | bf16 | e4m3; vectors use fp32 instead of e4m3
+  DType moments = DType::F32;   // fp32 | bf16 | e4m3 (v: u8); vectors use fp32 instead of e4m3
   // Of bf16 matrices. Vectors and adapters are always exact.
   RemainderKind remainder = RemainderKind::Exact;
 };

@@ -96,13 +96,13 @@ struct AdamWOptions {
 
 // One parameter as the optimizer sees it. A bf16 weight may have a remainder, see tensor/split_fp32.h. With one of 16
 // bits the two are the exact fp32 weight. With one of 4 bits, or without, the new weight is rounded stochastically to
-// the bits that there are. ops/stochastic.h has that and the form of e4m3 moments.
+// the bits that there are. ops/stochastic.h has that and the form of 8-bit moments.
 struct AdamWParameter {
   Tensor weight;              // real
   Tensor remainder;           // of a bf16 weight: u16, or u8 (rows, ceil(cols / 2)), or absent
   Tensor gradient;            // fp32 | bf16
-  Tensor m, v;                // fp32 | bf16, or e4m3: v then holds square roots
-  Tensor m_scales, v_scales;  // with e4m3: (rows, ceil(cols / 128)) fp32
+  Tensor m, v;                // fp32 | bf16, or m is e4m3 and v u8: codes of square roots
+  Tensor m_scales, v_scales;  // with these: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
   float learning_rate_scale = 1;  // multiplies the learning rate for this parameter
   // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter. `first_row` is the

@@ -7,6 +7,7 @@
 
 #include "base/host_device.h"
 #include "base/philox.h"
+#include "tensor/dtype.h"
 #include "tensor/split_fp32.h"
 
 namespace octet {
@@ -56,13 +57,17 @@ OCTET_HOST_DEVICE constexpr uint32_t to_compact_stochastic(float x, uint32_t ran
   return compact_sum(std::bit_cast<uint32_t>(x), random16 >> 4);
 }
 
-// ---- AdamW's moments in e4m3 ----
+// ---- AdamW's moments in 8 bits ----
 //
 // For the matrices of a model: blocks of 128 columns of a row (the last block of a row may be shorter) with one fp32
-// factor per block, value = code * factor. m is stored directly. v spans too many powers of two, so its square root
-// is stored: the ratio of 2^17.8 between the largest and the smallest code is then 2^35 in v. Codes of roots are
-// never 0, because 0 would turn the next update into m / epsilon.
+// factor per block, value = value of the code * factor. m is e4m3. v spans too many powers of two, so its square root
+// is stored, in a code of its own: a root has no sign, and its rounding errors live on for about 1 / (1 - beta2) steps.
 constexpr int64_t kMomentBlock = 128;
+
+// The dtype of v next to that of m: the code of roots has no name of its own.
+constexpr DType dtype_of_v(DType m) {
+  return m == DType::E4M3 ? DType::U8 : m;
+}
 
 // e4m3 times 2^-120 is an fp32 number with the same exponent field; its mantissa is the first three of fp32's 23
 // bits. Subnormal codes are fp32 subnormals. So in the bits of such an fp32 number, the code is above 20 bits that
@@ -79,31 +84,65 @@ OCTET_HOST_DEVICE constexpr uint8_t to_e4m3_stochastic(float shifted, uint32_t n
   const uint32_t sign = std::bit_cast<uint32_t>(shifted) & 0x80000000u;
   return static_cast<uint8_t>((e4m3_magnitude(shifted, noise24) | sign) >> 24);
 }
-OCTET_HOST_DEVICE constexpr uint8_t root_to_e4m3_stochastic(float shifted, uint32_t noise24) {
-  const uint8_t code = to_e4m3_stochastic(shifted, noise24);
-  return code > 0 ? code : 1;
+
+// The code of a root spans 12 powers of two: 16 codes for each of the lower eight, 32 for each of the upper four, where
+// the roots are that matter most. Values are 2 (code 0) to 8064 (code 255); there is no zero, which would turn the next
+// update into m / epsilon. They begin at 2 because the bits of 2 as fp32, and of 2 * kE4m3AsFp32, suit the kernels of
+// AdamW.
+constexpr uint32_t kRootUpperCodes = 128;      // the first code with 5 bits of mantissa; those below have 4
+constexpr uint32_t kRootUpperBits = 8u << 23;  // how far its fp32 bits are from those of code 0
+constexpr float kRootSmallest = 2.0f, kRootLargest = 8064.0f;
+
+OCTET_HOST_DEVICE constexpr float root_value(uint8_t code) {
+  const uint32_t above =
+      code < kRootUpperCodes ? uint32_t{code} << 19 : kRootUpperBits + ((code - kRootUpperCodes) << 18);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(kRootSmallest) + above);
 }
 
-// The factor of a block whose largest magnitude is `largest`. The largest stays just below code 448, so that rounding
-// never exceeds it. Blocks with only tiny values count as zero.
+// The code above or below `shifted` (a root's value times kE4m3AsFp32, no more than the largest), in the upper byte.
+// Smaller values than the smallest become code 0. A value that is a code stays unchanged; the probability of the code
+// above is exact.
+constexpr float kRootFloor = kRootSmallest * kE4m3AsFp32;
+OCTET_HOST_DEVICE constexpr uint32_t root_code_word(float shifted, uint32_t noise24) {
+  const float root = shifted > kRootFloor ? shifted : kRootFloor;
+  const uint32_t above = std::bit_cast<uint32_t>(root) - std::bit_cast<uint32_t>(kRootFloor);
+  const uint32_t code =
+      above < kRootUpperBits ? above << 5 : (kRootUpperCodes << 24) + ((above - kRootUpperBits) << 6);
+  return code + noise24;
+}
+OCTET_HOST_DEVICE constexpr uint8_t to_root_code(float shifted, uint32_t noise24) {
+  return static_cast<uint8_t>(root_code_word(shifted, noise24) >> 24);
+}
+constexpr uint32_t kNoiseToNearest = 1u << 23;  // instead of noise
+
+// The factor of a block whose largest magnitude is `largest`. The largest stays just below the largest code, so that
+// rounding never exceeds it. Blocks with only tiny values count as zero.
 constexpr float kMomentDust = 0x1p-49f;
 constexpr float kFactorOfLargest = 1.0f / (448.0f * (1.0f - 0x1p-20f));
+constexpr float kRootFactorOfLargest = 1.0f / (kRootLargest * (1.0f - 0x1p-20f));
+OCTET_HOST_DEVICE constexpr float factor_of(float largest, float factor_of_largest) {
+  return largest > kMomentDust ? largest * factor_of_largest : 0.0f;
+}
 OCTET_HOST_DEVICE constexpr float moment_factor(float largest) {
-  return largest > kMomentDust ? largest * kFactorOfLargest : 0.0f;
+  return factor_of(largest, kFactorOfLargest);
+}
+OCTET_HOST_DEVICE constexpr float root_factor(float largest) {
+  return factor_of(largest, kRootFactorOfLargest);
 }
 
-// Scales the values of a block for e4m3_magnitude. For a large factor, the inverse times kE4m3AsFp32 would be too
-// small for fp32, so it is applied in two steps.
+// Scales the values of a block for e4m3_magnitude or root_code_word. For a large factor, the inverse times kE4m3AsFp32
+// would be too small for fp32, so it is applied in two steps.
 constexpr float kLargeMoment = 0x1p14f;
 struct MomentShift {
   float first, inverse;
 
-  OCTET_HOST_DEVICE static MomentShift of(float largest) {
-    const float factor = moment_factor(largest);
+  OCTET_HOST_DEVICE static MomentShift of(float largest, float factor) {
     if (factor == 0.0f) return {1.0f, 0.0f};
     if (largest < kLargeMoment) return {1.0f, 1.0f / (factor * (1.0f / kE4m3AsFp32))};
     return {kE4m3AsFp32, 1.0f / factor};
   }
+  OCTET_HOST_DEVICE static MomentShift of_m(float largest) { return of(largest, moment_factor(largest)); }
+  OCTET_HOST_DEVICE static MomentShift of_root(float largest) { return of(largest, root_factor(largest)); }
   OCTET_HOST_DEVICE float operator()(float x) const { return x * first * inverse; }
 };
 

@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
+#include "base/philox.h"
+#include "io/safetensors.h"
+#include "ops/stochastic.h"
 #include "support/error_of.h"
 #include "train/resume_support.h"
 #include "train/trainer.h"
@@ -176,9 +181,10 @@ TEST_F(Resume, MomentsAreConverted) {
     ASSERT_GT(largest, 0);
     for (size_t i = 0; i < exact.size(); ++i) {
       ASSERT_NEAR(half[i], exact[i], std::fabs(exact[i]) / 256) << i;
-      // e4m3 has 3 bits of mantissa: 1/16 of the value, twice that for the square of a root; below its normal range
-      // 2^-10 / 448 of the largest of the block.
-      ASSERT_NEAR(small[i], exact[i], std::fabs(exact[i]) * (squares ? 0.13 : 0.0625) + largest * 4e-6) << i;
+      // e4m3 has 3 bits of mantissa: 1/16 of the value; below its normal range 2^-10 / 448 of the largest of the
+      // block. A root has 4 bits of mantissa: 1/32, twice that for its square; none is below 2^-12 of the largest.
+      const float relative = squares ? 0.065f : 0.0625f, absolute = squares ? 0x1p-23f : 4e-6f;
+      ASSERT_NEAR(small[i], exact[i], std::fabs(exact[i]) * relative + largest * absolute) << i;
       if (squares) {
         ASSERT_EQ(small[i] > 0, exact[i] > 0) << i;
       }
@@ -188,6 +194,116 @@ TEST_F(Resume, MomentsAreConverted) {
   const std::string again = moments(DType::E4M3, fp8);
   EXPECT_TRUE(read_text(again + "/optimizer.safetensors") == read_text(fp8 + "/optimizer.safetensors"));
   moments(DType::BF16, fp8);
+}
+
+// The optimizer's file as it was before roots had a code of their own: v is F8_E4M3, here with codes of all sizes.
+std::string with_e4m3_roots(const std::string& text) {
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), 8);
+  auto header = nlohmann::ordered_json::parse(text.substr(8, length));
+  std::string data = text.substr(8 + length);
+  for (auto& [name, tensor] : header.items()) {
+    if (!name.ends_with(".v") || tensor["dtype"] != "U8") continue;
+    tensor["dtype"] = "F8_E4M3";
+    for (size_t i = tensor["data_offsets"][0]; i < tensor["data_offsets"][1]; ++i)
+      data[i] = static_cast<char>(1 + Philox(6).below(i, 126));
+  }
+  std::string start = header.dump();
+  start.resize((start.size() + 7) / 8 * 8, ' ');
+  length = start.size();
+  std::string prefix(8, '\0');
+  std::memcpy(prefix.data(), &length, 8);
+  return prefix + start + data;
+}
+
+TEST_F(Resume, RootsOfOldCheckpointsAreConverted) {
+  const std::string name = "layers.1.mlp.up.weight";
+  struct Loaded {
+    std::vector<std::string> remarks;
+    std::vector<double> m, v;
+  };
+  const auto load = [&](const std::string& path, DType form) {
+    const auto device = make_cpu_device(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
+                      {.precision = Precision::Bf16, .moments = form}, *device);
+    model.allocate();
+    Loaded loaded;
+    loaded.remarks =
+        restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path), *device, model).remarks;
+    const Parameter& p = model.parameters()[name];
+    const int64_t cols = p.m.cols(), blocks = div_up(cols, kMomentBlock);
+    const auto values = [&](const Tensor& x, const Tensor& scales) {
+      std::vector<double> result(static_cast<size_t>(x.numel()));
+      const auto* factors = static_cast<const float*>(scales.data);
+      for (size_t i = 0; i < result.size(); ++i) {
+        if (x.dtype == DType::F32) {
+          result[i] = static_cast<double>(x.as<float>()[i]);
+          continue;
+        }
+        const uint8_t code = x.as<uint8_t>()[i];
+        const float value = x.dtype == DType::U8 ? root_value(code) : from_e4m3(code);
+        const auto at = static_cast<int64_t>(i);
+        result[i] = static_cast<double>(value * factors[at / cols * blocks + at % cols / kMomentBlock]);
+        if (x.dtype == DType::U8) result[i] *= result[i];
+      }
+      return result;
+    };
+    loaded.m = values(p.m, p.m_scales), loaded.v = values(p.v, p.v_scales);
+    return loaded;
+  };
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"optimizer_state", "fp8"}})), kExitDone);
+  const std::string now = checkpoint("run", 12, false), optimizer = "optimizer.safetensors";
+  const SafetensorsFile tensors = SafetensorsFile::open(posix_env(), now + "/" + optimizer);
+  EXPECT_EQ(tensors.at(name + ".v").dtype, SafeDType::U8);
+  EXPECT_EQ(tensors.at(name + ".m").dtype, SafeDType::F8_E4M3);
+  EXPECT_THAT(load(now, DType::E4M3).remarks, testing::IsEmpty());
+
+  CheckpointStore store(posix_env(), folder.path() + "/old");
+  const auto copy = [&](CheckpointWriter& writer) {
+    for (const CheckpointFile& file : open_checkpoint(posix_env(), now).files) {
+      const std::string text = read_text(now + "/" + file.name);
+      writer.file(file.name,
+                  [&](Sink& sink) { sink.append(file.name == optimizer ? with_e4m3_roots(text) : text); });
+    }
+  };
+  const std::string path = store.save(12, copy, {"bf16", 1.0}).path;
+  EXPECT_EQ(SafetensorsFile::open(posix_env(), path + "/" + optimizer).at(name + ".v").dtype,
+            SafeDType::F8_E4M3);
+  const Loaded exact = load(path, DType::F32), small = load(path, DType::E4M3);
+  EXPECT_THAT(
+      small.remarks,
+      testing::ElementsAre("AdamW's second moments: converted from F8_E4M3 to the 8-bit code of roots"));
+  EXPECT_THAT(exact.remarks, testing::ElementsAre("AdamW's moments: converted from fp8 to fp32"));
+  EXPECT_EQ(small.m, exact.m);
+  const int64_t cols = tensors.at(name + ".v").shape[1];
+  for (int64_t i = 0; i < std::ssize(exact.v); ++i) {
+    const int64_t row = i / cols * cols, block = row + (i - row) / kMomentBlock * kMomentBlock;
+    const int64_t end = std::min(row + cols, block + kMomentBlock);
+    const double largest = std::sqrt(*std::max_element(exact.v.begin() + block, exact.v.begin() + end));
+    const double root = std::max(std::sqrt(exact.v[static_cast<size_t>(i)]), largest / 4032);
+    ASSERT_NEAR(std::sqrt(small.v[static_cast<size_t>(i)]), root,
+                root / (root < largest / 15.75 ? 32 : 64) * 1.001)
+        << i;
+  }
+}
+
+TEST_F(Resume, AMomentOfAnotherTypeIsRefused) {
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"optimizer_state", "fp8"}})), kExitDone);
+  const std::string path = checkpoint("run", 12, false), file = path + "/optimizer.safetensors";
+  std::string text = read_text(file);
+  const std::string v = "layers.1.mlp.up.weight.v\":{\"dtype\":\"";
+  const size_t at = text.find(v + "U8");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at + v.size(), 2, "I8");
+  folder.write(fs::relative(file, folder.path()).string(), text);
+  const auto device = make_cpu_device(1);
+  Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
+                    {.precision = Precision::Bf16, .moments = DType::E4M3}, *device);
+  model.allocate();
+  EXPECT_THAT(error_of([&] {
+                restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path, false), *device, model);
+              }),
+              HasSubstr("layers.1.mlp.up.weight.v is I8, expected F32, BF16, or U8 with its scales"));
 }
 
 TEST_F(Resume, AllThatDoesNotFitIsListed) {

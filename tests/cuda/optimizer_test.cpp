@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "fixture.h"
+#include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
 
 namespace octet::test {
@@ -38,7 +39,7 @@ AdamWParameter make_parameter(Side& side, const Kind& kind, const Shape& shape, 
   if (kind.remainder == RemainderKind::Compact)
     p.remainder = zeros(DType::U8, {p.weight.rows(), compact_row_bytes(p.weight.cols())});
   p.m = zeros(kind.moments, shape);
-  p.v = zeros(kind.moments, shape);
+  p.v = zeros(dtype_of_v(kind.moments), shape);
   if (kind.moments == DType::E4M3) {
     const Shape scales{p.weight.rows(), div_up(p.weight.cols(), 128)};
     p.m_scales = zeros(DType::F32, scales);
@@ -232,7 +233,7 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfRoundedWeights) {
       AdamWParameter p;
       p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));
       p.gradient = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 2));
-      p.m = cuda->tensor(DType::E4M3, shape), p.v = cuda->tensor(DType::E4M3, shape);
+      p.m = cuda->tensor(DType::E4M3, shape), p.v = cuda->tensor(DType::U8, shape);
       p.m_scales = cuda->tensor(DType::F32, scales), p.v_scales = cuda->tensor(DType::F32, scales);
       for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales}) (*cuda)->zero(x);
       if (kind == RemainderKind::Compact) {

@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "ops/device.h"
+#include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
 
 namespace octet {
@@ -211,7 +212,7 @@ struct ParameterState {
     fill(add("weight", variant.weight, cols), 1, 1.0f, false);
     fill(add("gradient", variant.gradient, cols), 2, 0.01f, false);
     fill(add("m", variant.moments, cols), 3, 0.01f, false);
-    fill(add("v", variant.moments, cols), 4, 0.001f, true);
+    fill(add("v", dtype_of_v(variant.moments), cols), 4, 0.001f, true);
     if (variant.remainder == RemainderKind::Exact) fill(add("remainder", DType::U16, cols), 5, 1.0f, false);
     if (variant.remainder == RemainderKind::Compact)
       fill(add("remainder", DType::U8, compact_row_bytes(cols)), 5, 1.0f, false);

@@ -1,3 +1,4 @@
+#include "ops/stochastic.h"
 #include "support/op_table_fp8.h"
 
 // AdamW: every bit of the state is the same on every device.
@@ -65,8 +66,8 @@ OpCase adamw_case(int64_t rows, int64_t cols, const AdamWVariant& variant) {
   const int weight = add_state("weight", variant.weight, shape, normal(count, variant.weight, 1));
   const int m = add_state("m", variant.moments, shape,
                           small ? codes(count, 0, 120, 3) : normal(count, variant.moments, 3, 0.1));
-  const int v = add_state("v", variant.moments, shape,
-                          small ? codes(count, 1, 120, 4) : magnitudes(count, variant.moments, 4, 0.01));
+  const int v = add_state("v", dtype_of_v(variant.moments), shape,
+                          small ? codes(count, 0, 256, 4) : magnitudes(count, variant.moments, 4, 0.01));
   int remainder = -1, m_scales = -1, v_scales = -1;
   if (variant.remainder == RemainderKind::Exact)
     remainder = add_state("remainder", DType::U16, shape, codes(count, 0, 65536, 5));

@@ -142,7 +142,7 @@ void update_small(const MatrixBlock& block, const Update& update, float* w, cons
       .keep = update.keep,
   };
   for (int64_t i = 0; i < block.count; ++i) {
-    m[i] = e4m3[m_codes[i]], root[i] = e4m3[root_codes[i]];
+    m[i] = e4m3[m_codes[i]], root[i] = root_value(root_codes[i]);
     w[i] = step(w[i], g[i], m[i], root[i]);
   }
 }
@@ -157,12 +157,12 @@ void store_small(const MatrixBlock& block, const float* m, const float* root, co
     root_largest = std::max(root_largest, root[i]);
   }
   p.m_scales.as<float>()[block.index()] = moment_factor(m_largest);
-  p.v_scales.as<float>()[block.index()] = moment_factor(root_largest);
-  const MomentShift m_shift = MomentShift::of(m_largest), root_shift = MomentShift::of(root_largest);
+  p.v_scales.as<float>()[block.index()] = root_factor(root_largest);
+  const MomentShift m_shift = MomentShift::of_m(m_largest), root_shift = MomentShift::of_root(root_largest);
   for (int64_t i = 0; i < block.count; ++i) {
     const int j = static_cast<int>(i % 8);
     m_codes[i] = to_e4m3_stochastic(m_shift(m[i]), random[i / 8].m(j));
-    root_codes[i] = root_to_e4m3_stochastic(root_shift(root[i]), random[i / 8].root(j));
+    root_codes[i] = to_root_code(root_shift(root[i]), random[i / 8].root(j));
   }
 }
 
@@ -265,12 +265,12 @@ void check(const AdamWParameter& p) {
               p.v.numel() == p.weight.numel(),
           "[{}] gradient {}, m {} or v {} does not fit the weight {}", op, p.gradient.shape.to_string(),
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
-  cpu::require_dtype(op, "v", p.v, p.m.dtype);
+  cpu::require_dtype(op, "v", p.v, dtype_of_v(p.m.dtype));
   if (p.m.dtype == DType::E4M3) {
     const int64_t blocks = p.weight.rows() * div_up(p.weight.cols(), kMomentBlock);
     for (const Tensor& scales : {p.m_scales, p.v_scales}) {
       cpu::require_dtype(op, "the scales of a moment", scales, DType::F32);
-      require(scales && scales.numel() == blocks, "[{}] {} scales of e4m3 moments, expected {}", op,
+      require(scales && scales.numel() == blocks, "[{}] {} scales of 8-bit moments, expected {}", op,
               scales ? scales.numel() : 0, blocks);
     }
   } else {

@@ -20,9 +20,11 @@ bool has_small_moments(const AdamWParameter& p) {
 void check_parameter(const AdamWParameter& p) {
   const int64_t count = p.weight.numel();
   const auto real = [](const Tensor& x) { return x.dtype == DType::F32 || x.dtype == DType::BF16; };
-  require(real(p.weight) && real(p.gradient) && (real(p.m) || has_small_moments(p)) && p.v.dtype == p.m.dtype,
-          "[cuda] adamw: weight {}, gradient {}, m {}, v {}: expected fp32 or bf16, or e4m3 moments",
-          name_of(p.weight.dtype), name_of(p.gradient.dtype), name_of(p.m.dtype), name_of(p.v.dtype));
+  require(
+      real(p.weight) && real(p.gradient) && (real(p.m) || has_small_moments(p)) &&
+          p.v.dtype == dtype_of_v(p.m.dtype),
+      "[cuda] adamw: weight {}, gradient {}, m {}, v {}: expected fp32 or bf16, or e4m3 and u8 as moments",
+      name_of(p.weight.dtype), name_of(p.gradient.dtype), name_of(p.m.dtype), name_of(p.v.dtype));
   require(p.gradient.numel() == count && p.m.numel() == count && p.v.numel() == count,
           "[cuda] adamw: gradient {}, m {} or v {} does not fit the weight {}", p.gradient.shape.to_string(),
           p.m.shape.to_string(), p.v.shape.to_string(), p.weight.shape.to_string());
@@ -33,7 +35,7 @@ void check_parameter(const AdamWParameter& p) {
   const int64_t blocks = p.weight.rows() * div_up(p.weight.cols(), kMomentBlock);
   for (const Tensor& scales : {p.m_scales, p.v_scales}) {
     require(scales && scales.dtype == DType::F32 && scales.numel() == blocks,
-            "[cuda] adamw: {} scales ({}) of e4m3 moments, expected {} in fp32", scales ? scales.numel() : 0,
+            "[cuda] adamw: {} scales ({}) of 8-bit moments, expected {} in fp32", scales ? scales.numel() : 0,
             name_of(scales.dtype), blocks);
   }
 }
@@ -53,7 +55,7 @@ bool casts_itself(const AdamWParameter& p) {
 device::AdamKind kind_of(const AdamWParameter& p) {
   using device::AdamMoments;
   return {.gradient_bf16 = p.gradient.dtype == DType::BF16,
-          .moments = has_small_moments(p)       ? AdamMoments::E4M3
+          .moments = has_small_moments(p)       ? AdamMoments::Small
                      : p.m.dtype == DType::BF16 ? AdamMoments::Bf16
                                                 : AdamMoments::F32,
           .remainder = kind_of_remainder(p.remainder)};
@@ -143,7 +145,7 @@ struct Prepared {
   device::AdamGeneral general() const {
     return {.bf16 = bf16,
             .compact = kind.remainder == RemainderKind::Compact,
-            .small_moments = kind.moments == device::AdamMoments::E4M3};
+            .small_moments = kind.moments == device::AdamMoments::Small};
   }
 };
 
@@ -188,7 +190,7 @@ void launch_with_rate(CudaOps& ops, device::AdamTable& table, const std::vector<
                       float rate_scale, const float* clip) {
   using device::AdamGeneral, device::AdamKind, device::AdamMoments;
   for (const bool gradient_bf16 : {false, true}) {
-    for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::E4M3}) {
+    for (const AdamMoments moments : {AdamMoments::F32, AdamMoments::Bf16, AdamMoments::Small}) {
       for (const RemainderKind remainder :
            {RemainderKind::None, RemainderKind::Compact, RemainderKind::Exact}) {
         const AdamKind kind{gradient_bf16, moments, remainder};

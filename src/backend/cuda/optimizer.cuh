@@ -18,7 +18,7 @@ struct AdamEntry {
   const void* gradient;
   void* m;
   void* v;
-  float* m_scales;  // of e4m3 moments
+  float* m_scales;  // of 8-bit moments
   float* v_scales;
   int64_t rows, cols;
   int64_t first_tile;
@@ -67,7 +67,7 @@ __device__ __forceinline__ const AdamEntry& entry_of_tile(const AdamTable& table
 
 // Tiles are kAdamTile in both directions.
 constexpr int64_t kAdamTile = 128;
-enum class AdamMoments : uint8_t { F32, Bf16, E4M3 };
+enum class AdamMoments : uint8_t { F32, Bf16, Small };  // Small: 8 bits each
 struct AdamKind {
   bool gradient_bf16 = false;
   AdamMoments moments = AdamMoments::F32;
@@ -85,7 +85,7 @@ int64_t general_tile_cols(bool small_moments);
 struct AdamGeneral {
   bool bf16 = false;           // weights
   bool compact = false;        // their remainders; otherwise those are exact or absent
-  bool small_moments = false;  // e4m3
+  bool small_moments = false;  // of 8 bits
   bool operator==(const AdamGeneral&) const = default;
 };
 void launch_adamw_general(CudaOps& ops, const AdamTable& table, AdamGeneral kind, int64_t tiles,

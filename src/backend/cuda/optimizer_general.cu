@@ -78,9 +78,10 @@ __device__ __forceinline__ void store_words(uint16_t* to, const uint32_t (&x)[8]
   }
 }
 
-// The values of eight e4m3 codes.
+// The values of eight codes: value_of(code) of each.
+template <class ValueOf>
 __device__ __forceinline__ void load_codes(float (&x)[8], const void* data, bool vector, int64_t place,
-                                           int64_t count) {
+                                           int64_t count, const ValueOf& value_of) {
   const uint8_t* from = static_cast<const uint8_t*>(data) + place;
   uint32_t words[2] = {};
   if (vector) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void load_codes(float (&x)[8], const void* data, bool
     for (int j = 0; j < 8; ++j) words[j / 4] |= (j < count ? uint32_t{from[j]} : 0u) << (8 * (j % 4));
   }
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = decode1(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))), false);
+  for (int j = 0; j < 8; ++j) x[j] = value_of(static_cast<uint8_t>(words[j / 4] >> (8 * (j % 4))));
 }
 
 __device__ __forceinline__ void store_any(void* data, uint2 codes, bool vector, int64_t place,
@@ -109,7 +110,7 @@ __device__ __forceinline__ float row_max(float x) {
 
 // ---- a row ----
 
-// A thread holds eight columns of a row, or twice eight where the moments are e4m3: the eight threads of a row then hold a
+// A thread holds eight columns of a row, or twice eight where the moments have 8 bits: the eight threads of a row then hold a
 // whole block of kMomentBlock columns.
 template <bool small_moments>
 constexpr int kHalves = small_moments ? 2 : 1;
@@ -121,7 +122,7 @@ static_assert(kTileCols<true> == kMomentBlock);
 template <bool small_moments>
 struct RowPlaces {
   int64_t row;
-  int64_t block;  // of e4m3 moments
+  int64_t block;  // of 8-bit moments
   int64_t place[kHalves<small_moments>];
   int64_t count[kHalves<small_moments>];  // elements from there to the end of the row
   bool inside[kHalves<small_moments>];
@@ -202,8 +203,8 @@ template <bool small_moments>
 __device__ __forceinline__ void load_moments(float (&m)[8], float (&v)[8], const AdamEntry& entry,
                                              int64_t place, int64_t count) {
   if constexpr (small_moments) {
-    load_codes(m, entry.m, entry.vector, place, count);
-    load_codes(v, entry.v, entry.vector, place, count);
+    load_codes(m, entry.m, entry.vector, place, count, [](uint8_t code) { return decode1(code, false); });
+    load_codes(v, entry.v, entry.vector, place, count, [](uint8_t code) { return root_value(code); });
   } else {
     load_any(m, entry.m, entry.moments_bf16, entry.vector, place, count);
     load_any(v, entry.v, entry.moments_bf16, entry.vector, place, count);
@@ -222,7 +223,7 @@ __device__ __forceinline__ float adamw_update(const AdamTable& t, float keep, fl
 }
 
 // A step of eight elements: reads gradients, moments and remainders, stores the weights and what belongs to them, and the
-// moments unless they are e4m3.
+// moments unless they have 8 bits.
 template <class W, bool compact, bool small_moments>
 __device__ __forceinline__ void update_half(const AdamTable& table, const AdamEntry& entry,
                                             const RowPlaces<small_moments>& at, int h, float clip,
@@ -282,9 +283,9 @@ __device__ __forceinline__ void store_small_moments(const AdamEntry& entry, cons
   root_largest = row_max(root_largest);
   if (ElementTile::lane() % 8 == 0 && at.inside[0]) {
     entry.m_scales[at.block] = moment_factor(m_largest);
-    entry.v_scales[at.block] = moment_factor(root_largest);
+    entry.v_scales[at.block] = root_factor(root_largest);
   }
-  const MomentShift m_shift = MomentShift::of(m_largest), root_shift = MomentShift::of(root_largest);
+  const MomentShift m_shift = MomentShift::of_m(m_largest), root_shift = MomentShift::of_root(root_largest);
 #pragma unroll
   for (int h = 0; h < kHalves<true>; ++h) {
     if (!at.inside[h]) continue;
@@ -293,7 +294,7 @@ __device__ __forceinline__ void store_small_moments(const AdamEntry& entry, cons
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const uint32_t m_code = to_e4m3_stochastic(m_shift(moments.m[h][j]), random.m(j));
-      const uint32_t v_code = root_to_e4m3_stochastic(root_shift(moments.v[h][j]), random.root(j));
+      const uint32_t v_code = to_root_code(root_shift(moments.v[h][j]), random.root(j));
       m_codes[j / 4] |= m_code << (8 * (j % 4));
       v_codes[j / 4] |= v_code << (8 * (j % 4));
     }

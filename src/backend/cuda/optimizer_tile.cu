@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_remainder(float (&w)[8], uint4 remainder) {
 template <class G, AdamMoments moments, RemainderKind kind>
 struct TileUpdate {
   using M = typename MomentPacks<moments>::Element;
-  static constexpr bool small = moments == AdamMoments::E4M3;
+  static constexpr bool small = moments == AdamMoments::Small;
   static constexpr bool kDraws = small || kind != RemainderKind::Exact;  // random bits
   // Whether they are drawn before the step, for this row and the next. There are too few registers for that where rows
   // are longest.
@@ -217,11 +217,11 @@ struct TileUpdate {
     index = RoundingBits::index(table.step, entry.first_row + share.row, share.cols / 8, share.col / 8);
   }
 
-  // Steps of e4m3 moments, which stay in m and v (as a root) until their codes are made.
+  // Steps of 8-bit moments, which stay in m and v (as a root) until their codes are made.
   __device__ __forceinline__ void step_small(const AdamRaw<G, moments, kind>& raw, float (&w)[8],
                                              const float (&g)[8], float (&m)[8], float (&v)[8]) const {
     decode8(m, raw.m);
-    decode8(v, raw.v);
+    root_values8(v, raw.v);
     const OfMoments kept = exchange(__fmul_rn(raw.factor, beta), odd);
     const SmallMomentStep step = small_step(table, entry.keep, clip_factor, kept.m, kept.root);
 #pragma unroll
@@ -247,11 +247,11 @@ struct TileUpdate {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       m_codes[j] = e4m3_magnitude(m[j], noise_of(bits, j ^ 4)) | (__float_as_uint(m[j]) & 0x80000000u);
-      v_codes[j] = e4m3_magnitude(v[j], noise_of(bits, j ^ 2));
+      v_codes[j] = flipped_root_word(__float_as_uint(fmaxf(v[j], kRootFloor)), noise_of(bits, j ^ 2));
     }
     if (inside) {
-      *reinterpret_cast<uint2*>(places.m(offset)) = upper_bytes<false>(m_codes);
-      *reinterpret_cast<uint2*>(places.v(offset)) = upper_bytes<true>(v_codes);
+      *reinterpret_cast<uint2*>(places.m(offset)) = upper_bytes(m_codes);
+      *reinterpret_cast<uint2*>(places.v(offset)) = root_codes(v_codes);
     }
   }
 
@@ -349,8 +349,8 @@ void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int
         return launch.template operator()<G, AdamMoments::F32, remainder>();
       case AdamMoments::Bf16:
         return launch.template operator()<G, AdamMoments::Bf16, remainder>();
-      case AdamMoments::E4M3:
-        return launch.template operator()<G, AdamMoments::E4M3, remainder>();
+      case AdamMoments::Small:
+        return launch.template operator()<G, AdamMoments::Small, remainder>();
     }
   };
   const auto with_remainder = [&]<class G>() {

@@ -76,16 +76,58 @@ __device__ __forceinline__ uint32_t noise_of(const RoundingBits& bits, int j) {
   return __byte_perm(bits.words[j / 4], 0u, kBytes[j % 4]);
 }
 
-// The upper bytes of eight words. `at_least_one` is for the codes of roots.
-template <bool at_least_one>
+// The upper bytes of eight words.
 __device__ __forceinline__ uint2 upper_bytes(const uint32_t (&x)[8]) {
   uint32_t halves[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    halves[i] = __byte_perm(x[2 * i], x[2 * i + 1], 0x7632);
-    if constexpr (at_least_one) halves[i] = __vmaxu2(halves[i], 0x01000100u);
-  }
+  for (int i = 0; i < 4; ++i) halves[i] = __byte_perm(x[2 * i], x[2 * i + 1], 0x7632);
   return make_uint2(__byte_perm(halves[0], halves[1], 0x7531), __byte_perm(halves[2], halves[3], 0x7531));
+}
+
+// root_value without a choice: the upper half of its fp32 bits is (code + min(code, kRootUpperCodes) + kRootStart) * 4,
+// and the lower half is 0. Two values fit into a word.
+constexpr uint32_t kRootStart = 0x1000;
+constexpr bool root_values_agree() {
+  for (uint32_t code = 0; code < 256; ++code) {
+    const uint32_t bits = (code + (code < kRootUpperCodes ? code : kRootUpperCodes) + kRootStart) << 18;
+    if (bits != std::bit_cast<uint32_t>(root_value(static_cast<uint8_t>(code)))) return false;
+  }
+  return true;
+}
+static_assert(root_values_agree());
+__device__ __forceinline__ void root_values8(float (&x)[8], uint2 codes) {
+  constexpr uint32_t kBoth = 0x10001;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pair = __byte_perm(i < 2 ? codes.x : codes.y, 0u, i % 2 ? 0x4342 : 0x4140);
+    const uint32_t sums = pair + __vminu2(pair, kRootUpperCodes * kBoth) + kRootStart * kBoth;
+    x[2 * i] = __uint_as_float(sums << 18);
+    x[2 * i + 1] = __uint_as_float(sums << 2 & 0xFFFF0000u);
+  }
+}
+
+// root_code_word without a choice, but for its top bit, which is flipped. The bits of kRootFloor are 8 << 23. So after a
+// shift by 5 they are the smallest signed number, and those of the first upper code are 0.
+constexpr uint32_t kRootFlip = 0x80;
+__host__ __device__ constexpr uint32_t flipped_root_word(uint32_t bits, uint32_t noise24) {
+  const auto x = static_cast<int32_t>(bits << 5);
+  return static_cast<uint32_t>(x) + static_cast<uint32_t>(x > 0 ? x : 0) + noise24;
+}
+constexpr bool root_codes_agree() {
+  constexpr uint32_t kFirst = std::bit_cast<uint32_t>(kRootFloor), kNoise = 0xABCDEF;
+  constexpr uint32_t kLast = std::bit_cast<uint32_t>(kRootLargest * kE4m3AsFp32);
+  for (uint32_t bits = kFirst; bits <= kLast; bits += 0x7FFF) {  // no divisor of a step between codes
+    const uint32_t expected = root_code_word(std::bit_cast<float>(bits), kNoise);
+    if ((flipped_root_word(bits, kNoise) ^ kRootFlip << 24) != expected) return false;
+  }
+  return true;
+}
+static_assert(root_codes_agree());
+// The codes of eight flipped words.
+__device__ __forceinline__ uint2 root_codes(const uint32_t (&words)[8]) {
+  constexpr uint32_t kFlips = kRootFlip * 0x01010101u;
+  const uint2 flipped = upper_bytes(words);
+  return make_uint2(flipped.x ^ kFlips, flipped.y ^ kFlips);
 }
 
 // ---- eight elements of a row ----
@@ -103,7 +145,7 @@ struct MomentPacks<AdamMoments::Bf16> {
   using Element = Bf16;
 };
 template <>
-struct MomentPacks<AdamMoments::E4M3> {
+struct MomentPacks<AdamMoments::Small> {
   using Type = uint2;
   using Element = uint8_t;
 };
@@ -177,11 +219,11 @@ struct AdamRows {
   __device__ __forceinline__ AdamRaw<G, moments, remainder_kind> take(int) const { return next; }
 };
 
-// E4m3 moments make rows short and their arithmetic long, and there are no registers for more rows. So the rows wait
+// Moments of 8 bits make rows short and their arithmetic long, and there are no registers for more rows. So the rows wait
 // in shared memory, in a ring of stages. Every thread has its own place there, so that no thread waits for others.
 template <class G, RemainderKind remainder_kind>
-struct AdamRows<G, AdamMoments::E4M3, remainder_kind> {
-  static constexpr AdamMoments kMoments = AdamMoments::E4M3;
+struct AdamRows<G, AdamMoments::Small, remainder_kind> {
+  static constexpr AdamMoments kMoments = AdamMoments::Small;
   static constexpr bool kHasRemainder = remainder_kind != RemainderKind::None;
   static constexpr int kRemainderBytes =
       kHasRemainder ? static_cast<int>(sizeof(Remainders<remainder_kind>)) : 0;
@@ -275,7 +317,7 @@ __device__ __forceinline__ OfMoments exchange(float own, bool odd) {
   return {odd ? other : own, odd ? own : other};
 }
 
-// The factor of this lane's moment. The moments are scaled for e4m3_magnitude.
+// The factor of this lane's moment. The moments are scaled for e4m3_magnitude and root_code_word.
 __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], bool odd) {
   constexpr uint32_t kAll = 0xFFFFFFFFu;
   float m_largest = fabsf(m[0]), root_largest = root[0];
@@ -290,11 +332,11 @@ __device__ __forceinline__ float shift_moments(float (&m)[8], float (&root)[8], 
   for (int offset = 2; offset < 16; offset *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, offset));
   }
-  const float factor = moment_factor(largest);
+  const float factor = factor_of(largest, odd ? kRootFactorOfLargest : kFactorOfLargest);
   float inverse = inverse_in_range(__fmul_rn(factor, 1.0f / kE4m3AsFp32));
   if (!(factor > 0.0f)) inverse = 0.0f;
   if (__any_sync(kAll, largest >= kLargeMoment)) {
-    const MomentShift own = MomentShift::of(largest);
+    const MomentShift own = MomentShift::of(largest, factor);
     const OfMoments first = exchange(own.first, odd);
     inverse = own.inverse;
 #pragma unroll
