@@ -260,8 +260,8 @@ TEST_F(CudaRankOps, AdamWOnSharesIsAdamWOnTheWhole) {
             const Tensor weight = side.upload(DType::BF16, {rows, cols}, normal_values(rows * cols, 1));
             const Tensor gradient = side.upload(DType::F32, {rows, cols}, normal_values(rows * cols, 2));
             const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
-            const Tensor m = zeros(moments, cols), v = zeros(moments, cols), words = zeros(DType::U16, cols),
-                         nibbles = zeros(DType::U8, compact_row_bytes(cols));
+            const Tensor m = zeros(moments, cols), v = zeros(dtype_of_v(moments), cols),
+                         words = zeros(DType::U16, cols), nibbles = zeros(DType::U8, compact_row_bytes(cols));
             const Tensor m_scales = zeros(DType::F32, div_up(cols, 128)),
                          v_scales = zeros(DType::F32, div_up(cols, 128));
             Quantized whole = make_quantized(side, rows, cols, rule, kEqualSlot);
