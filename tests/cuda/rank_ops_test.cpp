@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cuda/fixture.h"
+#include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
 
 // The ops between ranks, beyond what the op table has: any size and any place in memory, every NaN, a second queue,
