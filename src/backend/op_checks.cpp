@@ -121,7 +121,9 @@ void check_cross_entropy(const Operand& gradient, const Tensor& correction, cons
           name_of(logits.dtype), logits.shape.to_string());
   require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
           "[{}] a gradient is requested without its scale in fp32", op);
-  require(!correction || (gradient.fp8 && gradient.fp8->rule.delayed),
+  const Quantized* fp8 = gradient.fp8;
+  require(!correction || (dlogits && fp8 && fp8->rule.delayed &&
+                          fp8->rule.granularity == Granularity::Tensor && (fp8->rowwise || fp8->colwise)),
           "[{}] corrections are requested without FP8 codes of delayed scaling", op);
 }
 

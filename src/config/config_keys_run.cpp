@@ -279,14 +279,14 @@ void add_precision_keys(KeyTable<C>& keys) {
            "For block: round scales to powers of two, or keep them exact.");
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
-          "Products of the output head that run in FP8. backward (or true): both gradients, with the part of "
-          "each token's target in BF16. auto: backward if the head has 16 million weights or more. The others "
-          "are for experiments: logits of an FP8 product cost accuracy (bench/RESULTS.md).")
+          "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
+          "has 16 million weights or more, the recipe is delayed and gradients are E5M2. The others are for "
+          "experiments: logits of an FP8 product cost accuracy.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
-          "faster and keeps fewer bits of the sum. all costs accuracy in gradients.")
+          "faster and keeps fewer bits of the sum. What all costs in the loss has not been measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

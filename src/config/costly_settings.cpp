@@ -16,6 +16,13 @@ std::vector<std::string> costly_settings(const TrainConfig& config) {
         "fp8_head {} costs accuracy: its logits are computed in FP8; set fp8_head to backward, which keeps most of "
         "the speed",
         config.fp8_head == Fp8Head::All ? "all" : "forward"));
+  const bool fp8_gradients = config.fp8_head == Fp8Head::Backward || config.fp8_head == Fp8Head::Dgrad ||
+                             config.fp8_head == Fp8Head::Wgrad;
+  const bool keeps_sums = config.fp8_recipe == Fp8Recipe::Delayed && config.fp8_format != Fp8Format::E4M3;
+  if (config.mixed_precision == TrainConfig::Precision::Fp8 && fp8_gradients && !keeps_sums)
+    texts.emplace_back(
+        "fp8_head costs accuracy with this recipe or format: only delayed scaling with gradients in E5M2 keeps the sums "
+        "of the head's gradients; set fp8_head to auto");
   return texts;
 }
 

@@ -302,7 +302,9 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
   const auto head = [&] { head_loss(true, penalty, first, true); };
   const auto backward = [&] { backward_body(first); };
   if (!shape_.graphs) {
-    forward(), head(), backward();
+    forward();
+    head();
+    backward();
   } else {
     const std::string common = common_signature(first, fp8_stats);
     const std::string body = fmt::format("{} body {} {}", common, documents_.count, documents_.max_length);

@@ -313,7 +313,7 @@ class RemedySearch {
     for (const TrainConfig& way : ways) {
       const bool costly = way.master_weights == TrainConfig::MasterWeights::Stochastic &&
                           way.master_weights != run_.config.master_weights;
-      if (costly && best) break;  // the last ones
+      if (costly && best) continue;
       const int64_t rows = most_rows(way, levels_to_try());
       if (rows <= most) continue;
       most = rows;

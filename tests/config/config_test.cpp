@@ -341,6 +341,13 @@ TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
   EXPECT_THAT(costly("master_weights: stochastic"),
               ElementsAre(AllOf(HasSubstr("master_weights stochastic costs accuracy"),
                                 HasSubstr("set master_weights to compact"))));
+  EXPECT_THAT(costly("fp8_head: true"), ElementsAre());
+  EXPECT_THAT(costly("fp8_head: all"), ElementsAre(HasSubstr("its logits are computed in FP8")));
+  for (const char* keys : {"fp8_head: true\nfp8_recipe: block", "fp8_head: wgrad\nfp8_format: e4m3"}) {
+    EXPECT_THAT(costly(keys), ElementsAre(HasSubstr("fp8_head costs accuracy with this recipe or format")))
+        << keys;
+    EXPECT_THAT(costly(std::string(keys) + "\nmixed_precision: bf16"), ElementsAre()) << keys;
+  }
   // There it has no effect, and that is said instead.
   EXPECT_THAT(costly("master_weights: stochastic\nmixed_precision: fp32"), ElementsAre());
   EXPECT_THAT(costly("master_weights: stochastic\nfinetuning_type: lora"), ElementsAre());

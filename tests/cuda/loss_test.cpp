@@ -143,5 +143,48 @@ TEST_F(CudaLoss, RowsAtTheEndsOfTheRange) {
   }
 }
 
+// Both formats, one copy alone, and values that are too large for their scale.
+TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
+  constexpr int64_t rows = 70, vocab = 1030, width = 1040;
+  std::vector<int32_t> ids;
+  for (int32_t r = 0; r < rows; ++r) ids.push_back(r % 5 == 3 ? -1 : 13 * r);
+  for (const DType format : {DType::E5M2, DType::E4M3}) {
+    for (const bool rowwise : {true, false}) {
+      for (const float excess : {1.0f, 8.0f}) {
+        std::vector<std::vector<float>> corrections;
+        for (Side* side : {cpu, cuda}) {
+          const float scale = (format == DType::E5M2 ? 57344.0f : 448.0f) / 0.5f * excess;
+          Quantized fp8 = make_quantized(
+              *side, rows, width, {.format_rowwise = format, .format_colwise = format, .delayed = true},
+              {.scale_rowwise = scale,
+               .scale_colwise = scale,
+               .inverse_rowwise = 1 / scale,
+               .inverse_colwise = 1 / scale});
+          if (!rowwise) fp8.rowwise = {};
+          const Tensor logits =
+              side->upload(DType::BF16, {rows, width}, normal_values(rows * width, 5, 4.0f));
+          const Tensor targets = side->tensor(DType::I32, {rows}), loss = side->tensor(DType::F32, {rows});
+          (*side)->copy_to_device(targets, ids.data());
+          const Tensor correction = side->tensor(DType::F32, {rows});
+          (*side)->ops().cross_entropy(
+              {.dense = logits, .fp8 = &fp8}, correction, loss, {}, {}, logits, targets,
+              {.vocab = vocab, .gradient_scale = side->upload(DType::F32, {1}, {0.5f})});
+          std::vector<float> values(rows);
+          (*side)->copy_to_host(values.data(), correction);
+          corrections.push_back(values);
+        }
+        float largest = 0;
+        for (size_t r = 0; r < rows; ++r) {
+          EXPECT_NEAR(corrections[1][r], corrections[0][r], 2e-5f)
+              << name_of(format) << (rowwise ? ", both copies" : ", transposed alone") << ", " << excess
+              << ", row " << r;
+          largest = std::max(largest, std::fabs(corrections[0][r]));
+        }
+        EXPECT_GT(largest, excess > 1 ? 0.1f : 1e-3f);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

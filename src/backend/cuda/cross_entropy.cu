@@ -302,10 +302,11 @@ constexpr bool kHasRowErrors<CrossEntropyGradient<T, penalised, corrected>> = co
 namespace {
 
 // What a row lacks after rounding, from its error.
-__global__ void correction_kernel(float* correction, const int32_t* row_errors, const float* inverse,
+__global__ void correction_kernel(float* correction, const RowError* row_errors, const float* inverse,
                                   float unit, int64_t rows) {
   const int64_t row = blockIdx.x * int64_t{kLossThreads} + threadIdx.x;
-  if (row < rows) correction[row] = static_cast<float>(-row_errors[row]) * unit * *inverse;
+  if (row < rows)
+    correction[row] = static_cast<float>(-static_cast<int64_t>(row_errors[row])) * unit * *inverse;
 }
 
 }  // namespace
@@ -322,7 +323,7 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
 
   Scratch scratch = this->scratch(op);
   auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
-  auto* row_errors = correction ? scratch.take<int32_t>(rows) : nullptr;
+  auto* row_errors = correction ? scratch.take<device::RowError>(rows) : nullptr;
   const device::LossArgs args{.loss = static_cast<float*>(loss.data),
                               .penalty = static_cast<float*>(penalty.data),
                               .correct = static_cast<int32_t*>(correct.data),
@@ -367,7 +368,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
                    vector);
     };
     if (correction) {
-      cuda_check(cudaMemsetAsync(row_errors, 0, static_cast<size_t>(rows) * sizeof(int32_t), stream()), op);
+      cuda_check(
+          cudaMemsetAsync(row_errors, 0, static_cast<size_t>(rows) * sizeof(device::RowError), stream()), op);
       launch.template operator()<true>();
       const float unit = device::largest_code(plan.cast.rowwise ? plan.cast.row_e5m2 : plan.cast.col_e5m2) /
                          device::kRowErrorUnits;

@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
             const int error = row_error(kept[o], codes, cast.rowwise ? row_scale : col_scale,
                                         cast.rowwise ? cast.row_e5m2 : cast.col_e5m2);
             const int total = __reduce_add_sync(lane < 16 ? 0xFFFFu : 0xFFFF0000u, error);
-            if (group == 0) atomicAdd(out.row_errors + tile_row + first_line + line, total);
+            if (group == 0)
+              atomicAdd(out.row_errors + tile_row + first_line + line, static_cast<RowError>(int64_t{total}));
           }
           if (!inside) continue;
           if constexpr (vector) {

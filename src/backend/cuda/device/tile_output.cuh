@@ -4,23 +4,25 @@
 
 namespace octet::device {
 
+using RowError = unsigned long long;  // of a signed number, as atomicAdd wants it
+
 // What tile_kernel and block_tile_kernel write.
 template <class T>
 struct TileOutput {
   int64_t rows = 0;
-  int64_t cols = 0;               // of the op; each gives Op::kOutputs columns of the matrix
-  int64_t width = 0;              // columns of the matrix
-  T* dense = nullptr;             // absent: not stored
-  CastTarget cast;                // one scale for all
-  BlockTarget blocks;             // instead of `cast`: a scale per block
-  float* column_sums = nullptr;   // (gridDim.y, width): per block; absent if not needed
-  int32_t* row_errors = nullptr;  // (rows): see row_error; absent if not needed
+  int64_t cols = 0;                // of the op; each gives Op::kOutputs columns of the matrix
+  int64_t width = 0;               // columns of the matrix
+  T* dense = nullptr;              // absent: not stored
+  CastTarget cast;                 // one scale for all
+  BlockTarget blocks;              // instead of `cast`: a scale per block
+  float* column_sums = nullptr;    // (gridDim.y, width): per block; absent if not needed
+  RowError* row_errors = nullptr;  // (rows): see row_error; absent if not needed
 };
 
 // What rounding to FP8 adds to the sum of a row is counted in whole numbers of this share of the format's largest value,
-// so that the order of additions does not matter. Errors are below an eighth of the values, whose magnitudes add up to
-// twice the largest one in a row of a softmax's gradient.
-constexpr float kRowErrorUnits = 0x1p28f;
+// so that the order of additions does not matter. The sum of 16 threads has 31 bits, because each counts at most
+// kMostRowError: enough for values that are 16 times too large for their scale.
+constexpr float kRowErrorUnits = 0x1p22f, kMostRowError = 0x1p26f;
 __host__ __device__ __forceinline__ float largest_code(bool e5m2) {
   return e5m2 ? 57344.0f : 448.0f;
 }
@@ -39,7 +41,8 @@ __device__ __forceinline__ int row_error(const Pack8<T>& values, uint2 codes, fl
       error += fmaf(-scale, values.at(2 * i), decoded.x) + fmaf(-scale, values.at(2 * i + 1), decoded.y);
     }
   });
-  return __float2int_rn(error * (kRowErrorUnits / largest_code(e5m2)));
+  const float units = error * (kRowErrorUnits / largest_code(e5m2));
+  return __float2int_rn(fminf(fmaxf(units, -kMostRowError), kMostRowError));
 }
 
 // Writes the sums over a block's rows to out.column_sums. `sums` are those of a thread's rows, in 8 columns of each
