@@ -93,7 +93,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   }
   device_.begin_phase(Phase::Outside);
 
-  // The only wait for the device.
+  // The only wait for the device on one rank; records of ranks also wait for AdamW.
   const TraceSpan span("training", "wait for the device");
   device_.synchronize(*outcome_known_);
   const auto* outcome = static_cast<const float*>(outcome_.data);
