@@ -56,11 +56,12 @@ std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& 
     try {
       std::vector<EvalSet> sets;
       const std::vector<std::string> names = part_names(options.dataset);
+      FileChecks checks(posix_env(), options.verify);
       for (size_t i = 0; i < names.size(); ++i) {
-        TokenSource tokens =
-            open_tokens(options.dataset[i].path, model.config.vocab, nullptr, false, options.verify);
+        TokenSource tokens = open_tokens(options.dataset[i].path, model.config.vocab, nullptr, checks);
         sets.push_back({.name = names[i], .make_loader = stream_eval_loaders(std::move(tokens), {})});
       }
+      log_verified(checks);
       return sets;
     } catch (const Error& error) {
       if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;

@@ -11,6 +11,7 @@
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
 #include "plan/before_start.h"
+#include "plan/data_parts.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
 #include "plan/dataset_items.h"
@@ -70,11 +71,10 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
 // Error naming the first file that is damaged.
 void verify_shards(const PreparedFolder& prepared) {
   const DatasetManifest& manifest = prepared.result.manifest;
+  FileChecks checks(posix_env(), true);
   for (const SplitManifest& split : {manifest.train, manifest.validation})
-    open_split(posix_env(), prepared.folder, manifest, split, true);
-  log_info("data: {} of {} were read and are as they were written",
-           counted(std::ssize(manifest.train.shards) + std::ssize(manifest.validation.shards), "shard"),
-           prepared.folder);
+    open_split(posix_env(), prepared.folder, manifest, split, checks);
+  log_verified(checks, prepared.folder);
 }
 
 int run(const Options& options) {

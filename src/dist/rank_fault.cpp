@@ -14,7 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kForTheLastWords{2000};
-constexpr milliseconds kForTheCause{300};
+// A dead process may close the connections of its collectives long before this one: the GPU is given back in between.
+constexpr milliseconds kForTheCause{1000};
+// Rank 0 first looks for the cause. It may be slow on a busy machine.
+constexpr milliseconds kForTheAnswer{5000};
 
 constexpr int kUsageCode = 2;    // kExitUsage
 constexpr int kResumeCode = 75;  // kExitRequeue of base/exit_codes.h
@@ -82,25 +85,33 @@ std::string RankService::fault_block(const FaultMessage& fault) const {
   return text;
 }
 
-// A rank that fails because another one died may report it before rank 0 has seen that death. The dead one is the cause.
+bool RankService::someone_may_have_died() const {
+  return std::ranges::any_of(connections_,
+                             [](const Connection& each) { return !each.said_goodbye && !each.has_reported; });
+}
+
+// A rank that fails because another one died may report it before rank 0 has looked at that connection, or in the same
+// round in which rank 0 found it closed. The dead one is the cause.
 void RankService::look_for_dead(FaultMessage& fault) {
   const Clock::time_point deadline = Clock::now() + kForTheCause;
   std::vector<pollfd> polled;
-  do {
+  while (true) {
+    const auto dead = std::ranges::find_if(connections_, &Connection::has_died);
+    if (dead != connections_.end()) {
+      fault.reason = fmt::format("{}; rank {} reported: {}", kDeathReason, fault.rank, fault.reason);
+      fault.rank = dead->rank;
+      return;
+    }
+    if (!someone_may_have_died() || Clock::now() >= deadline) return;
     polled.clear();
     for (const Connection& connection : connections_)
       polled.push_back({.fd = connection.is_closed ? -1 : connection.peer.socket.fd(), .events = POLLIN});
     poll(polled.data(), polled.size(), poll_milliseconds(deadline));
     for (size_t i = 0; i < connections_.size(); ++i) {
       Connection& connection = connections_[i];
-      if (connection.is_closed || polled[i].revents == 0 || read_from(connection)) continue;
-      connection.is_closed = true;
-      if (connection.said_goodbye || connection.has_reported) continue;
-      fault.reason = fmt::format("{}; rank {} reported: {}", kDeathReason, fault.rank, fault.reason);
-      fault.rank = connection.rank;
-      return;
+      if (!connection.is_closed && polled[i].revents != 0) connection.is_closed = !read_from(connection);
     }
-  } while (Clock::now() < deadline);
+  }
 }
 
 void RankService::send_last(Connection& connection, const std::string& frame, Clock::time_point deadline) {
@@ -144,7 +155,7 @@ void RankService::hear_others(const FaultMessage& fault) {
 // Rank 0 may know more than this rank: which rank is behind, and the code with which all end.
 void RankService::hear_first(FaultMessage& fault) {
   Connection& first = connections_.front();
-  const Clock::time_point deadline = Clock::now() + kForTheLastWords;
+  const Clock::time_point deadline = Clock::now() + kForTheAnswer;
   std::string bytes;
   try {
     while (!first.is_closed && wait_readable(first.peer.socket, deadline)) {
@@ -183,7 +194,7 @@ void RankService::end_process(FaultMessage fault) {
     tell_others(fault);
     hear_others(fault);
   } else {
-    if (fault.rank == place_.rank) {
+    if (fault.rank == place_.rank && !connections_.front().has_reported) {
       tell_others(fault);
       hear_first(fault);
     }

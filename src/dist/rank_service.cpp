@@ -285,7 +285,8 @@ void RankService::handle(Connection& connection, const Frame& frame) {
     connection.state = std::move(state);
   } else if (frame.type == MessageType::Fault) {
     connection.has_reported = true;
-    if (!fault_) fault_ = from_body<FaultMessage>(frame.body);
+    // What rank 0 says holds for all: it knows why this rank has failed, too.
+    if (!fault_ || !place_.is_first()) fault_ = from_body<FaultMessage>(frame.body);
     if (fault_->rank < -1 || fault_->rank >= place_.ranks) fault_->rank = connection.rank;
     // Only the code of rank 0 counts for all.
     if (place_.is_first()) fault_->code = failure_code_;

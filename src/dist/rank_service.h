@@ -55,6 +55,7 @@ class RankService final : public HostChannel {
     bool said_goodbye = false;
     bool has_reported = false;  // a failure
     bool is_closed = false;
+    bool has_died() const { return is_closed && !said_goodbye && !has_reported; }
   };
   // A call of all_gather in this process.
   struct Call {
@@ -101,6 +102,7 @@ class RankService final : public HostChannel {
   // Tells the other ranks, prints what is known and ends the process.
   [[noreturn]] void end_process(FaultMessage fault);
   void look_for_dead(FaultMessage& fault);
+  bool someone_may_have_died() const;
   void tell_others(const FaultMessage& fault);
   void hear_others(const FaultMessage& fault);
   static void send_last(Connection& connection, const std::string& frame, Clock::time_point deadline);

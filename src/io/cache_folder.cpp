@@ -1,7 +1,11 @@
 #include "io/cache_folder.h"
 
-#include <cstdlib>
+#include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/text.h"
 #include "io/env.h"
 
 namespace octet {
@@ -21,6 +25,17 @@ std::string octet_cache_folder() {
   if (const std::string own = env_value("OCTET_CACHE"); !own.empty()) return own;
   const std::string folder = user_cache_folder();
   return folder.empty() ? "" : join_path(folder, "octet");
+}
+
+std::string cache_note(const std::string& path) {
+  namespace fs = std::filesystem;
+  const std::string own = env_value("OCTET_CACHE");
+  if (own.empty()) return "";
+  std::error_code ignored;
+  const fs::path folder = fs::absolute(own, ignored).lexically_normal() / "";
+  const fs::path file = fs::absolute(path, ignored).lexically_normal() / "";
+  return file.string().starts_with(folder.string()) ? fmt::format(" (OCTET_CACHE is {})", printable(own))
+                                                    : "";
 }
 
 }  // namespace octet

@@ -14,4 +14,7 @@ std::string user_cache_folder();
 // lists what is in it.
 std::string octet_cache_folder();
 
+// For the end of a message about a file: " (OCTET_CACHE is /scratch)" if the file is in that folder, otherwise "".
+std::string cache_note(const std::string& path);
+
 }  // namespace octet

@@ -79,10 +79,11 @@ bool CheckedFiles::is_in_folder(const std::string& path) const {
 }
 
 void CheckedFiles::read() {
-  for (Memory& memory : memories_) memory.entries = read(memory.path);
+  for (Memory& memory : memories_) memory.entries = read(memory);
 }
 
-CheckedFiles::Entries CheckedFiles::read(const std::string& path) const {
+CheckedFiles::Entries CheckedFiles::read(Memory& memory) const {
+  const std::string& path = memory.path;
   try {
     if (!env_.exists(path)) return {};
     const nlohmann::json object = parse_sealed_json(env_.read_text(path), path, kSeal);
@@ -102,7 +103,9 @@ CheckedFiles::Entries CheckedFiles::read(const std::string& path) const {
     }
     return entries;
   } catch (const Error& error) {
-    log_info("data: {}; it is ignored, and the files are checked again", error.what());
+    if (std::exchange(memory.complaint, error.what()) != error.what()) {
+      log_info("data: {}{}; it is ignored, and the files are checked again", error.what(), cache_note(path));
+    }
     return {};
   }
 }
@@ -178,12 +181,12 @@ void CheckedFiles::save() {
       saved = true;
       memory.has_changed = false;
     } catch (const Error& error) {
-      failure = error.what();
+      failure = error.what() + cache_note(memory.path);
     } catch (const nlohmann::json::exception&) {
       failure = "the name of a file is not UTF-8";
     }
   }
-  if (!saved)
+  if (!saved && !std::exchange(said_that_nothing_is_kept_, true))
     log_info("data: the next start checks the files of {} again, because {}", printable(folder_), failure);
   news_.clear();
   release();
@@ -192,6 +195,16 @@ void CheckedFiles::save() {
 void CheckedFiles::release() {
   if (lock_) env_.sys_unlink(lock_path_);
   lock_.reset();
+}
+
+CheckedFiles& FileChecks::memory(const std::string& folder, CheckedFiles::Place place) {
+  return memories_.try_emplace({folder, place}, env_, folder, place).first->second;
+}
+
+void FileChecks::add(const Amount& amount) {
+  amount_.files += amount.files;
+  amount_.bytes += amount.bytes;
+  amount_.seconds += amount.seconds;
 }
 
 }  // namespace octet

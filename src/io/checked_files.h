@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/env.h"
@@ -60,11 +61,12 @@ class CheckedFiles {
     std::string path;
     Entries entries = {};
     bool has_changed = false;
+    std::string complaint = {};  // that was said
   };
 
   void release();
   void read();
-  Entries read(const std::string& path) const;
+  Entries read(Memory& memory) const;
   bool is_in_folder(const std::string& path) const;
   std::string text(const Entries& known) const;
 
@@ -74,6 +76,29 @@ class CheckedFiles {
   Entries news_;
   std::optional<FileLock> lock_;
   std::string lock_path_;
+  bool said_that_nothing_is_kept_ = false;
+};
+
+// The checks of one start: a memory per folder, so that a complaint about it comes once, and how much was read.
+class FileChecks {
+ public:
+  explicit FileChecks(Env& env, bool verify = false) : env_(env), verify_(verify) {}
+
+  bool verify() const { return verify_; }  // check files again, although they were checked before
+  CheckedFiles& memory(const std::string& folder, CheckedFiles::Place place);
+
+  struct Amount {
+    int64_t files = 0, bytes = 0;
+    double seconds = 0;
+  };
+  void add(const Amount& amount);
+  const Amount& amount() const { return amount_; }
+
+ private:
+  Env& env_;
+  const bool verify_;
+  std::map<std::pair<std::string, CheckedFiles::Place>, CheckedFiles> memories_;
+  Amount amount_;
 };
 
 // Whether a file of this name in a folder belongs to CheckedFiles.

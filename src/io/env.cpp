@@ -233,7 +233,8 @@ void Env::make_directories(const std::string& path) {
   make_directories(parent);
   const int result = retry([&] { return sys_mkdir(path, 0777); });
   if (result == -EEXIST && is_directory(path)) return;  // another process was faster
-  check("mkdir", path, result);
+  // "File exists" would not say what is wrong with it.
+  check("mkdir", path, result == -EEXIST ? -ENOTDIR : result);
   sync_directory(parent);
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/cache_folder.h"
 #include "io/env.h"
 #include "io/http.h"
 #include "io/hub_cache.h"
@@ -41,41 +42,81 @@ std::string advice(const HubRequest& request, const HubCache& cache, const std::
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());
 }
 
-// `why` says why the hub was not asked; it ends a sentence.
-HubSnapshot from_cache(const HubRequest& request, const HubCache& cache, const std::string& why) {
+// What one of the caches has of a request.
+struct Cached {
+  const HubCache* cache = nullptr;
+  std::string commit;
+  std::vector<std::string> files, missing;  // of those that are wanted
+  bool is_listed = false;                   // the hub has said which files there are
+  std::string problem = {};                 // of choosing the files
+  bool is_whole() const { return problem.empty() && !files.empty() && missing.empty(); }
+  bool is_empty() const { return problem.empty() && missing.size() == files.size(); }
+};
+
+// The caches in the order in which they are asked: octet's own first.
+using Caches = std::vector<HubCache>;
+
+std::optional<Cached> find_in(const HubRequest& request, const Caches& caches, const HubCache& cache) {
   const std::optional<std::string> commit = cache.find_commit(request.revision);
-  if (!commit) {
-    fail("[hub {}] not in the cache ({}), and {}", request.id, cache.folder(), advice(request, cache, why));
-  }
+  if (!commit) return std::nullopt;
+  Cached found{.cache = &cache, .commit = *commit, .files = {}, .missing = {}};
   const std::vector<std::string> there = cache.snapshot_files(*commit);
-  // The hub's last list of files shows whether the cache has all files or only some.
-  const std::optional<std::vector<std::string>> listed = cache.listing(*commit);
-  std::vector<std::string> files, missing;
+  // The hub's last list of files shows whether the cache has all files or only some. Octet keeps it in its own cache.
+  std::optional<std::vector<std::string>> listed = cache.listing(*commit);
+  if (!listed && &cache != &caches.front()) listed = caches.front().listing(*commit);
+  found.is_listed = listed.has_value();
   try {
-    files = chosen_paths(request, listed ? *listed : there);
+    found.files = chosen_paths(request, listed ? *listed : there);
   } catch (const Error& error) {
-    fail("{}. Only the cache ({}) was searched, because {}", error.what(), cache.folder(),
-         advice(request, cache, why));
+    found.problem = error.what();
+    return found;
   }
-  std::set_difference(files.begin(), files.end(), there.begin(), there.end(), std::back_inserter(missing));
-  if (files.empty() || missing.size() == files.size()) {
-    fail("[hub {}] not in the cache ({}), and {}", request.id, cache.folder(), advice(request, cache, why));
+  std::set_difference(found.files.begin(), found.files.end(), there.begin(), there.end(),
+                      std::back_inserter(found.missing));
+  return found;
+}
+
+std::string folders_of(const Caches& caches) {
+  std::vector<std::string> folders;
+  for (const HubCache& cache : caches) folders.push_back(cache.folder());
+  return fmt::format("{}", fmt::join(folders, " or "));
+}
+
+// `why` says why the hub was not asked; it ends a sentence.
+HubSnapshot from_cache(const HubRequest& request, const Caches& caches, const std::string& why) {
+  std::optional<Cached> found;
+  for (const HubCache& cache : caches) {
+    std::optional<Cached> other = find_in(request, caches, cache);
+    // The first that is whole; else the first that has something.
+    if (other && (!found || other->is_whole() || (found->is_empty() && !other->is_empty())))
+      found = std::move(other);
+    if (found && found->is_whole()) break;
   }
+  if (!found || found->is_empty()) {
+    fail("[hub {}] not in the cache ({}), and {}", request.id, folders_of(caches),
+         advice(request, caches.front(), why));
+  }
+  if (!found->problem.empty()) {
+    fail("{}. Only the cache ({}) was searched, because {}", found->problem, folders_of(caches),
+         advice(request, caches.front(), why));
+  }
+  const std::vector<std::string>& missing = found->missing;
   if (!missing.empty()) {
     fail("[hub {}] {} of {} files are not in the cache ({}): {}{}; and {}", request.id, missing.size(),
-         files.size(), cache.folder(), printable(missing[0]), missing.size() > 1 ? ", ..." : "",
-         advice(request, cache, why));
+         found->files.size(), found->cache->folder(), printable(missing[0]),
+         missing.size() > 1 ? ", ..." : "", advice(request, *found->cache, why));
   }
-  const std::string taken = fmt::format("hub: {}: {}; using {} file{} from the cache for {}", request.id, why,
-                                        files.size(), files.size() == 1 ? "" : "s", wanted(request));
-  if (listed && request.settings.offline) {
+  const std::string taken =
+      fmt::format("hub: {}: {}; using {} file{} from the cache for {}", request.id, why, found->files.size(),
+                  found->files.size() == 1 ? "" : "s", wanted(request));
+  if (found->is_listed && request.settings.offline) {
     log_info("{}", taken);
-  } else if (listed) {
+  } else if (found->is_listed) {
     log_warning("{}", taken);
   } else {
     log_warning("{}; files may be missing, because the cache has no list of the repository's files", taken);
   }
-  return {cache.snapshot_folder(*commit), files};
+  return {found->cache->snapshot_folder(found->commit), found->files};
 }
 
 void check_space(const std::string& folder, int64_t bytes) {
@@ -84,6 +125,58 @@ void check_space(const std::string& folder, int64_t bytes) {
   if (error || std::cmp_greater_equal(space.available, bytes)) return;
   fail("[hub] {} needs {:.1f} GB more for the download, {:.1f} GB are free; set HF_HOME to use another place",
        folder, static_cast<double>(bytes) / 1e9, static_cast<double>(space.available) / 1e9);
+}
+
+// What is missing goes into octet's own cache.
+HubSnapshot download(const HubRequest& request, const Caches& caches, const HubClient& client,
+                     const HubListing& listing) {
+  const HubCache& cache = caches.front();
+  std::vector<std::string> all;
+  for (const HubFile& file : listing.files) all.push_back(file.path);
+  HubSnapshot snapshot{cache.snapshot_folder(listing.commit), chosen_paths(request, all)};
+  require(!snapshot.files.empty(), "[hub {}] {} files at {}, but none matches {}", request.id, all.size(),
+          request.revision, wanted(request));
+  std::sort(all.begin(), all.end());
+  std::vector<const HubFile*> chosen;
+  for (const HubFile& file : listing.files) {
+    if (std::binary_search(snapshot.files.begin(), snapshot.files.end(), file.path)) chosen.push_back(&file);
+  }
+  const auto has_all = [&](const HubCache& each) {
+    return std::ranges::all_of(
+        chosen, [&](const HubFile* file) { return each.has_file(listing.commit, file->path, file->size); });
+  };
+  cache.keep_listing(listing.commit, all);
+  for (const HubCache& each : caches) {
+    if (&each != &cache && !has_all(cache) && has_all(each))
+      return {each.snapshot_folder(listing.commit), snapshot.files};
+  }
+  HubProgress progress;
+  std::vector<const HubFile*> missing;
+  int64_t to_download = 0;
+  for (const HubFile* file : chosen) {
+    if (cache.has_file(listing.commit, file->path, file->size)) continue;
+    missing.push_back(file);
+    progress.total_bytes += file->size;
+    to_download += file->size - cache.blob_bytes(file->hash, file->size);
+  }
+  if (!missing.empty()) {
+    posix_env().make_directories(join_path(cache.folder(), "blobs"));
+    check_space(cache.folder(), to_download);
+    log_info("hub: {}: {} of {} files to download, {:.1f} MB, into {}", request.id, missing.size(),
+             snapshot.files.size(), static_cast<double>(to_download) / 1e6, cache.folder());
+  }
+  for (const HubFile* file : missing) {
+    progress.file = file->path;
+    const std::string lock_path = cache.lock_path(file->hash);
+    posix_env().make_directories(parent_path(lock_path));
+    const auto lock = wait_for_lock(posix_env(), lock_path, "", [&] {
+      log_info("hub: waiting for another process that downloads {}", printable(file->path));
+    });
+    client.download(*file, listing.commit, cache.blob_path(file->hash), progress);
+    cache.link(listing.commit, file->path, file->hash);
+  }
+  cache.set_ref(request.revision, listing.commit);
+  return snapshot;
 }
 
 }  // namespace
@@ -139,52 +232,24 @@ HubSnapshot hub_fetch(const HubRequest& request) {
   check_relative_path(request.revision);
   const HubSettings& settings = request.settings;
   require(!settings.cache.empty(), "[hub] no folder for the cache: set HF_HOME or HF_HUB_CACHE");
-  const HubCache cache(settings, request.kind, request.id);
-  if (settings.offline) return from_cache(request, cache, "HF_HUB_OFFLINE forbids downloads");
+  Caches caches = {HubCache(settings.cache, request.kind, request.id)};
+  if (!settings.read_cache.empty()) caches.emplace_back(settings.read_cache, request.kind, request.id);
+  if (settings.offline) return from_cache(request, caches, "HF_HUB_OFFLINE forbids downloads");
 
   const HubClient client(request);
   HubListing listing;
   try {
     listing = client.list();
   } catch (const NetworkError& error) {
-    return from_cache(request, cache, fmt::format("the hub was not reached: {}", error.what()));
+    return from_cache(request, caches, fmt::format("the hub was not reached: {}", error.what()));
   }
-
-  std::vector<std::string> all;
-  for (const HubFile& file : listing.files) all.push_back(file.path);
-  HubSnapshot snapshot{cache.snapshot_folder(listing.commit), chosen_paths(request, all)};
-  require(!snapshot.files.empty(), "[hub {}] {} files at {}, but none matches {}", request.id, all.size(),
-          request.revision, wanted(request));
-  std::sort(all.begin(), all.end());
-  cache.keep_listing(listing.commit, all);
-  HubProgress progress;
-  std::vector<const HubFile*> missing;
-  int64_t to_download = 0;
-  for (const HubFile& file : listing.files) {
-    if (!std::binary_search(snapshot.files.begin(), snapshot.files.end(), file.path)) continue;
-    if (cache.has_file(listing.commit, file.path, file.size)) continue;
-    missing.push_back(&file);
-    progress.total_bytes += file.size;
-    to_download += file.size - cache.blob_bytes(file.hash, file.size);
+  try {
+    return download(request, caches, client, listing);
+  } catch (const IoError& error) {
+    const std::string note = cache_note(caches.front().folder());
+    if (note.empty()) throw;
+    fail("{}{}", error.what(), note);
   }
-  if (!missing.empty()) {
-    posix_env().make_directories(join_path(cache.folder(), "blobs"));
-    check_space(cache.folder(), to_download);
-    log_info("hub: {}: {} of {} files to download, {:.1f} MB, into {}", request.id, missing.size(),
-             snapshot.files.size(), static_cast<double>(to_download) / 1e6, cache.folder());
-  }
-  for (const HubFile* file : missing) {
-    progress.file = file->path;
-    const std::string lock_path = cache.lock_path(file->hash);
-    posix_env().make_directories(parent_path(lock_path));
-    const auto lock = wait_for_lock(posix_env(), lock_path, "", [&] {
-      log_info("hub: waiting for another process that downloads {}", printable(file->path));
-    });
-    client.download(*file, listing.commit, cache.blob_path(file->hash), progress);
-    cache.link(listing.commit, file->path, file->hash);
-  }
-  cache.set_ref(request.revision, listing.commit);
-  return snapshot;
 }
 
 std::string hub_snapshot(const HubRequest& request) {

@@ -14,14 +14,16 @@ namespace octet {
 struct HubSettings {
   std::string endpoint = "https://huggingface.co";
   std::string token = {};
-  std::string cache = {};  // holds models--org--name and datasets--org--name
+  std::string cache = {};       // holds models--org--name and datasets--org--name
+  std::string read_cache = {};  // a second one, of others: what it has is used, and nothing is written to it
   bool offline = false;
   int retries = 5;                              // in a row without progress
   std::chrono::milliseconds retry_delay{1000};  // before the first retry; doubles each time
   int stall_timeout_s = 60;
 };
 
-// HF_ENDPOINT; HF_TOKEN or the token file of `hf auth login`; HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME; HF_HUB_OFFLINE.
+// HF_ENDPOINT; HF_TOKEN or the token file of `hf auth login`; HF_HUB_CACHE, HF_HOME, OCTET_CACHE, XDG_CACHE_HOME;
+// HF_HUB_OFFLINE.
 HubSettings hub_settings_from_env();
 
 enum class HubKind { Model, Dataset };
@@ -47,7 +49,7 @@ struct HubSnapshot {
   std::vector<std::string> files;  // the chosen ones, relative to the folder, sorted
 };
 
-// Downloads what is missing, and checks it: SHA-256 for large files, git's object name for small ones. Offline, or
+// Downloads what is missing in both caches, and checks it: SHA-256 for large files, git's object name for small ones. Offline, or
 // when the hub cannot be reached, it uses what the cache has of the revision. Throws Error with the hub's refusal
 // (token, name, revision), or with where to put the files by hand.
 HubSnapshot hub_fetch(const HubRequest& request);

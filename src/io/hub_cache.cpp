@@ -57,12 +57,14 @@ HubSettings hub_settings_from_env() {
   const std::string own = env_value("OCTET_CACHE");
   settings.cache = env_value("HF_HUB_CACHE");
   if (settings.cache.empty()) settings.cache = env_value("HUGGINGFACE_HUB_CACHE");
-  // One variable moves everything, unless those of the hub say otherwise. The token stays where `hf auth login` puts it.
-  if (settings.cache.empty() && home.empty() && !own.empty())
-    settings.cache = join_path(own, "huggingface/hub");
+  // One variable moves everything, unless those of the hub say otherwise. The token stays where `hf auth login` puts it,
+  // and what was downloaded earlier is still found.
+  const bool is_moved = settings.cache.empty() && home.empty() && !own.empty();
+  if (is_moved) settings.cache = join_path(own, "huggingface/hub");
   if (const std::string cache = user_cache_folder(); home.empty() && !cache.empty())
     home = join_path(cache, "huggingface");
   if (settings.cache.empty() && !home.empty()) settings.cache = join_path(home, "hub");
+  if (is_moved && !home.empty()) settings.read_cache = join_path(home, "hub");
 
   settings.token = stripped(env_value("HF_TOKEN"));
   if (settings.token.empty()) settings.token = stripped(env_value("HUGGING_FACE_HUB_TOKEN"));
@@ -90,11 +92,11 @@ void check_relative_path(const std::string& path) {
   require(is_inside, "[hub] path '{}', expected one below the repository", printable(path));
 }
 
-HubCache::HubCache(const HubSettings& settings, HubKind kind, const std::string& id) {
+HubCache::HubCache(const std::string& cache, HubKind kind, const std::string& id) {
   std::string name = kind == HubKind::Model ? "models--" : "datasets--";
   for (const char c : id) name += c == '/' ? std::string("--") : std::string(1, c);
-  folder_ = join_path(settings.cache, name);
-  locks_ = join_path(join_path(settings.cache, ".locks"), name);
+  folder_ = join_path(cache, name);
+  locks_ = join_path(join_path(cache, ".locks"), name);
 }
 
 std::string HubCache::snapshot_folder(const std::string& commit) const {

@@ -16,7 +16,7 @@ namespace octet {
 //   .locks/models--org--name/HASH.lock       held while HASH is downloaded
 class HubCache {
  public:
-  HubCache(const HubSettings& settings, HubKind kind, const std::string& id);
+  HubCache(const std::string& cache, HubKind kind, const std::string& id);
 
   const std::string& folder() const { return folder_; }
   std::string snapshot_folder(const std::string& commit) const;

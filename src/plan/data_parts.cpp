@@ -12,6 +12,7 @@
 #include "data/shards/manifest.h"
 #include "plan/data_prepare.h"
 #include "plan/dataset_items.h"
+#include "report/text.h"
 
 namespace octet {
 namespace {
@@ -36,10 +37,16 @@ class PartOpener {
  public:
   PartOpener(const TrainConfig& config, int64_t vocab_size, const std::string& tokenizer_name,
              const Tokenizer& tokenizer)
-      : config_(config), vocab_size_(vocab_size), tokenizer_name_(tokenizer_name), tokenizer_(tokenizer) {}
+      : config_(config),
+        vocab_size_(vocab_size),
+        tokenizer_name_(tokenizer_name),
+        tokenizer_(tokenizer),
+        checks_(posix_env(), config.verify) {}
+
+  const FileChecks& checks() const { return checks_; }
 
   // The training data of an item. `held_out` gets what is held out of it; null: nothing is.
-  DataPart open(const DatasetPart& part, DataPart* held_out) const {
+  DataPart open(const DatasetPart& part, DataPart* held_out) {
     const ExampleOptions examples = train_examples(config_, part);
     const DataKind kind = kind_of(config_, examples);
     if (kind == DataKind::Stream) return open_stream(examples, held_out);
@@ -52,23 +59,25 @@ class PartOpener {
       of_validation.split = validation;
       *held_out = open_eval_examples(of_validation, kind);
     } else if (held_out) {
-      *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation, config_.verify));
+      *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation, checks_));
     }
-    std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train, config_.verify);
+    std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train, checks_);
     DatasetNote note = note_of(examples.dataset, manifest, shards, tokenizer_);
     DataPart opened = from_shards(std::move(shards));
     opened.note = std::move(note);
     return opened;
   }
 
-  DataPart open_eval(const DatasetPart& part) const {
+  DataPart open_eval(const DatasetPart& part) {
     const ExampleOptions examples = eval_examples(config_, part);
     const DataKind kind = kind_of(config_, examples);
     if (part.path == kDemo)
-      return demo(open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_).eval);
+      return demo(
+          open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_, checks_)
+              .eval);
     if (kind == DataKind::Stream) {
-      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, config_.on_error == OnError::Skip,
-                                    config_.verify)};
+      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, checks_,
+                                    config_.on_error == OnError::Skip)};
     }
     return open_eval_examples(examples, kind);
   }
@@ -113,7 +122,7 @@ class PartOpener {
     return {.tokens = std::move(tokens), .document_end = tokenizer_.eos()};
   }
 
-  DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) const {
+  DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) {
     const bool is_demo = examples.dataset == kDemo;
     if (is_demo && config_.packing != TrainConfig::Packing::Auto &&
         config_.packing != TrainConfig::Packing::Stream) {
@@ -129,9 +138,8 @@ class PartOpener {
     Dataset opened = open_dataset({.dataset = examples.dataset,
                                    .eval_split = held_out ? config_.eval_split : 0,
                                    .seed = static_cast<uint64_t>(config_.seed),
-                                   .skip_bad_text = config_.on_error == OnError::Skip,
-                                   .verify = config_.verify},
-                                  vocab_size_, &tokenizer_);
+                                   .skip_bad_text = config_.on_error == OnError::Skip},
+                                  vocab_size_, &tokenizer_, checks_);
     const auto as_part = [&](TokenSource tokens) {
       return is_demo ? demo(std::move(tokens)) : DataPart{.tokens = std::move(tokens)};
     };
@@ -139,11 +147,11 @@ class PartOpener {
     return as_part(std::move(opened.train));
   }
 
-  DataPart open_eval_examples(const ExampleOptions& examples, DataKind kind) const {
+  DataPart open_eval_examples(const ExampleOptions& examples, DataKind kind) {
     const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
     // A prepared folder's validation split is meant for this; one without it is taken whole.
     const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
-    return from_shards(open_split(posix_env(), folder, manifest, split, config_.verify));
+    return from_shards(open_split(posix_env(), folder, manifest, split, checks_));
   }
 
   DataPart from_shards(std::vector<Shard> shards) const {
@@ -161,7 +169,20 @@ class PartOpener {
   int64_t vocab_size_;
   const std::string& tokenizer_name_;
   const Tokenizer& tokenizer_;
+  FileChecks checks_;
 };
+
+std::vector<DataPart> open_eval_items(const TrainConfig& keys, PartOpener& opener) {
+  const std::vector<DatasetPart> items = expanded_eval_dataset(keys);
+  const std::vector<std::string> names = part_names(items);
+  std::vector<DataPart> parts;
+  for (size_t i = 0; i < items.size(); ++i) {
+    parts.push_back(opener.open_eval(items[i]));
+    parts.back().path = items[i].path;
+    parts.back().name = names[i];
+  }
+  return parts;
+}
 
 // The model is talked to with one template afterwards.
 void check_one_chat_style(const std::vector<DataPart>& parts) {
@@ -211,25 +232,31 @@ int64_t TrainingData::eval_tokens() const {
   return sum;
 }
 
+void log_verified(const FileChecks& checks, const std::string& folder) {
+  if (!checks.verify()) return;
+  const FileChecks::Amount& read = checks.amount();
+  if (read.files == 0) {
+    log_warning("verify has no effect: only prepared datasets and token files (*.bin) are checked");
+    return;
+  }
+  log_info("data: verified {}{}, {}, in {}: no damage was found", counted(read.files, "file"),
+           folder.empty() ? "" : fmt::format(" of {}", printable(folder)),
+           human_bytes(static_cast<double>(read.bytes)), human_duration(read.seconds));
+}
+
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
                                       const std::string& tokenizer_name, const Tokenizer& tokenizer) {
   throw_config_errors(idle_choices(keys));
-  const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
-  const std::vector<DatasetPart> items = expanded_eval_dataset(keys);
-  const std::vector<std::string> names = part_names(items);
-  std::vector<DataPart> parts;
-  for (size_t i = 0; i < items.size(); ++i) {
-    parts.push_back(opener.open_eval(items[i]));
-    parts.back().path = items[i].path;
-    parts.back().name = names[i];
-  }
+  PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
+  std::vector<DataPart> parts = open_eval_items(keys, opener);
+  log_verified(opener.checks());
   return parts;
 }
 
 TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer) {
   throw_config_errors(idle_choices(keys));
-  const PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
+  PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
   const std::vector<DatasetPart> items = expanded_dataset(keys);
   const std::vector<std::string> names = part_names(items);
   const bool names_eval = !keys.eval_dataset.empty();
@@ -246,7 +273,8 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
     if (!names_eval) data.eval.push_back(std::move(held_out));
   }
   check_one_chat_style(data.train);
-  if (names_eval) data.eval = open_eval_parts(keys, vocab_size, tokenizer_name, tokenizer);
+  if (names_eval) data.eval = open_eval_items(keys, opener);
+  log_verified(opener.checks());
   return data;
 }
 

@@ -51,6 +51,9 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
                                       const std::string& tokenizer_name, const Tokenizer& tokenizer);
 
+// Says what --verify has read; nothing without it. `folder` may be empty.
+void log_verified(const FileChecks& checks, const std::string& folder = "");
+
 // Why an item of `dataset` or `eval_dataset` cannot be opened, one message each. Nothing is downloaded or prepared: what
 // may be on the hub counts as available.
 std::vector<std::string> missing_parts(const TrainConfig& keys);

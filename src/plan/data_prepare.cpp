@@ -180,7 +180,8 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                                       {.progress = show, .stop = [&] { return stop.requested(); }});
   } catch (const Error& error) {
     if (has_documents) throw;
-    throw ConfigError(error.what());  // the folder or the first records
+    // The folder or the first records.
+    throw ConfigError(request.output.empty() ? error.what() + cache_note(options.output) : error.what());
   }
   display.reset();
   const DatasetManifest& manifest = prepared.result.manifest;

@@ -16,7 +16,12 @@ std::string tuning_cache_path() {
   if (folder.empty()) return "";
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  return error ? "" : join_path(folder, "gemm_plans.jsonl");
+  if (error) {
+    log_warning("[{}] the folder cannot be made: {}{}; tuning results are not kept", folder, error.message(),
+                cache_note(folder));
+    return "";
+  }
+  return join_path(folder, "gemm_plans.jsonl");
 }
 
 // A launcher may show every process one GPU only.

@@ -87,7 +87,12 @@ TEST_F(StartCli, PreparedDataIsReadOnce) {
   // From now on it is known to be damaged.
   EXPECT_THAT(train({"--dry_run"}).err, HasSubstr(kShard));
   damage();  // back to what it was
-  EXPECT_EQ(train({"--dry_run", "--verify"}).exit_code, 0);
+  const ProcessResult sound = train({"--dry_run", "--verify"});
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_THAT(sound.err,
+              ContainsRegex("data: verified 2 files, [0-9.]+ KiB, in [0-9.]+ m?s: no damage was found\n"));
+  EXPECT_EQ(sound.err.find("verified"), sound.err.rfind("verified")) << "one line: " << sound.err;
+  EXPECT_THAT(train({"--dry_run"}).err, Not(HasSubstr("verified")));
   fs::resize_file(path(kShard), 200);
   EXPECT_THAT(train({"--dry_run"}).err,
               AllOf(HasSubstr(kShard), HasSubstr("has 200 bytes, manifest.json says")));
@@ -99,7 +104,7 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
                                          "--tokenizer", "bytes",     "--eval_split", "0.2",      "--verify"};
   const ProcessResult sound = run(same);
   EXPECT_EQ(sound.exit_code, 0) << sound.err;
-  EXPECT_THAT(sound.err, HasSubstr("2 shards of data were read and are as they were written"));
+  EXPECT_THAT(sound.err, HasSubstr("data: verified 2 files of data, "));
   const ProcessResult trained = train({"--run_name", "a"}, "data", "steps");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   damage();
@@ -125,6 +130,8 @@ TEST_F(StartCli, ADamagedMemoryIsReplaced) {
   const ProcessResult result = train({"--dry_run"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("checked.json"), HasSubstr("it is ignored")));
+  EXPECT_EQ(result.err.find("it is ignored"), result.err.rfind("it is ignored"))
+      << "said once: " << result.err;
   EXPECT_EQ(read_text(path("data/checked.json")), sound);
   EXPECT_THAT(train({"--dry_run"}).err, Not(HasSubstr("checked.json")));
 }
@@ -177,6 +184,47 @@ TEST_F(StartCli, OneVariableSaysWhereThingsAreKept) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr(path("cache/datasets/text-")));
   EXPECT_TRUE(fs::exists(path("cache/datasets")));
+}
+
+TEST_F(StartCli, ACacheThatIsNoFolderIsNamedWithItsVariable) {
+  folder.write("cache", "");
+  const ProcessResult result = train({"--dry_run"}, "text.jsonl");
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("Not a directory"), HasSubstr("(OCTET_CACHE is " + path("cache") + ")")));
+}
+
+// Size and time are those of a file that was checked. The run finds the damage when it uses the token.
+TEST_F(StartCli, ATokenOutsideOfTheVocabularyIsNamedWithItsFile) {
+  prepare();
+  ASSERT_EQ(train({"--dry_run"}).exit_code, 0);
+  const auto damage_from = [&](int first) {
+    const auto time = fs::last_write_time(path(kShard));
+    {
+      std::fstream file(path(kShard), std::ios::binary | std::ios::in | std::ios::out);
+      for (int place = first; place < 7400; place += 40) {
+        file.seekp(place + 1);
+        file.put(0x40);
+      }
+    }
+    fs::last_write_time(path(kShard), time);
+  };
+  damage_from(204);
+  for (const char* packing : {"--packing=stream", "--packing=best_fit"}) {
+    const ProcessResult result = train({packing});
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr(kShard), ContainsRegex("id [0-9]+ at token [0-9]+ .byte offset"),
+                                  HasSubstr("vocabulary"), HasSubstr("--verify")))
+        << packing;
+  }
+  damage_from(64);  // the first document, which the start shows
+  const ProcessResult result = train({"--dry_run"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(kShard), HasSubstr("at token 0 (byte offset 64)")));
+}
+
+TEST_F(StartCli, VerifyThatHasNothingToReadIsSaid) {
+  EXPECT_THAT(train({"--dry_run", "--verify"}, "demo").err, HasSubstr("verify has no effect"));
 }
 
 TEST_F(StartCli, SaysHowLongTheStartTook) {

@@ -75,7 +75,8 @@ struct CheckedShards : CheckedData {
     return shard_bytes({counting_document(10 * i + more, 40), counting_document(50 + more, 9, 4)}, {1000, 7});
   }
   std::vector<Shard> open(bool verify = false) const {
-    return open_split(posix_env(), folder.path(), manifest, manifest.train, verify);
+    FileChecks checks(posix_env(), verify);
+    return open_split(posix_env(), folder.path(), manifest, manifest.train, checks);
   }
   std::string error(bool verify = false) const {
     return error_of([&] { open(verify); });
@@ -196,6 +197,52 @@ TEST_F(CheckedShards, ManyStartsAtOnceAgree) {
   EXPECT_EQ(error(), kNothing);
 }
 
+// A file that was damaged after its check is found when the token is used.
+TEST_F(CheckedShards, ATokenOutsideOfTheVocabularyIsNamedWhenItIsRead) {
+  EXPECT_EQ(error(), kNothing);
+  std::string bytes = bytes_of(folder.file(shard(1)));
+  bytes[kInTokens + 1] = 0x40;  // the high byte of token 10
+  change(shard(1), bytes);
+  const std::vector<Shard> shards = open();
+  const auto place = AllOf(HasSubstr(folder.file(shard(1))), HasSubstr("at token 10 (byte offset 84)"),
+                           HasSubstr("below the vocabulary of 1000"), HasSubstr("--verify"));
+  std::vector<int32_t> ids(20);
+  std::vector<uint8_t> is_target(20);
+  const DocumentSource documents(shards, 1000);
+  EXPECT_THAT(error_of([&] { documents.read(2, 0, ids, is_target); }), place);
+  EXPECT_EQ(error_of([&] { documents.read(2, 11, ids, is_target); }), kNothing);
+  TokenSource tokens;
+  for (const Shard& each : shards) tokens.append(TokenSource::from_shard(each, 1000));
+  const int64_t before = shards[0].counts().tokens;
+  EXPECT_THAT(error_of([&] { tokens.read(before - 5, ids); }), place);
+  EXPECT_EQ(error_of([&] { tokens.read(before + 11, ids); }), kNothing);
+  const auto [front, tail] = tokens.split_tail(0.9);
+  EXPECT_THAT(error_of([&] { tail.read(tail.size() - 20, ids); }), kNothing);
+}
+
+TEST_F(CheckedShards, AComplaintAboutTheMemoryComesOnce) {
+  EXPECT_EQ(error(), kNothing);
+  manifest.validation = manifest.train;
+  manifest.train.shards.pop_back();
+  folder.write("checked.json", "{}");
+  const test::CapturedLog log;
+  FileChecks checks(posix_env());
+  open_split(posix_env(), folder.path(), manifest, manifest.train, checks);
+  open_split(posix_env(), folder.path(), manifest, manifest.validation, checks);
+  EXPECT_THAT(log.messages, testing::ElementsAre(HasSubstr("checked.json")));
+}
+
+TEST_F(CheckedShards, WhatIsReadIsCounted) {
+  int64_t bytes = 0;
+  for (const ShardEntry& entry : manifest.train.shards) bytes += entry.size;
+  for (const bool verify : {true, false, true}) {
+    FileChecks checks(posix_env(), verify);
+    open_split(posix_env(), folder.path(), manifest, manifest.train, checks);
+    EXPECT_EQ(checks.amount().files, verify ? 3 : 0);
+    EXPECT_EQ(checks.amount().bytes, verify ? bytes : 0);
+  }
+}
+
 // 64 MiB and more: smaller files are always read.
 struct CheckedTokenFiles : CheckedData {
   CheckedTokenFiles() {
@@ -211,7 +258,8 @@ struct CheckedTokenFiles : CheckedData {
     file.write(reinterpret_cast<const char*>(&id), 2);
   }
   std::string error(int64_t vocab, bool verify = false) const {
-    return error_of([&] { TokenSource::from_token_files(std::vector{path}, vocab, verify); });
+    FileChecks checks(posix_env(), verify);
+    return error_of([&] { TokenSource::from_token_files(std::vector{path}, vocab, checks); });
   }
   std::string path;
 };
@@ -236,7 +284,8 @@ TEST_F(CheckedTokenFiles, ReadTheSameAsOneByOne) {
   const std::string small = folder.write_ids("data/b.bin", std::vector<uint16_t>{1, 2, 3});
   const std::vector<std::string> paths = {path, small};
   for (int i = 0; i < 2; ++i) {
-    const TokenSource together = TokenSource::from_token_files(paths, 100);
+    FileChecks checks(posix_env());
+    const TokenSource together = TokenSource::from_token_files(paths, 100, checks);
     TokenSource one_by_one = TokenSource::from_token_file(path, 100);
     one_by_one.append(TokenSource::from_token_file(small, 100));
     EXPECT_EQ(together.size(), one_by_one.size());

@@ -17,6 +17,11 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+FileChecks& checks() {
+  static FileChecks all(posix_env());
+  return all;
+}
+
 std::vector<int32_t> all(const TokenSource& source) {
   std::vector<int32_t> ids(static_cast<size_t>(source.size()));
   source.read(0, ids);
@@ -29,20 +34,20 @@ TEST(OpenTokens, TakesFilesFoldersAndGlobsSortedByName) {
   folder.write_ids<uint16_t>("a_2.bin", {2});
   folder.write_ids<uint16_t>("a_1.bin", {1}, llmc_header(20240520, 1, 1));
   folder.write("notes.md", "not data");
-  EXPECT_THAT(all(open_tokens(folder.path(), 10, nullptr)), ElementsAre(1, 2, 3));
-  EXPECT_THAT(all(open_tokens(folder.path() + "/", 10, nullptr)), ElementsAre(1, 2, 3));
-  EXPECT_THAT(all(open_tokens(folder.file("a_*.bin"), 10, nullptr)), ElementsAre(1, 2));
-  EXPECT_THAT(all(open_tokens(folder.file("b_1.bin"), 10, nullptr)), ElementsAre(3));
+  EXPECT_THAT(all(open_tokens(folder.path(), 10, nullptr, checks())), ElementsAre(1, 2, 3));
+  EXPECT_THAT(all(open_tokens(folder.path() + "/", 10, nullptr, checks())), ElementsAre(1, 2, 3));
+  EXPECT_THAT(all(open_tokens(folder.file("a_*.bin"), 10, nullptr, checks())), ElementsAre(1, 2));
+  EXPECT_THAT(all(open_tokens(folder.file("b_1.bin"), 10, nullptr, checks())), ElementsAre(3));
   // A file whose own name looks like a glob is that file.
   folder.write_ids<uint16_t>("a_[1].bin", {7});
-  EXPECT_THAT(all(open_tokens(folder.file("a_[1].bin"), 10, nullptr)), ElementsAre(7));
+  EXPECT_THAT(all(open_tokens(folder.file("a_[1].bin"), 10, nullptr, checks())), ElementsAre(7));
 }
 
 TEST(OpenTokens, RefusesWhatIsNotData) {
   const TemporaryFolder folder;
   const BytesTokenizer tokenizer;
   const auto open = [&](const std::string& path) {
-    return error_of([&] { open_tokens(path, 257, &tokenizer); });
+    return error_of([&] { open_tokens(path, 257, &tokenizer, checks()); });
   };
   EXPECT_THAT(open(""), HasSubstr("empty path"));
   EXPECT_THAT(open(folder.path()), AllOf(HasSubstr(folder.path()), HasSubstr("no *.bin or *.txt")));
@@ -57,7 +62,7 @@ TEST(OpenTokens, RefusesWhatIsNotData) {
               AllOf(HasSubstr("hollow.bin"), HasSubstr("blank.txt"), HasSubstr("one kind")));
   EXPECT_THAT(open(folder.file("*o*.*")), HasSubstr("no tokens"));
   EXPECT_THAT(open(folder.file("[bh]*.*")), HasSubstr("one kind"));
-  EXPECT_THAT(error_of([&] { open_tokens(folder.file("blank.txt"), 257, nullptr); }),
+  EXPECT_THAT(error_of([&] { open_tokens(folder.file("blank.txt"), 257, nullptr, checks()); }),
               HasSubstr("needs a tokenizer"));
 }
 
@@ -65,12 +70,13 @@ TEST(OpenDataset, HoldsOutTheTailOfEachFile) {
   const TemporaryFolder folder;
   folder.write_ids<uint16_t>("a.bin", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   folder.write_ids<uint16_t>("b.bin", {10, 11, 12, 13});
-  const Dataset dataset = open_dataset({.dataset = folder.path(), .eval_split = 0.25}, 20, nullptr);
+  const Dataset dataset = open_dataset({.dataset = folder.path(), .eval_split = 0.25}, 20, nullptr, checks());
   EXPECT_THAT(all(dataset.train), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12));
   EXPECT_THAT(all(dataset.eval), ElementsAre(8, 9, 13));
-  EXPECT_TRUE(open_dataset({.dataset = folder.path(), .eval_split = 0}, 20, nullptr).eval.empty());
-  EXPECT_THAT(error_of([&] { open_dataset({.dataset = folder.path(), .eval_split = 1}, 20, nullptr); }),
-              HasSubstr("eval_split 1"));
+  EXPECT_TRUE(open_dataset({.dataset = folder.path(), .eval_split = 0}, 20, nullptr, checks()).eval.empty());
+  EXPECT_THAT(
+      error_of([&] { open_dataset({.dataset = folder.path(), .eval_split = 1}, 20, nullptr, checks()); }),
+      HasSubstr("eval_split 1"));
 }
 
 TEST(OpenDataset, NamedEvalDataLeavesTheTrainingDataWhole) {
@@ -78,7 +84,7 @@ TEST(OpenDataset, NamedEvalDataLeavesTheTrainingDataWhole) {
   const auto train = folder.write_ids<uint16_t>("a.bin", {0, 1, 2, 3});
   const auto eval = folder.write_ids<uint16_t>("b.bin", {4, 5});
   const Dataset dataset =
-      open_dataset({.dataset = train, .eval_dataset = eval, .eval_split = 0.5}, 20, nullptr);
+      open_dataset({.dataset = train, .eval_dataset = eval, .eval_split = 0.5}, 20, nullptr, checks());
   EXPECT_THAT(all(dataset.train), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(all(dataset.eval), ElementsAre(4, 5));
 }
@@ -90,9 +96,9 @@ TEST(OpenDataset, FilesNamedAsValidationAreNotTrainedOn) {
   folder.write_ids<uint16_t>("valley.bin", {3});
   std::string said;
   set_log_sink([&](LogLevel, std::string_view line) { said += line; });
-  const Dataset dataset = open_dataset({.dataset = folder.path()}, 20, nullptr);
-  const Dataset other =
-      open_dataset({.dataset = folder.path(), .eval_dataset = folder.file("valley.bin")}, 20, nullptr);
+  const Dataset dataset = open_dataset({.dataset = folder.path()}, 20, nullptr, checks());
+  const Dataset other = open_dataset({.dataset = folder.path(), .eval_dataset = folder.file("valley.bin")},
+                                     20, nullptr, checks());
   set_log_sink(nullptr);
   EXPECT_THAT(all(dataset.train), ElementsAre(3, 1));
   EXPECT_THAT(all(dataset.eval), ElementsAre(2));
@@ -103,7 +109,7 @@ TEST(OpenDataset, FilesNamedAsValidationAreNotTrainedOn) {
 
 TEST(OpenDataset, DemoIsItsStoriesWithEosBetween) {
   const BytesTokenizer tokenizer;
-  const Dataset dataset = open_dataset({.seed = 4, .demo_stories = 50}, 257, &tokenizer);
+  const Dataset dataset = open_dataset({.seed = 4, .demo_stories = 50}, 257, &tokenizer, checks());
   const auto expected = [](int64_t count, DemoSplit split) {
     std::vector<int32_t> ids;
     for (char c : demo_text(4, count, split)) ids.push_back(c == '\n' ? BytesTokenizer::kEndOfText : c);

@@ -96,8 +96,9 @@ TEST(Prepare, WritesEveryDocumentInOrderWithItsTargets) {
 
   TestReader reader(kExamples);
   std::map<bool, std::vector<Shard>> shards;
-  shards[false] = open_split(posix_env(), folder.file("d"), manifest, manifest.train);
-  shards[true] = open_split(posix_env(), folder.file("d"), manifest, manifest.validation);
+  FileChecks checks(posix_env());
+  shards[false] = open_split(posix_env(), folder.file("d"), manifest, manifest.train, checks);
+  shards[true] = open_split(posix_env(), folder.file("d"), manifest, manifest.validation, checks);
   std::map<bool, size_t> shard = {{false, 0}, {true, 0}};
   std::map<bool, int64_t> document = {{false, 0}, {true, 0}};
   LengthStatistics lengths;
@@ -343,8 +344,10 @@ TEST(DatasetManifest, DamageIsNoticed) {
   const ShardEntry& first = result.manifest.train.shards.front();
   const std::string path = folder.file("d/" + first.name);
   const auto error = [&] {
-    return error_of(
-        [&] { open_split(posix_env(), folder.file("d"), result.manifest, result.manifest.train); });
+    return error_of([&] {
+      FileChecks checks(posix_env());
+      open_split(posix_env(), folder.file("d"), result.manifest, result.manifest.train, checks);
+    });
   };
   EXPECT_EQ(error(), "nothing was thrown");
   fs::resize_file(path, static_cast<uintmax_t>(first.size) - 8);

@@ -120,16 +120,31 @@ void gloo_mode(Ranks& ranks) {
   say("name: " + error_of([&] { ranks.make_communicator(*device, "two", pair); }));
   if (two) require(check_exchange(*two, *device, 0, "exchange").empty(), "wrong bytes");
   require(check_all_gather(*group, *device, "gather").empty(), "wrong bytes");
-  ranks.host().barrier("at work");
-  say("at work");
   try {
     for (int64_t step = 0;; ++step) {
       ranks.progress().begin_step(step);
       check_all_gather(*group, *device, "gather layers.3");
+      if (step == 0) say("at work");
     }
   } catch (const Error& error) {
     ranks.report_failure(error.what());
   }
+}
+
+// Reports a failure at the moment in which a stopped process continues: SIGCONT interrupts this thread. The service's
+// thread then finds this report together with all that has come in the meantime.
+void continued_mode(Ranks& ranks) {
+  static volatile sig_atomic_t is_continued = 0;
+  struct sigaction action {};
+  action.sa_handler = [](int) { is_continued = 1; };
+  sigaction(SIGCONT, &action, nullptr);
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGCONT);
+  sigprocmask(SIG_BLOCK, &blocked, &before);
+  work(ranks, false);
+  while (is_continued == 0) sigsuspend(&before);
+  ranks.report_failure("a collective broke");
 }
 
 void run_mode(const std::string& mode, Ranks& ranks) {
@@ -158,6 +173,7 @@ void run_mode(const std::string& mode, Ranks& ranks) {
     return;
   }
   if (mode == "gloo") return gloo_mode(ranks);
+  if (mode == "continued") return continued_mode(ranks);
   if (mode == "report") {
     ranks.set_failure_code(75);
     work(ranks, false);
@@ -244,6 +260,11 @@ struct RankProcesses {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
   void send_signal(int rank, int number) const { kill(pids[static_cast<size_t>(rank)], number); }
+  void stop(int rank) const {
+    send_signal(rank, SIGSTOP);
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(pids[static_cast<size_t>(rank)]), &info, WSTOPPED);
+  }
 
   TemporaryFolder folder;
   std::vector<pid_t> pids;
@@ -380,6 +401,36 @@ TEST(ProcessRanks, ADeadRankIsBlamedForFailedCollectives) {
                         HasSubstr("all: "), HasSubstr("last 'gather layers.3'"),
                         HasSubstr("name: [ranks] there is already a group 'two'")));
     }
+  }
+}
+
+// A rank's own failure and the death behind it are found at the same moment.
+TEST(ProcessRanks, ADeathSeenTogetherWithAReportIsTheCause) {
+  for (int round = 0; round < 3; ++round) {
+    RankProcesses processes("continued", 3);
+    processes.wait_for("at work");
+    processes.stop(0);
+    processes.send_signal(2, SIGKILL);
+    EXPECT_EQ(processes.code(2), 128 + SIGKILL);
+    processes.send_signal(0, SIGCONT);
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(processes.code(rank), 1) << processes.output(rank);
+      EXPECT_THAT(processes.output(rank), HasSubstr("rank 2 of 3 failed: its process has ended")) << rank;
+    }
+  }
+}
+
+// Rank 0 has told who died, and has ended, when another rank finds its own failure.
+TEST(ProcessRanks, TheFirstRankIsBelievedMoreThanTheOwnFailure) {
+  for (int round = 0; round < 3; ++round) {
+    RankProcesses processes("continued", 3);
+    processes.wait_for("at work");
+    processes.stop(1);
+    processes.send_signal(2, SIGKILL);
+    EXPECT_EQ(processes.code(0), 1) << processes.output(0);
+    processes.send_signal(1, SIGCONT);
+    EXPECT_EQ(processes.code(1), 1) << processes.output(1);
+    EXPECT_THAT(processes.output(1), HasSubstr("rank 2 of 3 failed: its process has ended"));
   }
 }
 

@@ -48,13 +48,31 @@ TEST_F(CacheFolder, OneVariableMovesEverything) {
   EXPECT_EQ(octet_cache_folder(), "/cache");
   EXPECT_EQ(user_cache_folder(), "/scratch/ada");
   EXPECT_EQ(hub_settings_from_env().cache, "/cache/huggingface/hub");
+  EXPECT_EQ(hub_settings_from_env().read_cache, "/scratch/ada/huggingface/hub") << "earlier downloads";
   set("HF_HOME", "/models");
   EXPECT_EQ(hub_settings_from_env().cache, "/models/hub") << "the hub's own variables come first";
+  EXPECT_EQ(hub_settings_from_env().read_cache, "");
   set("HF_HUB_CACHE", "/hub");
   EXPECT_EQ(hub_settings_from_env().cache, "/hub");
   EXPECT_EQ(octet_cache_folder(), "/cache");
   set("OCTET_CACHE", "");
   EXPECT_EQ(octet_cache_folder(), "/scratch/ada/octet");
+  set("HF_HOME", std::nullopt);
+  set("HF_HUB_CACHE", std::nullopt);
+  EXPECT_EQ(hub_settings_from_env().cache, "/scratch/ada/huggingface/hub");
+  EXPECT_EQ(hub_settings_from_env().read_cache, "");
+}
+
+TEST_F(CacheFolder, FilesInItSayWhereTheFolderComesFrom) {
+  set("OCTET_CACHE", "/cache");
+  EXPECT_EQ(cache_note("/cache"), " (OCTET_CACHE is /cache)");
+  EXPECT_EQ(cache_note("/cache/datasets/a"), " (OCTET_CACHE is /cache)");
+  EXPECT_EQ(cache_note("/cache2/a"), "");
+  EXPECT_EQ(cache_note("/a"), "");
+  set("OCTET_CACHE", "kept/");
+  EXPECT_EQ(cache_note("kept/datasets"), " (OCTET_CACHE is kept/)");
+  set("OCTET_CACHE", "");
+  EXPECT_EQ(cache_note("/a"), "");
 }
 
 TEST_F(CacheFolder, AnEmptyVariableIsNotSet) {

@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CapturedLog;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -209,6 +210,37 @@ TEST_F(CheckedFilesTest, NowhereToWriteIsNoError) {
   remember("a", 7, Place::Folder, env);
   EXPECT_EQ(find("a", Place::Folder, env), std::nullopt);
   EXPECT_THAT(log.messages, ElementsAre(HasSubstr("the next start checks the files of")));
+}
+
+TEST_F(CheckedFilesTest, ThatNothingIsKeptIsSaidOnceAndNamesTheVariable) {
+  write("a", "aaa");
+  write_file(dir / "cache", "");  // no folder
+  ReadOnlyEnv env;
+  env.folders = {dir / "data"};
+  const CapturedLog log;
+  FileChecks checks(env);
+  for (int i = 0; i < 2; ++i) {
+    CheckedFiles& files = checks.memory(dir / "data", Place::Folder);
+    files.begin_checks();
+    files.remember("a", file_stamp(dir / "data/a"), 7);
+    files.save();
+  }
+  EXPECT_THAT(log.messages, ElementsAre(AllOf(HasSubstr("the next start checks the files of"),
+                                              HasSubstr("(OCTET_CACHE is " + (dir / "cache") + ")"))));
+}
+
+TEST_F(CheckedFilesTest, ADamagedMemoryIsComplainedAboutOnce) {
+  write("a", "aaa");
+  remember("a", 7);
+  write_file(dir / "data/checked.json", "{}");
+  const CapturedLog log;
+  FileChecks checks(posix_env());
+  for (int i = 0; i < 2; ++i) {
+    CheckedFiles& files = checks.memory(dir / "data", Place::Folder);
+    files.begin_checks();
+    files.save();
+  }
+  EXPECT_THAT(log.messages, ElementsAre(HasSubstr("checked.json")));
 }
 
 TEST_F(CheckedFilesTest, AFolderOfOthersIsLeftAlone) {

@@ -308,6 +308,55 @@ TEST_F(HubTest, OfflineTakesTheCache) {
   EXPECT_THAT(messages_, HasSubstr("using 1 file from the cache for data/train-00000*\n"));
 }
 
+// As with OCTET_CACHE: what is in the usual cache is used where it is.
+TEST_F(HubTest, TheReadCacheIsUsedAndNotWritten) {
+  const std::string usual = hub_snapshot(first_part());
+  fs::remove_all(fs::path(cache_) / "datasets--org--set/octet");  // the hub's library keeps no list
+  HubRequest moved = first_part();
+  moved.settings.read_cache = cache_;
+  moved.settings.cache = join_path(folder_.path(), "own/hub");
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(cache_)) all.push_back(entry.path());
+    return all.size();
+  };
+  const size_t before = names();
+  HubRequest offline = moved;
+  offline.settings.offline = true;
+  EXPECT_EQ(hub_snapshot(offline), usual);
+  EXPECT_THAT(messages_, HasSubstr("files may be missing"));
+  EXPECT_FALSE(fs::exists(join_path(folder_.path(), "own"))) << "nothing is written offline";
+
+  EXPECT_EQ(hub_snapshot(moved), usual);
+  EXPECT_EQ(server_->requests_of("train-00000-of-00002.parquet").size(), 1u) << "downloaded once";
+  // The hub's list shows that a file is missing there.
+  HubRequest both = offline;
+  both.files = {"data/*.parquet"};
+  EXPECT_THAT(message_of([&] { hub_fetch(both); }),
+              ::testing::AllOf(HasSubstr("1 of 2 files are not in the cache"), HasSubstr(cache_)));
+  // A part is not enough: all of them go into octet's own cache, which then comes first.
+  both.settings.offline = false;
+  const HubSnapshot snapshot = hub_fetch(both);
+  EXPECT_THAT(snapshot.folder, ::testing::StartsWith(moved.settings.cache));
+  EXPECT_EQ(read(snapshot.folder, "data/train-00000-of-00002.parquet"), large_);
+  EXPECT_EQ(hub_snapshot(offline), snapshot.folder);
+  EXPECT_EQ(names(), before);
+  offline.id = "org/other";
+  EXPECT_THAT(message_of([&] { hub_fetch(offline); }),
+              ::testing::AllOf(HasSubstr(moved.settings.cache), HasSubstr(cache_ + "/datasets--org--other")));
+}
+
+TEST_F(HubTest, ACacheThatCannotBeWrittenNamesTheVariable) {
+  write_file(folder_ / "file", "");
+  setenv("OCTET_CACHE", (folder_ / "file").c_str(), 1);
+  HubRequest request = first_part();
+  request.settings.cache = folder_ / "file/huggingface/hub";
+  EXPECT_THAT(
+      message_of([&] { hub_fetch(request); }),
+      ::testing::AllOf(HasSubstr("Not a directory"), HasSubstr("(OCTET_CACHE is " + (folder_ / "file"))));
+  unsetenv("OCTET_CACHE");
+}
+
 TEST_F(HubTest, APartOfTheFilesIsNotTakenForAll) {
   hub_fetch(first_part());
   HubRequest both = request();

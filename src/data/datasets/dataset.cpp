@@ -70,7 +70,7 @@ std::vector<std::string> files_of_glob(const std::string& pattern) {
 }
 
 TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size, const Tokenizer* tokenizer,
-                       bool skip_bad_text, bool verify) {
+                       FileChecks& checks, bool skip_bad_text) {
   for (const std::string& file : files) {
     require(is_token_file(file) || is_text_file(file),
             "[dataset] {}: expected *.bin (tokens) or *.txt (text)", file);
@@ -81,7 +81,7 @@ TokenSource open_files(const std::vector<std::string>& files, int64_t vocab_size
   }
   TokenSource source;
   if (is_token_file(files[0])) {
-    source = TokenSource::from_token_files(files, vocab_size, verify);
+    source = TokenSource::from_token_files(files, vocab_size, checks);
   } else {
     require(tokenizer != nullptr, "[dataset] {} is text, which needs a tokenizer", files[0]);
     source = TokenSource::from_text_files(files, *tokenizer, vocab_size, skip_bad_text);
@@ -118,11 +118,12 @@ std::vector<std::string> stream_files(const std::string& path) {
 }
 
 TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
-                        bool skip_bad_text, bool verify) {
-  return open_files(stream_files(path), vocab_size, tokenizer, skip_bad_text, verify);
+                        FileChecks& checks, bool skip_bad_text) {
+  return open_files(stream_files(path), vocab_size, tokenizer, checks, skip_bad_text);
 }
 
-Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer) {
+Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer,
+                     FileChecks& checks) {
   require(options.eval_split >= 0 && options.eval_split < 1,
           "[dataset] eval_split {}, expected 0 <= eval_split < 1", options.eval_split);
   const bool names_eval = !options.eval_dataset.empty();
@@ -130,8 +131,7 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
   if (options.eval_dataset == kDemo || (options.dataset == kDemo && !names_eval)) {
     dataset.eval = demo_tokens(options, DemoSplit::HeldOut, vocab_size, tokenizer);
   } else if (names_eval) {
-    dataset.eval =
-        open_tokens(options.eval_dataset, vocab_size, tokenizer, options.skip_bad_text, options.verify);
+    dataset.eval = open_tokens(options.eval_dataset, vocab_size, tokenizer, checks, options.skip_bad_text);
   }
   if (options.dataset == kDemo) {
     dataset.train = demo_tokens(options, DemoSplit::Train, vocab_size, tokenizer);
@@ -150,10 +150,10 @@ Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const To
                held_out.size(), held_out.size() + files.size(), held_out[0],
                held_out.size() > 1 ? ", ..." : "");
       if (!names_eval)
-        dataset.eval = open_files(held_out, vocab_size, tokenizer, options.skip_bad_text, options.verify);
+        dataset.eval = open_files(held_out, vocab_size, tokenizer, checks, options.skip_bad_text);
     }
   }
-  dataset.train = open_files(files, vocab_size, tokenizer, options.skip_bad_text, options.verify);
+  dataset.train = open_files(files, vocab_size, tokenizer, checks, options.skip_bad_text);
   if (dataset.eval.empty())
     std::tie(dataset.train, dataset.eval) = dataset.train.split_tail(options.eval_split);
   return dataset;

@@ -18,7 +18,6 @@ struct DatasetOptions {
   double eval_split = 0.01;
   uint64_t seed = 0;             // of the demo's stories
   bool skip_bad_text = false;    // skip texts with invalid UTF-8 instead of failing
-  bool verify = false;           // check token files again, although they were checked before
   int64_t demo_stories = 20000;  // for training; a tenth as many for evaluation
 };
 
@@ -28,13 +27,14 @@ struct Dataset {
 };
 
 // Ids must be below `vocab_size`, the model's. Only text needs the tokenizer; it may be null for token files.
-Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer);
+Dataset open_dataset(const DatasetOptions& options, int64_t vocab_size, const Tokenizer* tokenizer,
+                     FileChecks& checks);
 
 // The files of a path (file, folder or glob), in order. No file is an error.
 std::vector<std::string> stream_files(const std::string& path);
 
 // One path (file, folder or glob) as it is, without any split.
 TokenSource open_tokens(const std::string& path, int64_t vocab_size, const Tokenizer* tokenizer,
-                        bool skip_bad_text = false, bool verify = false);
+                        FileChecks& checks, bool skip_bad_text = false);
 
 }  // namespace octet

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/loading/packing_plan.h"
+#include "io/cache_folder.h"
 #include "io/checked_files.h"
 #include "io/read_ahead.h"
 
@@ -167,7 +168,7 @@ std::shared_ptr<const PackingPlan> stored_packing_plan(Env& env, const std::stri
     remove_old_plans(env, folder);
     plan->save(env, path, identity);
   } catch (const IoError& error) {
-    log_info("data: the packing plan is not kept for the next start: {}", error.what());
+    log_info("data: the packing plan is not kept for the next start: {}{}", error.what(), cache_note(folder));
   }
   return plan;
 }

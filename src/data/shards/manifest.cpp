@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/for_all.h"
-#include "io/checked_files.h"
 #include "io/sealed_json.h"
 
 namespace octet {
@@ -200,7 +200,7 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
 }
 
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split, bool verify) {
+                              const SplitManifest& split, FileChecks& checks) {
   std::vector<Shard> shards(split.shards.size());
   const auto stamp_of = [&](const ShardEntry& entry) {
     const std::string path = join_path(folder, entry.name);
@@ -217,7 +217,7 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
     check_entry(shard, entry, manifest, path);
     shards[i] = std::move(shard);
   };
-  CheckedFiles memory(env, folder, CheckedFiles::Place::Folder);
+  CheckedFiles& memory = checks.memory(folder, CheckedFiles::Place::Folder);
   const auto open_known = [&](const std::vector<size_t>& wanted) {
     constexpr size_t kReaders = 16;  // two pages per shard: a disk serves many such reads at once
     std::vector<uint8_t> is_known(wanted.size(), 0);
@@ -226,7 +226,7 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
         [&](size_t i) {
           const ShardEntry& entry = split.shards[wanted[i]];
           // The memory may be of an older dataset in the same folder: what it has found must be what is expected now.
-          if (verify || memory.find(entry.name, stamp_of(entry)) != uint64_t{entry.crc32c}) return;
+          if (checks.verify() || memory.find(entry.name, stamp_of(entry)) != uint64_t{entry.crc32c}) return;
           open(wanted[i], ShardCheck::Ends);
           is_known[i] = 1;
         },
@@ -254,6 +254,7 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
     }
     memory.save();
   };
+  const Clock::time_point start = Clock::now();
   try {
     for_all(wanted.size(), [&](size_t i) {
       const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
@@ -264,6 +265,9 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
     remember();
     throw;
   }
+  FileChecks::Amount read{.files = std::ssize(wanted), .seconds = seconds_since(start)};
+  for (const size_t i : wanted) read.bytes += split.shards[i].size;
+  checks.add(read);
   remember();
   return shards;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/shards/shard.h"
+#include "io/checked_files.h"
 
 namespace octet {
 
@@ -74,8 +75,8 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
 
 // The shards of a split, mapped. A shard that is new or has changed since the last check (io/checked_files.h) is read
 // whole, on several threads, and compared with the manifest and its own checksums. Of all others only the ends are read
-// and compared. With `verify` all shards are read.
+// and compared. With checks.verify() all shards are read.
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split, bool verify = false);
+                              const SplitManifest& split, FileChecks& checks);
 
 }  // namespace octet

@@ -304,7 +304,10 @@ int64_t Shard::token_bytes_offset() const {
 
 void Shard::read(int64_t first, std::span<int32_t> out) const {
   assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= counts_.tokens);
-  widen_token_bytes(tokens_, kind_.token_width(), first, out);
+  const int width = kind_.token_width();
+  check_tokens_again(tokens_ + first * width, width, std::ssize(out), kind_.vocab_size, name_,
+                     token_bytes_offset() + first * width, first);
+  widen_token_bytes(tokens_, width, first, out);
 }
 
 void Shard::read_targets(int64_t first, std::span<uint8_t> out) const {

@@ -85,7 +85,7 @@ class Shard {
     return static_cast<int64_t>(starts_[document + 1] - starts_[document]);
   }
 
-  // Places are token numbers, counted from the start of the shard.
+  // Places are token numbers from the start of the shard. read() throws if a damaged file has an id that cannot be.
   void read(int64_t first, std::span<int32_t> out) const;
   void read_targets(int64_t first, std::span<uint8_t> out) const;  // 1 or 0; all 1 without a mask
   bool any_target(int64_t first, int64_t count) const;

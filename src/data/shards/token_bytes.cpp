@@ -34,20 +34,38 @@ void widen(const std::byte* data, int64_t first, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(ids[i]);
 }
 
+// The first of the ids that is outside of the vocabulary, or count.
+int64_t first_outside(const std::byte* data, int width, int64_t count, int64_t vocab_size) {
+  require(vocab_size > 0, "[dataset] vocabulary of {}, expected at least 1", vocab_size);
+  const uint64_t limit = static_cast<uint64_t>(vocab_size);
+  if (width == 2 && limit > UINT16_MAX) return count;
+  return width == 2 ? first_not_below(reinterpret_cast<const uint16_t*>(data), count, limit)
+                    : first_not_below(reinterpret_cast<const uint32_t*>(data), count, limit);
+}
+
+uint32_t id_at(const std::byte* data, int width, int64_t place) {
+  return width == 2 ? reinterpret_cast<const uint16_t*>(data)[place]
+                    : reinterpret_cast<const uint32_t*>(data)[place];
+}
+
 }  // namespace
 
 void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t vocab_size,
                        const std::string& name, int64_t data_offset) {
-  require(vocab_size > 0, "[dataset] vocabulary of {}, expected at least 1", vocab_size);
-  const uint64_t limit = static_cast<uint64_t>(vocab_size);
-  if (width == 2 && limit > UINT16_MAX) return;
-  const auto* narrow_ids = reinterpret_cast<const uint16_t*>(data);
-  const auto* wide_ids = reinterpret_cast<const uint32_t*>(data);
-  const int64_t place =
-      width == 2 ? first_not_below(narrow_ids, count, limit) : first_not_below(wide_ids, count, limit);
+  const int64_t place = first_outside(data, width, count, vocab_size);
   if (place == count) return;
   fail("[dataset] {}: id {} at token {} (byte offset {}), expected ids below the vocabulary of {}", name,
-       width == 2 ? narrow_ids[place] : wide_ids[place], place, data_offset + place * width, vocab_size);
+       id_at(data, width, place), place, data_offset + place * width, vocab_size);
+}
+
+void check_tokens_again(const std::byte* data, int width, int64_t count, int64_t vocab_size,
+                        const std::string& name, int64_t data_offset, int64_t first) {
+  const int64_t place = first_outside(data, width, count, vocab_size);
+  if (place == count) return;
+  fail(
+      "[dataset] {}: id {} at token {} (byte offset {}), expected ids below the vocabulary of {}: the file was damaged "
+      "after its last check. Run again with --verify to check all files",
+      name, id_at(data, width, place), first + place, data_offset + place * width, vocab_size);
 }
 
 uint32_t largest_token(const std::byte* data, int width, int64_t count) {

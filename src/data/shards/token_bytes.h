@@ -13,6 +13,11 @@ namespace octet {
 void check_token_bytes(const std::byte* data, int width, int64_t count, int64_t vocab_size,
                        const std::string& name, int64_t data_offset);
 
+// The same for ids that are about to be used. They were checked before, perhaps long ago. `data` begins at the file's
+// token number `first`.
+void check_tokens_again(const std::byte* data, int width, int64_t count, int64_t vocab_size,
+                        const std::string& name, int64_t data_offset, int64_t first);
+
 // The largest id, 0 if there is none.
 uint32_t largest_token(const std::byte* data, int width, int64_t count);
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/for_all.h"
@@ -16,7 +17,6 @@
 #include "base/log.h"
 #include "data/records/record_reader.h"
 #include "data/shards/token_bytes.h"
-#include "io/checked_files.h"
 #include "io/env.h"
 
 namespace octet {
@@ -116,7 +116,8 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
               static_cast<int64_t>(owner->size()),
               std::move(name),
               0,
-              0};
+              0,
+              vocab_size};
   piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
   TokenSource source;
@@ -124,42 +125,44 @@ TokenSource TokenSource::from_ids(std::vector<int32_t> ids, std::string name, in
   return source;
 }
 
-TokenSource::Piece TokenSource::map_token_file(const std::string& path) {
+TokenSource::Piece TokenSource::map_token_file(const std::string& path, int64_t vocab_size) {
   auto file = std::make_shared<const MappedFile>(posix_env().map(path));
   const Layout layout = layout_of(path, file->bytes());
-  Piece piece{file, file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset, 0};
+  Piece piece{
+      file,      file->bytes().data() + layout.offset, layout.width, layout.count, path, layout.offset, 0,
+      vocab_size};
   piece.checksum = checksum_of_ends(piece.data, piece.count * piece.width);
   return piece;
 }
 
-void TokenSource::check_ids(const Piece& piece, int64_t vocab_size) {
-  check_token_bytes(piece.data, piece.width, piece.count, vocab_size, piece.name, piece.data_offset);
+void TokenSource::check_ids(const Piece& piece) {
+  check_token_bytes(piece.data, piece.width, piece.count, piece.vocab_size, piece.name, piece.data_offset);
 }
 
 TokenSource TokenSource::from_token_file(const std::string& path, int64_t vocab_size) {
-  Piece piece = map_token_file(path);
-  check_ids(piece, vocab_size);
+  Piece piece = map_token_file(path, vocab_size);
+  check_ids(piece);
   TokenSource source;
   source.append(std::move(piece));
   return source;
 }
 
 TokenSource TokenSource::from_token_files(std::span<const std::string> paths, int64_t vocab_size,
-                                          bool verify) {
+                                          FileChecks& checks) {
   std::vector<Piece> pieces;
   std::vector<FileStamp> stamps;
   std::map<std::string, std::vector<size_t>> folders;
   for (const std::string& path : paths) {
     stamps.push_back(file_stamp(path));
-    pieces.push_back(map_token_file(path));
+    pieces.push_back(map_token_file(path, vocab_size));
     folders[parent_path(path)].push_back(pieces.size() - 1);
   }
   const auto name_of = [&](size_t i) { return std::filesystem::path(paths[i]).filename().string(); };
   for (auto& [folder, files] : folders) {
-    CheckedFiles memory(posix_env(), folder, CheckedFiles::Place::Cache);
+    CheckedFiles& memory = checks.memory(folder, CheckedFiles::Place::Cache);
     // A file's largest id is remembered, because models have different vocabularies.
     const auto drop_known = [&] {
-      if (verify) return;
+      if (checks.verify()) return;
       std::erase_if(files, [&](size_t i) {
         const std::optional<uint64_t> largest = memory.find(name_of(i), stamps[i]);
         return largest && std::cmp_less(*largest, vocab_size);
@@ -172,17 +175,20 @@ TokenSource TokenSource::from_token_files(std::span<const std::string> paths, in
     const bool remembers = bytes >= kWorthRemembering;
     if (remembers) memory.begin_checks();
     drop_known();
+    const Clock::time_point start = Clock::now();
     std::vector<uint32_t> largest(files.size());
     for_all(files.size(), [&](size_t i) {
       const Piece& piece = pieces[files[i]];
       largest[i] = largest_token(piece.data, piece.width, piece.count);
     });
+    FileChecks::Amount read{.files = std::ssize(files), .seconds = seconds_since(start)};
+    for (const size_t i : files) read.bytes += stamps[i].size;
+    checks.add(read);
     for (size_t i = 0; i < files.size() && remembers; ++i)
       memory.remember(name_of(files[i]), stamps[files[i]], largest[i]);
     if (remembers) memory.save();
     for (size_t i = 0; i < files.size(); ++i) {
-      if (std::cmp_greater_equal(largest[i], vocab_size))
-        check_ids(pieces[files[i]], vocab_size);  // says where
+      if (std::cmp_greater_equal(largest[i], vocab_size)) check_ids(pieces[files[i]]);  // says where
     }
   }
   TokenSource source;
@@ -196,8 +202,9 @@ TokenSource TokenSource::from_shard(const Shard& shard, int64_t vocab_size) {
     check_token_bytes(shard.token_bytes(), kind.token_width(), shard.counts().tokens, vocab_size,
                       shard.name(), shard.token_bytes_offset());
   }
-  Piece piece{shard.owner(), shard.token_bytes(),        kind.token_width(), shard.counts().tokens,
-              shard.name(),  shard.token_bytes_offset(), shard.checksum()};
+  Piece piece{
+      shard.owner(), shard.token_bytes(),        kind.token_width(), shard.counts().tokens,
+      shard.name(),  shard.token_bytes_offset(), shard.checksum(),   std::min(kind.vocab_size, vocab_size)};
   piece.mask = shard.mask_bytes();
   if (!piece.mask) piece.document_starts = shard.document_starts();
   TokenSource source;
@@ -264,6 +271,9 @@ void TokenSource::for_each_part(int64_t first, std::span<Out> out, Function&& pa
 
 void TokenSource::read(int64_t first, std::span<int32_t> out) const {
   for_each_part(first, out, [](const Piece& piece, int64_t place, std::span<int32_t> ids) {
+    const int64_t offset = place * piece.width;
+    check_tokens_again(piece.data + offset, piece.width, std::ssize(ids), piece.vocab_size, piece.name,
+                       piece.data_offset + offset, piece.first + place);
     widen_token_bytes(piece.data, piece.width, place, ids);
   });
 }

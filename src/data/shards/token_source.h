@@ -11,6 +11,7 @@
 
 #include "data/shards/shard.h"
 #include "data/tokenizer/tokenizer.h"
+#include "io/checked_files.h"
 
 namespace octet {
 
@@ -25,9 +26,9 @@ class TokenSource {
   // Maps a token file: an llm.c shard (uint16 or uint32) or raw uint16 as nanoGPT writes; see docs/formats.md.
   static TokenSource from_token_file(const std::string& path, int64_t vocab_size);
   // Several, one after another. The ids of a file that has not changed since its last check (io/checked_files.h) are not
-  // read again, unless `verify` is true.
+  // read again, unless checks.verify() is true.
   static TokenSource from_token_files(std::span<const std::string> paths, int64_t vocab_size,
-                                      bool verify = false);
+                                      FileChecks& checks);
 
   // A shard's documents one after another; its mask says which tokens are targets. A document's first token never is
   // one, because the token before it belongs to another document.
@@ -46,7 +47,8 @@ class TokenSource {
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // out = ids [first, first + out.size()), which must lie inside the source.
+  // out = ids [first, first + out.size()), which must lie inside the source. An id that is not in the vocabulary is an
+  // Error: the file was damaged after its last check.
   void read(int64_t first, std::span<int32_t> out) const;
 
   // Whether some tokens are not targets, and which: 1 where predicting the token counts in the loss.
@@ -72,8 +74,9 @@ class TokenSource {
     int width;              // 2 or 4
     int64_t count;
     std::string name;
-    int64_t data_offset;  // of `data` in the file, for messages
-    uint64_t checksum;    // of the content, or of parts of it
+    int64_t data_offset;     // of `data` in the file, for messages
+    uint64_t checksum;       // of the content, or of parts of it
+    int64_t vocab_size = 0;  // all ids are below it
     // For a shard: the piece begins at its token number `first`.
     int64_t first = 0;
     const std::byte* mask = nullptr;  // a bit per token of the shard; null: all are targets
@@ -81,8 +84,8 @@ class TokenSource {
     std::span<const uint64_t> document_starts = {};
   };
 
-  static Piece map_token_file(const std::string& path);
-  static void check_ids(const Piece& piece, int64_t vocab_size);
+  static Piece map_token_file(const std::string& path, int64_t vocab_size);
+  static void check_ids(const Piece& piece);
   void append(Piece piece);
   template <class Out, class Function>
   void for_each_part(int64_t first, std::span<Out> out, Function&& part) const;
