@@ -175,6 +175,11 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
+    if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) {
+      note("fp8_fast_accum", recipe);
+    } else if (!on_gpu) {
+      note("fp8_fast_accum", "the run is on the CPU");
+    }
   }
   if (!config.is_lora()) {
     for (const char* key : kLoraOnly) note(key, "finetuning_type is full");

@@ -330,6 +330,11 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
               ElementsAre("cuda_graphs has no effect: the run is on the CPU"));
   EXPECT_THAT(idle(from_yaml("cuda_graphs: on"), true), ElementsAre());
   EXPECT_THAT(idle(from_yaml("cuda_graphs: off"), false), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("fp8_fast_accum: none"), false),
+              ElementsAre("fp8_fast_accum has no effect: the run is on the CPU"));
+  EXPECT_THAT(idle(from_yaml("fp8_fast_accum: none"), true), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("fp8_fast_accum: all\nfp8_recipe: block"), true),
+              ElementsAre("fp8_fast_accum has no effect: fp8_recipe is block"));
   // A resolved file names every key, and that alone is no reason to complain.
   EXPECT_THAT(idle(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
 }
@@ -342,6 +347,8 @@ TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
               ElementsAre(AllOf(HasSubstr("master_weights stochastic costs accuracy"),
                                 HasSubstr("set master_weights to compact"))));
   EXPECT_THAT(costly("fp8_head: true"), ElementsAre());
+  EXPECT_THAT(costly("fp8_fast_accum: all"), ElementsAre(HasSubstr("fp8_fast_accum all")));
+  EXPECT_THAT(costly("fp8_fast_accum: all\nmixed_precision: bf16"), ElementsAre());
   EXPECT_THAT(costly("fp8_head: all"), ElementsAre(HasSubstr("its logits are computed in FP8")));
   for (const char* keys : {"fp8_head: true\nfp8_recipe: block", "fp8_head: wgrad\nfp8_format: e4m3"}) {
     EXPECT_THAT(costly(keys), ElementsAre(HasSubstr("fp8_head costs accuracy with this recipe or format")))
