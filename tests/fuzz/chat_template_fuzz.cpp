@@ -28,10 +28,12 @@ void check_conversation(const ChatRenderer& renderer, const std::string& text) {
 
 void check_style(const ChatStyle& style, const Tokenizer& tokenizer, const std::string& records) {
   const ChatRenderer renderer(style, tokenizer, parse_loss_roles("completion"));
-  const std::optional<ChatStyle> again = recognise_chat_template(renderer.jinja());
-  expect(again && again->chat_template == renderer.chat_template());
-  expect(again->default_system == style.default_system);
-  expect(chat_style_from_json(to_chat_json(style), "written") == style);
+  must_succeed([&] {
+    const std::optional<ChatStyle> again = recognise_chat_template(renderer.jinja());
+    expect(again && again->chat_template == renderer.chat_template());
+    expect(again->default_system == style.default_system);
+    expect(chat_style_from_json(to_chat_json(style), "written") == style);
+  });
   check_conversation(renderer, records);
 }
 

@@ -24,8 +24,11 @@ TrainConfig read_run(const std::string& text, const std::string& name) {
 }
 
 void check_run(const std::string& text) {
-  const std::string written = to_yaml(read_run(text, "fuzz.yaml"));
-  expect(to_yaml(read_run(written, "written.yaml")) == written);
+  const TrainConfig run = read_run(text, "fuzz.yaml");
+  must_succeed([&] {
+    const std::string written = to_yaml(run);
+    expect(to_yaml(read_run(written, "written.yaml")) == written);
+  });
 }
 
 void check_sweep(const std::string& text) {
@@ -67,14 +70,16 @@ void check_model(const std::string& text) {
   const ModelConfig config = model_config_from_hf(text, "fuzz");
   expect(config.parameter_count() > 0);
   if (config.layers <= 100) expect(!parameter_table(config).empty());
-  ModelConfig again = model_config_from_hf(to_hf_config(config, DType::BF16), "written");
-  again.name = config.name;
-  expect(again.width == config.width && again.layers == config.layers && again.vocab == config.vocab);
+  must_succeed([&] {
+    const ModelConfig again = model_config_from_hf(to_hf_config(config, DType::BF16), "written");
+    expect(again.width == config.width && again.layers == config.layers && again.vocab == config.vocab);
+  });
 }
 
 void check_dataset(const std::string& text) {
   const DatasetManifest manifest = parse_dataset_manifest(sealed(text), "fuzz");
-  expect(parse_dataset_manifest(dataset_manifest_text(manifest), "written") == manifest);
+  must_succeed(
+      [&] { expect(parse_dataset_manifest(dataset_manifest_text(manifest), "written") == manifest); });
 }
 
 }  // namespace

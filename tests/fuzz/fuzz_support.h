@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "base/crc32c.h"
@@ -14,6 +16,17 @@ namespace octet {
 // For what must hold whatever the bytes are.
 inline void expect(bool condition) {
   if (!condition) std::abort();
+}
+
+// What octet has written it must read: an error in `work` is a finding, not the answer to strange bytes.
+template <class Work>
+auto must_succeed(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "octet's own output gave an error: %s\n", error.what());
+    std::abort();
+  }
 }
 
 // An input of a program with several readers: its first byte is a digit, which chooses one.

@@ -1,18 +1,13 @@
 // Whatever the bytes: as an adapter_config.json they give an Error or adapters of a model, and those are the same after
 // they were written and read again.
 
-#include <cstdlib>
-
 #include "base/error.h"
+#include "fuzz_support.h"
 #include "hf/peft_config.h"
 
 namespace {
 
 using namespace octet;
-
-void expect(bool condition) {
-  if (!condition) std::abort();
-}
 
 ModelConfig model_of(const char* preset) {
   ModelConfig config = model_preset(preset);
@@ -20,8 +15,7 @@ ModelConfig model_of(const char* preset) {
   return config;
 }
 
-void check(const PeftConfig& config, const ModelConfig& model) {
-  const AdapterPlan plan = plan_of(config, model, "fuzz");
+void check_written(const PeftConfig& config, const AdapterPlan& plan, const ModelConfig& model) {
   const PeftConfig again = peft_config_from_json(to_peft_config(model, plan, config.base), "written");
   const AdapterPlan same = plan_of(again, model, "written");
   expect(again.base == config.base && same.dropout == plan.dropout);
@@ -39,7 +33,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   for (const ModelConfig& model : models) {
     try {
-      check(peft_config_from_json(text, "fuzz"), model);
+      const PeftConfig config = peft_config_from_json(text, "fuzz");
+      const AdapterPlan plan = plan_of(config, model, "fuzz");
+      must_succeed([&] { check_written(config, plan, model); });
     } catch (const Error&) {  // what does not fit
     }
   }

@@ -1,44 +1,60 @@
 // Whatever the bytes: SafetensorsFile gives a typed error, or tensors that cover the data exactly and that
 // the writer can write again.
 
-#include <cstdlib>
+#include <algorithm>
+#include <optional>
 
+#include "fuzz_support.h"
 #include "io/safetensors.h"
 
 namespace {
 
 using namespace octet;
 
-struct CountingSink : Sink {
+struct StringSink : Sink {
   using Sink::append;
-  void append(std::span<const std::byte> bytes) override { size += static_cast<int64_t>(bytes.size()); }
-  int64_t size = 0;
+  void append(std::span<const std::byte> bytes) override {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::string text;
 };
 
-void expect(bool condition) {
-  if (!condition) std::abort();
+// Everything is written, and reads the same.
+void check_written(const SafetensorsFile& file, const std::vector<SafeTensorSpec>& specs) {
+  StringSink sink;
+  SafetensorsWriter writer(sink, specs, file.metadata());
+  for (const SafeTensorSpec& spec : writer.specs()) writer.append(spec.name, file.at(spec.name).bytes);
+  writer.finish();
+  expect(std::ssize(sink.text) == writer.total_bytes());
+  const SafetensorsFile again = SafetensorsFile::parse(std::as_bytes(std::span(sink.text)), "written");
+  expect(again.tensors().size() == file.tensors().size() && again.metadata() == file.metadata());
+  for (const SafeTensor& tensor : file.tensors()) {
+    const SafeTensor& same = again.at(tensor.name);
+    expect(same.dtype == tensor.dtype && std::ranges::equal(same.shape, tensor.shape) &&
+           std::ranges::equal(same.bytes, tensor.bytes));
+  }
 }
 
 void check(std::span<const std::byte> bytes) {
+  std::optional<SafetensorsFile> file;
   try {
-    const SafetensorsFile file = SafetensorsFile::parse(bytes, "fuzz");
-    const std::byte* next = file.tensors().empty() ? nullptr : file.tensors().front().bytes.data();
+    file = SafetensorsFile::parse(bytes, "fuzz");
+  } catch (const SafetensorsError&) {
+    return;
+  }
+  must_succeed([&] {
+    const std::byte* next = file->tensors().empty() ? nullptr : file->tensors().front().bytes.data();
     std::vector<SafeTensorSpec> specs;
-    for (const SafeTensor& tensor : file.tensors()) {
-      expect(file.find(tensor.name) == &tensor);
+    for (const SafeTensor& tensor : file->tensors()) {
+      expect(file->find(tensor.name) == &tensor);
       expect(tensor.bytes.data() == next);
       expect(tensor.count() * safe_dtype_bits(tensor.dtype) == static_cast<int64_t>(tensor.bytes.size()) * 8);
       next += tensor.bytes.size();
       specs.push_back({std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}});
     }
     expect(!next || next == bytes.data() + bytes.size());
-    CountingSink sink;
-    SafetensorsWriter writer(sink, specs, file.metadata());
-    for (const SafeTensorSpec& spec : writer.specs()) writer.append(spec.name, file.at(spec.name).bytes);
-    writer.finish();
-    expect(sink.size == writer.total_bytes());
-  } catch (const SafetensorsError&) {
-  }
+    check_written(*file, specs);
+  });
 }
 
 }  // namespace

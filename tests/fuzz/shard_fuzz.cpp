@@ -1,21 +1,18 @@
 // Whatever the bytes: as a shard they give an Error, or documents that the writer turns into the same bytes again and
 // that the packing loader hands out whole.
 
-#include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "data/document_support.h"
 #include "data/loading/packed_loader.h"
+#include "fuzz_support.h"
 
 namespace {
 
 using namespace octet;
-
-void expect(bool condition) {
-  if (!condition) std::abort();
-}
 
 void check_loader(const Shard& shard) {
   const DocumentSource source({shard}, shard.kind().vocab_size);
@@ -33,27 +30,35 @@ void check_loader(const Shard& shard) {
   }
 }
 
-void check(const std::string& bytes) {
-  try {
-    const Shard shard = parse_shard(bytes, "fuzz");
-    std::vector<Document> documents;
-    for (int64_t i = 0; i < shard.counts().documents; ++i) {
-      Document document;
-      document.tokens.resize(static_cast<size_t>(shard.document_length(i)));
-      document.is_target.resize(document.tokens.size());
-      shard.read(shard.document_start(i), document.tokens);
-      shard.read_targets(shard.document_start(i), document.is_target);
-      documents.push_back(std::move(document));
-    }
-    const Shard again = parse_shard(shard_bytes(documents, shard.kind()));
-    expect(again.counts() == shard.counts() && again.kind().vocab_size == shard.kind().vocab_size);
-    check_loader(shard);
-  } catch (const Error&) {
+void check_written(const Shard& shard) {
+  std::vector<Document> documents;
+  for (int64_t i = 0; i < shard.counts().documents; ++i) {
+    Document document;
+    document.tokens.resize(static_cast<size_t>(shard.document_length(i)));
+    document.is_target.resize(document.tokens.size());
+    shard.read(shard.document_start(i), document.tokens);
+    shard.read_targets(shard.document_start(i), document.is_target);
+    documents.push_back(std::move(document));
   }
+  const Shard again = parse_shard(shard_bytes(documents, shard.kind()));
+  expect(again.counts() == shard.counts() && again.kind().vocab_size == shard.kind().vocab_size);
+}
+
+void check(const std::string& bytes) {
+  std::optional<Shard> shard;
+  try {
+    shard = parse_shard(bytes, "fuzz");
+  } catch (const Error&) {
+    return;
+  }
+  must_succeed([&] {
+    check_written(*shard);
+    check_loader(*shard);
+  });
 }
 
 // Magic numbers and checksums made right, so that the rules behind them are reached.
-std::string sealed(std::string bytes) {
+std::string sealed_shard(std::string bytes) {
   constexpr size_t kHeader = 64, kTrailer = 64;
   if (bytes.size() < kHeader + kTrailer) bytes.resize(kHeader + kTrailer);
   bytes.resize(bytes.size() / 8 * 8);
@@ -90,12 +95,12 @@ std::string sealed(std::string bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   check(bytes);
-  check(sealed(bytes));
+  check(sealed_shard(bytes));
   // A shard that is one, with some of its bytes replaced and the checksums made right: deeper than chance would get.
   static const std::string whole =
       shard_bytes({counting_document(1, 9), counting_document(3, 30, 12), counting_document(0, 2)}, {40, 5});
   std::string changed = whole;
   for (size_t i = 0; i + 1 < size; i += 2) changed[data[i] % changed.size()] = static_cast<char>(data[i + 1]);
-  check(sealed(changed));
+  check(sealed_shard(changed));
   return 0;
 }
