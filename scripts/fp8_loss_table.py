@@ -22,7 +22,7 @@ VARIANTS = {
     "current": ["--fp8_recipe", "current"],
     "block": ["--fp8_recipe", "block"],
     "mxfp8": ["--fp8_recipe", "mxfp8"],
-    "delayed + head": ["--fp8_recipe", "delayed", "--fp8_head"],
+    "delayed + head": ["--fp8_recipe", "delayed", "--fp8_head", "all"],
     "delayed e4m3": ["--fp8_recipe", "delayed", "--fp8_format", "e4m3"],
     "delayed e5m2": ["--fp8_recipe", "delayed", "--fp8_format", "e5m2"],
 }

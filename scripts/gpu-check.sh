@@ -2,6 +2,7 @@
 # The one command for a GPU machine. It configures, builds, and then runs one or more of these tasks:
 #   quick      the GPU tests
 #   full       the GPU tests and the benchmark table (the default)
+#   speeds     everything that scripts/gpu_speed_table.py measures
 #   sanitize   compute-sanitizer, memcheck and racecheck, on the op tests (SANITIZE_SECONDS: time limit per part)
 #   compare    100 training steps against Transformers (scripts/compare_transformers.py; needs torch and transformers)
 #   ranks      two NCCL ranks on the one GPU, compared with each other and with one rank (scripts/check_gpu_ranks.py)
@@ -91,42 +92,8 @@ sanitize() {
   done
 }
 
-# Preset; sequences of 1,024 tokens; then tokens per second: required for FP8, target for FP8, PyTorch with
-# torch.compile on an H200 in its best precision, and the same in BF16. Then flags.
-presets='
-gpt2          64 745000 800000 483000 483000
-llama-3.2-1b  12 105000 113000  74200  65200 --optimizer_state fp8 --master_weights compact
-llama-3.2-3b  12  45000  47500  34100  27200 --optimizer_state fp8 --master_weights compact
-llama-3.1-8b   8  20300  21800  16200  11600 --optimizer_state fp8 --master_weights compact
-qwen2.5-14b    4  10300  11000   6070   4750 --optimizer_state fp8 --master_weights stochastic'
-
-benchmark() {
-  local preset rows must aim peer peer_bf16 flags log started=$SECONDS
-  printf '\n%-13s %5s %9s %9s %6s %9s %9s %10s %10s  %s\n' "x 1024 tokens" batch "BF16" "FP8" ratio "FP8 must" "FP8 aim" \
-    "peer, best" "peer, BF16" "FP8 / BF16"
-  while read -r preset rows must aim peer peer_bf16 flags; do
-    [[ -n $preset ]] || continue
-    log=$logs/bench-$preset
-    rm -f "$log.json"
-    # shellcheck disable=SC2086  # flags are words
-    timeout 120 $octet bench --device cuda --model_preset "$preset" --per_device_train_batch_size "$rows" \
-      --max_seq_length 1024 --gradient_checkpointing none --variants bf16,delayed --bench_steps 10 --json "$log.json" $flags > "$log.log" 2>&1 < /dev/null
-    python3 - "$log.json" "$preset" "$rows" "$must" "$aim" "$peer" "$peer_bf16" <<'PYTHON' || failed=1
-import json, sys
-path, preset, rows, *figures = sys.argv[1:]
-must, aim, peer, peer_bf16 = map(int, figures)
-try:
-    bf16, fp8 = (run["tokens_per_second"] for run in json.load(open(path)))
-except (OSError, ValueError) as error:
-    print(f"{preset:<13} {rows:>5} FAILED, see {path.removesuffix('json')}log: {error}", flush=True)
-    sys.exit(1)
-verdict = ["missed" if fp8 < must else "aim reached" if fp8 >= aim else "ok", "ok" if bf16 >= peer_bf16 else "missed"]
-print(f"{preset:<13} {rows:>5} {bf16:>9,.0f} {fp8:>9,.0f} {fp8 / bf16:>5.2f}x {must:>9,} {aim:>9,} {peer:>10,} {peer_bf16:>10,}  "
-      f"{' / '.join(verdict)}", flush=True)
-sys.exit("missed" in verdict)
-PYTHON
-  done <<< "$presets"
-  echo "tokens per second of whole steps. 'FP8 / BF16': FP8 compared with 'FP8 must', BF16 with 'peer, BF16'. Time: $((SECONDS - started)) s"
+speeds() {
+  python3 scripts/gpu_speed_table.py --octet $octet --logs $logs --cases "$@" || failed=1
 }
 
 compare() {
@@ -138,11 +105,11 @@ ranks() {
   python3 scripts/check_gpu_ranks.py $octet || failed=1
 }
 
-usage() { sed -n '2,9s/^# //p' scripts/gpu-check.sh; }
+usage() { sed -n '2,10s/^# //p' scripts/gpu-check.sh; }
 [[ $# -gt 0 ]] || set -- full
 for task in "$@"; do
   case $task in
-    quick | full | sanitize | compare | ranks) ;;
+    quick | full | speeds | sanitize | compare | ranks) ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown task '$task', expected one of:" >&2; usage >&2; exit 2 ;;
   esac
@@ -155,7 +122,8 @@ build
 for task in "$@"; do
   case $task in
     quick) gpu_tests ;;
-    full) gpu_tests; benchmark ;;
+    full) gpu_tests; speeds models ;;
+    speeds) speeds models recipes runs ;;
     *) "$task" ;;
   esac
 done

@@ -50,6 +50,7 @@ SETTINGS = {
     "fp8, BF16 head, 8-bit moments, compact": [*BF16_HEAD, "--optimizer_state", "fp8", "--master_weights", "compact"],
     "fp8, bf16 moments": [*FP8, "--optimizer_state", "bf16"],
     "fp8, 8-bit moments": [*FP8, "--optimizer_state", "fp8"],
+    "fp8, 8-bit moments, stochastic": [*FP8, "--optimizer_state", "fp8", "--master_weights", "stochastic"],
     "fp8, 8-bit moments, compact": [*FP8, "--optimizer_state", "fp8", "--master_weights", "compact"],
 }
 

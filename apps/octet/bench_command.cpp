@@ -193,6 +193,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"recipe", r.recipe},
                           {"fp8_format", r.fp8_format},
                           {"fp8_head", r.fp8_head},
+                          {"fp8_head_products", r.fp8_head_products},
                           {"step_ms", r.step_ms},
                           {"tokens_per_second", r.tokens_per_second},
                           {"model_tflops", r.model_tflops},

@@ -23,7 +23,6 @@ void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from)
 void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);
 void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
                        const Tensor& factors);
-// `rows` and `width` are those of the logits.
 void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,
                          const Tensor& targets, const LossOptions& options);

@@ -257,7 +257,13 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   if (plan.is_fp8()) {
     result.recipe = config_text(run.config, "fp8_recipe");
     result.fp8_format = config_text(run.config, "fp8_format");
-    result.fp8_head = model.linears().back()->choice().any_fp8();
+    const LinearChoice& head = model.linears().back()->choice();
+    result.fp8_head = head.any_fp8();
+    std::vector<std::string_view> products;
+    for (const Product product : kProducts) {
+      if (head[product].fp8) products.push_back(name_of(product));
+    }
+    result.fp8_head_products = fmt::format("{}", fmt::join(products, ", "));
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);
   if (model.has_adapters()) {

@@ -46,7 +46,8 @@ struct BenchResult {
   std::string precision;               // the label of the run
   std::string recipe;                  // empty unless FP8
   std::string fp8_format;              // likewise
-  bool fp8_head = false;               // the head's products are in FP8
+  bool fp8_head = false;               // some of the head's products are in FP8
+  std::string fp8_head_products;       // these: "dgrad, wgrad"
   std::string gradient_checkpointing;  // the level that ran
   std::string adapters;                // with LoRA, in words; otherwise empty
   std::string ranks;                   // if it runs as one of several ranks, in words; otherwise empty

@@ -7,7 +7,7 @@ namespace octet {
 namespace {
 
 constexpr GpuRates kMeasured[] = {
-    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 240, 4.2, 0.92, int64_t{139} << 30, 132},
+    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 1.117, 240, 4.2, 0.92, int64_t{139} << 30, 132},
 };
 
 std::string lower(std::string_view text) {
@@ -17,15 +17,20 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+double rate_of(const Linear& linear, Product product, const GpuRates& rates, bool all_bf16) {
+  const auto i = static_cast<size_t>(product);
+  const ProductChoice& choice = linear.choice()[product];
+  if (all_bf16 || !choice.fp8) return 1e12 * rates.bf16[i];
+  return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums : 1);
+}
+
 double product_seconds(const Linear& linear, double tokens, const GpuRates& rates, bool all_bf16) {
   const double flops =
       2 * static_cast<double>(linear.site().out) * static_cast<double>(linear.site().in) * tokens;
   double seconds = 0;
   for (const Product product : kProducts) {
     if (product == Product::Wgrad && !linear.trains()) continue;
-    const auto i = static_cast<size_t>(product);
-    const bool fp8 = linear.choice()[product].fp8 && !all_bf16;
-    seconds += flops / (1e12 * (fp8 ? rates.fp8[i] : rates.bf16[i]));
+    seconds += flops / rate_of(linear, product, rates, all_bf16);
   }
   return seconds;
 }
@@ -77,8 +82,8 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
     const bool is_up = site.name.ends_with("mlp.up"), is_down = site.name.ends_with("mlp.down");
     const bool again = site.kind == WorkKind::BaseMatrix && ((level == Checkpointing::Block && !is_down) ||
                                                              (level == Checkpointing::Mlp && is_up));
-    const bool fp8 = linear->choice()[Product::Forward].fp8 && !all_bf16;
-    if (again) seconds += 2 * out * in * n / (1e12 * (fp8 ? rates.fp8[0] : rates.bf16[0]) * rates.sustained);
+    if (again)
+      seconds += 2 * out * in * n / (rate_of(*linear, Product::Forward, rates, all_bf16) * rates.sustained);
     if (linear->transposes() && !all_bf16) estimate.other += 2 * out * in / bytes_per_second;
     // Inputs and gradients are read twice each; outputs and input gradients are written, and read by the base's product.
     // These products reach four fifths of the bandwidth, until their ranks make them slower than that.

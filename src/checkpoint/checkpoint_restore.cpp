@@ -119,13 +119,19 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
   device.copy_to_device(to_scales, factors.data());
 }
 
-// What is said about weights that are stored with other bits than before; empty: nothing. `dtype` is that of the run.
-std::string conversion_remark(DType dtype, RemainderKind from, RemainderKind to) {
+// What is said about weights that are stored with other bits than before; empty: nothing. `dtype` is that of the run, and
+// `from_fp32` says that the checkpoint has fp32 weights.
+std::string conversion_remark(DType dtype, RemainderKind from, RemainderKind to, bool from_fp32) {
   using enum RemainderKind;
   if (dtype == DType::F32)
     return from == Exact     ? "weights: converted from bf16 plus remainder to exact fp32"
            : from == Compact ? "weights: converted from bf16 plus 4 bits to fp32"
                              : "";
+  if (from_fp32) {
+    if (to == Exact) return "weights: split into bf16 and an exact remainder";
+    return to == Compact ? "weights: rounded from 32 to 20 bits (bf16 plus 4 bits)"
+                         : "weights: rounded from fp32 to bf16";
+  }
   if (from == to) return "";
   if (to == None)
     return fmt::format("weights: bf16 as in the checkpoint; its {}-bit remainders are dropped",
@@ -217,7 +223,8 @@ class ParameterRestorer {
     // In the form of the checkpoint, set_rows gives the checkpoint's bits back.
     ParameterSet::set_rows(device_, parameter, values);
     if (!adapters_)
-      note(conversion_remark(parameter.weight.dtype, remainder.kind, kind_of_remainder(parameter.remainder)));
+      note(conversion_remark(parameter.weight.dtype, remainder.kind, kind_of_remainder(parameter.remainder),
+                             weights_.at(parameter.spec.hf.front().name).dtype == SafeDType::F32));
   }
 
   void restore_moment(const Parameter& parameter, const char* suffix, Tensor to, Tensor to_scales,

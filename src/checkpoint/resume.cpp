@@ -51,10 +51,29 @@ bool is_compared(const Key& key) {
   return !key.transient && (!about_the_run || key.name == "seed");
 }
 
+// The configuration of a run, as octet wrote it. What an older octet wrote means what it meant there: before
+// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8.
+TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  file.settings = read_settings_file(path, file.errors);
+  const auto find = [&](std::string_view key) {
+    return std::ranges::find(file.settings, key, &KeySetting::name);
+  };
+  const auto precision = find("mixed_precision");
+  const bool fp8 = precision != file.settings.end() && precision->values == std::vector<std::string>{"fp8"};
+  if (fp8 && find("fp8_fast_accum") == file.settings.end()) {
+    if (const auto head = find("fp8_head");
+        head != file.settings.end() && head->values == std::vector<std::string>{"true"})
+      head->values = {"all"};
+    file.settings.push_back({.name = "fp8_fast_accum", .values = {"none"}, .place = path});
+  }
+  return load_train_config(std::move(file), flags);
+}
+
 // Nothing if the file cannot be read, for example because a newer octet wrote it.
 std::optional<TrainConfig> readable_config(const std::string& path) {
   try {
-    return load_train_config(path, {});
+    return load_stored_config(path, {});
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -105,7 +124,7 @@ TrainConfig load_resumable_config(const FileSettings& given, std::span<const Key
     if (path.empty() && fs::exists(file)) say_other_dataset(own, file);
     file = own;
   }
-  if (path.empty() && fs::exists(file)) config = load_train_config(file.string(), flags);
+  if (path.empty() && fs::exists(file)) config = load_stored_config(file.string(), flags);
   if (!named) {
     config.run_name = run.filename().string();
     config.output_dir = run.parent_path().string();
@@ -185,7 +204,7 @@ std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const Tr
   if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return changes;
   TrainConfig before;
   try {
-    before = load_train_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
+    before = load_stored_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
   } catch (const Error& error) {
     return {fmt::format("the settings of the checkpoint cannot be read: {}", error.what())};
   }

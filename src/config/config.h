@@ -132,7 +132,7 @@ struct TrainConfig {
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
   GradAccumDtype grad_accum_dtype = GradAccumDtype::Auto;
-  FrozenCopies frozen_copies = FrozenCopies::Auto;  // the same
+  FrozenCopies frozen_copies = FrozenCopies::Auto;  // resolved to what fits
 
   // Ranks
   ShardingMode sharding_mode = ShardingMode::Auto;  // see sharding_of

@@ -281,12 +281,12 @@ void add_precision_keys(KeyTable<C>& keys) {
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
           "has 16 million weights or more, the recipe is delayed and gradients are E5M2. The others are for "
-          "experiments: logits of an FP8 product cost accuracy.")
+          "experiments: the effect of logits in FP8 on the loss has not been measured with today's head.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
-          "faster and keeps fewer bits of the sum. What all costs in the loss has not been measured.")
+          "faster and keeps fewer bits of the sum. The effect of 'all' on the loss has not been measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
@@ -314,8 +314,8 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "grad_accum_dtype", &C::grad_accum_dtype, {"auto", "fp32", "bf16"},
           "Precision in which the gradients of matrices are kept and added up over micro-batches. auto: fp32, "
-          "but bf16 on a GPU if a step has one micro-batch. bf16 needs 2 bytes per weight less, and every "
-          "micro-batch less time.")
+          "but bf16 on a GPU if a step has one micro-batch. bf16 needs 2 bytes per weight less, unless several "
+          "ranks run without sharding: there it needs 2 more.")
       .alias("gradient_accumulation_dtype");
   keys.add("frozen_copies", &C::frozen_copies, {"auto", "two", "one"},
            "With LoRA: FP8 copies of a frozen matrix. two: the matrix and its transpose. one: the matrix "

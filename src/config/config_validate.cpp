@@ -188,9 +188,10 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     note("frozen_copies", fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
   }
   if (config.mixed_precision == TrainConfig::Precision::Fp32) {
-    note("master_weights", "mixed_precision is fp32");
+    for (const char* key : {"master_weights", "grad_accum_dtype"}) note(key, "mixed_precision is fp32");
   } else if (config.is_lora()) {
     note("master_weights", "finetuning_type is lora, and adapters are always exact");
+    note("grad_accum_dtype", "finetuning_type is lora, and gradients of adapters are always fp32");
   }
   if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");

@@ -7,8 +7,8 @@
 
 namespace octet {
 
-// Settings of a run that are known to cost accuracy, one message each, with what to set instead. Their figures are in
-// bench/RESULTS.md.
-std::vector<std::string> costly_settings(const TrainConfig& config);
+// Settings of a run that cost accuracy, or may do so because nobody has measured them, one message each, with what to set
+// instead. Figures are in bench/RESULTS.md.
+std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu);
 
 }  // namespace octet

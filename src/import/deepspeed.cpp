@@ -184,8 +184,10 @@ void grad_accumulation_type_rule(Importer& importer, const TreeLeaf& leaf) {
                    .where = leaf.describe(),
                    .there = "gradient buffers take 4 bytes per weight, and each micro-step casts into them",
                    .here = "adds gradients where they are computed, without casts"});
-  }
-  if (type == "fp32" || type == "bf16") {
+    importer.ignore(
+        leaf,
+        "octet adds up micro-batches in fp32; a step of one micro-batch needs no sum (grad_accum_dtype)");
+  } else if (type == "bf16") {
     importer.map(leaf, "grad_accum_dtype", type);
   } else {
     importer.ignore(leaf, "octet adds gradients in fp32 or bf16");

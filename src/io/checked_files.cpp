@@ -180,6 +180,7 @@ void CheckedFiles::save() {
       env_.replace_file(memory.path, text(memory.entries));
       saved = true;
       memory.has_changed = false;
+      for (const auto& [name, entry] : news_) memory.entries.insert_or_assign(name, entry);
     } catch (const Error& error) {
       failure = error.what() + cache_note(memory.path);
     } catch (const nlohmann::json::exception&) {

@@ -147,8 +147,10 @@ HubSnapshot download(const HubRequest& request, const Caches& caches, const HubC
   };
   cache.keep_listing(listing.commit, all);
   for (const HubCache& each : caches) {
-    if (&each != &cache && !has_all(cache) && has_all(each))
-      return {each.snapshot_folder(listing.commit), snapshot.files};
+    if (&each == &cache || has_all(cache) || !has_all(each)) continue;
+    // So that the next start without the hub finds this commit, and no older one.
+    cache.set_ref(request.revision, listing.commit);
+    return {each.snapshot_folder(listing.commit), snapshot.files};
   }
   HubProgress progress;
   std::vector<const HubFile*> missing;

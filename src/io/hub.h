@@ -49,8 +49,9 @@ struct HubSnapshot {
   std::vector<std::string> files;  // the chosen ones, relative to the folder, sorted
 };
 
-// Downloads what is missing in both caches, and checks it: SHA-256 for large files, git's object name for small ones. Offline, or
-// when the hub cannot be reached, it uses what the cache has of the revision. Throws Error with the hub's refusal
+// Downloads what octet's own cache does not have, unless the usual cache has everything, and checks it: SHA-256 for large
+// files, git's object name for small ones. Offline, or when the hub cannot be reached, it uses what a cache has of the
+// revision. Throws Error with the hub's refusal
 // (token, name, revision), or with where to put the files by hand.
 HubSnapshot hub_fetch(const HubRequest& request);
 

@@ -68,8 +68,9 @@ std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& 
   return sites;
 }
 
-// With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8; a head that
-// is tied to the embedding is also read by the embedding. Ranks share what `sharding` says.
+// With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8. A head that
+// is tied to the embedding is also read by the embedding, and with delayed scaling head_loss reads its dense weight. Ranks
+// share what `sharding` says.
 StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& config,
                              const Numerics& numerics, const std::vector<LinearSite>& sites,
                              const std::vector<LinearChoice>& choices) {
@@ -78,7 +79,8 @@ StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& co
   if (finetuning.storage || (!adapters && !sharding.is_active())) return finetuning.storage;
   std::set<std::string, std::less<>> fp8_alone;
   for (size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i].kind == WorkKind::Head && config.tied_head) continue;
+    if (sites[i].kind == WorkKind::Head && (config.tied_head || numerics.fp8.recipe == Fp8Recipe::Delayed))
+      continue;
     if (choices[i][Product::Forward].fp8 && choices[i][Product::Dgrad].fp8)
       fp8_alone.insert(sites[i].name + ".weight");
   }

@@ -178,10 +178,12 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   try {
     prepared.result = prepare_dataset(posix_env(), options, tokenizer, open,
                                       {.progress = show, .stop = [&] { return stop.requested(); }});
+  } catch (const IoError& error) {
+    if (has_documents) throw;
+    throw ConfigError(request.output.empty() ? error.what() + cache_note(options.output) : error.what());
   } catch (const Error& error) {
     if (has_documents) throw;
-    // The folder or the first records.
-    throw ConfigError(request.output.empty() ? error.what() + cache_note(options.output) : error.what());
+    throw ConfigError(error.what());  // the first records
   }
   display.reset();
   const DatasetManifest& manifest = prepared.result.manifest;

@@ -68,10 +68,12 @@ TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
 
 namespace {
 
-// Memory for the logits of one chunk, in the order in which a plan tries it.
-std::vector<int64_t> logits_to_try(const Device& device) {
+// Memory for the logits of one chunk, in the order in which a plan tries it. The size of a chunk determines the order of
+// sums, so a deterministic run does not let it depend on free memory.
+std::vector<int64_t> logits_to_try(const TrainConfig& config, const Device& device) {
   const Capabilities capabilities = device.capabilities();
-  if (capabilities.most_logits_bytes == capabilities.logits_bytes) return {capabilities.logits_bytes};
+  if (config.deterministic || capabilities.most_logits_bytes == capabilities.logits_bytes)
+    return {capabilities.logits_bytes};
   return {capabilities.most_logits_bytes, capabilities.logits_bytes};
 }
 
@@ -85,7 +87,7 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
       shape.checkpointing = level;
       const Finetuning finetuning{
           .adapters = target.adapters, .frozen_copies = copies, .sharding = target.sharding};
-      for (const int64_t bytes : logits_to_try(target.device)) {
+      for (const int64_t bytes : logits_to_try(config, target.device)) {
         shape.head_chunk_bytes = bytes;
         plan.transformer =
             std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
@@ -256,7 +258,7 @@ class RemedySearch {
     target.sharding = sharding_of(way);
     RunShape shape = shape_of(way, level);
     int64_t bytes = 0;
-    for (const int64_t logits : logits_to_try(target_.device)) {
+    for (const int64_t logits : logits_to_try(way, target_.device)) {
       shape.head_chunk_bytes = logits;
       Transformer transformer(target_.model, shape, numerics_of(way), target_.device, finetuning_of(way));
       bytes = transformer.plan().peak_bytes() + sampling_bytes(way, target, transformer);

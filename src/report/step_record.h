@@ -53,7 +53,7 @@ struct StepRecord {
   std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
   std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
   int64_t skipped_steps = 0;                 // since the first step; not written while 0
-  // Micro-steps of this process that were replayed as one CUDA graph; absent where graphs are off.
+  // Parts of micro-steps that this process replayed as CUDA graphs; absent where graphs are off.
   std::optional<int64_t> graph_replays;
   std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
   std::optional<double> time;           // seconds since 1970, when the step was over

@@ -33,8 +33,9 @@ constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks w
 RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   if (first) {
-    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
-    for (const std::string& text : costly_settings(keys)) log_warning("{}", text);
+    const bool on_gpu = runs_on_gpu(keys);
+    warn_of_idle_settings({&keys, 1}, on_gpu);
+    for (const std::string& text : costly_settings(keys, on_gpu)) log_warning("{}", text);
   }
   ranks.progress().begin_phase("preparing the run");
   std::optional<Checkpoint> resumed;

@@ -74,7 +74,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   } else {
     device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
   }
-  // The host goes on when these numbers are known, and queues the next step while AdamW still runs.
+  // The host continues when these numbers are known, and queues the next step while AdamW still runs.
   device_.copy(outcome_part(0), model_.loss_sums());
   device_.copy(outcome_part(2), norm_);
   device_.record(*outcome_known_, device_.queue());

@@ -97,7 +97,7 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
     table.add_row({"red flags", fmt::format("{}", fmt::join(outcome.red_flags, ", "))});
   if (records_graphs(stages)) {
     const GraphCounts counts = stages.device->graph_counts();
-    table.add_row({"CUDA graphs", fmt::format("{} of {} micro-steps replayed", counts.replayed,
+    table.add_row({"CUDA graphs", fmt::format("{} of {} parts of micro-steps replayed", counts.replayed,
                                               counts.replayed + counts.plain)});
   }
   if (const std::string packing = packing_text(stages.keys, stages.data.data); !packing.empty())

@@ -97,7 +97,11 @@ TEST_F(Resume, WeightsAreConverted) {
   EXPECT_THAT(to_compact.remarks,
               testing::ElementsAre("weights: rounded from 32 to 20 bits (bf16 plus 4 bits)"));
   EXPECT_EQ(to_none.matrices, rounded(from_exact.matrices, to_bf16_bits));
+  EXPECT_THAT(to_none.remarks,
+              testing::ElementsAre("weights: bf16 as in the checkpoint; its 16-bit remainders are dropped"));
   EXPECT_EQ(to_fp32.matrices, from_exact.matrices);
+  EXPECT_THAT(to_fp32.remarks,
+              testing::ElementsAre("weights: converted from bf16 plus remainder to exact fp32"));
 
   // A compact checkpoint: its own form keeps every byte, wider ones every bit.
   const Loaded again = load(to_compact.path, compact), widened = load(to_compact.path, exact),
@@ -115,31 +119,58 @@ TEST_F(Resume, WeightsAreConverted) {
   EXPECT_THAT(narrowed.remarks,
               testing::ElementsAre("weights: bf16 as in the checkpoint; its 4-bit remainders are dropped"));
 
+  // An fp32 checkpoint, into all that have fewer bits for matrices. Vectors stay exact.
+  const std::string split = "weights: split into bf16 and an exact remainder";
+  const Loaded fp32_as_exact = load(to_fp32.path, exact), fp32_as_none = load(to_fp32.path, stochastic);
+  EXPECT_EQ(fp32_as_exact.matrices, from_exact.matrices);
+  EXPECT_THAT(fp32_as_exact.remarks, testing::ElementsAre(split));
+  EXPECT_EQ(fp32_as_none.matrices, rounded(from_exact.matrices, to_bf16_bits));
+  EXPECT_THAT(fp32_as_none.remarks,
+              testing::UnorderedElementsAre(split, "weights: rounded from fp32 to bf16"));
+
   // And into compact from the two others.
   const Loaded from_none = load(to_none.path, compact), from_fp32 = load(to_fp32.path, compact);
   EXPECT_EQ(from_none.matrices, to_none.matrices);
   EXPECT_THAT(from_none.remarks, testing::ElementsAre("weights: split into bf16 and 4 more bits"));
   EXPECT_EQ(from_fp32.matrices, twenty);
+  EXPECT_THAT(from_fp32.remarks,
+              testing::UnorderedElementsAre(split, "weights: rounded from 32 to 20 bits (bf16 plus 4 bits)"));
   EXPECT_EQ(from_fp32.vectors, from_exact.vectors);
 }
 
-// A remainder of the wrong type is found before anything is changed.
-TEST_F(Resume, ARemainderOfAnotherTypeIsRefused) {
-  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"master_weights", "compact"}})), kExitDone);
-  const std::string path = checkpoint("run", 12, false), file = path + "/optimizer.safetensors";
-  std::string text = read_text(file);
-  const size_t at = text.find("\"dtype\":\"U8\"");
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, 12, "\"dtype\":\"I8\"");
-  folder.write(fs::relative(file, folder.path()).string(), text);
-  const auto device = make_cpu_device(1);
-  Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
-                    {.precision = Precision::Bf16, .remainder = RemainderKind::Compact}, *device);
-  model.allocate();
-  EXPECT_THAT(error_of([&] {
-                restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path, false), *device, model);
-              }),
+// A checkpoint whose optimizer.safetensors says another type for one tensor.
+struct AlteredCheckpoint : Resume {
+  std::string error_of_restoring(const Settings& settings, const std::string& written,
+                                 const std::string& altered, const Numerics& numerics) {
+    Settings all = {{"mixed_precision", "bf16"}};
+    all.insert(all.end(), settings.begin(), settings.end());
+    EXPECT_EQ(train(config("run", all)), kExitDone);
+    const std::string path = checkpoint("run", 12, false), file = path + "/optimizer.safetensors";
+    std::string text = read_text(file);
+    const size_t at = text.find(written);
+    EXPECT_NE(at, std::string::npos);
+    if (at == std::string::npos) return "";
+    folder.write(fs::relative(file, folder.path()).string(), text.replace(at, written.size(), altered));
+    const auto device = make_cpu_device(1);
+    Transformer model(read_hf_config(path), {.rows = 1, .length = 8}, numerics, *device);
+    model.allocate();
+    return error_of(
+        [&] { restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path, false), *device, model); });
+  }
+};
+
+// Found before anything is changed.
+TEST_F(AlteredCheckpoint, ARemainderOfAnotherTypeIsRefused) {
+  EXPECT_THAT(error_of_restoring({{"master_weights", "compact"}}, "\"dtype\":\"U8\"", "\"dtype\":\"I8\"",
+                                 {.precision = Precision::Bf16, .remainder = RemainderKind::Compact}),
               HasSubstr("is not the remainder of a weight of"));
+}
+
+TEST_F(AlteredCheckpoint, AMomentOfAnotherTypeIsRefused) {
+  const std::string v = "layers.1.mlp.up.weight.v\":{\"dtype\":\"";
+  EXPECT_THAT(error_of_restoring({{"optimizer_state", "fp8"}}, v + "U8", v + "I8",
+                                 {.precision = Precision::Bf16, .moments = DType::E4M3}),
+              HasSubstr("layers.1.mlp.up.weight.v is I8, expected F32, BF16, or U8 with its scales"));
 }
 
 // Moments may be kept in another form from a checkpoint on: each is what its form holds of the one before.
@@ -284,25 +315,6 @@ TEST_F(Resume, RootsOfOldCheckpointsAreConverted) {
                 root / (root < largest / 15.75 ? 32 : 64) * 1.001)
         << i;
   }
-}
-
-TEST_F(Resume, AMomentOfAnotherTypeIsRefused) {
-  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}, {"optimizer_state", "fp8"}})), kExitDone);
-  const std::string path = checkpoint("run", 12, false), file = path + "/optimizer.safetensors";
-  std::string text = read_text(file);
-  const std::string v = "layers.1.mlp.up.weight.v\":{\"dtype\":\"";
-  const size_t at = text.find(v + "U8");
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at + v.size(), 2, "I8");
-  folder.write(fs::relative(file, folder.path()).string(), text);
-  const auto device = make_cpu_device(1);
-  Transformer model(read_hf_config(path), {.rows = 1, .length = 8},
-                    {.precision = Precision::Bf16, .moments = DType::E4M3}, *device);
-  model.allocate();
-  EXPECT_THAT(error_of([&] {
-                restore_checkpoint(posix_env(), open_checkpoint(posix_env(), path, false), *device, model);
-              }),
-              HasSubstr("layers.1.mlp.up.weight.v is I8, expected F32, BF16, or U8 with its scales"));
 }
 
 TEST_F(Resume, AllThatDoesNotFitIsListed) {

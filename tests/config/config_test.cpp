@@ -335,19 +335,28 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle(from_yaml("fp8_fast_accum: none"), true), ElementsAre());
   EXPECT_THAT(idle(from_yaml("fp8_fast_accum: all\nfp8_recipe: block"), true),
               ElementsAre("fp8_fast_accum has no effect: fp8_recipe is block"));
+  EXPECT_THAT(idle(from_yaml("grad_accum_dtype: bf16\nmixed_precision: fp32")),
+              ElementsAre("grad_accum_dtype has no effect: mixed_precision is fp32"));
+  EXPECT_THAT(
+      idle(from_yaml("grad_accum_dtype: bf16\nfinetuning_type: lora")),
+      ElementsAre(
+          "grad_accum_dtype has no effect: finetuning_type is lora, and gradients of adapters are always "
+          "fp32"));
   // A resolved file names every key, and that alone is no reason to complain.
   EXPECT_THAT(idle(from_yaml(to_yaml(from_yaml("mixed_precision: bf16")))), ElementsAre());
 }
 
 TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
-  const auto costly = [](const std::string& text) { return costly_settings(from_yaml(text)); };
+  const auto costly = [](const std::string& text) { return costly_settings(from_yaml(text), true); };
   EXPECT_THAT(costly(""), ElementsAre());
   EXPECT_THAT(costly("optimizer_state: fp8\nmaster_weights: compact"), ElementsAre());
   EXPECT_THAT(costly("master_weights: stochastic"),
-              ElementsAre(AllOf(HasSubstr("master_weights stochastic costs accuracy"),
+              ElementsAre(AllOf(HasSubstr("master_weights stochastic may cost accuracy"),
                                 HasSubstr("set master_weights to compact"))));
   EXPECT_THAT(costly("fp8_head: true"), ElementsAre());
   EXPECT_THAT(costly("fp8_fast_accum: all"), ElementsAre(HasSubstr("fp8_fast_accum all")));
+  EXPECT_THAT(costly("fp8_fast_accum: all\nfp8_recipe: block"), ElementsAre());
+  EXPECT_THAT(costly_settings(from_yaml("fp8_fast_accum: all"), false), ElementsAre());
   EXPECT_THAT(costly("fp8_fast_accum: all\nmixed_precision: bf16"), ElementsAre());
   EXPECT_THAT(costly("fp8_head: all"), ElementsAre(HasSubstr("its logits are computed in FP8")));
   for (const char* keys : {"fp8_head: true\nfp8_recipe: block", "fp8_head: wgrad\nfp8_format: e4m3"}) {

@@ -26,12 +26,26 @@ inline std::string shard_bytes(const std::vector<Document>& documents, const Sha
   return sink.text;
 }
 
-inline Shard parse_shard(const std::string& bytes, const std::string& name = "test.octet") {
+inline Shard parse_shard(const std::string& bytes, const std::string& name = "test.octet",
+                         ShardCheck check = ShardCheck::Whole) {
   // Words of eight bytes, as a mapping is aligned.
   auto copy = std::make_shared<std::vector<uint64_t>>((bytes.size() + 7) / 8);
   if (!bytes.empty()) std::memcpy(copy->data(), bytes.data(), bytes.size());
   const auto view = std::as_bytes(std::span(*copy)).first(bytes.size());
-  return Shard::parse(std::move(copy), view, name);
+  return Shard::parse(std::move(copy), view, name, check);
+}
+
+inline std::vector<Document> documents_of(const Shard& shard) {
+  std::vector<Document> documents;
+  for (int64_t i = 0; i < shard.counts().documents; ++i) {
+    Document document;
+    document.tokens.resize(static_cast<size_t>(shard.document_length(i)));
+    document.is_target.resize(document.tokens.size());
+    shard.read(shard.document_start(i), document.tokens);
+    shard.read_targets(shard.document_start(i), document.is_target);
+    documents.push_back(std::move(document));
+  }
+  return documents;
 }
 
 // A document of `length` tokens first, first + 1, ...; targets from `targets_from` on.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/crc32c.h"
+#include "data/shards/token_source.h"
 #include "document_support.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"
@@ -13,19 +14,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::vector<Document> read_all(const Shard& shard) {
-  std::vector<Document> documents;
-  for (int64_t i = 0; i < shard.counts().documents; ++i) {
-    Document document;
-    document.tokens.resize(static_cast<size_t>(shard.document_length(i)));
-    document.is_target.resize(document.tokens.size());
-    shard.read(shard.document_start(i), document.tokens);
-    shard.read_targets(shard.document_start(i), document.is_target);
-    documents.push_back(std::move(document));
-  }
-  return documents;
-}
 
 uint32_t word(const std::string& bytes, size_t offset) {
   uint32_t value = 0;
@@ -70,7 +58,7 @@ TEST(Shard, GivesBackItsDocuments) {
     EXPECT_EQ(shard.kind().tokenizer_hash, 0xabcu);
     std::vector<Document> expected = kThree;
     for (Document& document : expected) document.is_target[0] = 0;
-    EXPECT_EQ(read_all(shard), expected);
+    EXPECT_EQ(documents_of(shard), expected);
     EXPECT_TRUE(shard.any_target(0, 3));
     EXPECT_FALSE(shard.any_target(3, 4));
     EXPECT_TRUE(shard.any_target(3, 5));
@@ -152,6 +140,32 @@ TEST(Shard, ForeignAndBrokenFilesAreNamedWithTheirPlace) {
   EXPECT_THAT(error(with(bytes, mask + 2, uint8_t{1})), HasSubstr("a target after the last token"));
   EXPECT_THAT(error(with(bytes, mask, uint8_t{2})), HasSubstr("targets in the mask"));
   EXPECT_THAT(error(with(bytes, trailer + 24, uint32_t{2})), HasSubstr("mask kind 2"));
+}
+
+// A shard that was checked before is not read again as a whole. What is damaged since then must not lead outside of it.
+TEST(Shard, ADamagedIndexIsNoticedWhereItIsUsed) {
+  const std::string bytes = shard_bytes(kThree, {1000, 7});
+  const size_t index = 64 + (14 * word(bytes, 12) + 7) / 8 * 8;
+  const auto damaged = [&](size_t document, uint64_t start) {
+    return parse_shard(with(bytes, index + 8 * document, start), "test.octet", ShardCheck::Ends);
+  };
+  EXPECT_EQ(documents_of(parse_shard(bytes, "test.octet", ShardCheck::Ends)), kThree);
+  for (const uint64_t start : {uint64_t{13}, uint64_t{1} << 40, uint64_t{1} << 63}) {
+    const Shard shard = damaged(0, start);
+    std::vector<int32_t> tokens(2);
+    std::vector<uint8_t> targets(2);
+    EXPECT_THAT(error_of([&] { shard.read(shard.document_start(0), tokens); }),
+                AllOf(HasSubstr("test.octet"), HasSubstr("the index of documents is damaged")));
+    EXPECT_THAT(error_of([&] { shard.read_targets(shard.document_start(0), targets); }),
+                HasSubstr("the index of documents is damaged"));
+  }
+  // Starts 0, 3 and 12 become 0, 12 and 3.
+  const std::string swapped = with(with(bytes, index + 8, uint64_t{12}), index + 16, uint64_t{3});
+  const TokenSource source =
+      TokenSource::from_shard(parse_shard(swapped, "test.octet", ShardCheck::Ends), 1000);
+  std::vector<uint8_t> targets(10);
+  EXPECT_THAT(error_of([&] { source.read_targets(4, targets); }),
+              AllOf(HasSubstr("test.octet"), HasSubstr("the index of documents is damaged")));
 }
 
 TEST(DocumentSource, NumbersTheDocumentsOfAllShards) {

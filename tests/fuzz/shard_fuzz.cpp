@@ -1,5 +1,5 @@
-// Whatever the bytes: as a shard they give an Error, or documents that the writer turns into the same bytes again and
-// that the packing loader hands out whole.
+// Whatever the bytes: as a shard they give an Error, or documents that a shard written from them holds as well and that the
+// packing loader hands out whole.
 
 #include <cstring>
 #include <optional>
@@ -31,17 +31,10 @@ void check_loader(const Shard& shard) {
 }
 
 void check_written(const Shard& shard) {
-  std::vector<Document> documents;
-  for (int64_t i = 0; i < shard.counts().documents; ++i) {
-    Document document;
-    document.tokens.resize(static_cast<size_t>(shard.document_length(i)));
-    document.is_target.resize(document.tokens.size());
-    shard.read(shard.document_start(i), document.tokens);
-    shard.read_targets(shard.document_start(i), document.is_target);
-    documents.push_back(std::move(document));
-  }
+  const std::vector<Document> documents = documents_of(shard);
   const Shard again = parse_shard(shard_bytes(documents, shard.kind()));
   expect(again.counts() == shard.counts() && again.kind().vocab_size == shard.kind().vocab_size);
+  expect(documents_of(again) == documents);
 }
 
 void check(const std::string& bytes) {

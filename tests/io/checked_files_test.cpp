@@ -273,6 +273,18 @@ TEST_F(CheckedFilesTest, TheSecondWaitsForTheFirstAndFindsItsWork) {
   EXPECT_THAT(names("data"), ElementsAre("a", "checked.json"));
 }
 
+TEST_F(CheckedFilesTest, ASecondSaveKeepsWhatTheFirstHasSaved) {
+  write("a", "x");
+  write("b", "y");
+  CheckedFiles files(posix_env(), dir / "data", Place::Folder);
+  for (const char* name : {"a", "b"}) {
+    files.remember(name, file_stamp(dir / (std::string("data/") + name)), 5);
+    files.save();
+  }
+  EXPECT_EQ(find("a"), 5u);
+  EXPECT_EQ(find("b"), 5u);
+}
+
 TEST_F(CheckedFilesTest, ManyProcessesLoseNothing) {
   for (int i = 0; i < 8; ++i) write(std::to_string(i), "x");
   std::vector<std::thread> threads;

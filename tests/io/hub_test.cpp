@@ -329,6 +329,8 @@ TEST_F(HubTest, TheReadCacheIsUsedAndNotWritten) {
 
   EXPECT_EQ(hub_snapshot(moved), usual);
   EXPECT_EQ(server_->requests_of("train-00000-of-00002.parquet").size(), 1u) << "downloaded once";
+  EXPECT_TRUE(fs::exists(join_path(folder_.path(), "own/hub/datasets--org--set/refs/main")))
+      << "offline, an older commit there would be taken";
   // The hub's list shows that a file is missing there.
   HubRequest both = offline;
   both.files = {"data/*.parquet"};

@@ -37,6 +37,14 @@ RunPlan on_h200(const Flags& flags) {
   return plan_on_h200(config_of(flags));
 }
 
+Flags with(Flags flags, const Flags& more) {
+  for (const auto& flag : more) {
+    std::erase_if(flags, [&](const auto& old) { return old.first == flag.first; });
+    flags.push_back(flag);
+  }
+  return flags;
+}
+
 std::string shortage_text(const RunPlan& plan) {
   return plan.shortage ? plan.shortage->text : "";
 }
@@ -87,13 +95,6 @@ TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
 TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
   const CapturedLog quiet;
   const Flags large = {{"model_preset", "qwen2.5-14b"}, {"per_device_train_batch_size", "4"}};
-  const auto with = [](Flags flags, const Flags& more) {
-    for (const auto& flag : more) {
-      std::erase_if(flags, [&](const auto& old) { return old.first == flag.first; });
-      flags.push_back(flag);
-    }
-    return flags;
-  };
   const auto only = [](const MemoryRemedies& remedies) {
     EXPECT_EQ(remedies.fitting.size(), 1u);
     return texts(remedies.fitting.at(0));
@@ -156,6 +157,27 @@ TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
   EXPECT_LT(with_small_chunks.bytes(), with_large_chunks.bytes());
   flags.back().second = just_too_little_for(with_small_chunks);
   EXPECT_THAT(texts(followed_remedies(flags).fitting.at(0)), ElementsAre("fp8_head=none"));
+}
+
+// The size of a chunk determines the order of sums.
+TEST(MemoryFit, ADeterministicRunHasTheSameChunksWhateverIsFree) {
+  const CapturedLog quiet;
+  const Flags flags = {
+      {"model_preset", "llama-3.1-8b"}, {"per_device_train_batch_size", "8"}, {"optimizer_state", "fp8"}};
+  const auto chunk = [](const RunPlan& plan) { return plan.shape.head_chunk_bytes; };
+  EXPECT_EQ(chunk(on_h200(flags)), 4'000'000'000);
+  EXPECT_EQ(chunk(on_h200(with(flags, {{"deterministic", "true"}}))), kGib);
+}
+
+TEST(MemoryFit, GradientsAreKeptAsTheKeySays) {
+  const CapturedLog quiet;
+  const auto gradients = [](const Flags& flags) {
+    return on_h200(with({{"model_preset", "gpt2"}}, flags)).numerics.gradients;
+  };
+  EXPECT_EQ(gradients({}), DType::BF16);
+  EXPECT_EQ(gradients({{"gradient_accumulation_steps", "2"}}), DType::F32);
+  EXPECT_EQ(gradients({{"grad_accum_dtype", "fp32"}}), DType::F32);
+  EXPECT_EQ(gradients({{"gradient_accumulation_steps", "2"}, {"grad_accum_dtype", "bf16"}}), DType::BF16);
 }
 
 TEST(MemoryFit, WhereNothingFitsItSaysSo) {

@@ -104,7 +104,9 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
                        .graphs = o.graphs,
                        .head_all_rows = o.head_all_rows};
   const Numerics numerics = numerics_of(o, *device);
-  model = std::make_unique<Transformer>(two_layers(o.preset), shape, numerics, *device,
+  ModelConfig config = two_layers(o.preset);
+  if (o.untied_head) config.tied_head = false;
+  model = std::make_unique<Transformer>(config, shape, numerics, *device,
                                         Finetuning{.adapters = o.adapters,
                                                    .frozen_copies = o.frozen_copies,
                                                    .storage = o.storage,

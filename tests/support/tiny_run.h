@@ -82,6 +82,7 @@ struct TinyRunOptions {
   bool cuda = false;  // on the GPU, with deterministic kernels
   bool graphs = false;
   bool head_all_rows = false;
+  bool untied_head = false;  // presets of tiny models have a head that is tied to the embedding
 };
 
 class TinyRun {

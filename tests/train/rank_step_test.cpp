@@ -18,12 +18,14 @@ TinyRunOptions numerics(const std::string& name) {
   if (name == "block") o.fp8.recipe = Fp8Recipe::Block;
   if (name == "mxfp8") o.fp8.recipe = Fp8Recipe::Mxfp8;
   if (name == "delayed_head") o.fp8.head = Fp8Head::Backward;
-  if (name == "delayed_all_head") o.fp8.head = Fp8Head::All;
+  if (name == "delayed_all_head" || name == "delayed_untied_head") o.fp8.head = Fp8Head::All;
+  o.untied_head = name == "delayed_untied_head";
   return o;
 }
 
-const char* const kNumerics[] = {"fp32",    "bf16",  "delayed", "delayed_head", "delayed_all_head",
-                                 "current", "block", "mxfp8"};
+const char* const kNumerics[] = {
+    "fp32",    "bf16",  "delayed", "delayed_head", "delayed_all_head", "delayed_untied_head",
+    "current", "block", "mxfp8"};
 
 class RankStep : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 

@@ -8,7 +8,7 @@
 
 namespace octet::cpu {
 
-// table[ids[n]] += factors[n] * x[n], without factors: += x[n]. Rows without an id (-1) are left out. Rows of one id are
+// table[ids[n]] += factors[n] * x[n], without factors: += x[n]. Rows without an id (-1) are skipped. Rows of one id are
 // summed in fp32 in the order of n, and added once.
 template <class G, class T>
 void scatter_add(const Parallel& parallel, Scratch scratch, G* table, const T* x, const int32_t* ids,

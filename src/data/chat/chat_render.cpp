@@ -81,15 +81,15 @@ size_t last_question(const std::vector<Message>& messages) {
 
 // Reasoning in the content itself counts as such.
 Message with_reasoning_split(Message message) {
-  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
-  const size_t end = message.content.find(kEnd);
+  constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+  const size_t end = message.content.find(kThinkEnd);
   if (!message.reasoning.empty() || end == message.content.npos) return message;
   std::string before = strip_newlines(message.content.substr(0, end), false, true);
-  const size_t begin = before.rfind(kBegin);
-  if (begin != before.npos) before = before.substr(begin + kBegin.size());
+  const size_t begin = before.rfind(kThink);
+  if (begin != before.npos) before = before.substr(begin + kThink.size());
   message.reasoning = strip_newlines(std::move(before), true, false);
-  message.content =
-      strip_newlines(message.content.substr(message.content.rfind(kEnd) + kEnd.size()), true, false);
+  message.content = strip_newlines(
+      message.content.substr(message.content.rfind(kThinkEnd) + kThinkEnd.size()), true, false);
   return message;
 }
 

@@ -294,8 +294,8 @@ bool has_tools(const json& record, const FormatColumns& columns) {
 }  // namespace
 
 const char* name_of(ChatRole role) {
-  constexpr std::array<const char*, kRoles> kNames = {"system", "user", "assistant", "tool"};
-  return kNames[static_cast<size_t>(role)];
+  constexpr std::array<const char*, kRoles> kRoleNames = {"system", "user", "assistant", "tool"};
+  return kRoleNames[static_cast<size_t>(role)];
 }
 
 std::string text_of(const json& record, const FormatColumns& columns, const std::string& place) {

@@ -302,8 +302,15 @@ int64_t Shard::token_bytes_offset() const {
   return sizeof(Header);
 }
 
+// Places come from the index, which may have been damaged since the shard was checked.
+void Shard::require_tokens(int64_t first, int64_t count) const {
+  require(first >= 0 && count >= 0 && first <= counts_.tokens - count,
+          "[shard] {}: tokens {} to {} are wanted of {}; the index of documents is damaged, restore the file",
+          name_, first, first + count, counts_.tokens);
+}
+
 void Shard::read(int64_t first, std::span<int32_t> out) const {
-  assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= counts_.tokens);
+  require_tokens(first, std::ssize(out));
   const int width = kind_.token_width();
   check_tokens_again(tokens_ + first * width, width, std::ssize(out), kind_.vocab_size, name_,
                      token_bytes_offset() + first * width, first);
@@ -311,7 +318,7 @@ void Shard::read(int64_t first, std::span<int32_t> out) const {
 }
 
 void Shard::read_targets(int64_t first, std::span<uint8_t> out) const {
-  assert(first >= 0 && first + static_cast<int64_t>(out.size()) <= counts_.tokens);
+  require_tokens(first, std::ssize(out));
   read_mask_bits(mask_, first, out);
 }
 

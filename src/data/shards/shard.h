@@ -103,6 +103,8 @@ class Shard {
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
  private:
+  void require_tokens(int64_t first, int64_t count) const;
+
   std::shared_ptr<const void> owner_;
   ShardKind kind_;
   ShardCounts counts_;

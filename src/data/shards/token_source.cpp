@@ -285,6 +285,11 @@ void TokenSource::read_targets(int64_t first, std::span<uint8_t> out) const {
     const auto starts = piece.document_starts;
     for (auto at = std::lower_bound(starts.begin(), starts.end(), static_cast<uint64_t>(begin));
          at != starts.end() && std::cmp_less(*at, end); ++at) {
+      require(
+          std::cmp_greater_equal(*at, begin),
+          "[shard] {}: a document starts at token {}, after one that starts at {} or later; the index of documents is "
+          "damaged, restore the file",
+          piece.name, *at, begin);
       bits[static_cast<size_t>(static_cast<int64_t>(*at) - begin)] = 0;
     }
   });
