@@ -35,7 +35,7 @@ DatasetNote note_of(const std::string& dataset, const DatasetManifest& manifest,
     if (shard.counts().documents == 0) continue;
     // Enough to show: a document may be a book.
     constexpr int64_t kMost = 4096;
-    const auto length = static_cast<size_t>(std::min(shard.document_length(0), kMost));
+    const auto length = static_cast<size_t>(std::clamp<int64_t>(shard.document_length(0), 0, kMost));
     note.first = {std::vector<int32_t>(length), std::vector<uint8_t>(length)};
     shard.read(shard.document_start(0), note.first.tokens);
     shard.read_targets(shard.document_start(0), note.first.is_target);

@@ -304,9 +304,11 @@ int64_t Shard::token_bytes_offset() const {
 
 // Places come from the index, which may have been damaged since the shard was checked.
 void Shard::require_tokens(int64_t first, int64_t count) const {
-  require(first >= 0 && count >= 0 && first <= counts_.tokens - count,
-          "[shard] {}: tokens {} to {} are wanted of {}; the index of documents is damaged, restore the file",
-          name_, first, first + count, counts_.tokens);
+  require(
+      first >= 0 && count >= 0 && first <= counts_.tokens - count,
+      "[shard] {}: {} tokens from token {} on are wanted, but there are {}; the index of documents is damaged, restore "
+      "the file",
+      name_, count, first, counts_.tokens);
 }
 
 void Shard::read(int64_t first, std::span<int32_t> out) const {
