@@ -1,5 +1,6 @@
 #include "precision/scale_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,9 +13,8 @@ constexpr char kFirstMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
 constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '2'};
 
 void append(std::vector<std::byte>& out, const void* data, size_t size) {
-  const size_t end = out.size();
-  out.resize(end + size);
-  std::memcpy(out.data() + end, data, size);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  out.insert(out.end(), bytes, bytes + size);
 }
 
 // Reads fields one after another and refuses to run past the end.
@@ -24,7 +24,7 @@ class StateReader {
   void read(void* to, size_t size) {
     require(size <= state_.size() - position_, "[fp8 state] {} bytes, expected more at offset {}",
             state_.size(), position_);
-    std::memcpy(to, state_.data() + position_, size);
+    std::copy_n(state_.data() + position_, size, static_cast<std::byte*>(to));  // none to nowhere is allowed
     position_ += size;
   }
   int64_t read_int() {
