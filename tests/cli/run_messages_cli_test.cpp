@@ -74,7 +74,7 @@ TEST_F(RunMessages, ASettingThatCostsAccuracyIsNamed) {
         run(arguments(master_weights, {{"master_weights", master_weights}, {"max_steps", "2"}}));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     int64_t count = 0;
-    const std::string text = "warning: master_weights stochastic costs accuracy";
+    const std::string text = "warning: master_weights stochastic may cost accuracy";
     for (size_t at = result.err.find(text); at != std::string::npos; at = result.err.find(text, at + 1))
       ++count;
     EXPECT_EQ(result.err.find("set master_weights to compact") != std::string::npos, count > 0);

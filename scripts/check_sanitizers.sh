@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds octet with a sanitizer and runs the CPU tests under it:
+#   scripts/check_sanitizers.sh asan-ubsan   # address and undefined behaviour
+#   scripts/check_sanitizers.sh tsan         # threads
+# A whole test program is one process: the address sanitizer looks for leaks at the end of each process, which takes
+# seconds. Tests that start many processes (apps, cli, dist, fuzz) run with ctest, and there leaks are not looked for.
+# The exit code is 1 if anything failed. Logs: build/PRESET/logs.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+[[ ${1:-} == asan-ubsan || ${1:-} == tsan ]] || { sed -n '2,7s/^# //p' scripts/check_sanitizers.sh >&2; exit 2; }
+preset=$1
+export logs=$PWD/build/$preset/logs programs=$PWD/build/$preset/tests
+mkdir -p "$logs"
+cmake --preset "$preset" -DOCTET_CUDA=OFF > "$logs/configure.log" 2>&1 || { cat "$logs/configure.log"; exit 1; }
+cmake --build --preset "$preset" -j "$(nproc)" > "$logs/build.log" 2>&1 ||
+  { grep -E "error|FAILED" -A5 "$logs/build.log" | head -40; exit 1; }
+
+run_program() {
+  local name=$1 code=0 log=$logs/$1.log
+  (cd "$programs" && "./$name") > "$log" 2>&1 || code=$?
+  printf '%-18s exit code %d, %s tests passed\n' "$name" "$code" "$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")"
+  ((code == 0)) || { grep -E "runtime error|ERROR: |WARNING: |SUMMARY: |\[  FAILED" "$log" | head -20; return 1; }
+}
+export -f run_program
+
+failed=0
+find "$programs" -maxdepth 1 -name '*_tests' -printf '%f\n' | grep -vE '^(apps|cli|dist)_tests$' | sort |
+  xargs -P "$(nproc)" -I{} bash -c 'run_program {}' || failed=1
+ASAN_OPTIONS=detect_leaks=0 ctest --preset "$preset" -j "$(nproc)" -LE 'gpu|slurm' -R '^(apps|cli|dist|fuzz)\.' --timeout 900 \
+  > "$logs/ctest.log" 2>&1 || failed=1
+grep -E "tests passed|\(Failed\)|\(Timeout\)|Exception" "$logs/ctest.log"
+exit $failed
