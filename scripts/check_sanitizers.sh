@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds octet with a sanitizer and runs the CPU tests under it:
+# Builds octet with a sanitizer and runs the CPU tests under it, except those of SLURM and of installation:
 #   scripts/check_sanitizers.sh asan-ubsan   # address and undefined behaviour
 #   scripts/check_sanitizers.sh tsan         # threads
 # A whole test program is one process: the address sanitizer looks for leaks at the end of each process, which takes

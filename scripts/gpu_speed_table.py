@@ -11,7 +11,7 @@ import argparse
 import json
 import pathlib
 import random
-import statistics
+import re
 import subprocess
 import sys
 import tempfile
@@ -62,17 +62,19 @@ class Steps:
 
 
 def train(args, name, folder, *words):
-    """The records of a run's steps, without the first five."""
+    """Tokens per second of a run between its sixth and its last step, and what its log says about packing."""
+    name = name.replace(" ", "-")
     run_octet(args, name, "train", "--device", args.device, "--save_strategy", "no", "--use_tensorboard", "false", "--eval_steps", "0",
-              "--eval_split", "0", "--logging_steps", "1", "--progress", "plain", "--output_dir", folder,
-              "--run_name", name.replace(" ", "-"), *words)
-    path = pathlib.Path(folder, name.replace(" ", "-"), "metrics.jsonl")
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    return [record for record in records if "step_ms" in record and record["step"] > 5]
+              "--eval_split", "0", "--logging_steps", "1", "--progress", "plain", "--output_dir", folder, "--run_name", name, *words)
+    records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
+    # By the clock: what a step leaves behind on the GPU, the next one pays for.
+    first, last = [record for record in records if record["step"] >= 6][0], records[-1]
+    packing = re.search(r"packing efficiency ([0-9.]+ %); loss is taken on ([0-9.]+ %)", pathlib.Path(args.logs, name + ".log").read_text())
+    return (last["tokens"] - first["tokens"]) / (last["time"] - first["time"]), packing.groups() if packing else ("", "")
 
 
 class Statistics:
-    """A step with FP8 statistics against one without, in one run that records every second step."""
+    """A run with FP8 statistics in every step against one without."""
 
     def __init__(self, preset, rows, must_ratio):
         self.preset, self.rows, self.must_ratio = preset, rows, must_ratio
@@ -82,18 +84,19 @@ class Statistics:
             text = pathlib.Path(folder, "text.txt")
             rng = random.Random(1)
             text.write_text(" ".join(str(rng.randrange(10**6)) for _ in range(10**6)))
-            records = train(args, name, folder, "--model_preset", self.preset, "--dataset", str(text), "--tokenizer", "bytes",
-                            "--vocab_size", "50304", "--per_device_train_batch_size", str(self.rows), "--max_seq_length", "1024",
-                            "--max_steps", "45", "--fp8_stats_steps", "2")
-        with_them = statistics.median(record["step_ms"] for record in records if record["step"] % 2 == 0)
-        without = statistics.median(record["step_ms"] for record in records if record["step"] % 2 == 1)
-        ratio = with_them / without
-        return {"what": f"{self.preset}, {self.rows} x 1024, ms of a step without and with FP8 statistics", "base": without,
+            without, with_them = (
+                train(args, f"{name} {steps}", folder, "--model_preset", self.preset, "--dataset", str(text), "--tokenizer", "bytes",
+                      "--per_device_train_batch_size", str(self.rows), "--max_seq_length", str(args.length), "--max_steps", str(args.steps),
+                      "--fp8_stats_steps", str(steps))[0] for steps in (0, 1))
+        ratio = without / with_them
+        return {"what": f"{self.preset}, {self.rows} x {args.length}, without and with FP8 statistics; ratio of times", "base": without,
                 "measured": with_them, "ratio": ratio, "must": [(ratio <= self.must_ratio, f"at most {self.must_ratio:.2f}x")]}
 
 
 class Targets:
-    """A fine-tuning run on synthetic conversations, `share` of whose tokens are targets, against one with all as targets."""
+    """A fine-tuning run on synthetic questions and answers with the loss on about `share` of all tokens, against the loss on all."""
+
+    TEMPLATE = 140  # bytes that the template adds to a question
 
     def __init__(self, preset, rows, accumulation, share, must=0, must_ratio=0, flags=()):
         self.preset, self.rows, self.accumulation, self.share, self.flags = preset, rows, accumulation, share, flags
@@ -101,29 +104,30 @@ class Targets:
 
     def measure(self, args, name):
         rng = random.Random(1)
+        document = args.length // 2 - 12  # two fill a sequence
+        answer = int(document * self.share)
 
-        def words(count):
-            return " ".join(rng.choice("abcdefghij") for _ in range(count))
+        def text(length):
+            return "".join(rng.choice("abcdefghij ") for _ in range(length))
 
-        speeds = []
+        runs = []
         with tempfile.TemporaryDirectory() as folder:
-            for share in (1.0, self.share):
-                data = pathlib.Path(folder, f"chats-{share}.jsonl")
-                with open(data, "w") as file:
-                    for _ in range(6000):
-                        target = max(1, int(250 * share))
-                        file.write(json.dumps({"instruction": words(250 - target), "output": words(target)}) + "\n")
-                records = train(args, f"{name} {share}", folder, "--model_preset", self.preset, "--dataset", str(data), "--tokenizer", "bytes",
-                                "--chat_template", "alpaca", "--per_device_train_batch_size", str(self.rows),
-                                "--gradient_accumulation_steps", str(self.accumulation), "--max_seq_length", "1024", "--max_steps", "25",
-                                "--fp8_stats_steps", "0", *self.flags)
-                speeds.append(statistics.median(record["tokens_per_second"] for record in records))
-        ratio = speeds[1] / speeds[0]
-        wanted = [(speeds[1] >= self.must, f"{self.must:,}")] if self.must else []
+            data = pathlib.Path(folder, "questions.jsonl")
+            with open(data, "w") as file:
+                for _ in range(2 * (args.steps + 1) * self.rows * self.accumulation):
+                    record = {"instruction": text(document - answer - self.TEMPLATE), "output": text(answer)}
+                    file.write(json.dumps(record) + "\n")
+            for train_on in ("all", "completion"):
+                runs.append(train(args, f"{name} {train_on}", folder, "--model_preset", self.preset, "--dataset", str(data), "--tokenizer",
+                                  "bytes", "--chat_template", "alpaca", "--train_on", train_on, "--per_device_train_batch_size",
+                                  str(self.rows), "--gradient_accumulation_steps", str(self.accumulation), "--max_seq_length",
+                                  str(args.length), "--max_steps", str(args.steps), "--fp8_stats_steps", "0", *self.flags))
+        (base, (_, all_share)), (speed, (packed, share)) = runs
+        wanted = [(speed >= self.must, f"{self.must:,}")] if self.must else []
         if self.must_ratio:
-            wanted.append((ratio >= self.must_ratio, f"{self.must_ratio:.2f}x"))
-        return {"what": f"{self.preset}, {self.rows} x 1024 x {self.accumulation}, all tokens are targets / {self.share:.0%}",
-                "base": speeds[0], "measured": speeds[1], "ratio": ratio, "must": wanted}
+            wanted.append((speed / base >= self.must_ratio, f"{self.must_ratio:.2f}x"))
+        return {"what": f"{self.preset}, {self.rows} x {args.length} x {self.accumulation}, {packed} packed, loss on {all_share} and {share}",
+                "base": base, "measured": speed, "ratio": speed / base, "must": wanted}
 
 
 # Peers: PyTorch with torch.compile on an H200 in its best precision, and in BF16.
@@ -167,6 +171,8 @@ def main():
     parser.add_argument("--cases", nargs="+", default=["models"], choices=[*GROUPS, *CASES], metavar="NAME")
     parser.add_argument("--octet", default="build/release/octet")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=30, help="of the group runs, at least 7")
+    parser.add_argument("--length", type=int, default=1024, help="of the sequences of the group runs")
     parser.add_argument("--logs", default="build/gpu-check")
     parser.add_argument("--json", help="where the rows are written as well")
     args = parser.parse_args()

@@ -17,13 +17,6 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-double rate_of(const Linear& linear, Product product, const GpuRates& rates, bool all_bf16) {
-  const auto i = static_cast<size_t>(product);
-  const ProductChoice& choice = linear.choice()[product];
-  if (all_bf16 || !choice.fp8) return 1e12 * rates.bf16[i];
-  return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums : 1);
-}
-
 double product_seconds(const Linear& linear, double tokens, const GpuRates& rates, bool all_bf16) {
   const double flops =
       2 * static_cast<double>(linear.site().out) * static_cast<double>(linear.site().in) * tokens;
@@ -43,6 +36,13 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates, boo
 }
 
 }  // namespace
+
+double rate_of(const Linear& linear, Product product, const GpuRates& rates, bool all_bf16) {
+  const auto i = static_cast<size_t>(product);
+  const ProductChoice& choice = linear.choice()[product];
+  if (all_bf16 || !choice.fp8) return 1e12 * rates.bf16[i];
+  return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums : 1);
+}
 
 std::optional<GpuRates> gpu_rates(std::string_view name) {
   // By the model's whole word: an H20 is no H200.

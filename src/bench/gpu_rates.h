@@ -26,6 +26,9 @@ struct GpuRates {
 // By name ("h200", "NVIDIA H200, 132 SMs"); empty when nothing was measured on such a GPU.
 std::optional<GpuRates> gpu_rates(std::string_view name);
 
+// FLOP/s of a product in its chosen precision, or in BF16.
+double rate_of(const Linear& linear, Product product, const GpuRates& rates, bool all_bf16 = false);
+
 // Time that the forward, dgrad and wgrad products of all Linears and the head take for one micro-batch at these rates,
 // each once and in its chosen precision (FP8 or BF16). Attention and everything else is not counted.
 double matrix_seconds(const Transformer& transformer, const GpuRates& rates);

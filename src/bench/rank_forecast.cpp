@@ -35,9 +35,9 @@ ComputeTimes compute_times(const Transformer& transformer, const GpuRates& rates
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& site = linear->site();
     if (site.kind == WorkKind::Head) continue;
-    const double rate = linear->choice()[Product::Forward].fp8 ? rates.fp8[0] : rates.bf16[0];
     products += 2 * static_cast<double>(site.out) * static_cast<double>(site.in) *
-                static_cast<double>(shape.tokens()) / (1e12 * rate * rates.sustained);
+                static_cast<double>(shape.tokens()) /
+                (rate_of(*linear, Product::Forward, rates) * rates.sustained);
   }
   // As estimate_step counts them: forward is two products of attention, a third of the rest without recomputation.
   const double attention = estimate.attention * 2 / (shape.checkpointing == Checkpointing::Block ? 9 : 7);

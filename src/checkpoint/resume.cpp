@@ -59,15 +59,15 @@ TrainConfig load_stored_config(const std::string& path, std::span<const KeySetti
   const auto find = [&](std::string_view key) {
     return std::ranges::find(file.settings, key, &KeySetting::name);
   };
-  const auto precision = find("mixed_precision");
-  const bool fp8 = precision != file.settings.end() && precision->values == std::vector<std::string>{"fp8"};
-  if (fp8 && find("fp8_fast_accum") == file.settings.end()) {
-    if (const auto head = find("fp8_head");
-        head != file.settings.end() && head->values == std::vector<std::string>{"true"})
-      head->values = {"all"};
-    file.settings.push_back({.name = "fp8_fast_accum", .values = {"none"}, .place = path});
+  const bool older = find("fp8_fast_accum") == file.settings.end();
+  if (const auto head = find("fp8_head"); older && head != file.settings.end()) {
+    if (head->values == std::vector<std::string>{"true"}) head->values = {"all"};
   }
-  return load_train_config(std::move(file), flags);
+  TrainConfig config = load_train_config(std::move(file), flags);
+  const bool adds_fast = config.fp8_recipe == Fp8Recipe::Delayed || config.fp8_recipe == Fp8Recipe::Current;
+  const bool matters = config.mixed_precision == Precision::Fp8 && adds_fast;
+  if (older && matters && !config.is_set("fp8_fast_accum")) config.fp8_fast_accum = Fp8FastAccum::None;
+  return config;
 }
 
 // Nothing if the file cannot be read, for example because a newer octet wrote it.

@@ -57,7 +57,10 @@ struct Cached {
 using Caches = std::vector<HubCache>;
 
 std::optional<Cached> find_in(const HubRequest& request, const Caches& caches, const HubCache& cache) {
-  const std::optional<std::string> commit = cache.find_commit(request.revision);
+  // What octet was told by the hub counts more than what another program has noted in the usual cache.
+  std::optional<std::string> commit;
+  if (const auto told = caches.front().ref(request.revision)) commit = cache.find_commit(*told);
+  if (!commit) commit = cache.find_commit(request.revision);
   if (!commit) return std::nullopt;
   Cached found{.cache = &cache, .commit = *commit, .files = {}, .missing = {}};
   const std::vector<std::string> there = cache.snapshot_files(*commit);

@@ -115,9 +115,14 @@ std::optional<std::string> HubCache::find_commit(const std::string& revision) co
   if (is_commit(revision)) {
     return fs::is_directory(snapshot_folder(revision), ignored) ? std::optional(revision) : std::nullopt;
   }
+  const std::optional<std::string> commit = ref(revision);
+  return commit && fs::is_directory(snapshot_folder(*commit), ignored) ? commit : std::nullopt;
+}
+
+std::optional<std::string> HubCache::ref(const std::string& revision) const {
+  check_relative_path(revision);
   const std::string commit = first_line(join_path(join_path(folder_, "refs"), revision));
-  if (!is_commit(commit) || !fs::is_directory(snapshot_folder(commit), ignored)) return std::nullopt;
-  return commit;
+  return is_commit(commit) ? std::optional(commit) : std::nullopt;
 }
 
 void HubCache::set_ref(const std::string& revision, const std::string& commit) const {

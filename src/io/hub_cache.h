@@ -26,6 +26,7 @@ class HubCache {
   // The commit that the cache has for a revision, if any.
   std::optional<std::string> find_commit(const std::string& revision) const;
   void set_ref(const std::string& revision, const std::string& commit) const;
+  std::optional<std::string> ref(const std::string& revision) const;  // also without a snapshot of the commit
   std::vector<std::string> snapshot_files(const std::string& commit) const;  // whole ones, relative, sorted
   // All paths that the hub lists for a commit, whether cached or not; nothing if the hub was not asked.
   std::optional<std::vector<std::string>> listing(const std::string& commit) const;

@@ -93,6 +93,7 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
     }
     return choice;
   }
+  if (config.recipe != Fp8Recipe::Delayed && config.recipe != Fp8Recipe::Current) return choice;
   for (const Product product : kProducts) {
     choice.products[static_cast<size_t>(product)].fast_accumulation =
         config.fast_accumulation == Fp8FastAccum::All ||

@@ -14,8 +14,10 @@ constexpr int64_t kGib = int64_t{1} << 30;
 
 class RankForecast : public testing::Test {
  protected:
-  Transformer& make(ShardingMode mode, int64_t ranks, Checkpointing level = Checkpointing::None) {
+  Transformer& make(ShardingMode mode, int64_t ranks, Checkpointing level = Checkpointing::None,
+                    Fp8FastAccum sums = Fp8FastAccum::Forward) {
     Numerics numerics;
+    numerics.fp8.fast_accumulation = sums;
     numerics.precision = Precision::Fp8;
     numerics.moments = DType::BF16;
     numerics.gradients = DType::BF16;
@@ -42,6 +44,12 @@ TEST_F(RankForecast, ComputationIsThatOfTheEstimate) {
                 estimate_step(model, rates_, false).total(), 1e-9);
     EXPECT_GT(times.layer_backward, 1.5 * times.layer_forward);
     EXPECT_LT(times.layer_backward, 3.5 * times.layer_forward);
+    // Exact sums make forward longer, and nothing else.
+    const ComputeTimes exact = compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::None), rates_);
+    EXPECT_GT(exact.layer_forward, 1.02 * times.layer_forward);
+    if (level == Checkpointing::None) {
+      EXPECT_NEAR(exact.layer_backward, times.layer_backward, 1e-9);
+    }
   }
 }
 

@@ -329,8 +329,15 @@ TEST_F(HubTest, TheReadCacheIsUsedAndNotWritten) {
 
   EXPECT_EQ(hub_snapshot(moved), usual);
   EXPECT_EQ(server_->requests_of("train-00000-of-00002.parquet").size(), 1u) << "downloaded once";
-  EXPECT_TRUE(fs::exists(join_path(folder_.path(), "own/hub/datasets--org--set/refs/main")))
-      << "offline, an older commit there would be taken";
+  // Another program goes back to an older commit. Offline, octet stays with the one that the hub named last.
+  const fs::path repository = fs::path(cache_) / "datasets--org--set";
+  const std::string commit = fs::path(usual).filename(), older(40, 'a');
+  fs::copy(usual, repository / "snapshots" / older,
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  posix_env().replace_file((repository / "refs/main").string(), older);
+  EXPECT_EQ(hub_snapshot(offline), usual);
+  fs::remove_all(repository / "snapshots" / older);
+  posix_env().replace_file((repository / "refs/main").string(), commit);
   // The hub's list shows that a file is missing there.
   HubRequest both = offline;
   both.files = {"data/*.parquet"};

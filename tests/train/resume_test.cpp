@@ -203,6 +203,7 @@ TEST_F(Resume, OlderSettingsKeepTheirMeaning) {
   const TrainConfig resumed = load_resumable_config({}, flags);
   EXPECT_EQ(resumed.fp8_fast_accum, Fp8FastAccum::None);
   EXPECT_EQ(resumed.fp8_head, Fp8Head::All);
+  EXPECT_THAT(idle_settings({&resumed, 1}, false), testing::IsEmpty()) << "nobody has set it";
   const Checkpoint found = open_checkpoint(posix_env(), path, false);
   EXPECT_THAT(changed_settings(found, resumed), testing::IsEmpty());
   EXPECT_THAT(changed_settings(found, config("run", {{"mixed_precision", "fp8"}, {"max_steps", "2"}})),
