@@ -12,7 +12,9 @@
 namespace octet {
 
 using nlohmann::json;
+namespace {
 using Fault = SafetensorsFault;
+}
 
 // Reads a header straight from the parser's events into the tables of a SafetensorsFile: a document tree of a
 // 100 MB header would take a gigabyte.
