@@ -273,6 +273,8 @@ class Soak:
             expect(end.startswith("SIGTERM"), fault + "exit code 75 without a signal")
             self.count("SIGTERM: saved and ended")
             self.evaluations_skipped.add(after)
+        elif code == -signal.SIGTERM and end.startswith("SIGTERM") and "ready after" not in text:
+            self.count("SIGTERM: ended before the first step")  # nobody waits for a run that has not started
         elif code == SAVE_FAILED:
             expect(full and was_full, fault + "exit code 4, but no message says that the disk is full")
             self.count("full disk: ended with code 4")
