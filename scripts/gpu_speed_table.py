@@ -4,8 +4,8 @@
     scripts/gpu_speed_table.py [--cases NAME ...] [--octet build/release/octet] [--logs FOLDER] [--json FILE]
 
 --cases takes names of cases or of the groups models (the default), recipes and runs. 'models' are whole steps of the
-presets, 'recipes' the block recipe and long sequences, and 'runs' real training runs: what FP8 statistics cost, and what a
-head saves that leaves out tokens without a target. One table is printed; the exit code is 1 if a figure was missed.
+presets, 'recipes' the block recipe and long sequences, and 'runs' real training runs: what FP8 statistics cost, and what it
+saves that the head skips tokens without a target. The result is one table. The exit code is 1 if a figure was missed.
 """
 import argparse
 import json

@@ -51,8 +51,7 @@ struct HubSnapshot {
 
 // Downloads what octet's own cache does not have, unless the usual cache has everything, and checks it: SHA-256 for large
 // files, git's object name for small ones. Offline, or when the hub cannot be reached, it uses what a cache has of the
-// revision. Throws Error with the hub's refusal
-// (token, name, revision), or with where to put the files by hand.
+// revision. Throws Error with the hub's refusal (token, name, revision), or with where to put the files by hand.
 HubSnapshot hub_fetch(const HubRequest& request);
 
 // The same for callers that read a folder, for example a model's config.json, *.safetensors and tokenizer files.

@@ -61,7 +61,7 @@ ProductChoice choose_head(const LinearSite& site, Product product, const Fp8Conf
         return {false, "only delayed scaling in E5M2 is exact enough for the head; see fp8_head"};
       [[fallthrough]];
     case Fp8Head::Backward:
-      return {!forward, forward ? "the logits of an FP8 product are too coarse; see fp8_head" : ""};
+      return {!forward, forward ? "logits stay in BF16; see fp8_head" : ""};
   }
   return {};
 }

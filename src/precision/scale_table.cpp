@@ -24,7 +24,8 @@ class StateReader {
   void read(void* to, size_t size) {
     require(size <= state_.size() - position_, "[fp8 state] {} bytes, expected more at offset {}",
             state_.size(), position_);
-    std::copy_n(state_.data() + position_, size, static_cast<std::byte*>(to));  // none to nowhere is allowed
+    // Not memcpy: it may not copy 0 bytes to null.
+    std::copy_n(state_.data() + position_, size, static_cast<std::byte*>(to));
     position_ += size;
   }
   int64_t read_int() {
