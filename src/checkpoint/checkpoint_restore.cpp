@@ -323,7 +323,7 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
   });
   // Restored delayed scales have seen the weights before. A frozen weight must not be recorded again, because nothing
   // was recorded where the run was saved.
-  const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed && !model.scales().calibrating();
+  const bool delayed = model.scales().any_delayed() && !model.scales().calibrating();
   if (delayed) model.scales().push_slots(device);
   model.weights_changed();
   if (delayed) model.scales().pop_slots(device);

@@ -280,8 +280,8 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
-          "has 16 million weights or more, the recipe is delayed and gradients are E5M2. The others are for "
-          "experiments: the effect of logits in FP8 on the loss has not been measured with today's head.")
+          "has 16 million weights or more and gradients are E5M2. The head has delayed scaling with every recipe. The "
+          "others are for experiments: the effect of logits in FP8 on the loss has not been measured with today's head.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "all"},

@@ -100,12 +100,13 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Fro
   require(has_dense() || (fp8(Product::Forward) && (fp8(Product::Dgrad) || !training)),
           "[model] {} has no dense weight and cannot run in FP8 alone", site_.name);
   if (!choice_.any_fp8()) return;
-  input_slot_ = scales.add(site_.name + ".input", Role::Input);
-  weight_slot_ = scales.add(site_.name + ".weight", Role::Weight);
-  gradient_slot_ = scales.add(site_.name + ".gradient", Role::Gradient);
-  input8_.rule = quantize_rule(scales.config(), Role::Input);
-  weight8_.rule = quantize_rule(scales.config(), Role::Weight);
-  gradient8_.rule = quantize_rule(scales.config(), Role::Gradient);
+  const Fp8Config fp8_settings = settings_of(site_, scales.config());
+  input8_.rule = quantize_rule(fp8_settings, Role::Input);
+  weight8_.rule = quantize_rule(fp8_settings, Role::Weight);
+  gradient8_.rule = quantize_rule(fp8_settings, Role::Gradient);
+  input_slot_ = scales.add(site_.name + ".input", input8_.rule);
+  weight_slot_ = scales.add(site_.name + ".weight", weight8_.rule);
+  gradient_slot_ = scales.add(site_.name + ".gradient", gradient8_.rule);
 
   const QuantizeRule& rule = weight8_.rule;
   const std::string name = weight_->spec.name + ".fp8";
@@ -469,7 +470,7 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
 
 void Linear::set_pass(const ScaleTable& scales, bool stats) {
   if (!choice_.any_fp8()) return;
-  const bool delayed = scales.config().recipe == Fp8Recipe::Delayed && !scales.calibrating();
+  const bool delayed = scales.is_delayed(input_slot_) && !scales.calibrating();
   input8_.rule.delayed = weight8_.rule.delayed = part8_.rule.delayed = gradient8_.rule.delayed = delayed;
   input8_.stats = stats ? scales.stats(input_slot_) : nullptr;
   weight8_.stats = part8_.stats = stats ? scales.stats(weight_slot_) : nullptr;

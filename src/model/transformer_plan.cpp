@@ -69,18 +69,16 @@ std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& 
 }
 
 // With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8. A head that
-// is tied to the embedding is also read by the embedding, and with delayed scaling head_loss reads its dense weight. Ranks
-// share what `sharding` says.
-StoragePolicy storage_policy(const Finetuning& finetuning, const ModelConfig& config,
-                             const Numerics& numerics, const std::vector<LinearSite>& sites,
-                             const std::vector<LinearChoice>& choices) {
+// is tied to the embedding is also read by the embedding, and head_loss reads the dense weight of any head. Ranks share
+// what `sharding` says.
+StoragePolicy storage_policy(const Finetuning& finetuning, const Numerics& numerics,
+                             const std::vector<LinearSite>& sites, const std::vector<LinearChoice>& choices) {
   const Sharding sharding = finetuning.sharding;
   const bool adapters = !finetuning.adapters.empty();
   if (finetuning.storage || (!adapters && !sharding.is_active())) return finetuning.storage;
   std::set<std::string, std::less<>> fp8_alone;
   for (size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i].kind == WorkKind::Head && (config.tied_head || numerics.fp8.recipe == Fp8Recipe::Delayed))
-      continue;
+    if (sites[i].kind == WorkKind::Head) continue;
     if (choices[i][Product::Forward].fp8 && choices[i][Product::Dgrad].fp8)
       fp8_alone.insert(sites[i].name + ".weight");
   }
@@ -139,7 +137,7 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       sites_(linear_sites(config, shape, head_rows_)),
       choices_(choose_precision(sites_, numerics.precision, numerics.fp8)),
       parameters_(config, parameter_types(numerics), shape.training, planner_,
-                  storage_policy(finetuning, config, numerics, sites_, choices_), finetuning.adapters),
+                  storage_policy(finetuning, numerics, sites_, choices_), finetuning.adapters),
       scales_(numerics.fp8) {
   static std::atomic<int64_t> made{0};
   number_ = made++;
@@ -231,13 +229,14 @@ void Transformer::plan_bytes(Tensor& view, const std::string& name, int64_t byte
 
 // Memory for the FP8 copies that live from the op that makes them to the product that reads them.
 void Transformer::plan_fp8_scratch() {
-  const QuantizeRule input_rule = quantize_rule(numerics_.fp8, Role::Input);
-  const QuantizeRule gradient_rule = quantize_rule(numerics_.fp8, Role::Gradient);
   int64_t input_codes = 0, input_scales = 0, gradient_codes = 0, gradient_row_scales = 0,
           gradient_col_codes = 0, gradient_col_scales = 0;
   for (const Linear* linear : linears_) {
     if (!linear->choice().any_fp8()) continue;
     const LinearSite& site = linear->site();
+    const Fp8Config settings = settings_of(site, numerics_.fp8);
+    const QuantizeRule input_rule = quantize_rule(settings, Role::Input);
+    const QuantizeRule gradient_rule = quantize_rule(settings, Role::Gradient);
     if (!linear->adapter_keeps_input_codes()) {
       input_codes = std::max(input_codes, site.tokens * site.in);
       input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));

@@ -20,13 +20,14 @@ std::string upper_name(Precision precision) {
 // "FP8" when every FP8 product runs on FP8 tensor cores, else what is emulated.
 std::string fp8_label(const Transformer& transformer, Device& device) {
   const Numerics& numerics = transformer.numerics();
-  const QuantizeRule x = quantize_rule(numerics.fp8, Role::Input);
-  const QuantizeRule w = quantize_rule(numerics.fp8, Role::Weight);
-  const QuantizeRule dy = quantize_rule(numerics.fp8, Role::Gradient);
   const DType dense = numerics.dense();
   int64_t products = 0, native = 0;
   for (const Linear* linear : transformer.linears()) {
     const LinearSite& s = linear->site();
+    const Fp8Config settings = settings_of(s, numerics.fp8);
+    const QuantizeRule x = quantize_rule(settings, Role::Input);
+    const QuantizeRule w = quantize_rule(settings, Role::Weight);
+    const QuantizeRule dy = quantize_rule(settings, Role::Gradient);
     const auto count = [&](Product product, int64_t m, int64_t n, int64_t k, const QuantizeRule& a,
                            DType format_a, const QuantizeRule& b, DType format_b, DType out) {
       if (!linear->choice()[product].fp8) return;

@@ -14,6 +14,11 @@ void Fp8Config::validate() const {
   if (interval < 1) fail_config("[fp8] fp8_interval is {}, expected at least 1", interval);
 }
 
+Fp8Config Fp8Config::of_head() const {
+  if (recipe == Fp8Recipe::Delayed) return *this;
+  return {.format = format, .head = head, .fast_accumulation = fast_accumulation, .skip_layers = skip_layers};
+}
+
 std::string_view name_of(Fp8Recipe recipe) {
   switch (recipe) {
     case Fp8Recipe::Delayed:

@@ -43,6 +43,10 @@ struct Fp8Config {
 
   static constexpr int kMaxMargin = 16;
   void validate() const;  // throws ConfigError
+
+  // Of the output head, which has delayed scaling with every recipe, because it alone keeps the sums of the head's
+  // gradients (see Transformer::head_loss). With another recipe, the settings of delayed scaling have their defaults.
+  Fp8Config of_head() const;
 };
 
 // The tensors of a Linear that are quantised.

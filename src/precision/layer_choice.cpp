@@ -56,9 +56,9 @@ ProductChoice choose_head(const LinearSite& site, Product product, const Fp8Conf
       return {product == Product::Wgrad, product == Product::Wgrad ? "" : "fp8_head is wgrad"};
     case Fp8Head::Auto:
       if (site.out * site.in < kLargeHead) return {false, "the head is small; see fp8_head"};
-      // Others do not keep the sums of rows (see Transformer::head_loss), and E4M3 has no small probabilities.
-      if (config.recipe != Fp8Recipe::Delayed || config.format == Fp8Format::E4M3)
-        return {false, "only delayed scaling in E5M2 is exact enough for the head; see fp8_head"};
+      // E4M3 has no small probabilities.
+      if (config.format == Fp8Format::E4M3)
+        return {false, "gradients of the head need E5M2; see fp8_head"};
       [[fallthrough]];
     case Fp8Head::Backward:
       return {!forward, forward ? "logits stay in BF16; see fp8_head" : ""};

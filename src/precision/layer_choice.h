@@ -42,6 +42,11 @@ struct LinearChoice {
 std::vector<LinearChoice> choose_precision(const std::vector<LinearSite>& sites, Precision precision,
                                            const Fp8Config& config);
 
+// The settings that a Linear is quantised by.
+inline Fp8Config settings_of(const LinearSite& site, const Fp8Config& config) {
+  return site.kind == WorkKind::Head ? config.of_head() : config;
+}
+
 // '*' matches any run of characters, '?' any one; everything else itself.
 bool glob_match(std::string_view pattern, std::string_view text);
 

@@ -42,8 +42,10 @@ class StateReader {
 
 }  // namespace
 
-int ScaleTable::add(std::string name, Role role) {
-  entries_.push_back({std::move(name), quantize_rule(config_, role)});
+int ScaleTable::add(std::string name, QuantizeRule rule) {
+  require(rule.delayed || !any_delayed(), "[fp8] {} comes after a tensor with delayed scaling", name);
+  entries_.push_back({std::move(name), rule});
+  if (!rule.delayed) first_delayed_ = count();
   return static_cast<int>(entries_.size()) - 1;
 }
 
@@ -56,16 +58,16 @@ void ScaleTable::plan(BufferPlanner& planner) {
   add_bytes(slots_, "fp8.slots", sizeof(ScaleSlot));
   add_bytes(slots_backup_, "fp8.slots_backup", sizeof(ScaleSlot));
   add_bytes(stats_, "fp8.stats", sizeof(QuantStats));
-  if (config_.recipe == Fp8Recipe::Delayed) {
-    planner.add(history_, "fp8.history", DType::F32, {count(), config_.history_length},
-                MemoryCategory::Workspace, Lifetime::always());
-    planner.add(formats_, "fp8.formats", DType::U8, {count(), 2}, MemoryCategory::Workspace,
-                Lifetime::always());
-  }
+  if (!any_delayed()) return;
+  const int64_t delayed = count() - first_delayed_;
+  planner.add(history_, "fp8.history", DType::F32, {delayed, history_length()}, MemoryCategory::Workspace,
+              Lifetime::always());
+  planner.add(formats_, "fp8.formats", DType::U8, {delayed, 2}, MemoryCategory::Workspace,
+              Lifetime::always());
 }
 
 void ScaleTable::initialise(Device& device) {
-  calibrating_ = config_.recipe == Fp8Recipe::Delayed;
+  calibrating_ = any_delayed();
   if (entries_.empty()) return;
   const std::vector<ScaleSlot> slots(entries_.size());
   device.copy_to_device(slots_, slots.data());
@@ -73,21 +75,25 @@ void ScaleTable::initialise(Device& device) {
   if (!history_) return;
   device.zero(history_);
   std::vector<uint8_t> formats;
-  for (const Entry& entry : entries_) {
-    formats.push_back(static_cast<uint8_t>(entry.rule.format_rowwise));
-    formats.push_back(static_cast<uint8_t>(entry.rule.format_colwise));
+  for (size_t i = static_cast<size_t>(first_delayed_); i < entries_.size(); ++i) {
+    formats.push_back(static_cast<uint8_t>(entries_[i].rule.format_rowwise));
+    formats.push_back(static_cast<uint8_t>(entries_[i].rule.format_colwise));
   }
   device.copy_to_device(formats_, formats.data());
 }
 
 DelayedScaling ScaleTable::delayed() const {
-  return {slots_, history_, formats_, count(), config_.margin, config_.most_recent};
+  const int64_t delayed = count() - first_delayed_;
+  const Tensor slots{
+      slot(static_cast<int>(first_delayed_)), DType::U8, {delayed * static_cast<int64_t>(sizeof(ScaleSlot))}};
+  const Fp8Config config = config_.of_head();
+  return {slots, history_, formats_, delayed, config.margin, config.most_recent};
 }
 
 void ScaleTable::end_step(Device& device, int64_t step, Tensor norm) {
   if (!history_) return;
   DelayedScaling state = delayed();
-  state.due = step % config_.interval == 0;
+  state.due = step % config_.of_head().interval == 0;
   state.norm = norm;
   device.ops().update_delayed_scales(state);
 }
@@ -122,7 +128,7 @@ std::vector<std::byte> ScaleTable::save(Device& device) const {
   const int64_t header[] = {static_cast<int64_t>(config_.recipe),
                             static_cast<int64_t>(config_.format),
                             count(),
-                            history_ ? config_.history_length : 0,
+                            history_ ? history_length() : 0,
                             calibrating_,
                             config_.margin};
   append(state, header, sizeof header);
@@ -160,7 +166,7 @@ void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
   // Frozen weights were quantised with the margin of this run.
   require(margin == config_.margin, "[fp8 state] has fp8_margin {}, this run has {}", margin, config_.margin);
   require(tensors == count(), "[fp8 state] has {} tensors, this model has {}", tensors, count());
-  const int64_t expected_length = history_ ? config_.history_length : 0;
+  const int64_t expected_length = history_ ? history_length() : 0;
   require(length == expected_length, "[fp8 state] has histories of length {}, fp8_amax_history_len is {}",
           length, expected_length);
   for (const Entry& entry : entries_) {

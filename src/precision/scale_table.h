@@ -10,31 +10,34 @@
 
 namespace octet {
 
-// The state of FP8 scaling of a whole model: a slot for every quantised tensor, by name, and for the delayed recipe
-// the amax histories. The slots and histories live in the device's memory; nothing here waits for the device unless
+// The state of FP8 scaling of a whole model: a slot for every quantised tensor, by name, and for those with delayed
+// scaling the amax histories. The slots and histories live in the device's memory; nothing here waits for the device unless
 // it says so.
 class ScaleTable {
  public:
   explicit ScaleTable(Fp8Config config) : config_(std::move(config)) {}
 
-  // Registers a tensor ("layers.0.mlp.up.input"); returns its index. All are registered before plan().
-  int add(std::string name, Role role);
+  // Registers a tensor ("layers.0.mlp.up.input"); returns its index. All are registered before plan(), those with delayed
+  // scaling last.
+  int add(std::string name, QuantizeRule rule);
   void plan(BufferPlanner& planner);
   // After the planner is bound: writes the initial state (all scales 1, histories empty).
   void initialise(Device& device);
 
   const Fp8Config& config() const { return config_; }
+  bool is_delayed(int index) const { return index >= first_delayed_; }
+  bool any_delayed() const { return first_delayed_ < count(); }
   int64_t count() const { return static_cast<int64_t>(entries_.size()); }
   const std::string& name(int64_t index) const { return entries_[static_cast<size_t>(index)].name; }
   Tensor slots() const { return slots_; }  // u8 (count * sizeof(ScaleSlot)); absent without entries
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
 
-  // Until the first micro-batch is done, the delayed recipe uses current scaling, because there is no history.
+  // Until the first micro-batch is done, tensors with delayed scaling have current scaling, because there is no history.
   bool calibrating() const { return calibrating_; }
   void end_calibration() { calibrating_ = false; }
 
-  // At the end of optimizer step `step` (1-based): the delayed recipe's update, when the interval says so. `norm` (2)
+  // At the end of optimizer step `step` (1-based): the update of delayed scales, when the interval says so. `norm` (2)
   // fp32 of grad_norm may be absent; a step whose norm is not finite does not change scales and histories.
   void end_step(Device& device, int64_t step, Tensor norm = {});
 
@@ -74,15 +77,18 @@ class ScaleTable {
     QuantizeRule rule;
   };
   DelayedScaling delayed() const;
+  // With delayed scaling of the head alone, its settings are those of the head.
+  int64_t history_length() const { return config_.of_head().history_length; }
 
   Fp8Config config_;
   std::vector<Entry> entries_;
+  int64_t first_delayed_ = 0;  // these are the last ones
   bool calibrating_ = true;
   Tensor slots_;         // u8 (count * sizeof(ScaleSlot))
   Tensor slots_backup_;  // likewise
   Tensor stats_;         // u8 (count * sizeof(QuantStats))
-  Tensor history_;       // fp32 (count, history_length)
-  Tensor formats_;       // u8 (count, 2)
+  Tensor history_;       // fp32 (delayed ones, history_length)
+  Tensor formats_;       // u8 (delayed ones, 2)
 };
 
 }  // namespace octet

@@ -34,9 +34,11 @@ std::string SaturationWatch::look(const std::vector<ScaleTable::Report>& reports
     run = high ? run + 1 : (run < kRecords ? 0 : run);  // kept after the warning, which comes only once
     if (!high || run != kRecords) continue;
     const std::string layer = r.name.substr(0, r.name.rfind('.'));
+    const bool delayed = config.recipe == Fp8Recipe::Delayed, is_head = layer == "head";
     std::vector<std::string> advice;
-    if (per_tensor) advice.push_back(fmt::format("raise fp8_margin (now {})", config.margin));
-    if (config.recipe == Fp8Recipe::Delayed) advice.push_back("use fp8_recipe current");
+    if (is_head ? delayed : per_tensor)
+      advice.push_back(fmt::format("raise fp8_margin (now {})", config.margin));
+    if (delayed && !is_head) advice.push_back("use fp8_recipe current");
     if (config.format == Fp8Format::E4M3) advice.push_back("use fp8_format hybrid");
     advice.push_back(
         fmt::format("{}skip the layer with fp8_skip_layers: [{}]", advice.empty() ? "" : "or ", layer));

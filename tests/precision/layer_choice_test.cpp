@@ -74,8 +74,9 @@ TEST(LayerChoice, ProductsOfTheHead) {
   // By itself only a large head.
   EXPECT_EQ(head_products(Fp8Head::Auto, (1 << 18) - 16), "");
   EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18), "dw");
-  // And only where rows keep their sums and small probabilities are more than 0.
-  EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.recipe = Fp8Recipe::Current}), "");
+  for (const Fp8Recipe recipe : {Fp8Recipe::Current, Fp8Recipe::Block, Fp8Recipe::Mxfp8})
+    EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.recipe = recipe}), "dw") << name_of(recipe);
+  // And only where small probabilities are more than 0.
   EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.format = Fp8Format::E4M3}), "");
   EXPECT_EQ(head_products(Fp8Head::Auto, 1 << 18, {.format = Fp8Format::E5M2}), "dw");
   EXPECT_EQ(head_products(Fp8Head::Backward, 1 << 18, {.recipe = Fp8Recipe::Block}), "dw");

@@ -26,9 +26,9 @@ class Tracked {
 
   explicit Tracked(Fp8Config config, Role role = Role::Input)
       : device_(make_cpu_device(1)), table_(std::move(config)) {
-    index_ = table_.add("layers.0.mlp.up.input", role);
-    table_.plan(planner_);
     const QuantizeRule rule = quantize_rule(table_.config(), role);
+    index_ = table_.add("layers.0.mlp.up.input", rule);
+    table_.plan(planner_);
     const auto plan_copy = [&](QuantizedMatrix& copy, DType format, int64_t rows, int64_t depth) {
       copy.granularity = rule.granularity;
       planner_.add(copy.codes, "codes", format, {rows, depth}, MemoryCategory::Workspace, Lifetime::always());
@@ -392,13 +392,22 @@ TEST(SaveRestore, ContinuesBitForBit) {
 
 // A table of the given tensors in memory of its own.
 struct Table {
-  Table(Fp8Config config, const std::vector<std::string>& names) : table(std::move(config)) {
-    for (const std::string& name : names) table.add(name, Role::Input);
+  Table(const Fp8Config& config, const std::vector<std::string>& names)
+      : Table(config, inputs(config, names)) {}
+  Table(const Fp8Config& config, const std::vector<std::pair<std::string, QuantizeRule>>& tensors)
+      : table(config) {
+    for (const auto& [name, rule] : tensors) table.add(name, rule);
     table.plan(planner);
     planner.finish();
     memory = device->allocate(std::max<int64_t>(planner.plan().peak_bytes(), 1));
     planner.bind(memory.get());
     table.initialise(*device);
+  }
+  static std::vector<std::pair<std::string, QuantizeRule>> inputs(const Fp8Config& config,
+                                                                  const std::vector<std::string>& names) {
+    std::vector<std::pair<std::string, QuantizeRule>> tensors;
+    for (const std::string& name : names) tensors.emplace_back(name, quantize_rule(config, Role::Input));
+    return tensors;
   }
   void restore(const std::vector<std::byte>& state) { table.restore(*device, state); }
   std::vector<std::byte> save() { return table.save(*device); }
@@ -468,6 +477,43 @@ TEST(SaveRestore, RefusesWhatIsNotItsOwnAndChangesNothing) {
   Table from_first(config, names);
   from_first.restore(first);
   EXPECT_EQ(from_first.save(), good);
+}
+
+// The head has delayed scaling in a run whose layers have another recipe: only its scales follow its history.
+TEST(ScaleTable, DelayedScalingOfSomeTensors) {
+  const Fp8Config config{.recipe = Fp8Recipe::Current, .margin = 3, .interval = 4, .history_length = 2};
+  const Fp8Config head = config.of_head();
+  EXPECT_EQ(head.recipe, Fp8Recipe::Delayed);
+  EXPECT_EQ(head.margin, 0) << "its settings are those of the layers";
+  const std::vector<std::pair<std::string, QuantizeRule>> tensors = {
+      {"layers.0.mlp.up.input", quantize_rule(config, Role::Input)},
+      {"head.input", quantize_rule(head, Role::Input)},
+      {"head.gradient", quantize_rule(head, Role::Gradient)}};
+  Table first(config, tensors), second(config, tensors);
+  ScaleTable& table = first.table;
+  EXPECT_TRUE(table.any_delayed());
+  EXPECT_TRUE(table.calibrating());
+  EXPECT_FALSE(table.is_delayed(0));
+  EXPECT_TRUE(table.is_delayed(1) && table.is_delayed(2));
+  EXPECT_THROW(table.add("late", quantize_rule(config, Role::Input)), Error);
+  for (int i = 0; i < 3; ++i) table.slot(i)->amax = 2.0f;
+  table.end_step(*first.device, 1);
+  EXPECT_EQ(table.slot(0)->scale_rowwise, 1.0f);
+  EXPECT_EQ(table.slot(0)->amax, 2.0f);
+  EXPECT_EQ(table.slot(1)->scale_rowwise, 448.0f / 2);
+  EXPECT_EQ(table.slot(2)->scale_rowwise, 57344.0f / 2);
+  // A history of 16 steps, not of 2.
+  for (int step = 2; step <= 16; ++step) {
+    EXPECT_EQ(table.slot(1)->scale_rowwise, 448.0f / 2) << step;
+    table.slot(1)->amax = 1.0f;
+    table.end_step(*first.device, step);
+  }
+  table.slot(1)->amax = 1.0f;
+  table.end_step(*first.device, 17);
+  EXPECT_EQ(table.slot(1)->scale_rowwise, 448.0f);
+  second.restore(first.save());
+  EXPECT_EQ(second.save(), first.save());
+  EXPECT_FALSE(Table(config, {tensors[0]}).table.any_delayed());
 }
 
 TEST(SaveRestore, AModelWithoutFp8HasAnEmptyState) {

@@ -95,7 +95,9 @@ INSTANTIATE_TEST_SUITE_P(
         RecipeCase{"delayed_backward_head", {.head = Fp8Head::Backward}, "llama-tiny", 2},
         RecipeCase{"current", {.recipe = Fp8Recipe::Current}},
         RecipeCase{"current_e5m2", {.recipe = Fp8Recipe::Current, .format = Fp8Format::E5M2}},
+        RecipeCase{"current_head", {.recipe = Fp8Recipe::Current, .head = Fp8Head::Backward}, "gpt2-tiny"},
         RecipeCase{"block", {.recipe = Fp8Recipe::Block}, "llama-tiny", 2},
+        RecipeCase{"block_head", {.recipe = Fp8Recipe::Block, .head = Fp8Head::Backward}, "llama-tiny", 2},
         RecipeCase{"mxfp8", {.recipe = Fp8Recipe::Mxfp8, .head = Fp8Head::All}}),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -60,7 +60,9 @@ INSTANTIATE_TEST_SUITE_P(
         ExactCase{
             "delayed_accumulation", true, {{"fp8_recipe", "delayed"}, {"gradient_accumulation_steps", "3"}}},
         ExactCase{"current", true, {{"fp8_recipe", "current"}, {"gradient_checkpointing", "act"}}},
-        ExactCase{"block", true, {{"fp8_recipe", "block"}, {"gradient_checkpointing", "mlp"}}},
+        ExactCase{"block",
+                  true,
+                  {{"fp8_recipe", "block"}, {"fp8_head", "true"}, {"gradient_checkpointing", "mlp"}}},
         ExactCase{
             "mxfp8_accumulation", true, {{"fp8_recipe", "mxfp8"}, {"gradient_accumulation_steps", "2"}}},
         ExactCase{"sequential_second_epoch",
