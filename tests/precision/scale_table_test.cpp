@@ -517,8 +517,9 @@ TEST(ScaleTable, DelayedScalingOfSomeTensors) {
 }
 
 TEST(SaveRestore, AModelWithoutFp8HasAnEmptyState) {
-  Table none(config_of(Fp8Recipe::Delayed), {});
-  Table other(config_of(Fp8Recipe::Delayed), {});
+  const std::vector<std::string> no_names;
+  Table none(config_of(Fp8Recipe::Delayed), no_names);
+  Table other(config_of(Fp8Recipe::Delayed), no_names);
   other.restore(none.save());
   EXPECT_EQ(other.save(), none.save());
   EXPECT_TRUE(none.table.reports(*none.device).empty());
