@@ -125,7 +125,7 @@ std::vector<float> gradients(TinyRun& run) {
 TEST(TrainedHead, RowsWithATargetAreEnough) {
   for (const char* preset : {"llama-tiny", "gpt2-tiny"}) {
     for (const auto& [head, tolerance] :
-         {std::pair{Fp8Head::None, 1e-6}, std::pair{Fp8Head::Backward, 2e-2}}) {
+         {std::pair{Fp8Head::None, 1e-6}, std::pair{Fp8Head::Backward, 3e-2}}) {
       const TinyRunOptions options{
           .preset = preset,
           .precision = Precision::Fp8,
