@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures training steps on this machine's GPU and compares them with the figures that they must reach.
 
-    scripts/gpu_speed_table.py [--cases NAME ...] [--octet build/release/octet] [--logs FOLDER] [--json FILE]
+    scripts/gpu_speed_table.py [--cases NAME ...] [--octet build/release/octet] [--logs FOLDER] [--json FILE] [--set KEY=VALUE ...]
 
 --cases takes names of cases or of the groups models (the default), recipes and runs. 'models' are whole steps of the
 presets, 'recipes' the block recipe and long sequences, and 'runs' real training runs: what FP8 statistics cost, and what it
@@ -27,7 +27,8 @@ class Failed(Exception):
 def run_octet(args, name, *words):
     log = pathlib.Path(args.logs, name.replace(" ", "-") + ".log")
     with open(log, "w") as output:
-        code = subprocess.run([args.octet, *words], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
+        settings = [word for setting in args.set for word in ("--" + setting).split("=", 1)]
+        code = subprocess.run([args.octet, *words, *settings], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
     if code != 0:
         raise Failed(f"exit code {code}, see {log}")
 
@@ -174,6 +175,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30, help="of the group runs, at least 7")
     parser.add_argument("--length", type=int, default=1024, help="of the sequences of the group runs")
     parser.add_argument("--logs", default="build/gpu-check")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of octet for every case")
     parser.add_argument("--json", help="where the rows are written as well")
     args = parser.parse_args()
     pathlib.Path(args.logs).mkdir(parents=True, exist_ok=True)
