@@ -59,7 +59,6 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
 
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     jobs = {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for model in args.models:

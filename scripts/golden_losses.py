@@ -6,7 +6,7 @@ must not alter results: run it with the program before and after, on one machine
     ...
     scripts/golden_losses.py build/release/octet | diff before.txt -
 
-The bits depend on the CPU (OpenBLAS picks its kernels by it), so they are not stored in the repository.
+The bits may depend on the CPU and the compiler, so they are not stored in the repository.
 """
 import hashlib
 import json

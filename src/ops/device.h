@@ -80,7 +80,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;         // for people: "cpu", "cuda"
-  virtual std::string description() const = 0;  // "2 threads (all cores), OpenBLAS", "NVIDIA H200"
+  virtual std::string description() const = 0;  // "2 threads (all cores), AVX2", "NVIDIA H200"
   virtual Capabilities capabilities() const = 0;
 
   // ---- planning: also answered by devices that can only be planned for ----

@@ -86,9 +86,9 @@ TEST_F(RunMessages, ASettingThatCostsAccuracyIsNamed) {
 
 TEST_F(RunMessages, TheThreadsAreShownWithTheirReason) {
   EXPECT_THAT(run(arguments("a", {{"dry_run", "true"}})).out,
-              HasSubstr("cpu: 1 thread (num_threads), OpenBLAS"));
+              HasSubstr("cpu: 1 thread (num_threads), "));
   EXPECT_THAT(run_with("OMP_NUM_THREADS=3", arguments("a", {{"dry_run", "true"}, {"num_threads", "0"}})).out,
-              HasSubstr("cpu: 3 threads (OMP_NUM_THREADS), OpenBLAS"));
+              HasSubstr("cpu: 3 threads (OMP_NUM_THREADS), "));
 }
 
 TEST_F(RunMessages, PlainLinesHaveTotalEpochAndTimeLeft) {

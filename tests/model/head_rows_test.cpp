@@ -47,10 +47,10 @@ void PrintTo(const HeadCase& c, std::ostream* out) {
 
 class LoraHead : public testing::TestWithParam<HeadCase> {};
 
-// A row of logits does not depend on the other rows, but the order in which a product adds may depend on their number:
-// OpenBLAS has other kernels for few rows, and which ones differs from CPU to CPU. In fp32 that is a last bit. Where values
-// are rounded to BF16 or FP8 afterwards, some of them are rounded to the other side, and then those that follow from them:
-// at most, everything differs by the rounding of that format. A target too few differs much more (below).
+// A row of logits does not depend on the other rows. A sum over rows may be cut into parts at other rows, which in fp32 is a
+// last bit. Where values are rounded to BF16 or FP8 afterwards, some of them are rounded to the other side, and then those
+// that follow from them: at most, everything differs by the rounding of that format. A target too few differs much more
+// (below).
 INSTANTIATE_TEST_SUITE_P(, LoraHead,
                          testing::Values(HeadCase{"fp32", "llama-tiny", Precision::Fp32, 1e-6},
                                          HeadCase{"fp32_gpt2", "gpt2-tiny", Precision::Fp32, 1e-6},

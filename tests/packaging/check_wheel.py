@@ -48,7 +48,7 @@ def main():
         data = f"octet-{version}.data"
         for name in ("scripts/octet", "data/share/man/man1/octet.1", "data/share/bash-completion/completions/octet"):
             expect(f"{data}/{name}" in names, f"{name} is missing in the wheel")
-        expect(any(name.startswith(f"{data}/data/lib/octet/libopenblas") for name in names), "OpenBLAS is missing")
+        expect(any(name.startswith(f"{data}/data/lib/octet/libyaml-cpp") for name in names), "yaml-cpp is missing")
 
         run(sys.executable, "-m", "venv", "--without-pip", work / "venv")
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

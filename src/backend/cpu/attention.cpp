@@ -1,12 +1,11 @@
 #include "backend/cpu/attention.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/matrix_product.h"
 #include "backend/cpu/vector_math.h"
 
 namespace octet {
@@ -16,10 +15,6 @@ namespace {
 // This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
 // its softmax is formed.
 constexpr int64_t kQueryTile = 64;
-
-blasint blas(int64_t x) {
-  return static_cast<blasint>(x);
-}
 
 struct Checked {
   const int32_t* starts;
@@ -135,8 +130,7 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
         const float* k = in + (start + queries.low) * width + (shape.heads + kv_head) * depth;
         const float* v = k + shape.kv_heads * depth;
         float* scores = all_scores + thread * kQueryTile * documents.max_length;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
-                    q, blas(width), k, blas(width), 0.0f, scores, blas(keys));
+        matrix_product(scores, keys, {q, width}, {k, width, true}, rows, keys, depth, shape.scale, false);
         float inverse[kQueryTile];
         for (int64_t r = 0; r < rows; ++r) {
           float* row = scores + r * keys + queries.begin(r);
@@ -149,8 +143,7 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
         }
         queries.mask(scores);
         float* o = result + (start + first) * out_width + head * depth;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f,
-                    scores, blas(keys), v, blas(width), 0.0f, o, blas(out_width));
+        matrix_product(o, out_width, {scores, keys}, {v, width}, rows, depth, keys, 1.0f, false);
         for (int64_t r = 0; r < rows; ++r) {
           float* row = o + r * out_width;
           for (int64_t c = 0; c < depth; ++c) row[c] *= inverse[r];
@@ -211,10 +204,8 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
         const float* q = in + (start + first) * width + head * depth;
         const float* o = output + (start + first) * out_width + head * depth;
         const float* d = upstream + (start + first) * out_width + head * depth;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), shape.scale,
-                    q, blas(width), k + below, blas(width), 0.0f, p, blas(keys));
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, blas(rows), blas(keys), blas(depth), 1.0f, d,
-                    blas(out_width), v + below, blas(width), 0.0f, ds, blas(keys));
+        matrix_product(p, keys, {q, width}, {k + below, width, true}, rows, keys, depth, shape.scale, false);
+        matrix_product(ds, keys, {d, out_width}, {v + below, width, true}, rows, keys, depth, 1.0f, false);
         const float* row_lse = lse.as<float>() + head * tokens + start + first;
         for (int64_t r = 0; r < rows; ++r) {
           float* __restrict p_row = p + r * keys;
@@ -231,13 +222,10 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
         }
         queries.mask(p);
         queries.mask(ds);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, p,
-                    blas(keys), d, blas(out_width), 1.0f, dv + below, blas(width));
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, blas(keys), blas(depth), blas(rows), 1.0f, ds,
-                    blas(keys), q, blas(width), 1.0f, dk + below, blas(width));
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas(rows), blas(depth), blas(keys), 1.0f, ds,
-                    blas(keys), k + below, blas(width), 0.0f, result + (start + first) * width + head * depth,
-                    blas(width));
+        matrix_product(dv + below, width, {p, keys, true}, {d, out_width}, keys, depth, rows, 1.0f, true);
+        matrix_product(dk + below, width, {ds, keys, true}, {q, width}, keys, depth, rows, 1.0f, true);
+        matrix_product(result + (start + first) * width + head * depth, width, {ds, keys}, {k + below, width},
+                       rows, depth, keys, 1.0f, false);
       }
     }
   });

@@ -1,13 +1,12 @@
 #include "backend/cpu/cpu_device.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/matrix_product.h"
 #include "backend/cpu/optimizer.h"
 #include "base/host_memory.h"
 
@@ -17,14 +16,11 @@ using cpu::Scratch;
 
 CpuDevice::CpuDevice(int threads)
     : threads_(threads > 0 ? CpuThreads{threads, "num_threads"} : default_threads()),
-      parallel_(threads_.count) {
-  // octet itself splits the products into tiles that do not depend on the number of threads.
-  openblas_set_num_threads(1);
-}
+      parallel_(threads_.count) {}
 
 std::string CpuDevice::description() const {
-  return fmt::format("{} thread{} ({}), OpenBLAS ({})", threads_.count, threads_.count == 1 ? "" : "s",
-                     threads_.reason, openblas_get_corename());
+  return fmt::format("{} thread{} ({}), {}", threads_.count, threads_.count == 1 ? "" : "s", threads_.reason,
+                     cpu::product_instructions());
 }
 
 int64_t CpuDevice::memory_bytes() const {

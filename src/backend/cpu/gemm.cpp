@@ -1,11 +1,10 @@
 #include "backend/cpu/gemm.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/matrix_product.h"
 
 namespace octet {
 namespace cpu {
@@ -17,12 +16,12 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
-// Depends only on the shape. Tiles are large enough that OpenBLAS does not spend its time packing. A large product
-// has enough tiles to keep many threads busy.
-Tile tile_of(int64_t m, int64_t n) {
+// Tiles are large, because their factors are packed, and some for every thread, because threads may be slow at times. The
+// result does not depend on them.
+Tile tile_of(int64_t m, int64_t n, int threads) {
   const auto count = [&](Tile tile) { return div_up(m, tile.rows) * div_up(n, tile.cols); };
   for (const Tile tile : {Tile{256, 256}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}}) {
-    if (count(tile) >= 16) return tile;
+    if (threads == 1 || count(tile) >= 4 * threads) return tile;
   }
   return {64, 64};
 }
@@ -104,11 +103,11 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
             n);
     bias = as_floats(options.bias, scratch);
   }
-  const cpu::Tile tile = cpu::tile_of(m, n);
+  const cpu::Tile tile = cpu::tile_of(m, n, parallel_.threads());
   const bool rounds = c.dtype == DType::BF16;
   float* tiles = rounds ? scratch.take<float>(parallel_.threads() * cpu::kLargestTile) : nullptr;
   const int64_t tile_cols = div_up(n, tile.cols);
-  narrow<blasint>(std::max({m, n, k, a.stride, b.stride, c.stride}));
+  const cpu::Factor left{a.data, a.stride, transpose_a}, right{b.data, b.stride, transpose_b};
 
   parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
     const int64_t row = task / tile_cols * tile.rows, col = task % tile_cols * tile.cols;
@@ -123,13 +122,8 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
         for (int64_t j = 0; j < cols; ++j) line[j] = keeps ? line[j] + bias[col + j] : bias[col + j];
       }
     }
-    const float* a_tile = a.data + (transpose_a ? row : row * a.stride);
-    const float* b_tile = b.data + (transpose_b ? col * b.stride : col);
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, static_cast<blasint>(rows),
-                static_cast<blasint>(cols), static_cast<blasint>(k), alpha, a_tile,
-                static_cast<blasint>(a.stride), b_tile, static_cast<blasint>(b.stride),
-                bias || keeps ? 1.0f : 0.0f, out, static_cast<blasint>(stride));
+    cpu::matrix_product(out, stride, left.from(row, 0), right.from(0, col), rows, cols, k, alpha,
+                        bias || keeps);
     if (!rounds) return;
     for (int64_t i = 0; i < rows; ++i) {
       Bf16* line = c_bf16 + (row + i) * c.stride + col;

@@ -1,9 +1,8 @@
-#include <cblas.h>
-
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/matrix_product.h"
 #include "backend/op_checks.h"
 
 namespace octet {
@@ -42,10 +41,8 @@ void load_dense(float* tile, const Matrix& x, int64_t row, int64_t col, int64_t 
 // sums (m, n) += op(a) op(b), all of them contiguous.
 void add_product(float* sums, const float* a, bool transpose_a, const float* b, bool transpose_b, int64_t m,
                  int64_t n, int64_t k) {
-  cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a,
-              static_cast<blasint>(transpose_a ? m : k), b, static_cast<blasint>(transpose_b ? k : n), 1.0f,
-              sums, static_cast<blasint>(n));
+  cpu::matrix_product(sums, n, {a, transpose_a ? m : k, transpose_a}, {b, transpose_b ? k : n, transpose_b},
+                      m, n, k, 1.0f, true);
 }
 
 }  // namespace

@@ -1,0 +1,209 @@
+#include "backend/cpu/matrix_product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace octet::cpu {
+namespace {
+
+// The result is computed in tiles of kRows x kCols, whose sums stay in registers: few enough for them, and enough that no
+// addition waits for the one before.
+#if defined(__AVX512F__)
+constexpr const char* kInstructions = "AVX-512";
+constexpr int kLanes = 16, kRows = 8, kVectors = 2;
+#elif defined(__AVX2__)
+constexpr const char* kInstructions = "AVX2";
+constexpr int kLanes = 8, kRows = 6, kVectors = 2;
+#elif defined(__ARM_NEON)
+constexpr const char* kInstructions = "NEON";
+constexpr int kLanes = 4, kRows = 8, kVectors = 2;
+#else
+constexpr const char* kInstructions = "plain C++";
+constexpr int kLanes = 4, kRows = 4, kVectors = 2;
+#endif
+constexpr int kCols = kLanes * kVectors;
+
+// Blocks of the factors that stay in a core's caches: depth x columns of b, rows x depth of a.
+constexpr int64_t kDepth = 256, kBlockCols = 256, kBlockRows = 128;
+static_assert(kBlockCols % kCols == 0);
+
+using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
+
+inline Vector load(const float* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+inline void store(float* to, Vector vector) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+// Sums of a tile over one block of the depth. All loops over it are unrolled, which keeps it in registers.
+struct TileSums {
+  Vector sums[kRows][kVectors] = {};
+
+  [[gnu::always_inline]] void write(float* c, int64_t c_stride, float alpha, bool accumulate) const {
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        float* place = c + row * c_stride + v * kLanes;
+        const Vector product = alpha * sums[row][v];
+        store(place, accumulate ? load(place) + product : product);
+      }
+    }
+  }
+};
+
+#if defined(__ARM_NEON)
+
+// c (kRows, kCols) = alpha a b, or added to c. Both factors are packed: a has the kRows values of a step of the depth next
+// to each other, b the kCols ones.
+[[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
+                                    float alpha, bool accumulate) {
+  TileSums tile;
+  auto& sums = tile.sums;
+  for (int64_t k = 0; k < depth; ++k) {
+    const float32x4_t values[2] = {vld1q_f32(a + k * kRows), vld1q_f32(a + k * kRows + 4)};
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const float32x4_t line = vld1q_f32(b + k * kCols + v * kLanes);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        sums[4 * half][v] = vfmaq_laneq_f32(sums[4 * half][v], line, values[half], 0);
+        sums[4 * half + 1][v] = vfmaq_laneq_f32(sums[4 * half + 1][v], line, values[half], 1);
+        sums[4 * half + 2][v] = vfmaq_laneq_f32(sums[4 * half + 2][v], line, values[half], 2);
+        sums[4 * half + 3][v] = vfmaq_laneq_f32(sums[4 * half + 3][v], line, values[half], 3);
+      }
+    }
+  }
+  tile.write(c, c_stride, alpha, accumulate);
+}
+
+#else
+
+[[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
+                                    float alpha, bool accumulate) {
+  TileSums tile;
+  for (int64_t k = 0; k < depth; ++k) {
+    Vector lines[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) lines[v] = load(b + k * kCols + v * kLanes);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) tile.sums[row][v] += a[k * kRows + row] * lines[v];
+    }
+  }
+  tile.write(c, c_stride, alpha, accumulate);
+}
+
+#endif
+
+using Quad = float __attribute__((vector_size(16)));
+
+// to(k, column) = from(column, k) for four columns: to has lines of `width`.
+inline void transpose_four(float* to, int64_t width, const float* from, int64_t stride, int64_t depth) {
+  int64_t k = 0;
+  for (; k + 4 <= depth; k += 4) {
+    Quad in[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&in[i], from + i * stride + k, sizeof(Quad));
+    const Quad low01 = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5),
+               high01 = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7),
+               low23 = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5),
+               high23 = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+    const Quad out[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                         __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                         __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                         __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+    for (int i = 0; i < 4; ++i) std::memcpy(to + (k + i) * width, &out[i], sizeof(Quad));
+  }
+  for (; k < depth; ++k) {
+    for (int i = 0; i < 4; ++i) to[k * width + i] = from[i * stride + k];
+  }
+}
+
+// Packs `count` <= width columns of a factor, seen as (depth, columns), into lines of `width`; the rest is zero.
+// `contiguous`: the columns of a line lie next to each other.
+template <int width>
+void pack_strip(float* to, const float* from, int64_t stride, bool contiguous, int64_t count, int64_t depth) {
+  if (contiguous && count == width) {
+    for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * width, from + k * stride, width * sizeof(float));
+    return;
+  }
+  int64_t column = 0;
+  if (!contiguous) {
+    for (; column + 4 <= count; column += 4)
+      transpose_four(to + column, width, from + column * stride, stride, depth);
+  }
+  for (; column < width; ++column) {
+    for (int64_t k = 0; k < depth; ++k) {
+      const float* value = from + (contiguous ? k * stride + column : column * stride + k);
+      to[k * width + column] = column < count ? *value : 0.0f;
+    }
+  }
+}
+
+struct alignas(64) Blocks {
+  float a[kBlockRows * kDepth + kRows * kDepth];
+  float b[kBlockCols * kDepth];
+  float edge[kRows * kCols];
+};
+
+}  // namespace
+
+void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
+                    float alpha, bool accumulate) {
+  thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
+  if (k == 0 && !accumulate) {
+    for (int64_t row = 0; row < m; ++row) std::fill_n(c + row * c_stride, n, 0.0f);
+  }
+  for (int64_t first = 0; first < k; first += kDepth) {
+    const int64_t depth = std::min(kDepth, k - first);
+    const bool adds = accumulate || first > 0;
+    for (int64_t col = 0; col < n; col += kBlockCols) {
+      const int64_t cols = std::min(kBlockCols, n - col);
+      for (int64_t j = 0; j < cols; j += kCols) {
+        pack_strip<kCols>(blocks->b + j * depth, b.from(first, col + j).data, b.stride, !b.transposed,
+                          std::min<int64_t>(kCols, cols - j), depth);
+      }
+      for (int64_t row = 0; row < m; row += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, m - row);
+        for (int64_t i = 0; i < rows; i += kRows) {
+          pack_strip<kRows>(blocks->a + i * depth, a.from(row + i, first).data, a.stride, a.transposed,
+                            std::min<int64_t>(kRows, rows - i), depth);
+        }
+        for (int64_t j = 0; j < cols; j += kCols) {
+          const float* strip = blocks->b + j * depth;
+          const int64_t tile_cols = std::min<int64_t>(kCols, cols - j);
+          for (int64_t i = 0; i < rows; i += kRows) {
+            const int64_t tile_rows = std::min<int64_t>(kRows, rows - i);
+            const bool partial = tile_rows < kRows || tile_cols < kCols;
+            float* place = c + (row + i) * c_stride + col + j;
+            float* to = partial ? blocks->edge : place;
+            compute_tile(to, partial ? kCols : c_stride, blocks->a + i * depth, strip, depth, alpha,
+                         adds && !partial);
+            if (!partial) continue;
+            for (int64_t r = 0; r < tile_rows; ++r) {
+              float* line = place + r * c_stride;
+              const float* values = blocks->edge + r * kCols;
+              for (int64_t t = 0; t < tile_cols; ++t) line[t] = adds ? line[t] + values[t] : values[t];
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+const char* product_instructions() {
+  return kInstructions;
+}
+
+}  // namespace octet::cpu

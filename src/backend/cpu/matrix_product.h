@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+namespace octet::cpu {
+
+// A factor of a product: the matrix as the product reads it, or its transpose.
+struct Factor {
+  const float* data;
+  int64_t stride;  // between two rows of what is stored
+  bool transposed = false;
+
+  // What the product reads at (row, col) and after it.
+  Factor from(int64_t row, int64_t col) const {
+    return {transposed ? data + col * stride + row : data + row * stride + col, stride, transposed};
+  }
+};
+
+// c (m, n) = alpha a (m, k) b (k, n), or added to c, in the calling thread. The order of every sum depends on k alone, so
+// an element has the same bits in a product of any other size and on every CPU with fused multiplication and addition.
+void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
+                    float alpha, bool accumulate);
+
+// The vector instructions that it was compiled for: "AVX-512".
+const char* product_instructions();
+
+}  // namespace octet::cpu
