@@ -27,7 +27,6 @@ BEDS = {
 }
 STEPS = {"gpt2": 500, "llama-1b": 300}
 FP8 = ["--mixed_precision", "fp8"]
-FAST = [*FP8, "--fp8_fast_accum", "all"]
 BF16_HEAD = [*FP8, "--fp8_head", "none"]
 SETTINGS = {
     "bf16": ["--mixed_precision", "bf16"],
@@ -40,9 +39,8 @@ SETTINGS = {
     "fp8, head all": [*FP8, "--fp8_head", "all"],
     "fp8, exact sums": [*FP8, "--fp8_fast_accum", "none"],
     "fp8, BF16 head, exact sums": [*BF16_HEAD, "--fp8_fast_accum", "none"],
-    "fp8, fast sums": FAST,
-    "fp8, fast sums, 8-bit moments, compact": [*FAST, "--optimizer_state", "fp8", "--master_weights", "compact"],
-    "fp8, fast sums, 8-bit moments, stochastic": [*FAST, "--optimizer_state", "fp8", "--master_weights", "stochastic"],
+    "fp8, fast sums": [*FP8, "--fp8_fast_accum", "all"],
+    "fp8, fast sums but for weights": [*FP8, "--fp8_fast_accum", "forward_dgrad"],
     "fp8 current": [*FP8, "--fp8_recipe", "current"],
     "fp8 block": [*FP8, "--fp8_recipe", "block"],
     "fp8 e4m3": [*FP8, "--fp8_format", "e4m3"],

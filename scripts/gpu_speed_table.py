@@ -105,7 +105,7 @@ class Targets:
 
     def measure(self, args, name):
         rng = random.Random(1)
-        document = args.length // 2 - 12  # two fill a sequence
+        document = args.length // 2  # two fill a sequence
         answer = int(document * self.share)
 
         def text(length):

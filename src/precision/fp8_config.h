@@ -24,7 +24,7 @@ enum class Fp8Head : uint8_t {
 };
 // Which FP8 products of the layers add up inside the tensor cores alone: faster, with fewer bits of the sum. The others
 // move partial sums to fp32 registers now and then. The head never does it: its sums are the longest.
-enum class Fp8FastAccum : uint8_t { None, Forward, All };
+enum class Fp8FastAccum : uint8_t { None, Forward, ForwardDgrad, All };
 std::string_view name_of(Fp8Recipe recipe);  // as users write it
 std::string_view name_of(Fp8Format format);
 

@@ -94,11 +94,9 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
     return choice;
   }
   if (config.recipe != Fp8Recipe::Delayed && config.recipe != Fp8Recipe::Current) return choice;
-  for (const Product product : kProducts) {
-    choice.products[static_cast<size_t>(product)].fast_accumulation =
-        config.fast_accumulation == Fp8FastAccum::All ||
-        (config.fast_accumulation == Fp8FastAccum::Forward && product == Product::Forward);
-  }
+  // Every value of the setting adds one product to those of the value before, in the order of products.
+  const auto fast = static_cast<size_t>(config.fast_accumulation);
+  for (size_t i = 0; i < kProducts.size(); ++i) choice.products[i].fast_accumulation = i < fast;
   return choice;
 }
 

@@ -354,7 +354,8 @@ TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
               ElementsAre(AllOf(HasSubstr("master_weights stochastic may cost accuracy"),
                                 HasSubstr("set master_weights to compact"))));
   EXPECT_THAT(costly("fp8_head: true"), ElementsAre());
-  EXPECT_THAT(costly("fp8_fast_accum: all"), ElementsAre(HasSubstr("fp8_fast_accum all")));
+  EXPECT_THAT(costly("fp8_fast_accum: all"), ElementsAre(HasSubstr("fp8_fast_accum all costs accuracy")));
+  EXPECT_THAT(costly("fp8_fast_accum: forward_dgrad"), ElementsAre(HasSubstr("has not been measured")));
   EXPECT_THAT(costly("fp8_fast_accum: all\nfp8_recipe: block"), ElementsAre());
   EXPECT_THAT(costly_settings(from_yaml("fp8_fast_accum: all"), false), ElementsAre());
   EXPECT_THAT(costly("fp8_fast_accum: all\nmixed_precision: bf16"), ElementsAre());

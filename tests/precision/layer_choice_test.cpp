@@ -97,6 +97,7 @@ TEST(LayerChoice, FastAccumulationIsForLayers) {
   };
   EXPECT_EQ(fast(Fp8FastAccum::None, WorkKind::BaseMatrix), "");
   EXPECT_EQ(fast(Fp8FastAccum::Forward, WorkKind::BaseMatrix), "f");
+  EXPECT_EQ(fast(Fp8FastAccum::ForwardDgrad, WorkKind::BaseMatrix), "fd");
   EXPECT_EQ(fast(Fp8FastAccum::All, WorkKind::BaseMatrix), "fdw");
   EXPECT_EQ(fast(Fp8FastAccum::All, WorkKind::Head), "");
 }
