@@ -60,7 +60,6 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/*.cu src/backend/cuda/
 add_library(octet_cuda OBJECT ${cuda_sources})
 set_target_properties(octet_cuda PROPERTIES CUDA_STANDARD 20 CUDA_EXTENSIONS OFF)
 target_link_libraries(octet_cuda PRIVATE octet_flags fmt::fmt nlohmann_json::nlohmann_json)
-target_compile_options(octet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
 target_include_directories(octet_cuda SYSTEM PRIVATE ${CUBLASLT_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(octet_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall;-diag-suppress=186;-gencode=arch=compute_90a,code=sm_90a>)

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <csignal>
@@ -7,7 +6,6 @@
 #include <exception>
 #include <new>
 
-#include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/version.h"
 #include "command.h"
@@ -58,8 +56,6 @@ int main(int argc, char** argv) {
   // A file that grows beyond a limit (ulimit -f) is an error of the write, as a full disk is, and not the end of a run.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    // For loops over weights that are read or written. OpenMP alone would not know the limits of a container.
-    omp_set_num_threads(default_threads().count);
     const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
     const int code = run_program(arguments);
     // A full disk or a closed pipe is only seen here.

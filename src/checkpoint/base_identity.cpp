@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/parallel_for.h"
 #include "base/sha.h"
 #include "base/text.h"
 #include "hf/hf_folder.h"
@@ -85,12 +86,11 @@ void compute_checksums(std::span<BaseTensor> tensors) {
     tensor.checksums.resize(count);
     for (size_t i = 0; i < count; ++i) pieces.push_back({&tensor, i});
   }
-#pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto [tensor, index] = pieces[i];
+  parallel_for(std::ssize(pieces), 1, [&](int64_t i, int64_t) {
+    const auto [tensor, index] = pieces[static_cast<size_t>(i)];
     const std::span<const std::byte> bytes = tensor->stored->bytes.subspan(index * kPieceBytes);
     tensor->checksums[index] = crc32c(bytes.data(), std::min(bytes.size(), kPieceBytes));
-  }
+  });
 }
 
 bool is_sha256(std::string_view text) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/parallel_for.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/rank_saving.h"
 #include "checkpoint/stored_remainder.h"
@@ -53,23 +54,25 @@ std::vector<float> moment_values(const TensorRows& tensor, const std::optional<T
   if (tensor.dtype == SafeDType::F32) {
     std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   } else if (tensor.dtype == SafeDType::BF16) {
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; ++i) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
-      values[static_cast<size_t>(i)] = to_float(Bf16{bits});
-    }
+    parallel_for(count, kElementsPerPiece, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
+        values[static_cast<size_t>(i)] = to_float(Bf16{bits});
+      }
+    });
   } else {
     const int64_t blocks = div_up(cols, kMomentBlock);
     const float* e4m3 = fp8_values(DType::E4M3);
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; ++i) {
-      float factor = 0;
-      std::memcpy(&factor, scales->bytes.data() + 4 * (i / cols * blocks + i % cols / kMomentBlock), 4);
-      const auto code = std::to_integer<uint8_t>(tensor.bytes[static_cast<size_t>(i)]);
-      const float value = tensor.dtype == SafeDType::U8 ? root_value(code) : e4m3[code];
-      values[static_cast<size_t>(i)] = value_of(value * factor, moment);
-    }
+    parallel_for(count, kElementsPerPiece, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float factor = 0;
+        std::memcpy(&factor, scales->bytes.data() + 4 * (i / cols * blocks + i % cols / kMomentBlock), 4);
+        const auto code = std::to_integer<uint8_t>(tensor.bytes[static_cast<size_t>(i)]);
+        const float value = tensor.dtype == SafeDType::U8 ? root_value(code) : e4m3[code];
+        values[static_cast<size_t>(i)] = value_of(value * factor, moment);
+      }
+    });
   }
   return values;
 }
@@ -83,8 +86,9 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
   }
   if (to.dtype == DType::BF16) {
     std::vector<Bf16> rounded(values.size());
-#pragma omp parallel for
-    for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
+    parallel_for(std::ssize(values), kElementsPerPiece, [&](int64_t begin, int64_t end) {
+      std::transform(values.begin() + begin, values.begin() + end, rounded.begin() + begin, to_bf16);
+    });
     device.copy_to_device(to, rounded.data());
     return;
   }
@@ -92,29 +96,30 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
   const int64_t rows = static_cast<int64_t>(values.size()) / cols;
   std::vector<uint8_t> codes(values.size());
   std::vector<float> factors(static_cast<size_t>(rows * blocks));
-#pragma omp parallel for
-  for (int64_t block = 0; block < rows * blocks; ++block) {
-    const int64_t col = block % blocks * kMomentBlock, first = block / blocks * cols + col;
-    const int64_t last = first + std::min(kMomentBlock, cols - col);
-    const auto stored = [&](int64_t i) {
-      const float value = values[static_cast<size_t>(i)];
-      return moment == Moment::Square ? std::sqrt(value) : value;
-    };
-    float largest = 0;
-    for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::fabs(stored(i)));
-    const bool root = moment == Moment::Square;
-    const float factor = root ? root_factor(largest) : moment_factor(largest);
-    const MomentShift shift = MomentShift::of(largest, factor);
-    factors[static_cast<size_t>(block)] = factor;
-    for (int64_t i = first; i < last; ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (root) {
-        codes[at] = to_root_code(shift(stored(i)), kNoiseToNearest);
-      } else {
-        codes[at] = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
+  parallel_for(rows * blocks, rows_per_piece(kMomentBlock), [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t col = block % blocks * kMomentBlock, first = block / blocks * cols + col;
+      const int64_t last = first + std::min(kMomentBlock, cols - col);
+      const auto stored = [&](int64_t i) {
+        const float value = values[static_cast<size_t>(i)];
+        return moment == Moment::Square ? std::sqrt(value) : value;
+      };
+      float largest = 0;
+      for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::fabs(stored(i)));
+      const bool root = moment == Moment::Square;
+      const float factor = root ? root_factor(largest) : moment_factor(largest);
+      const MomentShift shift = MomentShift::of(largest, factor);
+      factors[static_cast<size_t>(block)] = factor;
+      for (int64_t i = first; i < last; ++i) {
+        const auto at = static_cast<size_t>(i);
+        if (root) {
+          codes[at] = to_root_code(shift(stored(i)), kNoiseToNearest);
+        } else {
+          codes[at] = to_e4m3(factor > 0 ? stored(i) / factor : 0.0f);
+        }
       }
     }
-  }
+  });
   device.copy_to_device(to, codes.data());
   device.copy_to_device(to_scales, factors.data());
 }

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/parallel_for.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/export_tokenizer_choice.h"
 #include "checkpoint/model_weights.h"
@@ -67,11 +68,12 @@ std::vector<std::byte> as_bytes_of(std::span<const float> values, SafeDType dtyp
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return bytes;
   }
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    const Bf16 value = to_bf16(values[i]);
-    std::memcpy(bytes.data() + 2 * i, &value, 2);
-  }
+  parallel_for(std::ssize(values), kElementsPerPiece, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const Bf16 value = to_bf16(values[i]);
+      std::memcpy(bytes.data() + 2 * i, &value, 2);
+    }
+  });
   return bytes;
 }
 

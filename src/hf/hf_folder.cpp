@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/parallel_for.h"
 #include "hf/weights_read_ahead.h"
 #include "model/family.h"
 
@@ -72,13 +73,14 @@ constexpr int64_t kPieceBytes = int64_t{16} << 20;  // read and written at a tim
 std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, int64_t rows, int64_t cols,
                                   size_t size) {
   std::vector<std::byte> result(bytes.size());
-#pragma omp parallel for
-  for (int64_t col = 0; col < cols; ++col) {
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(result.data() + static_cast<size_t>(col * rows + row) * size,
-                  bytes.data() + static_cast<size_t>(row * cols + col) * size, size);
+  parallel_for(cols, rows_per_piece(rows), [&](int64_t begin, int64_t end) {
+    for (int64_t col = begin; col < end; ++col) {
+      for (int64_t row = 0; row < rows; ++row) {
+        std::memcpy(result.data() + static_cast<size_t>(col * rows + row) * size,
+                    bytes.data() + static_cast<size_t>(row * cols + col) * size, size);
+      }
     }
-  }
+  });
   return result;
 }
 
@@ -147,23 +149,23 @@ std::vector<float> HfWeights::values(const ParameterSpec& spec, int64_t begin, i
     const SafeTensor* tensor = first < last ? find(spec, part, faults) : nullptr;
     if (!tensor) continue;
     if (!part.transposed) {
-#pragma omp parallel for
-      for (int64_t row = first; row < last; ++row)
-        as_floats(*tensor, (row - part.row_begin) * cols, cols, values.data() + (row - begin) * cols);
+      parallel_for(last - first, rows_per_piece(cols), [&](int64_t from, int64_t to) {
+        as_floats(*tensor, (first + from - part.row_begin) * cols, (to - from) * cols,
+                  values.data() + (first + from - begin) * cols);
+      });
       continue;
     }
     // Neighbours in the file are rows here: some rows at a time, so that what is read together is used together.
     constexpr int64_t kRows = 32;
-#pragma omp parallel for
-    for (int64_t block = first; block < last; block += kRows) {
-      const int64_t rows_here = std::min(kRows, last - block);
+    parallel_for(last - first, kRows, [&](int64_t from, int64_t to) {
+      const int64_t row = first + from, rows_here = to - from;
       std::array<float, kRows> column;
       for (int64_t col = 0; col < cols; ++col) {
-        as_floats(*tensor, col * part.rows + block - part.row_begin, rows_here, column.data());
+        as_floats(*tensor, col * part.rows + row - part.row_begin, rows_here, column.data());
         for (int64_t i = 0; i < rows_here; ++i)
-          values[static_cast<size_t>((block + i - begin) * cols + col)] = column[static_cast<size_t>(i)];
+          values[static_cast<size_t>((row + i - begin) * cols + col)] = column[static_cast<size_t>(i)];
       }
-    }
+    });
   }
   require(faults.empty(), "[{}] {}", place_, fmt::join(faults, "; "));
   return values;
@@ -234,8 +236,9 @@ void HfWeights::load_rows(Device& device, const ParameterSpec& spec, int64_t beg
     return;
   }
   std::vector<Bf16> rounded(read.size());
-#pragma omp parallel for
-  for (size_t i = 0; i < read.size(); ++i) rounded[i] = to_bf16(read[i]);
+  parallel_for(std::ssize(read), kElementsPerPiece, [&](int64_t from, int64_t to) {
+    std::transform(read.begin() + from, read.begin() + to, rounded.begin() + from, to_bf16);
+  });
   device.copy_to_device(rows, rounded.data());
 }
 
@@ -328,11 +331,12 @@ ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters
       std::memcpy(bytes.data(), values.data(), bytes.size());
       return bytes;
     }
-#pragma omp parallel for
-    for (size_t i = 0; i < count; ++i) {
-      const Bf16 value = to_bf16(values[i]);
-      std::memcpy(bytes.data() + 2 * i, &value, 2);
-    }
+    parallel_for(part.weight.numel(), kElementsPerPiece, [&](int64_t from, int64_t to) {
+      for (auto i = static_cast<size_t>(from); i < static_cast<size_t>(to); ++i) {
+        const Bf16 value = to_bf16(values[i]);
+        std::memcpy(bytes.data() + 2 * i, &value, 2);
+      }
+    });
     return bytes;
   };
 }

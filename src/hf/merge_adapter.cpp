@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/parallel_for.h"
+
 namespace octet {
 namespace {
 
@@ -61,11 +63,10 @@ void AdapterMerge::add_to(const ParameterSpec& spec, int64_t begin, std::span<fl
     const std::vector<float> a = adapter_.rows(*part.adapter, 'A', 0, rank, cols);
     const std::vector<float> b =
         adapter_.rows(*part.adapter, 'B', first - part.part->row_begin, last - first, rank);
-#pragma omp parallel for
-    for (int64_t row = first; row < last; row += kRows) {
-      add_rows(values.data() + (row - begin) * cols, b.data() + (row - first) * rank, a.data(),
-               std::min(kRows, last - row), rank, cols, scale);
-    }
+    parallel_for(last - first, kRows, [&](int64_t from, int64_t to) {
+      add_rows(values.data() + (first + from - begin) * cols, b.data() + from * rank, a.data(), to - from,
+               rank, cols, scale);
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/parallel_for.h"
 #include "tensor/floats.h"
 
 namespace octet {
@@ -35,11 +36,12 @@ void pad(std::string& out) {
 template <class T, class Convert>
 std::vector<std::byte> encode_each(std::span<const float> values, const Convert& convert) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
-#pragma omp parallel for
-  for (size_t i = 0; i < values.size(); ++i) {
-    const T value = convert(values[i]);
-    std::memcpy(bytes.data() + sizeof(T) * i, &value, sizeof(T));
-  }
+  parallel_for(std::ssize(values), kElementsPerPiece, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const T value = convert(values[i]);
+      std::memcpy(bytes.data() + sizeof(T) * i, &value, sizeof(T));
+    }
+  });
   return bytes;
 }
 
@@ -119,9 +121,10 @@ std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values,
   }
   const int64_t blocks = std::ssize(values) / kQ8Block;
   std::vector<std::byte> bytes(static_cast<size_t>(ggml_bytes(type, std::ssize(values))));
-#pragma omp parallel for
-  for (int64_t i = 0; i < blocks; ++i)
-    encode_q8_block(values.data() + i * kQ8Block, bytes.data() + i * (2 + kQ8Block));
+  parallel_for(blocks, rows_per_piece(kQ8Block), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      encode_q8_block(values.data() + i * kQ8Block, bytes.data() + i * (2 + kQ8Block));
+  });
   return bytes;
 }
 

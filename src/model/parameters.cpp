@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/parallel_for.h"
 #include "base/philox.h"
 #include "model/family.h"
 #include "ops/remainder.h"
@@ -351,9 +352,10 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
       case Init::Uniform: {
         const Philox random(seed, p.stream());
         std::vector<float> values(static_cast<size_t>(p.spec.shape.numel()));
-#pragma omp parallel for
-        for (size_t i = 0; i < values.size(); ++i)
-          values[i] = p.spec.init_scale * (2 * static_cast<float>(random.uniform(i)) - 1);
+        parallel_for(std::ssize(values), kElementsPerPiece, [&](int64_t from, int64_t to) {
+          for (auto i = static_cast<size_t>(from); i < static_cast<size_t>(to); ++i)
+            values[i] = p.spec.init_scale * (2 * static_cast<float>(random.uniform(i)) - 1);
+        });
         set_weight(device, p, values);
         break;
       }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+
+#include "base/parallel_for.h"
 
 namespace octet {
 namespace {
@@ -67,17 +70,17 @@ bool all_finite_words(std::span<const std::byte> bytes, uint64_t exponents) {
     std::memcpy(&word, at, size);
     return ((word & exponents) ^ exponents) + exponents;
   };
-  constexpr size_t kBlock = 1 << 16;
-  bool finite = true;
-#pragma omp parallel for reduction(&& : finite)
-  for (size_t begin = 0; begin < bytes.size(); begin += kBlock) {
-    const std::span<const std::byte> block = bytes.subspan(begin, std::min(kBlock, bytes.size() - begin));
+  constexpr int64_t kBlock = 1 << 18;  // bytes; a multiple of 8
+  std::atomic<bool> finite = true;
+  parallel_for(std::ssize(bytes), kBlock, [&](int64_t begin, int64_t end) {
+    const std::span<const std::byte> block =
+        bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     uint64_t all = signs;
     size_t i = 0;
     for (; i + 8 <= block.size(); i += 8) all &= carries(block.data() + i, 8);
     if (i < block.size()) all &= carries(block.data() + i, block.size() - i);
-    finite = finite && (all & signs) == signs;
-  }
+    if ((all & signs) != signs) finite = false;
+  });
   return finite;
 }
 

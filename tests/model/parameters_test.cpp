@@ -1,7 +1,6 @@
 #include "model/parameters.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <set>
@@ -71,8 +70,8 @@ double deviation(const std::vector<float>& values) {
 }
 
 struct Initialised {
-  explicit Initialised(const ModelConfig& config, DType dtype = DType::F32)
-      : device(make_cpu_device(1)), set(config, {.weight = dtype}, true, planner) {
+  explicit Initialised(const ModelConfig& config, DType dtype = DType::F32, int threads = 1)
+      : device(make_cpu_device(threads)), set(config, {.weight = dtype}, true, planner) {
     planner.finish();
     memory = device->allocate(planner.plan().peak_bytes());
     planner.bind(memory.get());
@@ -107,12 +106,8 @@ TEST(Initialisation, PaddingRowsAreZero) {
 }
 
 TEST(Initialisation, DoesNotDependOnThreads) {
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-  Initialised one(model_preset("llama-tiny"));
-  omp_set_num_threads(3);
-  Initialised three(model_preset("llama-tiny"));
-  omp_set_num_threads(threads);
+  Initialised one(model_preset("llama-tiny"), DType::F32, 1);
+  Initialised three(model_preset("llama-tiny"), DType::F32, 3);
   EXPECT_EQ(one.values("layers.2.attention.qkv.weight"), three.values("layers.2.attention.qkv.weight"));
 }
 

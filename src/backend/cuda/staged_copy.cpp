@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/checked.h"
+#include "base/parallel_for.h"
+
 namespace octet {
 namespace {
 
@@ -12,12 +15,14 @@ constexpr size_t kSlice = size_t{1} << 20;  // per core at a time
 
 void parallel_copy(void* to, const void* from, size_t bytes) {
   const auto slices = static_cast<int64_t>((bytes + kSlice - 1) / kSlice);
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < slices; ++i) {
-    const size_t begin = static_cast<size_t>(i) * kSlice;
-    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                std::min(kSlice, bytes - begin));
-  }
+  // One range of neighbouring slices per thread: two threads share a fresh page only where their ranges meet.
+  parallel_for(slices, div_up(slices, parallel_threads()), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const size_t begin = static_cast<size_t>(i) * kSlice;
+      std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                  std::min(kSlice, bytes - begin));
+    }
+  });
 }
 
 }  // namespace
