@@ -119,8 +119,10 @@ TEST(StreamingLoad, NoDenseCopyOfTheModelExists) {
   const int64_t used = watch.stop();
   // The matrix that is being filled passes through staging memory. The rest: adapters and their state, headers of the
   // files, stacks.
-  constexpr int64_t kStaging = int64_t{64} << 20, kSlack = int64_t{32} << 20;
+  [[maybe_unused]] constexpr int64_t kStaging = int64_t{64} << 20, kSlack = int64_t{32} << 20;
+#ifndef OCTET_SANITIZED  // sanitizers need memory of their own
   EXPECT_LE(used, weights + kStaging + kSlack);
+#endif
   EXPECT_GE(used, weights) << "nothing was loaded";
 
   // What was loaded is what the files hold.
