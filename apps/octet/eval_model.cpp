@@ -10,6 +10,7 @@ Numerics numerics_for(const std::string& precision) {
                        : precision == "bf16" ? Precision::Bf16
                                              : Precision::Fp8;
   numerics.fp8.recipe = Fp8Recipe::Current;  // needs no history of a run
+  numerics.fp8.head = Fp8Head::None;         // would concern gradients alone
   return numerics;
 }
 

@@ -288,7 +288,10 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
     return;
   }
   const bool delayed = model.scales().config().recipe == Fp8Recipe::Delayed;
-  const char* computed = delayed ? "computed from the first micro-batch" : "computed from every tensor";
+  const char* computed = delayed ? "computed from the first micro-batch"
+                         : model.scales().any_delayed()
+                             ? "computed from every tensor, those of the head from the first micro-batch"
+                             : "computed from every tensor";
   if (!saved) {
     remarks.push_back(fmt::format("to FP8: the scales are {}; weights and moments are kept", computed));
     return;
@@ -328,10 +331,15 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
   });
   // Restored delayed scales have seen the weights before. A frozen weight must not be recorded again, because nothing
   // was recorded where the run was saved.
-  const bool delayed = model.scales().any_delayed() && !model.scales().calibrating();
-  if (delayed) model.scales().push_slots(device);
+  const ScaleTable& scales = model.scales();
+  int first = 0;  // tensor with delayed scaling
+  while (first < scales.count() && !scales.is_delayed(first)) ++first;
+  const int64_t delayed = scales.calibrating() ? 0 : scales.count() - first;
+  std::vector<ScaleSlot> kept(static_cast<size_t>(delayed));
+  const Tensor slots{scales.slot(first), DType::U8, {delayed * static_cast<int64_t>(sizeof(ScaleSlot))}};
+  if (delayed > 0) device.copy_to_host(kept.data(), slots);
   model.weights_changed();
-  if (delayed) model.scales().pop_slots(device);
+  if (delayed > 0) device.copy_to_device(slots, kept.data());
   return restored;
 }
 

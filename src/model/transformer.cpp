@@ -33,6 +33,10 @@ void Transformer::weights_changed() {
     require(static_cast<bool>(rank_hooks_.gather),
             "[model] weights that ranks share were changed without ranks");
     rank_hooks_.gather();
+    // A frozen head is whole on every rank: nothing arrives that would be quantised.
+    for (Linear* linear : linears_) {
+      if (!linear->weight().storage.is_shared()) linear->quantize_weight(ops());
+    }
     return;
   }
   for (Linear* linear : linears_) linear->quantize_weight(ops());

@@ -167,8 +167,9 @@ void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
   require(margin == config_.margin, "[fp8 state] has fp8_margin {}, this run has {}", margin, config_.margin);
   require(tensors == count(), "[fp8 state] has {} tensors, this model has {}", tensors, count());
   const int64_t expected_length = history_ ? history_length() : 0;
-  require(length == expected_length, "[fp8 state] has histories of length {}, fp8_amax_history_len is {}",
-          length, expected_length);
+  require(length == expected_length,
+          "[fp8 state] has histories of length {}, this run has {} (fp8_amax_history_len)", length,
+          expected_length);
   for (const Entry& entry : entries_) {
     const int64_t size = reader.read_int();
     require(size >= 0 && size <= 4096, "[fp8 state] a tensor name has {} bytes, expected 0 to 4096", size);

@@ -130,6 +130,9 @@ TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
   const ProcessResult block = plan({"--gpu", "l40s", "--fp8_recipe", "block"});
   EXPECT_THAT(block.out, HasSubstr("; FP8 (emulated) on NVIDIA L40S (planned)"));
   EXPECT_THAT(block.err, HasSubstr("NVIDIA L40S has no kernels for fp8_recipe block"));
+  // Its head is large, so it has FP8 kernels.
+  EXPECT_THAT(plan({"--gpu", "l40s", "--fp8_recipe", "block", "--model_preset", "llama-3.2-1b"}).err,
+              HasSubstr("NVIDIA L40S has no kernels for fp8_recipe block"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block"}).out,
               HasSubstr("; FP8 on NVIDIA H100 (planned)"));
   EXPECT_THAT(plan({"--gpu", "b200"}).out, HasSubstr("nobody has run them"));

@@ -17,15 +17,16 @@ TinyRunOptions numerics(const std::string& name) {
   if (name == "current") o.fp8.recipe = Fp8Recipe::Current;
   if (name == "block") o.fp8.recipe = Fp8Recipe::Block;
   if (name == "mxfp8") o.fp8.recipe = Fp8Recipe::Mxfp8;
-  if (name == "delayed_head") o.fp8.head = Fp8Head::Backward;
+  if (name == "block_head") o.fp8.recipe = Fp8Recipe::Block;
+  if (name == "delayed_head" || name == "block_head") o.fp8.head = Fp8Head::Backward;
   if (name == "delayed_all_head" || name == "delayed_untied_head") o.fp8.head = Fp8Head::All;
   o.untied_head = name == "delayed_untied_head";
   return o;
 }
 
 const char* const kNumerics[] = {
-    "fp32",    "bf16",  "delayed", "delayed_head", "delayed_all_head", "delayed_untied_head",
-    "current", "block", "mxfp8"};
+    "fp32",    "bf16",  "delayed",    "delayed_head", "delayed_all_head", "delayed_untied_head",
+    "current", "block", "block_head", "mxfp8"};
 
 class RankStep : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
@@ -145,6 +146,12 @@ TEST(RankStepAlone, Adapters) {
     RankRunOptions options{.run = numerics(name), .ranks = 3};
     options.run.adapters = lora_plan("llama-tiny", {.rank = 8, .alpha = 8, .dropout = 0.1});
     expect_modes_equal(options, name);
+    // A frozen head is whole on every rank.
+    options.run.fp8.head = Fp8Head::Backward;
+    for (const bool untied : {false, true}) {
+      options.run.untied_head = untied;
+      if (options.run.precision == Precision::Fp8) expect_modes_equal(options, std::string(name) + ", head");
+    }
   }
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#if defined(__ARM_NEON)
+#if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
@@ -19,7 +19,7 @@ constexpr int kLanes = 16, kRows = 8, kVectors = 2;
 #elif defined(__AVX2__)
 constexpr const char* kInstructions = "AVX2";
 constexpr int kLanes = 8, kRows = 6, kVectors = 2;
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 constexpr const char* kInstructions = "NEON";
 constexpr int kLanes = 4, kRows = 8, kVectors = 2;
 #else
@@ -61,7 +61,7 @@ struct TileSums {
   }
 };
 
-#if defined(__ARM_NEON)
+#if defined(__aarch64__)
 
 // c (kRows, kCols) = alpha a b, or added to c. Both factors are packed: a has the kRows values of a step of the depth next
 // to each other, b the kCols ones.
@@ -137,23 +137,23 @@ void pack_strip(float* to, const float* from, int64_t stride, bool contiguous, i
     for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * width, from + k * stride, width * sizeof(float));
     return;
   }
-  int64_t column = 0;
-  if (!contiguous) {
-    for (; column + 4 <= count; column += 4)
-      transpose_four(to + column, width, from + column * stride, stride, depth);
+  if (count < width) std::fill_n(to, width * depth, 0.0f);
+  if (contiguous) {
+    for (int64_t k = 0; k < depth; ++k) std::copy_n(from + k * stride, count, to + k * width);
+    return;
   }
-  for (; column < width; ++column) {
-    for (int64_t k = 0; k < depth; ++k) {
-      const float* value = from + (contiguous ? k * stride + column : column * stride + k);
-      to[k * width + column] = column < count ? *value : 0.0f;
-    }
+  int64_t column = 0;
+  for (; column + 4 <= count; column += 4)
+    transpose_four(to + column, width, from + column * stride, stride, depth);
+  for (; column < count; ++column) {
+    for (int64_t k = 0; k < depth; ++k) to[k * width + column] = from[column * stride + k];
   }
 }
 
 struct alignas(64) Blocks {
   float a[kBlockRows * kDepth + kRows * kDepth];
   float b[kBlockCols * kDepth];
-  float edge[kRows * kCols];
+  float edge[kRows * kCols] = {};
 };
 
 }  // namespace
@@ -187,14 +187,13 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
             const bool partial = tile_rows < kRows || tile_cols < kCols;
             float* place = c + (row + i) * c_stride + col + j;
             float* to = partial ? blocks->edge : place;
-            compute_tile(to, partial ? kCols : c_stride, blocks->a + i * depth, strip, depth, alpha,
-                         adds && !partial);
+            // Through the same operations as a whole tile, so that the bits are the same.
+            for (int64_t r = 0; partial && adds && r < tile_rows; ++r)
+              std::copy_n(place + r * c_stride, tile_cols, blocks->edge + r * kCols);
+            compute_tile(to, partial ? kCols : c_stride, blocks->a + i * depth, strip, depth, alpha, adds);
             if (!partial) continue;
-            for (int64_t r = 0; r < tile_rows; ++r) {
-              float* line = place + r * c_stride;
-              const float* values = blocks->edge + r * kCols;
-              for (int64_t t = 0; t < tile_cols; ++t) line[t] = adds ? line[t] + values[t] : values[t];
-            }
+            for (int64_t r = 0; r < tile_rows; ++r)
+              std::copy_n(blocks->edge + r * kCols, tile_cols, place + r * c_stride);
           }
         }
       }
