@@ -169,8 +169,9 @@ TEST_F(MixCli, EvalOfALoraRunAndOfTheDemo) {
   const ProcessResult lora =
       run({"eval", "runs/lora", "--device", "cpu", "--mixed_precision", "bf16", "--json"});
   ASSERT_EQ(lora.exit_code, 0) << lora.err;
+  // Weights with the adapters added are rounded to BF16 once more.
   EXPECT_NEAR(nlohmann::json::parse(lora.out)["loss"].get<double>(),
-              last_metrics("lora")["eval_loss"].get<double>(), 1e-4);
+              last_metrics("lora")["eval_loss"].get<double>(), 1e-3);
   ASSERT_EQ(run(arguments("demo", {{"dataset", "demo"}, {"max_steps", "1"}})).exit_code, 0);
   EXPECT_EQ(run({"eval", "runs/demo", "--device", "cpu"}).exit_code, 0);
 }
