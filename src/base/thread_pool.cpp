@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 namespace octet {
 namespace {
@@ -48,9 +49,13 @@ bool ThreadPool::try_begin() {
 }
 
 void ThreadPool::run(int64_t tasks, Call call, const void* function) {
-  while (static_cast<int>(workers_.size()) + 1 < threads_) {
-    const int thread = static_cast<int>(workers_.size()) + 1;
-    workers_.emplace_back([this, thread] { serve(thread); });
+  try {
+    while (static_cast<int>(workers_.size()) + 1 < threads_) {
+      const int thread = static_cast<int>(workers_.size()) + 1;
+      workers_.emplace_back([this, thread] { serve(thread); });
+    }
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those that there are do the work.
   }
   tasks_ = tasks;
   call_ = call;

@@ -128,7 +128,9 @@ ProductsOutcome check_products(Device& device, const DoctorRun& run,
   bool native = timed;
   try {
     for (const ProductShape& shape : run.shapes) {
-      const std::vector<ProductTrial> trials = try_products(device, shape, options);
+      ProductOptions tried = options;
+      if (shape.layer == "head") tried.fp8 = options.fp8.of_head();
+      const std::vector<ProductTrial> trials = try_products(device, shape, tried);
       for (const ProductTrial& trial : trials) {
         native = native && trial.fp8_kind == "native";
         bf16_ms += trial.bf16.ms;

@@ -201,9 +201,10 @@ std::vector<RedFlag> RedFlags::look(int64_t step, const std::vector<ScaleTable::
   if (restless > 0) {
     raise(
         flags, "scales_not_settling",
-        fmt::format("the FP8 scales of {} {} up and down; that of {} by a factor of {:.0f}. Use fp8_recipe "
-                    "current, a longer fp8_amax_history_len, or a lower learning_rate",
-                    counted(restless, "tensor"), restless == 1 ? "jumps" : "jump", worst, std::exp2(widest)));
+        fmt::format("the FP8 scales of {} {} up and down; that of {} by a factor of {:.0f}. Use {}, a longer "
+                    "fp8_amax_history_len, or a lower learning_rate",
+                    counted(restless, "tensor"), restless == 1 ? "jumps" : "jump", worst, std::exp2(widest),
+                    worst.starts_with("head.") ? "fp8_head none" : "fp8_recipe current"));
   }
   return flags;
 }

@@ -9,8 +9,8 @@
 
 namespace octet::cpu {
 
-// Work is always cut into the same pieces, whatever the number of threads, so that every sum has a fixed order. Free
-// threads take the next piece. The functions must not throw.
+// Sums are always cut into the same pieces, whatever the number of threads, so that they have a fixed order. Free threads
+// take the next piece. The functions must not throw.
 class Parallel {
  public:
   explicit Parallel(int threads) : pool_(std::make_shared<ThreadPool>(threads)) {}
