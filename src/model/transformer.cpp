@@ -33,7 +33,7 @@ void Transformer::weights_changed() {
     require(static_cast<bool>(rank_hooks_.gather),
             "[model] weights that ranks share were changed without ranks");
     rank_hooks_.gather();
-    // A frozen head is whole on every rank: nothing arrives that would be quantised.
+    // RankSync quantises weights that arrive from other ranks. A frozen head does not: it is whole on every rank.
     for (Linear* linear : linears_) {
       if (!linear->weight().storage.is_shared()) linear->quantize_weight(ops());
     }

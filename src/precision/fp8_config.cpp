@@ -15,8 +15,15 @@ void Fp8Config::validate() const {
 }
 
 Fp8Config Fp8Config::of_head() const {
-  if (recipe == Fp8Recipe::Delayed) return *this;
-  return {.format = format, .head = head, .fast_accumulation = fast_accumulation, .skip_layers = skip_layers};
+  Fp8Config result = *this;
+  if (recipe == Fp8Recipe::Delayed) return result;
+  const Fp8Config defaults;
+  result.recipe = Fp8Recipe::Delayed;
+  result.margin = defaults.margin;
+  result.interval = defaults.interval;
+  result.history_length = defaults.history_length;
+  result.most_recent = defaults.most_recent;
+  return result;
 }
 
 std::string_view name_of(Fp8Recipe recipe) {

@@ -44,8 +44,9 @@ struct Fp8Config {
   static constexpr int kMaxMargin = 16;
   void validate() const;  // throws ConfigError
 
-  // Of the output head, which has delayed scaling with every recipe, because it alone keeps the sums of the head's
-  // gradients (see Transformer::head_loss). With another recipe, the settings of delayed scaling have their defaults.
+  // The settings of the output head. It has delayed scaling with every recipe, because only delayed scaling keeps the sums
+  // of its gradients (see Transformer::head_loss). If the recipe is another one, margin, interval and history of the head
+  // have their defaults.
   Fp8Config of_head() const;
 };
 

@@ -48,7 +48,7 @@ TEST(ParallelFor, OnePieceStaysOnTheCallingThread) {
 
 // Each piece waits until the other has begun: both must run at the same time.
 TEST(ParallelFor, PiecesRunAtTheSameTime) {
-  if (parallel_threads() == 1) GTEST_SKIP() << "one core";
+  if (parallel_threads() == 1) GTEST_SKIP() << "needs two cores";
   std::atomic<int> begun = 0;
   parallel_for(2, 1, [&](int64_t, int64_t) {
     ++begun;

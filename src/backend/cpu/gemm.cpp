@@ -16,8 +16,8 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
-// Tiles are large, because their factors are packed, and some for every thread, because threads may be slow at times. The
-// result does not depend on them.
+// Tiles are large, because packing their factors takes time. Every thread gets several, because a thread may be slow at
+// times. The result does not depend on the tiles.
 Tile tile_of(int64_t m, int64_t n, int threads) {
   const auto count = [&](Tile tile) { return div_up(m, tile.rows) * div_up(n, tile.cols); };
   for (const Tile tile : {Tile{256, 256}, Tile{128, 256}, Tile{128, 128}, Tile{64, 128}}) {
