@@ -7,7 +7,7 @@ namespace octet {
 namespace {
 
 constexpr GpuRates kMeasured[] = {
-    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, 1.117, 240, 4.2, 0.92, int64_t{139} << 30, 132},
+    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, {1.117, 1.035, 1}, 240, 4.2, 0.92, int64_t{139} << 30, 132},
 };
 
 std::string lower(std::string_view text) {
@@ -41,7 +41,7 @@ double rate_of(const Linear& linear, Product product, const GpuRates& rates, boo
   const auto i = static_cast<size_t>(product);
   const ProductChoice& choice = linear.choice()[product];
   if (all_bf16 || !choice.fp8) return 1e12 * rates.bf16[i];
-  return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums : 1);
+  return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums[i] : 1);
 }
 
 std::optional<GpuRates> gpu_rates(std::string_view name) {

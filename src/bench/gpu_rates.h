@@ -12,9 +12,10 @@ namespace octet {
 // the best cuBLASLt algorithm of each (medians over the layers; bench/RESULTS.md has the table).
 struct GpuRates {
   std::string_view gpu;
-  double bf16[3];    // indexed by Product
-  double fp8[3];     // with exact sums
-  double fast_sums;  // times that for products with fast sums: forward products in a step of Llama-3.1-8B
+  double bf16[3];  // indexed by Product
+  double fp8[3];   // with exact sums
+  // Times that with fast sums, in a step of Llama-3.1-8B. Gradients of weights: not measured.
+  double fast_sums[3];
   // For estimates of whole steps.
   double attention;  // TFLOP/s over forward and backward together
   double bandwidth;  // TB/s, read and written

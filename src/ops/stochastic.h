@@ -14,23 +14,31 @@ namespace octet {
 
 // Stochastic rounding for values that the optimizer stores in fewer bits than it computes with. A value is rounded up
 // with a probability equal to its distance from the code below. So changes smaller than a step between codes are not
-// lost: they add up on average. The random bits are a function of (seed, stream of the parameter, step, place). A
-// resumed run draws the same bits, and so does every device.
+// lost: they add up on average. The noise is a function of (seed, stream of the parameter, step, place). A resumed run
+// has the same noise, and so has every device.
+//
+// An element begins with random noise, and every step adds the same irrational share of a turn to it (a Weyl sequence). In
+// one step noise is as good as random. Over steps an element's noise is spread evenly, so the errors of one element nearly
+// cancel where its updates change slowly. Independent errors would add up like a random walk.
 
 // Noise for eight neighbouring columns of a row; groups = ceil(cols / 8), and group = col / 8. Rows 2r and 2r + 1 share
-// four words. Initial weights use the indices below 2^40 of the same streams (and more rounds), and steps count from 1.
+// four words. Initial weights use the indices below 2^40 of the same streams (and more rounds).
 constexpr int kRoundingRounds = 7;
 struct RoundingBits {
   std::array<uint32_t, 2> words;
 
-  OCTET_HOST_DEVICE static constexpr uint64_t index(int64_t step, int64_t row, int64_t groups,
-                                                    int64_t group) {
-    return (static_cast<uint64_t>(step) << 40) + static_cast<uint64_t>(row / 2 * groups + group);
+  OCTET_HOST_DEVICE static constexpr uint64_t index(int64_t row, int64_t groups, int64_t group) {
+    return (uint64_t{1} << 40) + static_cast<uint64_t>(row / 2 * groups + group);
+  }
+  // What `step` has added to the words of step 0: the golden ratio, seen as a fraction of 2^32, for each step.
+  OCTET_HOST_DEVICE static constexpr uint32_t turn(int64_t step) {
+    return static_cast<uint32_t>(step) * 0x9E3779B9u;
   }
   OCTET_HOST_DEVICE static constexpr RoundingBits of(uint64_t seed, uint64_t stream, int64_t step,
                                                      int64_t row, int64_t groups, int64_t group) {
-    const auto words = Philox(seed, stream).words<kRoundingRounds>(index(step, row, groups, group));
-    return row % 2 == 0 ? RoundingBits{{words[0], words[1]}} : RoundingBits{{words[2], words[3]}};
+    const auto words = Philox(seed, stream).words<kRoundingRounds>(index(row, groups, group));
+    const size_t first = row % 2 == 0 ? 0 : 2;
+    return {{words[first] + turn(step), words[first + 1] + turn(step)}};
   }
 
   // 24 bits, uniform. Each of the eight begins with a different byte of the words and continues with the bytes below

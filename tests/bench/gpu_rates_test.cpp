@@ -30,8 +30,9 @@ TEST(GpuRates, EveryProductCountsAtTheRateOfItsKindAndPrecision) {
   const double fp8 = expected(rates.fp8, rates.bf16);
   const Numerics exact_sums{.precision = Precision::Fp8, .fp8 = {.fast_accumulation = Fp8FastAccum::None}};
   EXPECT_NEAR(seconds(exact_sums, shape, rates), fp8, 1e-9 * fp8);
-  const double with_fast_forward[3] = {rates.fp8[0] * rates.fast_sums, rates.fp8[1], rates.fp8[2]};
-  const double fast = expected(with_fast_forward, rates.bf16);
+  const double with_fast_sums[3] = {rates.fp8[0] * rates.fast_sums[0], rates.fp8[1] * rates.fast_sums[1],
+                                    rates.fp8[2]};
+  const double fast = expected(with_fast_sums, rates.bf16);
   EXPECT_NEAR(seconds({.precision = Precision::Fp8}, shape, rates), fast, 1e-9 * fast);
 }
 

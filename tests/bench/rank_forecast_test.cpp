@@ -15,7 +15,7 @@ constexpr int64_t kGib = int64_t{1} << 30;
 class RankForecast : public testing::Test {
  protected:
   Transformer& make(ShardingMode mode, int64_t ranks, Checkpointing level = Checkpointing::None,
-                    Fp8FastAccum sums = Fp8FastAccum::Forward) {
+                    Fp8FastAccum sums = Fp8FastAccum::ForwardDgrad) {
     Numerics numerics;
     numerics.fp8.fast_accumulation = sums;
     numerics.precision = Precision::Fp8;
@@ -44,11 +44,14 @@ TEST_F(RankForecast, ComputationIsThatOfTheEstimate) {
                 estimate_step(model, rates_, false).total(), 1e-9);
     EXPECT_GT(times.layer_backward, 1.5 * times.layer_forward);
     EXPECT_LT(times.layer_backward, 3.5 * times.layer_forward);
-    // Exact sums make forward longer, and nothing else.
+    // Exact sums make forward longer, and the gradients of inputs alone.
     const ComputeTimes exact = compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::None), rates_);
     EXPECT_GT(exact.layer_forward, 1.02 * times.layer_forward);
+    EXPECT_GT(exact.layer_backward, 1.005 * times.layer_backward);
+    const ComputeTimes half = compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::Forward), rates_);
+    EXPECT_NEAR(half.layer_forward, times.layer_forward, 1e-9);
     if (level == Checkpointing::None) {
-      EXPECT_NEAR(exact.layer_backward, times.layer_backward, 1e-9);
+      EXPECT_NEAR(half.layer_backward, exact.layer_backward, 1e-9);
     }
   }
 }

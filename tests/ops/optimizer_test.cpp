@@ -190,6 +190,28 @@ TEST(StochasticRounding, NoiseIsUniformAndIndependentWhereItMatters) {
   }
 }
 
+// Over steps, the noise of an element is spread evenly: of any n steps in a row, as many round up as the share says, to a
+// few. Independent noise would miss that by sqrt(n share (1 - share)), which is 16 for a thousand steps and a half.
+TEST(StochasticRounding, ErrorsOfAnElementCancelOverSteps) {
+  constexpr int kSteps = 1000, kElements = 8;
+  for (const double share : {0.003, 0.1, 0.37, 0.5, 0.92}) {
+    for (const int64_t first : {int64_t{1}, int64_t{123'456}, int64_t{1} << 33}) {
+      std::array<std::array<double, 3>, kElements> errors{};
+      for (int64_t step = first; step < first + kSteps; ++step) {
+        const RoundingBits bits = RoundingBits::of(9, 3, step, 5, 4, 2);
+        for (int j = 0; j < kElements; ++j) {
+          const double noise[3] = {bits.weight(j) * 0x1p-16, bits.m(j) * 0x1p-24, bits.root(j) * 0x1p-24};
+          for (size_t role = 0; role < 3; ++role) {
+            double& error = errors[static_cast<size_t>(j)][role];
+            error += (noise[role] >= 1 - share ? 1 : 0) - share;
+            ASSERT_LT(std::fabs(error), 6) << share << " " << step - first << " " << j << " " << role;
+          }
+        }
+      }
+    }
+  }
+}
+
 struct Matrix {
   static constexpr int64_t kRows = 37, kCols = 300;  // blocks of 128, 128 and 44
   explicit Matrix(DType moments, RemainderKind kind) : small(moments == DType::E4M3) {

@@ -214,7 +214,7 @@ struct TileUpdate {
   __device__ __forceinline__ void prepare(float clip) {
     clip_factor = clip;
     beta = odd ? table.root_beta2 : table.beta1;
-    index = RoundingBits::index(table.step, entry.first_row + share.row, share.cols / 8, share.col / 8);
+    index = RoundingBits::index(entry.first_row + share.row, share.cols / 8, share.col / 8);
   }
 
   // Steps of 8-bit moments, which stay in m and v (as a root) until their codes are made.
@@ -258,6 +258,8 @@ struct TileUpdate {
   __device__ __forceinline__ void draw(int i) {
     random.words =
         Philox::words(table.keys, entry.stream, index + static_cast<uint32_t>(i / 2) * (share.width() / 8));
+#pragma unroll
+    for (uint32_t& word : random.words) word += RoundingBits::turn(table.step);
   }
 
   template <bool plain>
