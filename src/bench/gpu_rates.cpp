@@ -7,7 +7,15 @@ namespace octet {
 namespace {
 
 constexpr GpuRates kMeasured[] = {
-    {"NVIDIA H200", {774, 720, 707}, {1396, 1324, 1220}, {1.117, 1.035, 1}, 240, 4.2, 0.92, int64_t{139} << 30, 132},
+    {"NVIDIA H200",
+     {774, 720, 707},
+     {1396, 1324, 1220},
+     {1.117, 1.035, 1},
+     240,
+     4.2,
+     0.92,
+     int64_t{139} << 30,
+     132},
 };
 
 std::string lower(std::string_view text) {

@@ -48,7 +48,8 @@ TEST_F(RankForecast, ComputationIsThatOfTheEstimate) {
     const ComputeTimes exact = compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::None), rates_);
     EXPECT_GT(exact.layer_forward, 1.02 * times.layer_forward);
     EXPECT_GT(exact.layer_backward, 1.005 * times.layer_backward);
-    const ComputeTimes half = compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::Forward), rates_);
+    const ComputeTimes half =
+        compute_times(make(ShardingMode::None, 1, level, Fp8FastAccum::Forward), rates_);
     EXPECT_NEAR(half.layer_forward, times.layer_forward, 1e-9);
     if (level == Checkpointing::None) {
       EXPECT_NEAR(half.layer_backward, exact.layer_backward, 1e-9);

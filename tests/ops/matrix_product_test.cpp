@@ -35,9 +35,9 @@ struct Operand {
 constexpr int64_t kGap = 5;  // between two rows of the result
 
 std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k,
-                           float alpha = 1.0f, bool accumulate = false) {
+                           float alpha = 1.0f, bool accumulate = false, const float* bias = nullptr) {
   std::vector<float> c(static_cast<size_t>(m * (n + kGap)), 0.25f);
-  matrix_product(c.data(), n + kGap, a.factor(), b.factor(), m, n, k, alpha, accumulate);
+  matrix_product(c.data(), n + kGap, a.factor(), b.factor(), m, n, k, alpha, accumulate, bias);
   return c;
 }
 
@@ -52,19 +52,23 @@ TEST(MatrixProduct, AgreesWithSumsInDouble) {
                                                                                   {131, 300, 515},
                                                                                   {64, 16, 1024},
                                                                                   {3, 5, 0}}) {
-    for (int kind = 0; kind < 16; ++kind) {
-      const bool accumulate = (kind & 4) != 0;
+    for (int kind = 0; kind < 24; ++kind) {
+      const bool accumulate = (kind & 4) != 0 && kind < 16;
       const float alpha = (kind & 8) != 0 ? -0.5f : 1.0f;
       SCOPED_TRACE(fmt::format("{} x {} x {}, kind {}", m, n, k, kind));
       const Operand a(m, k, (kind & 1) != 0, 1), b(k, n, (kind & 2) != 0, 2);
-      const std::vector<float> c = product(a, b, m, n, k, alpha, accumulate);
+      const Operand bias(1, n, false, 3);
+      const bool has_bias = kind >= 16;
+      const std::vector<float> c =
+          product(a, b, m, n, k, alpha, accumulate, has_bias ? bias.values.data() : nullptr);
       double worst = 0;
       bool gap_is_kept = true;
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = 0;
           for (int64_t t = 0; t < k; ++t) sum += a.at(i, t) * b.at(t, j);
-          const double expected = static_cast<double>(alpha) * sum + (accumulate ? 0.25 : 0.0);
+          const double expected =
+              static_cast<double>(alpha) * sum + (accumulate ? 0.25 : 0.0) + (has_bias ? bias.at(0, j) : 0.0);
           worst = std::max(
               worst, std::abs(static_cast<double>(c[static_cast<size_t>(i * (n + kGap) + j)]) - expected));
         }
@@ -106,6 +110,9 @@ TEST(MatrixProduct, BitsOfAnElementDependOnItsOwnSumAlone) {
     for (int64_t j = 0; j < n; ++j)
       b_stored.values[static_cast<size_t>(j * b_stored.stride + t)] = static_cast<float>(b.at(t, j));
   EXPECT_EQ(product(a_stored, b_stored, m, n, k, alpha, true), whole);
+  const std::vector<float> bias(n, 0.25f);
+  std::vector<float> with_bias = product(a, b, m, n, k, alpha, false, bias.data());
+  EXPECT_EQ(with_bias, whole) << "added to a bias, not to what was there";
 }
 
 // What fills up a tile never reaches the result, and what is not a number stays in its row and column.

@@ -15,6 +15,7 @@ namespace {
 // This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
 // its softmax is formed.
 constexpr int64_t kQueryTile = 64;
+constexpr int64_t kLanes = 16;  // of lane_sum
 
 struct Checked {
   const int32_t* starts;
@@ -58,6 +59,10 @@ struct QueryTile {
   // Row r sees the columns [begin(r), end(r)) of the tile.
   int64_t begin(int64_t r) const { return shape.first_key(first + r) - low; }
   int64_t end(int64_t r) const { return first + r + 1 - low; }
+  // The end rounded up to whole vectors, if the tile has so many columns. Loops over vectors have slow ends.
+  int64_t whole_end(int64_t r) const {
+    return std::min(begin(r) + round_up(end(r) - begin(r), kLanes), keys);
+  }
 
   // Zeros a tile (rows, keys) outside these columns.
   void mask(float* scores) const {
@@ -135,9 +140,12 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
         for (int64_t r = 0; r < rows; ++r) {
           float* row = scores + r * keys + queries.begin(r);
           const int64_t seen = queries.end(r) - queries.begin(r);
-          const float largest = lane_max(seen, [row](int64_t j) { return row[j]; });
-          for (int64_t j = 0; j < seen; ++j) row[j] = fast_exp(row[j] - largest);
-          const float total = lane_sum(seen, [row](int64_t j) { return row[j]; });
+          const int64_t whole = queries.whole_end(r) - queries.begin(r);
+          std::fill(row + seen, row + whole, row[0]);
+          const float largest = lane_max(row, whole);
+          for (int64_t j = 0; j < whole; ++j) row[j] = fast_exp(row[j] - largest);
+          std::fill(row + seen, row + whole, 0.0f);
+          const float total = lane_sum(whole, [row](int64_t j) { return row[j]; });
           inverse[r] = 1.0f / total;
           lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
         }
@@ -214,7 +222,7 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
           const float* d_row = d + r * out_width;
           const float delta = lane_sum(depth, [=](int64_t c) { return o_row[c] * d_row[c]; });
           const float shift = row_lse[r];
-          const int64_t end = queries.end(r);
+          const int64_t end = queries.whole_end(r);  // columns that are not seen are masked below
           for (int64_t j = queries.begin(r); j < end; ++j) {
             p_row[j] = fast_exp(p_row[j] - shift);
             ds_row[j] = p_row[j] * (ds_row[j] - delta) * shape.scale;

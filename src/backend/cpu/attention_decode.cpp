@@ -87,7 +87,7 @@ void CpuOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tens
       }
       for (int64_t g = 0; g < group; ++g) {
         float* row = scores + g * longest;
-        const float largest = lane_max(seen, [row](int64_t j) { return row[j]; });
+        const float largest = lane_max(row, seen);
         for (int64_t j = 0; j < seen; ++j) row[j] = fast_exp(row[j] - largest);
         const float inverse = 1.0f / lane_sum(seen, [row](int64_t j) { return row[j]; });
         for (int64_t j = 0; j < seen; ++j) row[j] *= inverse;

@@ -23,7 +23,7 @@ template <class T>
 RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, int32_t target,
                             const LossOptions& options) {
   const int64_t vocab = options.vocab;
-  const float largest = cpu::lane_max(vocab, [=](int64_t i) { return load(logits[i]); });
+  const float largest = cpu::lane_max(logits, vocab);
   const float total =
       cpu::lane_sum(vocab, [=](int64_t i) { return cpu::fast_exp(load(logits[i]) - largest); });
   const float log_total = std::log(total);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <string_view>
 
 #include "base/error.h"
@@ -71,26 +73,32 @@ inline float lane_sum(int64_t count, const Function& f) {
   return lanes[0];
 }
 
-// The largest of f(i); NaN is skipped, -Inf if there is none.
-template <class Function>
-inline float lane_max(int64_t count, const Function& f) {
-  constexpr int64_t kLanes = 16;
-  float lanes[kLanes];
-  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
+// The largest of x[0, count); NaN is skipped, -Inf if there is none. With vectors of its own: compilers do not vectorise
+// comparisons of floats in lanes.
+template <class T>
+inline float lane_max(const T* x, int64_t count) {
+  using Vector = float __attribute__((vector_size(16)));
+  constexpr int64_t kVectors = 4, kWidth = 4, kLanes = kVectors * kWidth;
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  Vector best[kVectors];
+  for (Vector& vector : best) vector = Vector{kNone, kNone, kNone, kNone};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float x = f(i + lane);
-      lanes[lane] = x > lanes[lane] ? x : lanes[lane];
+    float values[kLanes];
+    for (int64_t lane = 0; lane < kLanes; ++lane) values[lane] = load(x[i + lane]);
+    for (int64_t v = 0; v < kVectors; ++v) {
+      Vector next;
+      std::memcpy(&next, values + v * kWidth, sizeof next);
+      best[v] = next > best[v] ? next : best[v];
     }
   }
-  for (; i < count; ++i) {
-    const float x = f(i);
-    lanes[0] = x > lanes[0] ? x : lanes[0];
+  float largest = kNone;
+  const auto take = [&](float value) { largest = value > largest ? value : largest; };
+  for (; i < count; ++i) take(load(x[i]));
+  for (const Vector& vector : best) {
+    for (int64_t lane = 0; lane < kWidth; ++lane) take(vector[lane]);
   }
-  float best = lanes[0];
-  for (const float lane : lanes) best = lane > best ? lane : best;
-  return best;
+  return largest;
 }
 
 }  // namespace octet::cpu

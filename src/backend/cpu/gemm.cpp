@@ -116,14 +116,14 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
     float* out = rounds ? tiles + thread * cpu::kLargestTile : c_floats + row * c.stride + col;
     const int64_t stride = rounds ? cols : c.stride;
     const bool keeps = options.accumulate && !rounds;
-    if (bias) {
+    if (bias && keeps) {
       for (int64_t i = 0; i < rows; ++i) {
         float* line = out + i * stride;
-        for (int64_t j = 0; j < cols; ++j) line[j] = keeps ? line[j] + bias[col + j] : bias[col + j];
+        for (int64_t j = 0; j < cols; ++j) line[j] += bias[col + j];
       }
     }
-    cpu::matrix_product(out, stride, left.from(row, 0), right.from(0, col), rows, cols, k, alpha,
-                        bias || keeps);
+    cpu::matrix_product(out, stride, left.from(row, 0), right.from(0, col), rows, cols, k, alpha, keeps,
+                        bias ? bias + col : nullptr);
     if (!rounds) return;
     for (int64_t i = 0; i < rows; ++i) {
       Bf16* line = c_bf16 + (row + i) * c.stride + col;

@@ -44,18 +44,26 @@ inline void store(float* to, Vector vector) {
   std::memcpy(to, &vector, sizeof vector);
 }
 
+// What a product is added to: a matrix, or one line in place of every row (a stride of 0), or nothing.
+struct Base {
+  const float* data = nullptr;
+  int64_t stride = 0;
+
+  Base from(int64_t row, int64_t col) const { return data ? Base{data + row * stride + col, stride} : *this; }
+};
+
 // Sums of a tile over one block of the depth. All loops over it are unrolled, which keeps it in registers.
 struct TileSums {
   Vector sums[kRows][kVectors] = {};
 
-  [[gnu::always_inline]] void write(float* c, int64_t c_stride, float alpha, bool accumulate) const {
+  [[gnu::always_inline]] void write(float* c, int64_t c_stride, float alpha, Base base) const {
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        float* place = c + row * c_stride + v * kLanes;
         const Vector product = alpha * sums[row][v];
-        store(place, accumulate ? load(place) + product : product);
+        store(c + row * c_stride + v * kLanes,
+              base.data ? load(base.data + row * base.stride + v * kLanes) + product : product);
       }
     }
   }
@@ -63,10 +71,10 @@ struct TileSums {
 
 #if defined(__aarch64__)
 
-// c (kRows, kCols) = alpha a b, or added to c. Both factors are packed: a has the kRows values of a step of the depth next
+// c (kRows, kCols) = alpha a b + base. Both factors are packed: a has the kRows values of a step of the depth next
 // to each other, b the kCols ones.
 [[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
-                                    float alpha, bool accumulate) {
+                                    float alpha, Base base) {
   TileSums tile;
   auto& sums = tile.sums;
   for (int64_t k = 0; k < depth; ++k) {
@@ -83,13 +91,13 @@ struct TileSums {
       }
     }
   }
-  tile.write(c, c_stride, alpha, accumulate);
+  tile.write(c, c_stride, alpha, base);
 }
 
 #else
 
 [[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
-                                    float alpha, bool accumulate) {
+                                    float alpha, Base base) {
   TileSums tile;
   for (int64_t k = 0; k < depth; ++k) {
     Vector lines[kVectors];
@@ -101,7 +109,7 @@ struct TileSums {
       for (int v = 0; v < kVectors; ++v) tile.sums[row][v] += a[k * kRows + row] * lines[v];
     }
   }
-  tile.write(c, c_stride, alpha, accumulate);
+  tile.write(c, c_stride, alpha, base);
 }
 
 #endif
@@ -159,14 +167,14 @@ struct alignas(64) Blocks {
 }  // namespace
 
 void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
-                    float alpha, bool accumulate) {
+                    float alpha, bool accumulate, const float* bias) {
   thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
-  if (k == 0 && !accumulate) {
-    for (int64_t row = 0; row < m; ++row) std::fill_n(c + row * c_stride, n, 0.0f);
+  for (int64_t row = 0; k == 0 && !accumulate && row < m; ++row) {
+    bias ? std::copy_n(bias, n, c + row * c_stride) : std::fill_n(c + row * c_stride, n, 0.0f);
   }
   for (int64_t first = 0; first < k; first += kDepth) {
     const int64_t depth = std::min(kDepth, k - first);
-    const bool adds = accumulate || first > 0;
+    const Base base = accumulate || first > 0 ? Base{c, c_stride} : Base{bias};
     for (int64_t col = 0; col < n; col += kBlockCols) {
       const int64_t cols = std::min(kBlockCols, n - col);
       for (int64_t j = 0; j < cols; j += kCols) {
@@ -186,12 +194,18 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
             const int64_t tile_rows = std::min<int64_t>(kRows, rows - i);
             const bool partial = tile_rows < kRows || tile_cols < kCols;
             float* place = c + (row + i) * c_stride + col + j;
-            float* to = partial ? blocks->edge : place;
+            Base from = base.from(row + i, col + j);
+            if (!partial) {
+              compute_tile(place, c_stride, blocks->a + i * depth, strip, depth, alpha, from);
+              continue;
+            }
             // Through the same operations as a whole tile, so that the bits are the same.
-            for (int64_t r = 0; partial && adds && r < tile_rows; ++r)
-              std::copy_n(place + r * c_stride, tile_cols, blocks->edge + r * kCols);
-            compute_tile(to, partial ? kCols : c_stride, blocks->a + i * depth, strip, depth, alpha, adds);
-            if (!partial) continue;
+            if (from.data) {
+              for (int64_t r = 0; r < tile_rows; ++r)
+                std::copy_n(from.data + r * from.stride, tile_cols, blocks->edge + r * kCols);
+              from = {blocks->edge, kCols};
+            }
+            compute_tile(blocks->edge, kCols, blocks->a + i * depth, strip, depth, alpha, from);
             for (int64_t r = 0; r < tile_rows; ++r)
               std::copy_n(blocks->edge + r * kCols, tile_cols, place + r * c_stride);
           }

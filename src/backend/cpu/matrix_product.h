@@ -16,10 +16,11 @@ struct Factor {
   }
 };
 
-// c (m, n) = alpha a (m, k) b (k, n), or added to c, in the calling thread. The order of every sum depends on k alone. So an
-// element has the same bits in a product of any other size, and in every program compiled for fused multiply-add.
+// c (m, n) = alpha a (m, k) b (k, n), or added to c, or to `bias` (n) in every row, in the calling thread. The order of every
+// sum depends on k alone. So an element has the same bits in a product of any other size, and in every program compiled for
+// fused multiply-add.
 void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
-                    float alpha, bool accumulate);
+                    float alpha, bool accumulate, const float* bias = nullptr);
 
 // The vector instructions that it was compiled for: "AVX-512".
 const char* product_instructions();
