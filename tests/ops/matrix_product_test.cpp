@@ -45,6 +45,7 @@ std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_
 TEST(MatrixProduct, AgreesWithSumsInDouble) {
   for (const auto& [m, n, k] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 1},
                                                                                   {1, 100, 7},
+                                                                                  {2, 35, 519},
                                                                                   {8, 32, 256},
                                                                                   {7, 31, 255},
                                                                                   {9, 33, 257},
@@ -110,6 +111,22 @@ TEST(MatrixProduct, BitsOfAnElementDependOnItsOwnSumAlone) {
     for (int64_t j = 0; j < n; ++j)
       b_stored.values[static_cast<size_t>(j * b_stored.stride + t)] = static_cast<float>(b.at(t, j));
   EXPECT_EQ(product(a_stored, b_stored, m, n, k, alpha, true), whole);
+  // A few rows have a way of their own.
+  for (const auto& [row, rows, col, cols] :
+       std::vector<std::array<int64_t, 4>>{{5, 1, 0, 300}, {68, 2, 1, 299}, {0, 2, 17, 41}, {9, 1, 3, 15}}) {
+    for (const Operand* left : {&a, static_cast<const Operand*>(&a_stored)}) {
+      std::vector<float> part(static_cast<size_t>(rows * cols), 0.25f);
+      matrix_product(part.data(), cols, left->factor().from(row, 0), b_stored.factor().from(0, col), rows,
+                     cols, k, alpha, true);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < cols; ++j) {
+          ASSERT_EQ(part[static_cast<size_t>(i * cols + j)],
+                    whole[static_cast<size_t>((row + i) * (n + kGap) + col + j)])
+              << row + i << ", " << col + j;
+        }
+      }
+    }
+  }
   const std::vector<float> bias(n, 0.25f);
   std::vector<float> with_bias = product(a, b, m, n, k, alpha, false, bias.data());
   EXPECT_EQ(with_bias, whole) << "added to a bias, not to what was there";

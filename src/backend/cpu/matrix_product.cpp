@@ -34,13 +34,17 @@ static_assert(kBlockCols % kCols == 0);
 
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
 
-inline Vector load(const float* from) {
-  Vector vector;
+using Quad = float __attribute__((vector_size(16)));
+
+template <class V = Vector>
+inline V load(const float* from) {
+  V vector;
   std::memcpy(&vector, from, sizeof vector);
   return vector;
 }
 
-inline void store(float* to, Vector vector) {
+template <class V>
+inline void store(float* to, V vector) {
   std::memcpy(to, &vector, sizeof vector);
 }
 
@@ -50,6 +54,13 @@ struct Base {
   int64_t stride = 0;
 
   Base from(int64_t row, int64_t col) const { return data ? Base{data + row * stride + col, stride} : *this; }
+
+  // to = alpha * sum + what is here at the same place. All products end with this, so that they have the same bits.
+  template <class V>
+  [[gnu::always_inline]] void add(float* to, int64_t row, int64_t col, float alpha, V sum) const {
+    const V product = alpha * sum;
+    store(to, data ? load<V>(data + row * stride + col) + product : product);
+  }
 };
 
 // Sums of a tile over one block of the depth. All loops over it are unrolled, which keeps it in registers.
@@ -61,9 +72,7 @@ struct TileSums {
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        const Vector product = alpha * sums[row][v];
-        store(c + row * c_stride + v * kLanes,
-              base.data ? load(base.data + row * base.stride + v * kLanes) + product : product);
+        base.add(c + row * c_stride + v * kLanes, row, v * kLanes, alpha, sums[row][v]);
       }
     }
   }
@@ -114,23 +123,30 @@ struct TileSums {
 
 #endif
 
-using Quad = float __attribute__((vector_size(16)));
+// Columns of a stored 4 x 4 block.
+struct Columns {
+  Quad of[4];
+
+  [[gnu::always_inline]] explicit Columns(const float* from, int64_t stride) {
+    const Quad rows[4] = {load<Quad>(from), load<Quad>(from + stride), load<Quad>(from + 2 * stride),
+                          load<Quad>(from + 3 * stride)};
+    const Quad low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5),
+               high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7),
+               low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5),
+               high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+    of[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+    of[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+    of[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+    of[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+  }
+};
 
 // to(k, column) = from(column, k) for four columns: to has lines of `width`.
 inline void transpose_four(float* to, int64_t width, const float* from, int64_t stride, int64_t depth) {
   int64_t k = 0;
   for (; k + 4 <= depth; k += 4) {
-    Quad in[4];
-    for (int i = 0; i < 4; ++i) std::memcpy(&in[i], from + i * stride + k, sizeof(Quad));
-    const Quad low01 = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5),
-               high01 = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7),
-               low23 = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5),
-               high23 = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
-    const Quad out[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
-                         __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
-                         __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
-                         __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
-    for (int i = 0; i < 4; ++i) std::memcpy(to + (k + i) * width, &out[i], sizeof(Quad));
+    const Columns columns(from + k, stride);
+    for (int i = 0; i < 4; ++i) store(to + (k + i) * width, columns.of[i]);
   }
   for (; k < depth; ++k) {
     for (int i = 0; i < 4; ++i) to[k * width + i] = from[i * stride + k];
@@ -158,6 +174,57 @@ void pack_strip(float* to, const float* from, int64_t stride, bool contiguous, i
   }
 }
 
+// sum + x * y, rounded as in compute_tile.
+inline Quad multiply_add(Quad sum, float x, Quad y) {
+#if defined(__aarch64__)
+  return vfmaq_n_f32(sum, y, x);
+#else
+  return sum + x * y;
+#endif
+}
+
+// A few rows, as in decoding: b is used too seldom to be packed. It is stored transposed, and n is a multiple of the width.
+constexpr int64_t kFewRows = 2, kFewRowsQuads = 4, kFewRowsWidth = 4 * kFewRowsQuads;
+template <int rows>
+void few_rows_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t n, int64_t k, float alpha,
+                      bool accumulate, const float* bias) {
+  const int64_t a_row = a.transposed ? 1 : a.stride, a_step = a.transposed ? a.stride : 1;
+  for (int64_t col = 0; col < n; col += kFewRowsWidth) {
+    const float* lines = b.data + col * b.stride;
+    for (int64_t first = 0; first < k; first += kDepth) {
+      const int64_t end = std::min(first + kDepth, k);
+      Quad sums[rows][kFewRowsQuads] = {};
+      int64_t step = first;
+      for (; step + 4 <= end; step += 4) {
+#pragma GCC unroll 4
+        for (int q = 0; q < kFewRowsQuads; ++q) {
+          const Columns columns(lines + 4 * q * b.stride + step, b.stride);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 2
+            for (int row = 0; row < rows; ++row)
+              sums[row][q] =
+                  multiply_add(sums[row][q], a.data[row * a_row + (step + i) * a_step], columns.of[i]);
+          }
+        }
+      }
+      for (; step < end; ++step) {
+        for (int q = 0; q < kFewRowsQuads; ++q) {
+          const float* from = lines + 4 * q * b.stride + step;
+          const Quad column = {from[0], from[b.stride], from[2 * b.stride], from[3 * b.stride]};
+          for (int row = 0; row < rows; ++row)
+            sums[row][q] = multiply_add(sums[row][q], a.data[row * a_row + step * a_step], column);
+        }
+      }
+      const Base base = accumulate || first > 0 ? Base{c, c_stride} : Base{bias};
+      for (int row = 0; row < rows; ++row) {
+        for (int q = 0; q < kFewRowsQuads; ++q)
+          base.add(c + row * c_stride + col + 4 * q, row, col + 4 * q, alpha, sums[row][q]);
+      }
+    }
+  }
+}
+
 struct alignas(64) Blocks {
   float a[kBlockRows * kDepth + kRows * kDepth];
   float b[kBlockCols * kDepth];
@@ -171,6 +238,12 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
   thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
   for (int64_t row = 0; k == 0 && !accumulate && row < m; ++row) {
     bias ? std::copy_n(bias, n, c + row * c_stride) : std::fill_n(c + row * c_stride, n, 0.0f);
+  }
+  if (m <= kFewRows && b.transposed) {
+    const int64_t whole = n - n % kFewRowsWidth;
+    const auto product = m == 2 ? few_rows_product<2> : few_rows_product<1>;
+    if (m > 0) product(c, c_stride, a, b, whole, k, alpha, accumulate, bias);
+    c += whole, b = b.from(0, whole), n -= whole, bias = bias ? bias + whole : nullptr;
   }
   for (int64_t first = 0; first < k; first += kDepth) {
     const int64_t depth = std::min(kDepth, k - first);
