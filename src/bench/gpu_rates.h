@@ -14,7 +14,8 @@ struct GpuRates {
   std::string_view gpu;
   double bf16[3];  // indexed by Product
   double fp8[3];   // with exact sums
-  // Times that with fast sums, in a step of Llama-3.1-8B. Gradients of weights: not measured.
+  // Times that with fast sums: forward as measured in a step of Llama-3.1-8B, dgrad derived from the time of the whole
+  // step, wgrad not measured.
   double fast_sums[3];
   // For estimates of whole steps.
   double attention;  // TFLOP/s over forward and backward together

@@ -332,14 +332,11 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
   // Restored delayed scales have seen the weights before. A frozen weight must not be recorded again, because nothing
   // was recorded where the run was saved.
   const ScaleTable& scales = model.scales();
-  int first = 0;  // tensor with delayed scaling
-  while (first < scales.count() && !scales.is_delayed(first)) ++first;
-  const int64_t delayed = scales.calibrating() ? 0 : scales.count() - first;
-  std::vector<ScaleSlot> kept(static_cast<size_t>(delayed));
-  const Tensor slots{scales.slot(first), DType::U8, {delayed * static_cast<int64_t>(sizeof(ScaleSlot))}};
-  if (delayed > 0) device.copy_to_host(kept.data(), slots);
+  const Tensor slots = scales.calibrating() ? Tensor{} : scales.delayed_slots();
+  std::vector<std::byte> kept(slots ? static_cast<size_t>(slots.numel()) : 0);
+  if (slots) device.copy_to_host(kept.data(), slots);
   model.weights_changed();
-  if (delayed > 0) device.copy_to_device(slots, kept.data());
+  if (slots) device.copy_to_device(slots, kept.data());
   return restored;
 }
 

@@ -123,7 +123,7 @@ struct TrainConfig {
   Fp8AmaxCompute fp8_amax_compute = Fp8AmaxCompute::Max;
   Fp8BlockScales fp8_block_scales = Fp8BlockScales::Pow2;
   Fp8Head fp8_head = Fp8Head::Auto;
-  Fp8FastAccum fp8_fast_accum = Fp8FastAccum::ForwardDgrad;
+  Fp8FastAccum fp8_fast_accum = Fp8FastAccum::Forward;
   std::vector<std::string> fp8_skip_layers;
   bool fp8_eval = false;
   int64_t fp8_stats_steps = 100;  // 0: never

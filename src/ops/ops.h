@@ -105,8 +105,8 @@ struct AdamWParameter {
   Tensor m_scales, v_scales;  // with these: (rows, ceil(cols / 128)) fp32
   float weight_decay = 0;
   float learning_rate_scale = 1;  // multiplies the learning rate for this parameter
-  // Stochastic rounding takes its random bits from this stream, by the row in the whole parameter. `first_row` is the
-  // first row on this rank; it is even, because rows share random bits in pairs.
+  // Stochastic rounding takes its noise from this stream, by the row in the whole parameter. `first_row` is the first row
+  // on this rank; it is even, because rows share words of noise in pairs.
   uint64_t stream = 0;
   int64_t first_row = 0;
   Quantized* fp8 = nullptr;  // rewritten from the new weight, as the (rows, cols) of its matrix view

@@ -38,7 +38,7 @@ struct Fp8Config {
   bool most_recent = false;       // delayed: the newest amax instead of the history's maximum
   bool pow2_block_scales = true;  // block
   Fp8Head head = Fp8Head::Auto;
-  Fp8FastAccum fast_accumulation = Fp8FastAccum::ForwardDgrad;  // delayed, current
+  Fp8FastAccum fast_accumulation = Fp8FastAccum::Forward;  // delayed, current
   std::vector<std::string> skip_layers;                    // names, globs, "first:N", "last:N"
 
   static constexpr int kMaxMargin = 16;

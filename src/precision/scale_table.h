@@ -30,6 +30,10 @@ class ScaleTable {
   int64_t count() const { return static_cast<int64_t>(entries_.size()); }
   const std::string& name(int64_t index) const { return entries_[static_cast<size_t>(index)].name; }
   Tensor slots() const { return slots_; }  // u8 (count * sizeof(ScaleSlot)); absent without entries
+  Tensor delayed_slots() const {           // those with delayed scaling
+    const int64_t bytes = (count() - first_delayed_) * static_cast<int64_t>(sizeof(ScaleSlot));
+    return any_delayed() ? Tensor{slot(static_cast<int>(first_delayed_)), DType::U8, {bytes}} : Tensor{};
+  }
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
 

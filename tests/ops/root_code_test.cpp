@@ -57,7 +57,7 @@ TEST(RootCode, MeanOverManyDraws) {
   for (const float value : {2.03f, 3.9f, 100.7f, 511.0f, 530.0f, 4000.1f, 8050.0f}) {
     double sum = 0, step = 0;
     for (int64_t draw = 0; draw < kDraws; ++draw) {
-      const RoundingBits bits = RoundingBits::of(5, 1, 1 + draw / 8, 0, 1, 0);
+      const RoundingBits bits = RoundingBits::of(5, 1, 7, 0, kDraws / 8, draw / 8);
       const auto noise = bits.root(static_cast<int>(draw % 8));
       const uint8_t code = to_root_code(value * kE4m3AsFp32, noise);
       sum += static_cast<double>(root_value(code));
@@ -68,6 +68,31 @@ TEST(RootCode, MeanOverManyDraws) {
     }
     EXPECT_NEAR(sum / kDraws, static_cast<double>(value), 5 * 0.5 * step / std::sqrt(kDraws)) << value;
   }
+}
+
+// Moments that live on for many steps under gradients like noise: the mean over elements stays right. (What is rounded depends
+// on earlier noise here.)
+TEST(RootCode, MeanOfRootsOverManySteps) {
+  constexpr int64_t kGroups = 256, kSteps = 400;
+  constexpr double kBeta = 0.95, kTypical = 1000;
+  double sum = 0, exact_sum = 0;
+  for (int64_t group = 0; group < kGroups; ++group) {
+    for (int j = 0; j < 8; ++j) {
+      double root = kTypical, square = kTypical * kTypical;
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        const double g =
+            kTypical *
+            static_cast<double>(
+                Philox(7, static_cast<uint64_t>(8 * group + j)).normal(static_cast<uint64_t>(step)));
+        square = kBeta * square + (1 - kBeta) * g * g;
+        const auto next = static_cast<float>(std::sqrt(kBeta * root * root + (1 - kBeta) * g * g));
+        const RoundingBits bits = RoundingBits::of(5, 1, step, 0, kGroups, group);
+        root = static_cast<double>(root_value(to_root_code(next * kE4m3AsFp32, bits.root(j))));
+        if (step > kSteps / 2) sum += root, exact_sum += std::sqrt(square);
+      }
+    }
+  }
+  EXPECT_NEAR(sum / exact_sum, 1, 0.01);
 }
 
 // The largest of a block is code 255 and never gets past it; what is below 2^-12 of it is code 0.

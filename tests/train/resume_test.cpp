@@ -196,8 +196,8 @@ TEST_F(Resume, OlderSettingsKeepTheirMeaning) {
     ASSERT_NE(at, std::string::npos) << line;
     text.replace(at, line.size(), by);
   };
-  replace("fp8_fast_accum: forward_dgrad\n",
-          "# - - - - - - - - - - - - - -\n");  // as long, because the manifest knows the size
+  replace("fp8_fast_accum: forward\n",
+          "# - - - - - - - - - - -\n");  // as long, because the manifest knows the size
   replace("fp8_head: auto\n", "fp8_head: true\n");
   folder.write(fs::relative(file, folder.path()).string(), text);
 
@@ -209,7 +209,7 @@ TEST_F(Resume, OlderSettingsKeepTheirMeaning) {
   const Checkpoint found = open_checkpoint(posix_env(), path, false);
   EXPECT_THAT(changed_settings(found, resumed), testing::IsEmpty());
   EXPECT_THAT(changed_settings(found, config("run", {{"mixed_precision", "fp8"}, {"max_steps", "2"}})),
-              testing::IsSupersetOf({"fp8_fast_accum none -> forward_dgrad", "fp8_head all -> auto"}));
+              testing::IsSupersetOf({"fp8_fast_accum none -> forward", "fp8_head all -> auto"}));
 
   const std::vector<KeySetting> flagged = {flags[0], {.name = "fp8_fast_accum", .values = {"forward"}}};
   EXPECT_EQ(load_resumable_config({}, flagged).fp8_fast_accum, Fp8FastAccum::Forward);

@@ -15,7 +15,6 @@ namespace {
 // This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
 // its softmax is formed.
 constexpr int64_t kQueryTile = 64;
-constexpr int64_t kLanes = 16;  // of lane_sum
 
 struct Checked {
   const int32_t* starts;

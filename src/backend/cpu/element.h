@@ -56,11 +56,10 @@ void require_real(std::string_view op, std::string_view what, const View& x) {
           name_of(x.dtype));
 }
 
-// Sum of f(i) over [0, count) in 16 interleaved lanes: a fixed order that vectorises and keeps rounding
-// small.
+// Sum of f(i) over [0, count) in interleaved lanes: a fixed order that vectorises and keeps rounding small.
+constexpr int64_t kLanes = 16;
 template <class Function>
 inline float lane_sum(int64_t count, const Function& f) {
-  constexpr int64_t kLanes = 16;
   float lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -78,7 +77,7 @@ inline float lane_sum(int64_t count, const Function& f) {
 template <class T>
 inline float lane_max(const T* x, int64_t count) {
   using Vector = float __attribute__((vector_size(16)));
-  constexpr int64_t kVectors = 4, kWidth = 4, kLanes = kVectors * kWidth;
+  constexpr int64_t kWidth = 4, kVectors = kLanes / kWidth;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   Vector best[kVectors];
   for (Vector& vector : best) vector = Vector{kNone, kNone, kNone, kNone};

@@ -123,7 +123,7 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
       }
     }
     cpu::matrix_product(out, stride, left.from(row, 0), right.from(0, col), rows, cols, k, alpha, keeps,
-                        bias ? bias + col : nullptr);
+                        bias && !keeps ? bias + col : nullptr);
     if (!rounds) return;
     for (int64_t i = 0; i < rows; ++i) {
       Bf16* line = c_bf16 + (row + i) * c.stride + col;

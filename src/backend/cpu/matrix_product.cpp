@@ -55,10 +55,15 @@ struct Base {
 
   Base from(int64_t row, int64_t col) const { return data ? Base{data + row * stride + col, stride} : *this; }
 
-  // to = alpha * sum + what is here at the same place. All products end with this, so that they have the same bits.
+  // to = alpha * sum + what is here at the same place, each rounded: the compiler must not choose whether it fuses them.
   template <class V>
   [[gnu::always_inline]] void add(float* to, int64_t row, int64_t col, float alpha, V sum) const {
-    const V product = alpha * sum;
+    V product = alpha * sum;
+#if defined(__x86_64__)
+    __asm__("" : "+v"(product));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(product));
+#endif
     store(to, data ? load<V>(data + row * stride + col) + product : product);
   }
 };
@@ -237,7 +242,11 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
                     float alpha, bool accumulate, const float* bias) {
   thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
   for (int64_t row = 0; k == 0 && !accumulate && row < m; ++row) {
-    bias ? std::copy_n(bias, n, c + row * c_stride) : std::fill_n(c + row * c_stride, n, 0.0f);
+    if (bias) {
+      std::copy_n(bias, n, c + row * c_stride);
+    } else {
+      std::fill_n(c + row * c_stride, n, 0.0f);
+    }
   }
   if (m <= kFewRows && b.transposed) {
     const int64_t whole = n - n % kFewRowsWidth;
