@@ -16,10 +16,9 @@ struct Factor {
   }
 };
 
-// c (m, n) = alpha a (m, k) b (k, n), added to c (`accumulate`), or to `bias` (n) in every row, in the calling thread; there is
-// no bias when it is added to c. The order of every
-// sum depends on k alone. So an element has the same bits in a product of any other size, and in every program compiled for
-// fused multiply-add.
+// c (m, n) = alpha a (m, k) b (k, n), in the calling thread. With `accumulate` it is added to c. With a bias (n) it is added to
+// that in every row. Both together are not possible. The order of every sum depends on k alone. So an element has the same
+// bits in a product of any other size, and in every program compiled for fused multiply-add.
 void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
                     float alpha, bool accumulate, const float* bias = nullptr);
 
