@@ -35,10 +35,12 @@ std::vector<float> random_values(int64_t count, uint64_t stream) {
   return values;
 }
 
-// The best of several passes of about a twentieth of a second.
-double gflops(const Sizes& s) {
-  const std::vector<float> a = random_values(s.m * s.k, 1), b = random_values(s.k * s.n, 2);
-  std::vector<float> c(static_cast<size_t>(s.m * s.n));
+// The best of several passes of about a twentieth of a second, with operands that lie in the caches of a core or, if `far`,
+// in memory that was not used for a while: a step of training goes through tens of megabytes.
+double gflops(const Sizes& s, bool far) {
+  const int64_t numbers = s.m * s.k + s.k * s.n + s.m * s.n, copies = far ? (8 << 20) / numbers + 1 : 1;
+  const std::vector<float> a = random_values(s.m * s.k * copies, 1), b = random_values(s.k * s.n * copies, 2);
+  std::vector<float> c(static_cast<size_t>(s.m * s.n * copies));
   const cpu::Factor left{a.data(), s.transpose_a ? s.m : s.k, s.transpose_a};
   const cpu::Factor right{b.data(), s.transpose_b ? s.k : s.n, s.transpose_b};
   const double flops = 2.0 * static_cast<double>(s.m * s.n * s.k);
@@ -46,8 +48,12 @@ double gflops(const Sizes& s) {
   double best = 0;
   for (int pass = 0; pass < 7; ++pass) {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i)
-      cpu::matrix_product(c.data(), s.n, left, right, s.m, s.n, s.k, 1.0f, false);
+    for (int i = 0; i < calls; ++i) {
+      const int64_t copy = i % copies;
+      cpu::Factor x = left, y = right;
+      x.data += copy * s.m * s.k, y.data += copy * s.k * s.n;
+      cpu::matrix_product(c.data() + copy * s.m * s.n, s.n, x, y, s.m, s.n, s.k, 1.0f, false);
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     best = std::max(best, 1e-9 * flops * calls / seconds.count());
   }
@@ -60,8 +66,9 @@ int main() {
   std::string lines;
   for (const Sizes& s : kCases) {
     lines += fmt::format(
-        R"({}{{"what": "{}", "transpose_a": {}, "transpose_b": {}, "m": {}, "n": {}, "k": {}, "gflops": {:.1f}}})",
-        lines.empty() ? "" : ",\n  ", s.what, s.transpose_a, s.transpose_b, s.m, s.n, s.k, gflops(s));
+        R"({}{{"what": "{}", "transpose_a": {}, "transpose_b": {}, "m": {}, "n": {}, "k": {}, "gflops": {:.1f}, "far": {:.1f}}})",
+        lines.empty() ? "" : ",\n  ", s.what, s.transpose_a, s.transpose_b, s.m, s.n, s.k, gflops(s, false),
+        gflops(s, true));
   }
   fmt::print("{{\"instructions\": \"{}\", \"products\": [\n  {}]}}\n", cpu::product_instructions(), lines);
 }

@@ -40,8 +40,8 @@ struct RoundingBits {
   OCTET_HOST_DEVICE static constexpr RoundingBits of(uint64_t seed, uint64_t stream, int64_t step,
                                                      int64_t row, int64_t groups, int64_t group) {
     const auto words = Philox(seed, stream).words<kRoundingRounds>(index(row, groups, group));
-    const size_t first = row % 2 == 0 ? 0 : 2;
-    return {{words[first] + turn(step), words[first + 1] + turn(step)}};
+    const bool even = row % 2 == 0;  // no run-time index: a GPU has none for registers
+    return {{(even ? words[0] : words[2]) + turn(step), (even ? words[1] : words[3]) + turn(step)}};
   }
 
   // 24 bits, uniform. Each of the eight begins with a different byte of the words and continues with the bytes below

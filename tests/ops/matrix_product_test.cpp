@@ -15,6 +15,7 @@ namespace {
 
 using cpu::Factor;
 using cpu::matrix_product;
+using cpu::PackedFactor;
 
 // A matrix (rows, cols) of small numbers inside a wider one, stored as it is or transposed.
 struct Operand {
@@ -81,6 +82,33 @@ TEST(MatrixProduct, AgreesWithSumsInDouble) {
       // Some tens of roundings of sums of a few units.
       EXPECT_LE(worst, 1e-6 * (2.0 + std::sqrt(static_cast<double>(k))));
       EXPECT_TRUE(gap_is_kept);
+    }
+  }
+}
+
+// Packed once for several products, the right factor gives the bits of a product that packs it itself.
+TEST(MatrixProduct, PackedFactorsGiveTheSameBits) {
+  constexpr int64_t m = 37, n = 333, k = 530;
+  for (const bool transposed : {false, true}) {
+    const Operand a(m, k, false, 1), b(k, n, transposed, 2), bias(1, n, false, 3);
+    std::vector<float> memory(static_cast<size_t>(PackedFactor::size(k, n)), NAN);
+    PackedFactor packed(memory.data(), k);
+    for (int64_t begin = 0; begin < n; begin += 2 * PackedFactor::kColumns)
+      packed.pack(b.factor(), begin, std::min(begin + 2 * PackedFactor::kColumns, n));
+    for (const auto& [row, depth, col, cols] : std::vector<std::array<int64_t, 4>>{
+             {0, k, 0, n}, {0, 40, 64, 100}, {17, 300, 128, 205}, {529, 1, 320, 13}}) {
+      SCOPED_TRACE(fmt::format("transposed {}, {} of {}, {} of {}", transposed, row, depth, col, cols));
+      for (const float* added : {static_cast<const float*>(nullptr), bias.values.data()}) {
+        std::vector<float> expected(static_cast<size_t>(m * cols)), got(expected);
+        const Factor left = a.factor().from(0, row);
+        matrix_product(expected.data(), cols, left, b.factor().from(row, col), m, cols, depth, 0.3f, false,
+                       added);
+        matrix_product(got.data(), cols, left, packed.from(row, col), m, cols, depth, 0.3f, false, added);
+        EXPECT_EQ(got, expected);
+        matrix_product(expected.data(), cols, left, b.factor().from(row, col), m, cols, depth, 0.3f, true);
+        matrix_product(got.data(), cols, left, packed.from(row, col), m, cols, depth, 0.3f, true);
+        EXPECT_EQ(got, expected);
+      }
     }
   }
 }

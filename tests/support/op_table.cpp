@@ -50,6 +50,7 @@ void add_attention(std::vector<OpCase>& table, DType dtype) {
   table.push_back(
       attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 16}, {1, 9, 1, 23, 3}, "packed"));
   table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64}, {5, 70}, "tiles"));
+  table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 4}, {3, 270}, "long"));
   table.push_back(
       large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64}, {150, 1, 90}, "packed")));
   table.push_back(
@@ -58,6 +59,8 @@ void add_attention(std::vector<OpCase>& table, DType dtype) {
                                  {1, 9, 1, 23, 3}, "window_packed"));
   table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64, .window = 33}, {5, 70},
                                  "window_tiles"));
+  table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 4, .window = 20}, {3, 350},
+                                 "window_long"));
   table.push_back(large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64, .window = 70},
                                        {350, 1, 70, 90}, "window_packed")));
   table.push_back(large(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 128, .window = 64},

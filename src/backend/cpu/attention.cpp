@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
@@ -15,6 +16,8 @@ namespace {
 // This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
 // its softmax is formed.
 constexpr int64_t kQueryTile = 64;
+// This many such tiles are one task, for which keys and values are packed once.
+constexpr int64_t kTilesOfTask = 4;
 
 struct Checked {
   const int32_t* starts;
@@ -49,11 +52,14 @@ struct QueryTile {
       : shape(attention),
         first(first_query),
         rows(std::min(kQueryTile, length - first_query)),
-        low(attention.first_key(first_query)),
+        low(first_packed(attention.first_key(first_query))),
         keys(first + rows - low) {}
 
   const AttentionShape& shape;
   int64_t first, rows, low, keys;
+
+  // The first key that a product with packed keys can begin with, so that it has this one.
+  static int64_t first_packed(int64_t key) { return key - key % PackedFactor::kColumns; }
 
   // Row r sees the columns [begin(r), end(r)) of the tile.
   int64_t begin(int64_t r) const { return shape.first_key(first + r) - low; }
@@ -72,16 +78,33 @@ struct QueryTile {
   }
 };
 
+// Memory for keys (or values) of one head, packed as a right factor: as they are, or transposed.
+int64_t packed_rows(int64_t max_length, int64_t depth) {
+  return PackedFactor::size(max_length, depth);
+}
+int64_t packed_transposed(int64_t max_length, int64_t depth) {
+  return PackedFactor::size(depth, max_length);
+}
+
+PackedFactor pack(float* memory, Factor b, int64_t k, int64_t n) {
+  PackedFactor packed(memory, k);
+  packed.pack(b, 0, n);
+  return packed;
+}
+
 }  // namespace
 
 int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionShape& shape, int threads,
                             DType dtype) {
   if (shape.heads == 0) return 0;
-  const int64_t tiles = Scratch::padded(tokens * 8 + 8);
+  const int64_t tasks = Scratch::padded(tokens * 8 + 8);
   const int64_t scores = 2 * Scratch::padded(threads * kQueryTile * max_length * 4);
-  if (dtype == DType::F32) return tiles + scores;
+  const int64_t packed = Scratch::padded(
+      threads *
+      (packed_rows(max_length, shape.head_dim) + 2 * packed_transposed(max_length, shape.head_dim)) * 4);
+  if (dtype == DType::F32) return tasks + scores + packed;
   // bf16: qkv, dqkv, out and dout in fp32.
-  return tiles + scores + 2 * Scratch::padded(tokens * shape.qkv_width() * 4) +
+  return tasks + scores + packed + 2 * Scratch::padded(tokens * shape.qkv_width() * 4) +
          2 * Scratch::padded(tokens * shape.out_width() * 4);
 }
 
@@ -103,12 +126,17 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
   const float* in = as_floats(qkv, space);
   const bool rounds = out.dense.dtype == DType::BF16;
   float* result = rounds ? space.take<float>(tokens * out_width) : out.dense.as<float>();
-  float* all_scores = space.take<float>(parallel_.threads() * kQueryTile * documents.max_length);
-  // Prefix sums of tiles over documents, to find a task's document.
-  auto* tiles_before = space.take<int64_t>(count + 1);
-  tiles_before[0] = 0;
+  const int64_t tile_size = kQueryTile * documents.max_length;
+  const int64_t k_size = packed_transposed(documents.max_length, depth);
+  const int64_t v_size = packed_rows(documents.max_length, depth);
+  float* all_scores = space.take<float>(parallel_.threads() * tile_size);
+  float* all_packed = space.take<float>(parallel_.threads() * (k_size + v_size));
+  // Prefix sums of tasks over documents, to find a task's document.
+  constexpr int64_t kQueries = kTilesOfTask * kQueryTile;
+  auto* tasks_before = space.take<int64_t>(count + 1);
+  tasks_before[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
-    tiles_before[i + 1] = tiles_before[i] + div_up(starts[i + 1] - starts[i], kQueryTile);
+    tasks_before[i + 1] = tasks_before[i] + div_up(starts[i + 1] - starts[i], kQueries);
   }
   // Tokens outside all documents attend to nothing.
   const auto clear = [&](int64_t begin, int64_t end) {
@@ -120,42 +148,49 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
   clear(0, count > 0 ? starts[0] : tokens);
   if (count > 0) clear(starts[count], tokens);
 
-  const int64_t total_tiles = tiles_before[count];
-  parallel_.for_each(
-      total_tiles * shape.heads, [&, starts = starts, count = count](int64_t task, int thread) {
-        const int64_t tile = total_tiles - 1 - task / shape.heads, head = task % shape.heads;
-        const int64_t document =
-            std::upper_bound(tiles_before, tiles_before + count + 1, tile) - tiles_before - 1;
-        const int64_t start = starts[document], length = starts[document + 1] - start;
-        const QueryTile queries(shape, (tile - tiles_before[document]) * kQueryTile, length);
-        const int64_t first = queries.first, rows = queries.rows, keys = queries.keys;
-        const int64_t kv_head = head / (shape.heads / shape.kv_heads);
-        const float* q = in + (start + first) * width + head * depth;
-        const float* k = in + (start + queries.low) * width + (shape.heads + kv_head) * depth;
-        const float* v = k + shape.kv_heads * depth;
-        float* scores = all_scores + thread * kQueryTile * documents.max_length;
-        matrix_product(scores, keys, {q, width}, {k, width, true}, rows, keys, depth, shape.scale, false);
-        float inverse[kQueryTile];
-        for (int64_t r = 0; r < rows; ++r) {
-          float* row = scores + r * keys + queries.begin(r);
-          const int64_t seen = queries.end(r) - queries.begin(r);
-          const int64_t whole = queries.whole_end(r) - queries.begin(r);
-          std::fill(row + seen, row + whole, row[0]);
-          const float largest = lane_max(row, whole);
-          for (int64_t j = 0; j < whole; ++j) row[j] = fast_exp(row[j] - largest);
-          std::fill(row + seen, row + whole, 0.0f);
-          const float total = lane_sum(whole, [row](int64_t j) { return row[j]; });
-          inverse[r] = 1.0f / total;
-          lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
-        }
-        queries.mask(scores);
-        float* o = result + (start + first) * out_width + head * depth;
-        matrix_product(o, out_width, {scores, keys}, {v, width}, rows, depth, keys, 1.0f, false);
-        for (int64_t r = 0; r < rows; ++r) {
-          float* row = o + r * out_width;
-          for (int64_t c = 0; c < depth; ++c) row[c] *= inverse[r];
-        }
-      });
+  const int64_t tasks = tasks_before[count];
+  parallel_.for_each(tasks * shape.heads, [&, starts = starts, count = count](int64_t task, int thread) {
+    const int64_t place = tasks - 1 - task / shape.heads, head = task % shape.heads;
+    const int64_t document =
+        std::upper_bound(tasks_before, tasks_before + count + 1, place) - tasks_before - 1;
+    const int64_t start = starts[document], length = starts[document + 1] - start;
+    const int64_t begin = (place - tasks_before[document]) * kQueries,
+                  end = std::min(begin + kQueries, length);
+    const int64_t low = QueryTile(shape, begin, length).low;  // the first key of all tiles
+    const int64_t kv_head = head / (shape.heads / shape.kv_heads);
+    const float* k = in + (start + low) * width + (shape.heads + kv_head) * depth;
+    const float* v = k + shape.kv_heads * depth;
+    float* memory = all_packed + thread * (k_size + v_size);
+    const PackedFactor keys_packed = pack(memory, {k, width, true}, depth, end - low);
+    const PackedFactor values_packed = pack(memory + k_size, {v, width}, end - low, depth);
+    float* scores = all_scores + thread * tile_size;
+    for (int64_t first = begin; first < end; first += kQueryTile) {
+      const QueryTile queries(shape, first, length);
+      const int64_t rows = queries.rows, keys = queries.keys, below = queries.low - low;
+      const float* q = in + (start + first) * width + head * depth;
+      matrix_product(scores, keys, {q, width}, keys_packed.from(0, below), rows, keys, depth, shape.scale,
+                     false);
+      float inverse[kQueryTile];
+      for (int64_t r = 0; r < rows; ++r) {
+        float* row = scores + r * keys + queries.begin(r);
+        const int64_t seen = queries.end(r) - queries.begin(r);
+        const int64_t whole = queries.whole_end(r) - queries.begin(r);
+        std::fill(row + seen, row + whole, -std::numeric_limits<float>::infinity());
+        const float largest = lane_max(row, whole);
+        const float total = lane_sum(whole, [=](int64_t j) { return row[j] = fast_exp(row[j] - largest); });
+        inverse[r] = 1.0f / total;
+        lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
+      }
+      queries.mask(scores);
+      float* o = result + (start + first) * out_width + head * depth;
+      matrix_product(o, out_width, {scores, keys}, values_packed.from(below, 0), rows, depth, keys, 1.0f,
+                     false);
+      for (int64_t r = 0; r < rows; ++r) {
+        float* row = o + r * out_width;
+        for (int64_t c = 0; c < depth; ++c) row[c] *= inverse[r];
+      }
+    }
+  });
   if (rounds) store_floats(out.dense, result);
   finish(out);
 }
@@ -180,6 +215,9 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
   const int64_t tile_size = kQueryTile * documents.max_length;
   float* all_probabilities = space.take<float>(parallel_.threads() * tile_size);
   float* all_gradients = space.take<float>(parallel_.threads() * tile_size);
+  const int64_t transposed_size = packed_transposed(documents.max_length, depth);
+  const int64_t packed_size = packed_rows(documents.max_length, depth) + 2 * transposed_size;
+  float* all_packed = space.take<float>(parallel_.threads() * packed_size);
   const auto clear = [&](int64_t begin, int64_t end) {
     if (begin < end) std::fill(result + begin * width, result + end * width, 0.0f);
   };
@@ -202,6 +240,10 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
       std::fill_n(dk + r * width, depth, 0.0f);
       std::fill_n(dv + r * width, depth, 0.0f);
     }
+    float* memory = all_packed + thread * packed_size;
+    const PackedFactor keys_transposed = pack(memory, {k, width, true}, depth, length);
+    const PackedFactor values_transposed = pack(memory + transposed_size, {v, width, true}, depth, length);
+    const PackedFactor keys_packed = pack(memory + 2 * transposed_size, {k, width}, length, depth);
     float* p = all_probabilities + thread * tile_size;
     float* ds = all_gradients + thread * tile_size;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -211,8 +253,10 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
         const float* q = in + (start + first) * width + head * depth;
         const float* o = output + (start + first) * out_width + head * depth;
         const float* d = upstream + (start + first) * out_width + head * depth;
-        matrix_product(p, keys, {q, width}, {k + below, width, true}, rows, keys, depth, shape.scale, false);
-        matrix_product(ds, keys, {d, out_width}, {v + below, width, true}, rows, keys, depth, 1.0f, false);
+        matrix_product(p, keys, {q, width}, keys_transposed.from(0, queries.low), rows, keys, depth,
+                       shape.scale, false);
+        matrix_product(ds, keys, {d, out_width}, values_transposed.from(0, queries.low), rows, keys, depth,
+                       1.0f, false);
         const float* row_lse = lse.as<float>() + head * tokens + start + first;
         for (int64_t r = 0; r < rows; ++r) {
           float* __restrict p_row = p + r * keys;
@@ -231,8 +275,8 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
         queries.mask(ds);
         matrix_product(dv + below, width, {p, keys, true}, {d, out_width}, keys, depth, rows, 1.0f, true);
         matrix_product(dk + below, width, {ds, keys, true}, {q, width}, keys, depth, rows, 1.0f, true);
-        matrix_product(result + (start + first) * width + head * depth, width, {ds, keys}, {k + below, width},
-                       rows, depth, keys, 1.0f, false);
+        matrix_product(result + (start + first) * width + head * depth, width, {ds, keys},
+                       keys_packed.from(queries.low, 0), rows, depth, keys, 1.0f, false);
       }
     }
   });

@@ -16,6 +16,14 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
+// A right factor of up to this many numbers is packed once for all tiles; a larger one is packed anew for every tile.
+constexpr int64_t kPackedOnce = 1 << 20;
+
+int64_t packed_size(int64_t k, int64_t n) {
+  const int64_t size = PackedFactor::size(k, n);
+  return size <= kPackedOnce ? size : 0;
+}
+
 // Tiles are large, because packing their factors takes time. Every thread gets several, because a thread may be slow at
 // times. The result does not depend on the tiles.
 Tile tile_of(int64_t m, int64_t n, int threads) {
@@ -29,9 +37,9 @@ Tile tile_of(int64_t m, int64_t n, int threads) {
 }  // namespace
 
 int64_t gemm_workspace(int64_t m, int64_t n, int64_t k, int threads, bool convert) {
-  const int64_t bias = Scratch::padded(n * 4);
-  if (!convert) return bias;
-  return bias + Scratch::padded(m * k * 4) + Scratch::padded(n * k * 4) +
+  const int64_t common = Scratch::padded(n * 4) + Scratch::padded(packed_size(k, n) * 4);
+  if (!convert) return common;
+  return common + Scratch::padded(m * k * 4) + Scratch::padded(n * k * 4) +
          threads * Scratch::padded(kLargestTile * 4);
 }
 
@@ -108,6 +116,12 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
   float* tiles = rounds ? scratch.take<float>(parallel_.threads() * cpu::kLargestTile) : nullptr;
   const int64_t tile_cols = div_up(n, tile.cols);
   const cpu::Factor left{a.data, a.stride, transpose_a}, right{b.data, b.stride, transpose_b};
+  const int64_t packed_size = m > tile.rows ? cpu::packed_size(k, n) : 0;
+  cpu::PackedFactor packed(packed_size > 0 ? scratch.take<float>(packed_size) : nullptr, k);
+  if (packed_size > 0) {
+    parallel_.for_range(n, cpu::PackedFactor::kColumns,
+                        [&](int64_t begin, int64_t end) { packed.pack(right, begin, end); });
+  }
 
   parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
     const int64_t row = task / tile_cols * tile.rows, col = task % tile_cols * tile.cols;
@@ -122,8 +136,15 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
         for (int64_t j = 0; j < cols; ++j) line[j] += bias[col + j];
       }
     }
-    cpu::matrix_product(out, stride, left.from(row, 0), right.from(0, col), rows, cols, k, alpha, keeps,
-                        bias && !keeps ? bias + col : nullptr);
+    const auto multiply_by = [&](const auto& factor) {
+      cpu::matrix_product(out, stride, left.from(row, 0), factor.from(0, col), rows, cols, k, alpha, keeps,
+                          bias && !keeps ? bias + col : nullptr);
+    };
+    if (packed_size > 0) {
+      multiply_by(packed);
+    } else {
+      multiply_by(right);
+    }
     if (!rounds) return;
     for (int64_t i = 0; i < rows; ++i) {
       Bf16* line = c_bf16 + (row + i) * c.stride + col;

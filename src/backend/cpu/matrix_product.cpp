@@ -30,7 +30,7 @@ constexpr int kCols = kLanes * kVectors;
 
 // Blocks of the factors that stay in a core's caches: depth x columns of b, rows x depth of a.
 constexpr int64_t kDepth = 256, kBlockCols = 256, kBlockRows = 128;
-static_assert(kBlockCols % kCols == 0);
+static_assert(kBlockCols % kCols == 0 && PackedFactor::kColumns % kCols == 0);
 
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -46,6 +46,16 @@ inline V load(const float* from) {
 template <class V>
 inline void store(float* to, V vector) {
   std::memcpy(to, &vector, sizeof vector);
+}
+
+// sum + x * y, rounded once.
+template <class V>
+inline V multiply_add(V sum, float x, V y) {
+#if defined(__aarch64__)
+  return vfmaq_n_f32(sum, y, x);
+#else
+  return sum + x * y;
+#endif
 }
 
 // What a product is added to: a matrix, or one line in place of every row (a stride of 0), or nothing.
@@ -73,9 +83,9 @@ struct TileSums {
   Vector sums[kRows][kVectors] = {};
 
   [[gnu::always_inline]] void write(float* c, int64_t c_stride, float alpha, Base base) const {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         base.add(c + row * c_stride + v * kLanes, row, v * kLanes, alpha, sums[row][v]);
       }
@@ -83,14 +93,25 @@ struct TileSums {
   }
 };
 
+// How a tile reads the left factor: as it is stored, or packed with the kRows values of a step of the depth next to each
+// other. Stored values are as fast where an instruction loads a value into all lanes, and nothing has to be packed.
+enum class Left { Stored, Packed };
 #if defined(__aarch64__)
+constexpr Left kLeftRows = Left::Packed;
+#else
+constexpr Left kLeftRows = Left::Stored;
+#endif
 
-// c (kRows, kCols) = alpha a b + base. Both factors are packed: a has the kRows values of a step of the depth next
-// to each other, b the kCols ones.
-[[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
+// c (kRows, kCols) = alpha a b + base. b is packed: the kCols values of a step of the depth lie next to each other.
+// `a_stride` is that of stored rows.
+template <Left left>
+[[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a,
+                                    [[maybe_unused]] int64_t a_stride, const float* b, int64_t depth,
                                     float alpha, Base base) {
   TileSums tile;
   auto& sums = tile.sums;
+#if defined(__aarch64__)
+  static_assert(left == Left::Packed, "one load has the values of four rows");
   for (int64_t k = 0; k < depth; ++k) {
     const float32x4_t values[2] = {vld1q_f32(a + k * kRows), vld1q_f32(a + k * kRows + 4)};
 #pragma GCC unroll 2
@@ -105,28 +126,27 @@ struct TileSums {
       }
     }
   }
-  tile.write(c, c_stride, alpha, base);
-}
-
 #else
-
-[[gnu::noinline]] void compute_tile(float* c, int64_t c_stride, const float* a, const float* b, int64_t depth,
-                                    float alpha, Base base) {
-  TileSums tile;
+  // The tile is written at the end. By then its lines have come.
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row) {
+    __builtin_prefetch(c + row * c_stride, 1);
+    __builtin_prefetch(c + row * c_stride + kCols - 1, 1);
+  }
   for (int64_t k = 0; k < depth; ++k) {
     Vector lines[kVectors];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) lines[v] = load(b + k * kCols + v * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) tile.sums[row][v] += a[k * kRows + row] * lines[v];
+      const float value = left == Left::Packed ? a[k * kRows + row] : a[row * a_stride + k];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[row][v] = multiply_add(sums[row][v], value, lines[v]);
     }
   }
+#endif
   tile.write(c, c_stride, alpha, base);
 }
-
-#endif
 
 // Columns of a stored 4 x 4 block.
 struct Columns {
@@ -158,34 +178,33 @@ inline void transpose_four(float* to, int64_t width, const float* from, int64_t 
   }
 }
 
-// Packs `count` <= width columns of a factor, seen as (depth, columns), into lines of `width`; the rest is zero.
-// `contiguous`: the columns of a line lie next to each other.
+// Packs `cols` columns of a factor, seen as (depth, columns), into strips of `width` columns; what the last one lacks is
+// zero. `contiguous`: the columns of a line lie next to each other.
 template <int width>
-void pack_strip(float* to, const float* from, int64_t stride, bool contiguous, int64_t count, int64_t depth) {
-  if (contiguous && count == width) {
-    for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * width, from + k * stride, width * sizeof(float));
+void pack(float* to, int64_t strip_stride, const float* from, int64_t stride, bool contiguous, int64_t cols,
+          int64_t depth) {
+  const int64_t whole = cols - cols % width;
+  float* last = to + whole / width * strip_stride;
+  if (whole < cols) std::fill_n(last, width * depth, 0.0f);
+  if (contiguous) {  // line by line: in this order memory is fast
+    for (int64_t k = 0; k < depth; ++k) {
+      const float* line = from + k * stride;
+      float* place = to + k * width;
+      for (int64_t col = 0; col < whole; col += width, place += strip_stride)
+        std::memcpy(place, line + col, width * sizeof(float));
+      std::copy_n(line + whole, cols - whole, last + k * width);
+    }
     return;
   }
-  if (count < width) std::fill_n(to, width * depth, 0.0f);
-  if (contiguous) {
-    for (int64_t k = 0; k < depth; ++k) std::copy_n(from + k * stride, count, to + k * width);
-    return;
+  for (int64_t strip = 0; strip < cols; strip += width, to += strip_stride) {
+    const int64_t end = std::min(strip + width, cols);
+    int64_t col = strip;
+    for (; col + 4 <= end; col += 4)
+      transpose_four(to + col - strip, width, from + col * stride, stride, depth);
+    for (; col < end; ++col) {
+      for (int64_t k = 0; k < depth; ++k) to[k * width + col - strip] = from[col * stride + k];
+    }
   }
-  int64_t column = 0;
-  for (; column + 4 <= count; column += 4)
-    transpose_four(to + column, width, from + column * stride, stride, depth);
-  for (; column < count; ++column) {
-    for (int64_t k = 0; k < depth; ++k) to[k * width + column] = from[column * stride + k];
-  }
-}
-
-// sum + x * y, rounded as in compute_tile.
-inline Quad multiply_add(Quad sum, float x, Quad y) {
-#if defined(__aarch64__)
-  return vfmaq_n_f32(sum, y, x);
-#else
-  return sum + x * y;
-#endif
 }
 
 // A few rows, as in decoding: b is used too seldom to be packed. It is stored transposed, and n is a multiple of the width.
@@ -236,11 +255,62 @@ struct alignas(64) Blocks {
   float edge[kRows * kCols] = {};
 };
 
-}  // namespace
-
-void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
-                    float alpha, bool accumulate, const float* bias) {
+Blocks& blocks_of_thread() {
   thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
+  return *blocks;
+}
+
+// Strips of kCols columns of the right factor.
+struct Strips {
+  const float* data;
+  int64_t stride;
+};
+
+// c (m, n) = alpha a (m, depth) b (depth, n) + base for n <= kBlockCols and depth <= kDepth.
+void multiply_block(float* c, int64_t c_stride, Factor a, Strips b, int64_t m, int64_t n, int64_t depth,
+                    float alpha, Base base, Blocks& blocks) {
+  for (int64_t row = 0; row < m; row += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, m - row);
+    // Whole tiles may read rows that are stored as rows.
+    const int64_t stored = a.transposed || kLeftRows == Left::Packed ? 0 : rows - rows % kRows;
+    pack<kRows>(blocks.a + stored * depth, kRows * depth, a.from(row + stored, 0).data, a.stride,
+                a.transposed, rows - stored, depth);
+    for (int64_t col = 0; col < n; col += kCols) {
+      const float* strip = b.data + col / kCols * b.stride;
+      const int64_t tile_cols = std::min<int64_t>(kCols, n - col);
+      for (int64_t i = 0; i < rows; i += kRows) {
+        const int64_t tile_rows = std::min<int64_t>(kRows, rows - i);
+        const auto compute = [&](float* to, int64_t stride, Base from) {
+          if (i < stored) {
+            compute_tile<kLeftRows>(to, stride, a.from(row + i, 0).data, a.stride, strip, depth, alpha, from);
+          } else {
+            compute_tile<Left::Packed>(to, stride, blocks.a + i * depth, 0, strip, depth, alpha, from);
+          }
+        };
+        float* place = c + (row + i) * c_stride + col;
+        Base from = base.from(row + i, col);
+        if (tile_rows == kRows && tile_cols == kCols) {
+          compute(place, c_stride, from);
+          continue;
+        }
+        // Through the same operations as a whole tile, so that the bits are the same.
+        if (from.data) {
+          for (int64_t r = 0; r < tile_rows; ++r)
+            std::copy_n(from.data + r * from.stride, tile_cols, blocks.edge + r * kCols);
+          from = {blocks.edge, kCols};
+        }
+        compute(blocks.edge, kCols, from);
+        for (int64_t r = 0; r < tile_rows; ++r)
+          std::copy_n(blocks.edge + r * kCols, tile_cols, place + r * c_stride);
+      }
+    }
+  }
+}
+
+// The product by blocks. block_of(first, depth, col, cols) are the strips of a block of the right factor.
+template <class BlockOf>
+void multiply(float* c, int64_t c_stride, Factor a, int64_t m, int64_t n, int64_t k, float alpha,
+              bool accumulate, const float* bias, Blocks& blocks, const BlockOf& block_of) {
   for (int64_t row = 0; k == 0 && !accumulate && row < m; ++row) {
     if (bias) {
       std::copy_n(bias, n, c + row * c_stride);
@@ -248,53 +318,57 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
       std::fill_n(c + row * c_stride, n, 0.0f);
     }
   }
-  if (m <= kFewRows && b.transposed) {
-    const int64_t whole = n - n % kFewRowsWidth;
-    const auto product = m == 2 ? few_rows_product<2> : few_rows_product<1>;
-    if (m > 0) product(c, c_stride, a, b, whole, k, alpha, accumulate, bias);
-    c += whole, b = b.from(0, whole), n -= whole, bias = bias ? bias + whole : nullptr;
-  }
   for (int64_t first = 0; first < k; first += kDepth) {
     const int64_t depth = std::min(kDepth, k - first);
     const Base base = accumulate || first > 0 ? Base{c, c_stride} : Base{bias};
     for (int64_t col = 0; col < n; col += kBlockCols) {
       const int64_t cols = std::min(kBlockCols, n - col);
-      for (int64_t j = 0; j < cols; j += kCols) {
-        pack_strip<kCols>(blocks->b + j * depth, b.from(first, col + j).data, b.stride, !b.transposed,
-                          std::min<int64_t>(kCols, cols - j), depth);
-      }
-      for (int64_t row = 0; row < m; row += kBlockRows) {
-        const int64_t rows = std::min(kBlockRows, m - row);
-        for (int64_t i = 0; i < rows; i += kRows) {
-          pack_strip<kRows>(blocks->a + i * depth, a.from(row + i, first).data, a.stride, a.transposed,
-                            std::min<int64_t>(kRows, rows - i), depth);
-        }
-        for (int64_t j = 0; j < cols; j += kCols) {
-          const float* strip = blocks->b + j * depth;
-          const int64_t tile_cols = std::min<int64_t>(kCols, cols - j);
-          for (int64_t i = 0; i < rows; i += kRows) {
-            const int64_t tile_rows = std::min<int64_t>(kRows, rows - i);
-            const bool partial = tile_rows < kRows || tile_cols < kCols;
-            float* place = c + (row + i) * c_stride + col + j;
-            Base from = base.from(row + i, col + j);
-            if (!partial) {
-              compute_tile(place, c_stride, blocks->a + i * depth, strip, depth, alpha, from);
-              continue;
-            }
-            // Through the same operations as a whole tile, so that the bits are the same.
-            if (from.data) {
-              for (int64_t r = 0; r < tile_rows; ++r)
-                std::copy_n(from.data + r * from.stride, tile_cols, blocks->edge + r * kCols);
-              from = {blocks->edge, kCols};
-            }
-            compute_tile(blocks->edge, kCols, blocks->a + i * depth, strip, depth, alpha, from);
-            for (int64_t r = 0; r < tile_rows; ++r)
-              std::copy_n(blocks->edge + r * kCols, tile_cols, place + r * c_stride);
-          }
-        }
-      }
+      multiply_block(c + col, c_stride, a.from(0, first), block_of(first, depth, col, cols), m, cols, depth,
+                     alpha, base.from(0, col), blocks);
     }
   }
+}
+
+}  // namespace
+
+void PackedFactor::pack(Factor b, int64_t begin, int64_t end) {
+  cpu::pack<kCols>(data_ + begin * k_, strip_stride(), b.from(0, begin).data, b.stride, !b.transposed,
+                   end - begin, k_);
+}
+
+PackedFactor PackedFactor::from(int64_t row, int64_t col) const {
+  PackedFactor part = *this;
+  part.data_ += col * k_ + row * kCols;
+  return part;
+}
+
+int64_t PackedFactor::strip_stride() const {
+  return k_ * kCols;
+}
+
+void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, int64_t n, int64_t k,
+                    float alpha, bool accumulate, const float* bias) {
+  if (m <= kFewRows && b.transposed && k > 0) {
+    const int64_t whole = n - n % kFewRowsWidth;
+    const auto product = m == 2 ? few_rows_product<2> : few_rows_product<1>;
+    if (m > 0) product(c, c_stride, a, b, whole, k, alpha, accumulate, bias);
+    c += whole, b = b.from(0, whole), n -= whole, bias = bias ? bias + whole : nullptr;
+  }
+  Blocks& blocks = blocks_of_thread();
+  multiply(c, c_stride, a, m, n, k, alpha, accumulate, bias, blocks,
+           [&](int64_t first, int64_t depth, int64_t col, int64_t cols) {
+             pack<kCols>(blocks.b, kCols * depth, b.from(first, col).data, b.stride, !b.transposed, cols,
+                         depth);
+             return Strips{blocks.b, kCols * depth};
+           });
+}
+
+void matrix_product(float* c, int64_t c_stride, Factor a, const PackedFactor& b, int64_t m, int64_t n,
+                    int64_t k, float alpha, bool accumulate, const float* bias) {
+  multiply(c, c_stride, a, m, n, k, alpha, accumulate, bias, blocks_of_thread(),
+           [&](int64_t first, int64_t, int64_t col, int64_t) {
+             return Strips{b.from(first, col).strips(), b.strip_stride()};
+           });
 }
 
 const char* product_instructions() {
