@@ -150,7 +150,7 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
     return runs[0].at(field);
   };
   // In this memory BF16 alone would run without recomputation, or with more rows.
-  const ProcessResult levels = compare({"--device_memory_limit_gb", "0.038"});
+  const ProcessResult levels = compare({"--device_memory_limit_gb", "0.039"});
   EXPECT_EQ(both("gradient_checkpointing"), "act");
   EXPECT_THAT(levels.out, AllOf(ContainsRegex("precision +recompute +graph replays +ms/step"),
                                 ContainsRegex("BF16 +act "), ContainsRegex("delayed +act ")));

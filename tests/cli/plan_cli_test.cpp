@@ -194,7 +194,7 @@ TEST(PlanCli, FitsWhereTrainingFits) {
     const ProcessResult trained = train(limit);
     const size_t at = planned.out.find("this does not fit: ");
     EXPECT_EQ(at == std::string::npos, trained.exit_code == 0) << limit;
-    EXPECT_THAT(planned.out, HasSubstr("plus 2.50 MiB for generating samples"));
+    EXPECT_THAT(planned.out, HasSubstr("plus 2.56 MiB for generating samples"));
     if (at != std::string::npos) {
       const size_t begin = planned.out.find("the run", at);
       EXPECT_EQ(trained.err, "error: " + planned.out.substr(begin));

@@ -452,7 +452,7 @@ TEST(GradNorm, NeitherHugeNorTinyGradientsAreLost) {
   EXPECT_EQ(result[1], 1.0f);
 }
 
-// Every 4267th of all floats: about a million, NaN and Inf among them.
+// Every 4267th of all floats: about a million, NaN among them.
 TEST(FastExp, IsWithinOneAndAHalfUlp) {
   double worst = 0;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 251 * 17) {
@@ -473,6 +473,12 @@ TEST(FastExp, IsWithinOneAndAHalfUlp) {
   }
   EXPECT_LE(worst, 1.5);
   RecordProperty("worst_ulp", std::to_string(worst));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(cpu::fast_exp(-kInfinity), 0.0f);
+  EXPECT_EQ(cpu::fast_exp(std::nextafter(-87.0f, -kInfinity)), 0.0f);
+  EXPECT_NEAR(cpu::fast_exp(-87.0f) / std::exp(-87.0f), 1.0, 2e-7);
+  EXPECT_EQ(cpu::fast_exp(0.0f), 1.0f);
+  EXPECT_NEAR(cpu::fast_exp(88.0f) / std::exp(88.0f), 1.0, 2e-7);
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace {
 // This many query rows are processed at a time against all keys they see, so that a row of scores is complete when
 // its softmax is formed.
 constexpr int64_t kQueryTile = 64;
-// This many such tiles are one task, for which keys and values are packed once.
-constexpr int64_t kTilesOfTask = 4;
+// A task has up to this many such tiles, for which keys and values are packed once.
+constexpr int64_t kMostTiles = 4;
 
 struct Checked {
   const int32_t* starts;
@@ -58,7 +58,7 @@ struct QueryTile {
   const AttentionShape& shape;
   int64_t first, rows, low, keys;
 
-  // The first key that a product with packed keys can begin with, so that it has this one.
+  // Rounds down to a key at which a packed factor can begin.
   static int64_t first_packed(int64_t key) { return key - key % PackedFactor::kColumns; }
 
   // Row r sees the columns [begin(r), end(r)) of the tile.
@@ -78,11 +78,11 @@ struct QueryTile {
   }
 };
 
-// Memory for keys (or values) of one head, packed as a right factor: as they are, or transposed.
-int64_t packed_rows(int64_t max_length, int64_t depth) {
+// Floats for the keys (or values) of one head, packed as a right factor: as they are, or transposed.
+int64_t packed_size(int64_t max_length, int64_t depth) {
   return PackedFactor::size(max_length, depth);
 }
-int64_t packed_transposed(int64_t max_length, int64_t depth) {
+int64_t packed_transposed_size(int64_t max_length, int64_t depth) {
   return PackedFactor::size(depth, max_length);
 }
 
@@ -101,7 +101,7 @@ int64_t attention_workspace(int64_t tokens, int64_t max_length, const AttentionS
   const int64_t scores = 2 * Scratch::padded(threads * kQueryTile * max_length * 4);
   const int64_t packed = Scratch::padded(
       threads *
-      (packed_rows(max_length, shape.head_dim) + 2 * packed_transposed(max_length, shape.head_dim)) * 4);
+      (packed_size(max_length, shape.head_dim) + 2 * packed_transposed_size(max_length, shape.head_dim)) * 4);
   if (dtype == DType::F32) return tasks + scores + packed;
   // bf16: qkv, dqkv, out and dout in fp32.
   return tasks + scores + packed + 2 * Scratch::padded(tokens * shape.qkv_width() * 4) +
@@ -127,17 +127,21 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
   const bool rounds = out.dense.dtype == DType::BF16;
   float* result = rounds ? space.take<float>(tokens * out_width) : out.dense.as<float>();
   const int64_t tile_size = kQueryTile * documents.max_length;
-  const int64_t k_size = packed_transposed(documents.max_length, depth);
-  const int64_t v_size = packed_rows(documents.max_length, depth);
+  const int64_t k_size = packed_transposed_size(documents.max_length, depth);
+  const int64_t v_size = packed_size(documents.max_length, depth);
   float* all_scores = space.take<float>(parallel_.threads() * tile_size);
   float* all_packed = space.take<float>(parallel_.threads() * (k_size + v_size));
   // Prefix sums of tasks over documents, to find a task's document.
-  constexpr int64_t kQueries = kTilesOfTask * kQueryTile;
   auto* tasks_before = space.take<int64_t>(count + 1);
-  tasks_before[0] = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    tasks_before[i + 1] = tasks_before[i] + div_up(starts[i + 1] - starts[i], kQueries);
+  int64_t tiles = kMostTiles;
+  for (;; tiles /= 2) {
+    tasks_before[0] = 0;
+    for (int64_t i = 0; i < count; ++i)
+      tasks_before[i + 1] = tasks_before[i] + div_up(starts[i + 1] - starts[i], tiles * kQueryTile);
+    // Every thread gets several, because a thread may be slow at times.
+    if (tiles == 1 || tasks_before[count] * shape.heads >= 4 * parallel_.threads()) break;
   }
+  const int64_t queries_of_task = tiles * kQueryTile;
   // Tokens outside all documents attend to nothing.
   const auto clear = [&](int64_t begin, int64_t end) {
     if (begin < end) std::fill(result + begin * out_width, result + end * out_width, 0.0f);
@@ -150,13 +154,13 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
 
   const int64_t tasks = tasks_before[count];
   parallel_.for_each(tasks * shape.heads, [&, starts = starts, count = count](int64_t task, int thread) {
-    const int64_t place = tasks - 1 - task / shape.heads, head = task % shape.heads;
+    const int64_t index = tasks - 1 - task / shape.heads, head = task % shape.heads;
     const int64_t document =
-        std::upper_bound(tasks_before, tasks_before + count + 1, place) - tasks_before - 1;
+        std::upper_bound(tasks_before, tasks_before + count + 1, index) - tasks_before - 1;
     const int64_t start = starts[document], length = starts[document + 1] - start;
-    const int64_t begin = (place - tasks_before[document]) * kQueries,
-                  end = std::min(begin + kQueries, length);
-    const int64_t low = QueryTile(shape, begin, length).low;  // the first key of all tiles
+    const int64_t begin = (index - tasks_before[document]) * queries_of_task,
+                  end = std::min(begin + queries_of_task, length);
+    const int64_t low = QueryTile::first_packed(shape.first_key(begin));
     const int64_t kv_head = head / (shape.heads / shape.kv_heads);
     const float* k = in + (start + low) * width + (shape.heads + kv_head) * depth;
     const float* v = k + shape.kv_heads * depth;
@@ -177,6 +181,7 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
         const int64_t whole = queries.whole_end(r) - queries.begin(r);
         std::fill(row + seen, row + whole, -std::numeric_limits<float>::infinity());
         const float largest = lane_max(row, whole);
+        // The exponentials replace the scores while they are summed.
         const float total = lane_sum(whole, [=](int64_t j) { return row[j] = fast_exp(row[j] - largest); });
         inverse[r] = 1.0f / total;
         lse.as<float>()[head * tokens + start + first + r] = largest + std::log(total);
@@ -215,9 +220,9 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
   const int64_t tile_size = kQueryTile * documents.max_length;
   float* all_probabilities = space.take<float>(parallel_.threads() * tile_size);
   float* all_gradients = space.take<float>(parallel_.threads() * tile_size);
-  const int64_t transposed_size = packed_transposed(documents.max_length, depth);
-  const int64_t packed_size = packed_rows(documents.max_length, depth) + 2 * transposed_size;
-  float* all_packed = space.take<float>(parallel_.threads() * packed_size);
+  const int64_t transposed_size = packed_transposed_size(documents.max_length, depth);
+  const int64_t all_sizes = packed_size(documents.max_length, depth) + 2 * transposed_size;
+  float* all_packed = space.take<float>(parallel_.threads() * all_sizes);
   const auto clear = [&](int64_t begin, int64_t end) {
     if (begin < end) std::fill(result + begin * width, result + end * width, 0.0f);
   };
@@ -240,7 +245,7 @@ void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out
       std::fill_n(dk + r * width, depth, 0.0f);
       std::fill_n(dv + r * width, depth, 0.0f);
     }
-    float* memory = all_packed + thread * packed_size;
+    float* memory = all_packed + thread * all_sizes;
     const PackedFactor keys_transposed = pack(memory, {k, width, true}, depth, length);
     const PackedFactor values_transposed = pack(memory + transposed_size, {v, width, true}, depth, length);
     const PackedFactor keys_packed = pack(memory + 2 * transposed_size, {k, width}, length, depth);

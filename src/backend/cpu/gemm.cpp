@@ -1,6 +1,7 @@
 #include "backend/cpu/gemm.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
@@ -16,13 +17,9 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
-// A right factor of up to this many numbers is packed once for all tiles; a larger one is packed anew for every tile.
+// A right factor of up to this many numbers is packed once for all tiles. A larger one would not stay in the caches, and is
+// packed anew for every tile.
 constexpr int64_t kPackedOnce = 1 << 20;
-
-int64_t packed_size(int64_t k, int64_t n) {
-  const int64_t size = PackedFactor::size(k, n);
-  return size <= kPackedOnce ? size : 0;
-}
 
 // Tiles are large, because packing their factors takes time. Every thread gets several, because a thread may be slow at
 // times. The result does not depend on the tiles.
@@ -37,7 +34,8 @@ Tile tile_of(int64_t m, int64_t n, int threads) {
 }  // namespace
 
 int64_t gemm_workspace(int64_t m, int64_t n, int64_t k, int threads, bool convert) {
-  const int64_t common = Scratch::padded(n * 4) + Scratch::padded(packed_size(k, n) * 4);
+  const int64_t common =
+      Scratch::padded(n * 4) + Scratch::padded(std::min(PackedFactor::size(k, n), kPackedOnce) * 4);
   if (!convert) return common;
   return common + Scratch::padded(m * k * 4) + Scratch::padded(n * k * 4) +
          threads * Scratch::padded(kLargestTile * 4);
@@ -116,11 +114,11 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
   float* tiles = rounds ? scratch.take<float>(parallel_.threads() * cpu::kLargestTile) : nullptr;
   const int64_t tile_cols = div_up(n, tile.cols);
   const cpu::Factor left{a.data, a.stride, transpose_a}, right{b.data, b.stride, transpose_b};
-  const int64_t packed_size = m > tile.rows ? cpu::packed_size(k, n) : 0;
-  cpu::PackedFactor packed(packed_size > 0 ? scratch.take<float>(packed_size) : nullptr, k);
-  if (packed_size > 0) {
+  std::optional<cpu::PackedFactor> packed;
+  if (const int64_t size = cpu::PackedFactor::size(k, n); m > tile.rows && size <= cpu::kPackedOnce) {
+    packed.emplace(scratch.take<float>(size), k);
     parallel_.for_range(n, cpu::PackedFactor::kColumns,
-                        [&](int64_t begin, int64_t end) { packed.pack(right, begin, end); });
+                        [&](int64_t begin, int64_t end) { packed->pack(right, begin, end); });
   }
 
   parallel_.for_each(div_up(m, tile.rows) * tile_cols, [&](int64_t task, int thread) {
@@ -140,8 +138,8 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
       cpu::matrix_product(out, stride, left.from(row, 0), factor.from(0, col), rows, cols, k, alpha, keeps,
                           bias && !keeps ? bias + col : nullptr);
     };
-    if (packed_size > 0) {
-      multiply_by(packed);
+    if (packed) {
+      multiply_by(*packed);
     } else {
       multiply_by(right);
     }

@@ -1,8 +1,11 @@
 #include "backend/cpu/matrix_product.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <memory>
+
+#include "base/checked.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -48,7 +51,7 @@ inline void store(float* to, V vector) {
   std::memcpy(to, &vector, sizeof vector);
 }
 
-// sum + x * y, rounded once.
+// sum + x * y, rounded once where the processor can.
 template <class V>
 inline V multiply_add(V sum, float x, V y) {
 #if defined(__aarch64__)
@@ -94,7 +97,8 @@ struct TileSums {
 };
 
 // How a tile reads the left factor: as it is stored, or packed with the kRows values of a step of the depth next to each
-// other. Stored values are as fast where an instruction loads a value into all lanes, and nothing has to be packed.
+// other. Where one instruction loads a value into all lanes, the loop over stored values has no more instructions than the
+// one over packed values, and nothing has to be packed.
 enum class Left { Stored, Packed };
 #if defined(__aarch64__)
 constexpr Left kLeftRows = Left::Packed;
@@ -127,7 +131,7 @@ template <Left left>
     }
   }
 #else
-  // The tile is written at the end. By then its lines have come.
+  // The tile is written at the end. By then its cache lines have come.
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
     __builtin_prefetch(c + row * c_stride, 1);
@@ -331,12 +335,18 @@ void multiply(float* c, int64_t c_stride, Factor a, int64_t m, int64_t n, int64_
 
 }  // namespace
 
+int64_t PackedFactor::size(int64_t k, int64_t n) {
+  return k * round_up(n, int64_t{kCols});
+}
+
 void PackedFactor::pack(Factor b, int64_t begin, int64_t end) {
+  assert(begin % kColumns == 0);
   cpu::pack<kCols>(data_ + begin * k_, strip_stride(), b.from(0, begin).data, b.stride, !b.transposed,
                    end - begin, k_);
 }
 
 PackedFactor PackedFactor::from(int64_t row, int64_t col) const {
+  assert(col % kColumns == 0);
   PackedFactor part = *this;
   part.data_ += col * k_ + row * kCols;
   return part;

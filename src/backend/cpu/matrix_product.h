@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "base/checked.h"
-
 namespace octet::cpu {
 
 // A factor of a product: the matrix as the product reads it, or its transpose.
@@ -18,16 +16,17 @@ struct Factor {
   }
 };
 
-// A right factor (k, n) packed for products, for several that share one. It may begin at any row, but only at columns
-// that are multiples of kColumns.
+// A right factor (k, n) that is packed once, for several products that use it. They may begin at any row, but only at
+// columns that are multiples of kColumns.
 class PackedFactor {
  public:
   static constexpr int64_t kColumns = 64;
-  static int64_t size(int64_t k, int64_t n) { return k * round_up(n, kColumns); }  // floats of memory
+  static int64_t size(int64_t k, int64_t n);  // floats of memory
 
   PackedFactor(float* memory, int64_t k) : data_(memory), k_(k) {}
 
-  // Packs the columns [begin, end) of b. Threads may pack different ones.
+  // Packs the columns [begin, end) of b. Both are multiples of kColumns, except that the last part ends with the factor.
+  // Threads may pack different parts.
   void pack(Factor b, int64_t begin, int64_t end);
 
   PackedFactor from(int64_t row, int64_t col) const;

@@ -5,8 +5,8 @@
 
 namespace octet::cpu {
 
-// e^x for x up to 88, without branches, so that loops over it vectorise. Within 1.5 ulp; 0 below -87, where fp32 has no normal
-// numbers and processors are slow; NaN stays NaN.
+// e^x for x up to 88, without branches, so that loops over it vectorise. Within 1.5 ulp. It is 0 below -87, just before results
+// become subnormal, which processors compute slowly. NaN stays NaN. Above 88 the result has no meaning.
 inline float fast_exp(float x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2: adding 1.5 * 2^23 leaves the rounded n in the low bits.
   constexpr float kShift = 0x1.8p23f;
