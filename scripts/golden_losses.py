@@ -11,6 +11,7 @@ The bits may depend on the CPU and the compiler, so they are not stored in the r
 import hashlib
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,9 +52,11 @@ def run(octet: str, folder: pathlib.Path, name: str, flags: list[str]) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
+    if len(sys.argv) != 2 or not shutil.which(sys.argv[1]):
+        asks = len(sys.argv) == 2 and sys.argv[1] in ("-h", "--help")
+        print(__doc__ if asks or len(sys.argv) != 2 else f"golden_losses.py: there is no program {sys.argv[1]}",
+              file=sys.stdout if asks else sys.stderr)
+        return 0 if asks else 2
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_text(TEXT)

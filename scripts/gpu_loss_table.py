@@ -13,6 +13,7 @@ Runs that --json already has are not repeated, so a table can be made in several
 import argparse
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,9 @@ SETTINGS = {
     "fp8, fast sums": [*FP8, "--fp8_fast_accum", "all"],
     "fp8, fast sums but for weights": [*FP8, "--fp8_fast_accum", "forward_dgrad"],
     "fp8, head all, fast sums but for weights": [*FP8, "--fp8_head", "all", "--fp8_fast_accum", "forward_dgrad"],
+    "fp8, head all, 8-bit moments, compact, fast sums but for weights": [*FP8, "--fp8_head", "all", "--optimizer_state", "fp8",
+                                                                         "--master_weights", "compact", "--fp8_fast_accum",
+                                                                         "forward_dgrad"],
     "fp8, 8-bit moments, stochastic, fast sums but for weights": [*FP8, "--optimizer_state", "fp8", "--master_weights", "stochastic",
                                                                   "--fp8_fast_accum", "forward_dgrad"],
     "fp8 current": [*FP8, "--fp8_recipe", "current"],
@@ -106,6 +110,8 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
+    if not shutil.which(args.octet):
+        parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
     path = pathlib.Path(args.json)
     rows = json.loads(path.read_text()) if path.exists() else []

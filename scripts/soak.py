@@ -400,7 +400,12 @@ def main():
     parser.add_argument("--length", type=int, default=128, help="tokens per sequence [%(default)s]")
     parser.add_argument("--folder", help="a new folder for both runs, kept [a temporary one, kept after a failure]")
     options = parser.parse_args()
-    options.octet = str(pathlib.Path(options.octet).resolve())
+    for name in ("steps", "save_steps", "batch", "length"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; expected 1 or more")
+    if not shutil.which(options.octet):
+        parser.error(f"--octet: there is no program {options.octet}; build it, or name another")
+    options.octet = str(pathlib.Path(shutil.which(options.octet)).resolve())
     if options.folder:
         pathlib.Path(options.folder).mkdir(parents=True)
     folder = pathlib.Path(options.folder or tempfile.mkdtemp(prefix="octet-soak-")).resolve()
@@ -413,7 +418,7 @@ def main():
         soak.run_killed()
         soak.compare()
         kills = soak.counts.get("SIGKILL", 0)
-        expect(kills >= options.kills, f"only {kills} processes were killed; choose a smaller --kill_every")
+        expect(kills >= options.kills, f"the bits are equal, but only {kills} of at least {options.kills} processes got SIGKILL; choose a smaller --kill_every or more --steps")
         soak.summary()
         passed = True
     except Failure as failure:

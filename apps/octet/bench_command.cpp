@@ -9,6 +9,7 @@
 #include "bench/comm_bench.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
@@ -67,7 +68,7 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
   return config;
 }
 
-// TFLOP/s: those of a CPU are small and need more digits.
+// TFLOP/s or GB/s: those of a CPU are small and need more digits.
 std::string rate_text(double rate) {
   return rate < 10 ? fmt::format("{:.3g}", rate) : fmt::format("{:.1f}", rate);
 }
@@ -84,7 +85,7 @@ std::string profile_text(const BenchResult& result) {
                {"TFLOP/s", Align::Right}});
   const auto add = [&](const std::string& name, const OpTime& time) {
     const auto rate = [&](double amount, double unit) {
-      return amount > 0 && time.ms > 0 ? fmt::format("{:.0f}", amount / unit / time.ms * 1e3) : "";
+      return amount > 0 && time.ms > 0 ? rate_text(amount / unit / time.ms * 1e3) : "";
     };
     table.add_row({name, fmt::format("{}", time.calls), fmt::format("{:.2f}", time.ms),
                    fmt::format("{:.1f} %", 100 * time.ms / total), rate(time.bytes, 1e9),
@@ -258,6 +259,7 @@ int run(const Options& options) {
                 counted(steps, "step"));
   if (!options.json.empty()) check_output_file("--json", options.json);
   warn_of_idle_settings(configs, on_gpu);
+  warn_of_costly_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;
   for (const BenchRun& run : plan_bench(variants)) {

@@ -7,6 +7,7 @@
 #include "bench/rank_forecast.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/costly_settings.h"
 #include "import/import.h"
 #include "plan/before_start.h"
 #include "plan/coverage.h"
@@ -121,7 +122,9 @@ int run(const Options& options) {
   const ModelChoice choice = before_start([&] { return choose_model(given); });
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
-  warn_of_idle_settings({&config, 1}, planned || runs_on_gpu(config));
+  const bool on_gpu = planned || runs_on_gpu(config);
+  warn_of_idle_settings({&config, 1}, on_gpu);
+  warn_of_costly_settings({&config, 1}, on_gpu);
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
   if (config.assumes_data)

@@ -72,10 +72,10 @@ ChecklistItem loss(const VariantComparison& compared) {
     item.text = "the losses are not comparable";
     return item;
   }
-  item.passed = std::abs(compared.loss->percent) <= kMostLossPercent;
+  item.passed = compared.loss->percent <= kMostLossPercent;  // a lower loss is no fault
   item.text = fmt::format("training loss {:+.2f} %", compared.loss->percent);
   if (compared.evaluation) {
-    item.passed = item.passed && std::abs(compared.evaluation->percent) <= kMostLossPercent;
+    item.passed = item.passed && compared.evaluation->percent <= kMostLossPercent;
     item.text += fmt::format(", evaluation loss {:+.2f} %", compared.evaluation->percent);
   }
   if (!item.passed)

@@ -1,5 +1,9 @@
 #include "config/costly_settings.h"
 
+#include <set>
+
+#include "base/log.h"
+
 namespace octet {
 
 std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu) {
@@ -25,6 +29,15 @@ std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu)
         "fp8_fast_accum all costs accuracy: with it the evaluation loss of GPT-2 124M was 1.5 % higher (one run); set it to "
         "forward, the default");
   return texts;
+}
+
+void warn_of_costly_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  std::set<std::string> said;
+  for (const TrainConfig& run : runs) {
+    for (const std::string& text : costly_settings(run, on_gpu)) {
+      if (said.insert(text).second) log_warning("{}", text);
+    }
+  }
 }
 
 }  // namespace octet

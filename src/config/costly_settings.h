@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,5 +11,8 @@ namespace octet {
 // Settings of a run that cost accuracy, or may do so because nobody has measured them, one message each, with what to set
 // instead. Figures are in bench/RESULTS.md.
 std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu);
+
+// Warns of each once.
+void warn_of_costly_settings(std::span<const TrainConfig> runs, bool on_gpu);
 
 }  // namespace octet

@@ -11,16 +11,25 @@ namespace octet {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// The tokenizer of the first prepared dataset, or nothing if there is none.
+std::string tokenizer_of_prepared(const TrainConfig& keys) {
+  std::error_code error;
+  for (const DatasetPart& part : expanded_dataset(keys)) {
+    if (fs::is_directory(part.path, error) && has_dataset_manifest(posix_env(), part.path))
+      return read_dataset_manifest(posix_env(), join_path(part.path, kManifestName)).tokenizer;
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model) {
   std::string name = keys.tokenizer;
   if (!keys.is_set("tokenizer")) {
-    std::error_code error;
-    const std::vector<DatasetPart> parts = expanded_dataset(keys);
-    const auto prepared = std::ranges::find_if(parts, [&](const DatasetPart& part) {
-      return fs::is_directory(part.path, error) && has_dataset_manifest(posix_env(), part.path);
-    });
-    if (prepared != parts.end()) {
-      name = read_dataset_manifest(posix_env(), join_path(prepared->path, kManifestName)).tokenizer;
+    if (const std::string prepared = tokenizer_of_prepared(keys); !prepared.empty()) {
+      name = prepared;
     } else if (!of_model.empty()) {
       name = of_model;
       log_info("data: using the tokenizer of the model, {}", name);
@@ -58,8 +67,12 @@ std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoi
   };
   if (config.resume.empty()) {  // a checkpoint may have a copy
     attempt([&] {
-      const bool of_model = !config.is_set("tokenizer") && !model.tokenizer.empty();
-      const std::string& name = of_model ? model.tokenizer : config.tokenizer;
+      std::string name = config.tokenizer;
+      if (!config.is_set("tokenizer")) {
+        const std::string prepared = missing.empty() ? tokenizer_of_prepared(config) : "";
+        if (!prepared.empty() || !model.tokenizer.empty())
+          name = prepared.empty() ? model.tokenizer : prepared;
+      }
       if (!is_hub_tokenizer(name)) check_vocabulary(name, *make_tokenizer(name), model);
     });
   }

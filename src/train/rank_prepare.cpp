@@ -35,7 +35,7 @@ RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::
   if (first) {
     const bool on_gpu = runs_on_gpu(keys);
     warn_of_idle_settings({&keys, 1}, on_gpu);
-    for (const std::string& text : costly_settings(keys, on_gpu)) log_warning("{}", text);
+    warn_of_costly_settings({&keys, 1}, on_gpu);
   }
   ranks.progress().begin_phase("preparing the run");
   std::optional<Checkpoint> resumed;

@@ -149,6 +149,11 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
     EXPECT_EQ(runs[0].at(field), runs[1].at(field)) << field;
     return runs[0].at(field);
   };
+  // Both variants have the setting, which is said once.
+  const std::string warned = compare({"--master_weights", "stochastic", "--model_preset", "gpt2-tiny"}).err;
+  const std::string text = "master_weights stochastic may cost accuracy";
+  EXPECT_THAT(warned, HasSubstr(text));
+  EXPECT_EQ(warned.find(text), warned.rfind(text)) << warned;
   // In this memory BF16 alone would run without recomputation, or with more rows.
   const ProcessResult levels = compare({"--device_memory_limit_gb", "0.039"});
   EXPECT_EQ(both("gradient_checkpointing"), "act");

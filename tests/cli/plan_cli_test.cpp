@@ -204,6 +204,14 @@ TEST(PlanCli, FitsWhereTrainingFits) {
   EXPECT_EQ(train("0.033").exit_code, 0);
 }
 
+TEST(PlanCli, WarnsOfSettingsThatCostAccuracy) {
+  const ProcessResult planned = plan({"--gpu", "h200", "--model_preset", "gpt2", "--fp8_fast_accum", "all",
+                                      "--optimizer_state", "fp8", "--master_weights", "stochastic"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.err, AllOf(HasSubstr("warning: fp8_fast_accum all costs accuracy"),
+                                 HasSubstr("warning: master_weights stochastic may cost accuracy")));
+}
+
 TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {
   const ProcessResult real = plan({"--gpu", "h200", "--model_preset", "gpt2"});
   ASSERT_EQ(real.exit_code, 0) << real.err;

@@ -66,6 +66,7 @@ TEST(Checklist, NotANumber) {
 TEST(Checklist, LossTooFarAway) {
   EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1460, .loss_offset = 0.05})),
               ElementsAre("loss within 1 %"));
+  EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1460, .loss_offset = -0.05})), ElementsAre());
 }
 TEST(Checklist, NoGain) {
   EXPECT_THAT(failed_of(bf16_and_fp8({.name = "fp8", .speed = 1000})), ElementsAre("throughput gain"));

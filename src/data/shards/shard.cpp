@@ -260,9 +260,11 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
     file_checksum = crc32c_joined(file_checksum, expected, part.size());
     if (check == ShardCheck::Ends) return part;
     const uint32_t crc = crc32c(part.data(), part.size());
-    require(crc == expected,
-            "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}", name, what,
-            begin, part.size(), crc, expected);
+    require(
+        crc == expected,
+        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; prepare "
+        "the dataset again",
+        name, what, begin, part.size(), crc, expected);
     return part;
   };
   const auto tokens = section("the tokens", layout.tokens, layout.index, trailer.tokens_crc);
