@@ -17,6 +17,13 @@
 namespace octet {
 namespace {
 
+// As keys name it.
+std::string_view plain_name(SafeDType dtype) {
+  if (dtype == SafeDType::F32) return "fp32";
+  if (dtype == SafeDType::BF16) return "bf16";
+  return safe_dtype_name(dtype);
+}
+
 enum class Moment { Mean, Square };  // v is kept as its square root where it has 8 bits
 
 float value_of(float stored, Moment moment) {
@@ -251,8 +258,8 @@ class ParameterRestorer {
     if (scales && to_scales) {
       note("AdamW's second moments: converted from F8_E4M3 to the 8-bit code of roots");
     } else {
-      note(fmt::format("AdamW's moments: converted from {} to {}",
-                       scales ? "fp8" : safe_dtype_name(from.dtype), to_scales ? "fp8" : name_of(to.dtype)));
+      note(fmt::format("AdamW's moments: converted from {} to {}", scales ? "fp8" : plain_name(from.dtype),
+                       to_scales ? "fp8" : name_of(to.dtype)));
     }
   }
 

@@ -303,9 +303,10 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
     const std::vector<double> last = paired(tables, curve, pairs.front(), curve.last);
     estimate = estimate_series_mean(last);
     const std::string count = counted(static_cast<int64_t>(last.size()), curve.unit);
-    difference.basis = estimate->interval
-                           ? fmt::format("spread of the paired differences of {}, one run each", count)
-                           : fmt::format("not known: one run each, and {} of {} needed", count, kLeastSeries);
+    difference.basis =
+        estimate->interval
+            ? fmt::format("spread of the paired differences of {}, one run each", count)
+            : fmt::format("not known: one run each with only {}, {} are needed", count, kLeastSeries);
   }
   std::vector<double> before;
   for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));

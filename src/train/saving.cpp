@@ -50,8 +50,10 @@ bool Saving::save_last(const TrainerState& state, std::optional<double> eval_los
     return false;
   }
   if (saved_step_ != state.step) {
-    log_warning("the last {} steps are not saved; the last checkpoint is that of step {}",
-                state.step - saved_step_, saved_step_);
+    log_warning(
+        "the last {} steps are not saved, because the checkpoint of step {} was still being written when the run was stopped, "
+        "and there may be no time for another",
+        state.step - saved_step_, saved_step_);
   }
   return true;
 }
