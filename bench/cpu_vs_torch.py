@@ -4,9 +4,10 @@
     bench/cpu_vs_torch.py [--octet build/release/octet] [--python python3] [--threads 2] [--steps 10] [--rounds 3]
                           [--probe build/release/product_bench]
 
-Both take turns, and the best of all rounds counts: on a machine with other work, some rounds are slow. With --probe each
-round first measures every core with a matrix product, and both programs run on the fastest ones. On virtual machines a
-core may have half its speed while a neighbour uses the other half.
+Both take turns, and every other round begins with PyTorch. The table has the best of all rounds, because on a machine with
+other work some are slow, and the ratio of the means. With --probe every core is measured with a matrix product before each
+run, which then has the fastest ones, of different physical cores. On virtual machines a core may have half its speed while
+a neighbour uses the other half.
 --python names an interpreter that has torch; without one the program says so and ends with 77.
 """
 import argparse
@@ -32,9 +33,17 @@ def run(command, cores):
                           preexec_fn=lambda: os.sched_setaffinity(0, cores)).stdout
 
 
+def siblings(core):
+    path = pathlib.Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    return path.read_text().strip() if path.exists() else str(core)
+
+
 def fastest_cores(probe, count):
     speeds = {core: float(run([probe, "probe"], {core})) for core in os.sched_getaffinity(0)}
-    cores = sorted(speeds, key=speeds.get)[-count:]
+    fastest = {}
+    for core in sorted(speeds, key=speeds.get, reverse=True):
+        fastest.setdefault(siblings(core), core)
+    cores = list(fastest.values())[:count]
     print(f"cores {cores}: {[speeds[core] for core in cores]} GFLOP/s, the slowest has {min(speeds.values())}", file=sys.stderr)
     return set(cores)
 
@@ -66,17 +75,22 @@ def main():
         print(f"{args.python} has no torch; name one that has with --python")
         return 77
 
-    print(f"| model, rows x length | octet tok/s | PyTorch eager tok/s | ratio |  ({args.threads} threads, fp32)")
-    print("| --- | --- | --- | --- |")
+    def cores():
+        return fastest_cores(args.probe, args.threads) if args.probe else os.sched_getaffinity(0)
+
+    print(f"| model, rows x length | octet tok/s | PyTorch eager tok/s | ratio | of the means |  ({args.threads} threads, fp32)")
+    print("| --- | --- | --- | --- | --- |")
     for preset, rows, length, torch_model in CASES:
-        ours = theirs = 0
-        for _ in range(args.rounds):
-            cores = fastest_cores(args.probe, args.threads) if args.probe else os.sched_getaffinity(0)
-            own = octet_speed(args, cores, preset, rows, length)
-            other = torch_speed(args, cores, torch_model, rows, length)
-            print(f"{preset}, {rows} x {length}: {own:,.0f}, PyTorch {other:,.0f}", file=sys.stderr)
-            ours, theirs = max(ours, own), max(theirs, other)
-        print(f"| {preset}, {rows} x {length} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f}x |", flush=True)
+        programs = [lambda: octet_speed(args, cores(), preset, rows, length),
+                    lambda: torch_speed(args, cores(), torch_model, rows, length)]
+        speeds = [[], []]
+        for number in range(args.rounds):
+            for program in (0, 1) if number % 2 == 0 else (1, 0):
+                speeds[program].append(programs[program]())
+            print(f"{preset}, {rows} x {length}: {speeds[0][-1]:,.0f}, PyTorch {speeds[1][-1]:,.0f}", file=sys.stderr)
+        ours, theirs = max(speeds[0]), max(speeds[1])
+        print(f"| {preset}, {rows} x {length} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f}x | "
+              f"{sum(speeds[0]) / sum(speeds[1]):.2f}x |", flush=True)
     return 0
 
 

@@ -41,7 +41,7 @@ std::vector<float> random_values(int64_t count, uint64_t stream) {
   return values;
 }
 
-// The best of several passes of so many operations.
+// The best of `passes` passes of about `flops_of_pass` operations each.
 double gflops(const Sizes& s, int passes = 7, double flops_of_pass = 3e9) {
   const std::vector<float> a = random_values(s.m * s.k, 1), b = random_values(s.k * s.n, 2);
   std::vector<float> c(static_cast<size_t>(s.m * s.n));
@@ -63,7 +63,12 @@ double gflops(const Sizes& s, int passes = 7, double flops_of_pass = 3e9) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "probe") {
+  const bool probe = argc == 2 && std::string_view(argv[1]) == "probe";
+  if (argc > 1 && !probe) {
+    fmt::print(stderr, "usage: product_bench [probe]\n");
+    return 2;
+  }
+  if (probe) {
     fmt::print("{:.1f}\n", gflops(kCases[1], 4, 1e9));
     return 0;
   }

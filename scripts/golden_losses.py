@@ -8,6 +8,7 @@ must not alter results: run it with the program before and after, on one machine
 
 The bits may depend on the CPU and the compiler, so they are not stored in the repository.
 """
+import argparse
 import hashlib
 import json
 import pathlib
@@ -52,11 +53,11 @@ def run(octet: str, folder: pathlib.Path, name: str, flags: list[str]) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 2 or not shutil.which(sys.argv[1]):
-        asks = len(sys.argv) == 2 and sys.argv[1] in ("-h", "--help")
-        print(__doc__ if asks or len(sys.argv) != 2 else f"golden_losses.py: there is no program {sys.argv[1]}",
-              file=sys.stdout if asks else sys.stderr)
-        return 0 if asks else 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("octet", help="the program")
+    octet = parser.parse_args().octet
+    if not shutil.which(octet):
+        parser.error(f"there is no program {octet}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_text(TEXT)
@@ -69,7 +70,7 @@ def main() -> int:
                         case = f"{preset}_{label}_{level}_{data.stem}"
                         settings = flags.split() + ["--model_preset", preset, "--gradient_checkpointing", level,
                                                     "--dataset", str(data), "--cache_dir", str(folder / "cache")]
-                        print(case, run(sys.argv[1], folder, case, settings), flush=True)
+                        print(case, run(octet, folder, case, settings), flush=True)
     return 0
 
 

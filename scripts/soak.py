@@ -400,7 +400,7 @@ def main():
     parser.add_argument("--length", type=int, default=128, help="tokens per sequence [%(default)s]")
     parser.add_argument("--folder", help="a new folder for both runs, kept [a temporary one, kept after a failure]")
     options = parser.parse_args()
-    for name in ("steps", "save_steps", "batch", "length"):
+    for name in ("steps", "save_steps", "batch", "length", "kills"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected 1 or more")
     if not shutil.which(options.octet):
@@ -418,7 +418,8 @@ def main():
         soak.run_killed()
         soak.compare()
         kills = soak.counts.get("SIGKILL", 0)
-        expect(kills >= options.kills, f"the bits are equal, but only {kills} of at least {options.kills} processes got SIGKILL; choose a smaller --kill_every or more --steps")
+        expect(kills >= options.kills, f"the bits are equal, but only {kills} of at least {options.kills} processes got SIGKILL; "
+               "choose a smaller --kill_every or more --steps")
         soak.summary()
         passed = True
     except Failure as failure:

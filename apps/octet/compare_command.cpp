@@ -199,7 +199,7 @@ Command compare_command() {
       .at_least(1);
   builder.keys.add(
       "checklist", &Options::checklist,
-      "Check hardware, 100 steps in both precisions, NaN, loss within 1 %, throughput, memory, samples "
+      "Check hardware, 100 steps in both precisions, NaN, loss at most 1 % higher, throughput, memory, samples "
       "and resuming, and say whether a long run can start.");
   builder.keys
       .add("price_per_hour", &Options::price_per_hour, "Price of one hour of one GPU, in any currency.")

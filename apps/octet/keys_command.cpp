@@ -56,10 +56,11 @@ int run(const Options& options) {
   const std::string query = fmt::format("{}", fmt::join(options.words, " "));
   const std::vector<Key> found = search_keys(train_keys().keys(), query);
   if (found.empty()) {
-    const std::vector<std::string> similar = similar_keys(train_keys().keys(), query);
-    fail_config("no key has to do with {}'{}'; {}'octet keys' lists all keys",
-                options.words.size() > 1 ? "all words of " : "", printable(query),
-                similar.empty() ? "" : fmt::format("did you mean '{}'? ", similar.front()));
+    const bool several = options.words.size() > 1;
+    const std::vector<std::string> similar =
+        several ? std::vector<std::string>{} : similar_keys(train_keys().keys(), query);
+    fail_config("no key has to do with {}'{}'; {}'octet keys' lists all keys", several ? "all words of " : "",
+                printable(query), similar.empty() ? "" : fmt::format("did you mean '{}'? ", similar.front()));
   }
   fmt::print("{}", keys_help(found).substr(1));
   return kExitDone;

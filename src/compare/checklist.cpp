@@ -67,7 +67,7 @@ ChecklistItem finite(const Comparison& comparison) {
 }
 
 ChecklistItem loss(const VariantComparison& compared) {
-  ChecklistItem item{.name = "loss within 1 %"};
+  ChecklistItem item{.name = "loss at most 1 % higher"};
   if (!compared.loss) {
     item.text = "the losses are not comparable";
     return item;

@@ -10,7 +10,7 @@
 namespace octet {
 
 struct ChecklistItem {
-  std::string name;  // "loss within 1 %"
+  std::string name;  // "loss at most 1 % higher"
   bool passed = false;
   std::string text;  // what was found
   std::string remedy = {};

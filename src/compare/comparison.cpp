@@ -306,7 +306,7 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
     difference.basis =
         estimate->interval
             ? fmt::format("spread of the paired differences of {}, one run each", count)
-            : fmt::format("not known: one run each with only {}, {} are needed", count, kLeastSeries);
+            : fmt::format("not known: one run each, {}; at least {} are needed", count, kLeastSeries);
   }
   std::vector<double> before;
   for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));

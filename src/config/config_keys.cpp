@@ -208,7 +208,7 @@ void add_data(KeyTable<C>& keys) {
   keys.add(
           "verify", &C::verify,
           "Read and check all shards of prepared datasets and all token files. Otherwise a file is read only if it "
-          "is new or has changed since it was last checked. Token files below 64 MiB are always read.")
+          "is new or has changed since it was last checked. Token files that together have less than 64 MiB are always read.")
       .not_dumped();
 }
 

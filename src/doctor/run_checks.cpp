@@ -114,7 +114,7 @@ std::vector<CheckResult> check_run(const DoctorRun& run) {
     missing.emplace_back(error.what());
   }
   for (const std::string& what : missing)
-    results.failure("files", what, "the run would not start: correct the path or the name");
+    results.failure("files", what, "the run would not start: correct what is named here");
   if (missing.empty()) results.ok("files", "model and data are there");
   return results.take();
 }

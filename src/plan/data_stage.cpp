@@ -69,7 +69,13 @@ std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoi
     attempt([&] {
       std::string name = config.tokenizer;
       if (!config.is_set("tokenizer")) {
-        const std::string prepared = missing.empty() ? tokenizer_of_prepared(config) : "";
+        std::string prepared;
+        try {
+          prepared = tokenizer_of_prepared(config);
+        } catch (const Error&) {
+          if (!missing.empty()) return;  // said already
+          throw;
+        }
         if (!prepared.empty() || !model.tokenizer.empty())
           name = prepared.empty() ? model.tokenizer : prepared;
       }

@@ -28,8 +28,8 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model);
 // (empty: none).
 std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model);
 
-// Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only the tokenizer is read. Nothing is
-// downloaded: what may be on the hub counts as available.
+// Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only tokenizers and manifests are
+// read. Nothing is downloaded: what may be on the hub counts as available.
 std::vector<std::string> missing_data(const TrainConfig& keys, const ModelChoice& model);
 
 }  // namespace octet

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "report/text.h"
 
 namespace octet {
 
@@ -38,7 +39,8 @@ bool Saving::save_last(const TrainerState& state, std::optional<double> eval_los
   bool slow = saver_->is_writing() && saved_step_ > 0 && (!slowest_save_ || *slowest_save_ > kSlowSave);
   // Whether a save is still being written differs between ranks from moment to moment.
   if (host_) slow = host_->from_first("the last save is slow", slow ? "yes" : "no") == "yes";
-  if (saved_step_ != state.step && !(was_stopped && slow)) save(state, eval_loss);
+  const bool no_time = was_stopped && slow;
+  if (saved_step_ != state.step && !no_time) save(state, eval_loss);
   saver_->wait();
   if (saver_->failures_in_a_row() > 0 && saver_->failures_in_a_row() < kMaxFailuresInARow) {
     log_warning("trying once more to save the last checkpoint");
@@ -50,10 +52,11 @@ bool Saving::save_last(const TrainerState& state, std::optional<double> eval_los
     return false;
   }
   if (saved_step_ != state.step) {
-    log_warning(
-        "the last {} steps are not saved, because the checkpoint of step {} was still being written when the run was stopped, "
-        "and there may be no time for another",
-        state.step - saved_step_, saved_step_);
+    const std::string kept = saved_step_ > 0
+                                 ? fmt::format("the last checkpoint is that of step {}", saved_step_)
+                                 : "there is no checkpoint";
+    log_warning("the last {} not saved; {}{}", counted(state.step - saved_step_, "step is", "steps are"),
+                kept, no_time ? ", which was still being written when the run was stopped" : "");
   }
   return true;
 }

@@ -245,6 +245,15 @@ TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {
   EXPECT_THAT(warnings({"--dataset", "none.jsonl"}), HasSubstr("none.jsonl: no such file"));
   EXPECT_THAT(warnings({"--dataset", "text.txt", "--eval_dataset", "e*.txt"}), HasSubstr("[dataset] e*.txt"));
   EXPECT_THAT(warnings({"--tokenizer", "/none"}), HasSubstr("this run would not start: [tokenizer] '/none'"));
+  // A prepared dataset has a tokenizer of its own.
+  const ProcessResult prepared =
+      run_process(OCTET_PROGRAM,
+                  {"prepare", "--dataset", "text.txt", "--output", "prepared", "--tokenizer",
+                   OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model", "--eval_split", "0"},
+                  folder.path());
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
+  EXPECT_THAT(warnings({"--dataset", "prepared", "--model_preset", "gpt2-tiny", "--vocab_size", "300"}),
+              HasSubstr("this run would not start: tokenizer '" OCTET_SOURCE_DIR));
 }
 
 }  // namespace

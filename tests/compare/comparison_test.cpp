@@ -31,7 +31,7 @@ TEST(Comparison, SaysTheVerdictInOneSentence) {
   EXPECT_TRUE(fp8.is_good);
   EXPECT_NEAR(*fp8.memory, 0.75, 1e-9);
   EXPECT_THAT(fp8.loss->basis, HasSubstr("20 steps"));
-  EXPECT_EQ(fp8.evaluation->basis, "not known: one run each with only 5 evaluations, 20 are needed");
+  EXPECT_EQ(fp8.evaluation->basis, "not known: one run each, 5 evaluations; at least 20 are needed");
   EXPECT_THAT(comparison.warnings, IsEmpty());
   EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
 }

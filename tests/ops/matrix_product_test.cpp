@@ -117,18 +117,22 @@ TEST(MatrixProduct, PackedFactorsGiveTheSameBits) {
 // Of the largest products that are planned; batches with fewer targets have smaller ones. Some of them pack a factor once.
 TEST(MatrixProduct, WorkspaceForALargeProductIsEnoughForSmallerOnes) {
   const auto device = make_cpu_device(2);
-  for (const DType dtype : {DType::F32, DType::BF16}) {
-    constexpr int64_t m = 512, n = 256, k = 8192;
-    const WorkspaceNeeds::Gemm planned{.m = m, .n = n, .k = k};
-    const WorkspaceNeeds needs{.gemms = {&planned, 1}, .dtype = dtype, .fp8 = false};
+  struct Sizes {
+    DType dtype;
+    int64_t m, n, planned, depth;
+  };
+  for (const auto& [dtype, m, n, planned, depth] :
+       {Sizes{DType::F32, 512, 256, 8192, 4096}, Sizes{DType::F32, 512, 256, 8192, 4095},
+        Sizes{DType::F32, 512, 256, 8192, 100}, Sizes{DType::BF16, 512, 4096, 257, 256}}) {
+    const WorkspaceNeeds::Gemm gemm{.m = m, .n = n, .k = planned};
+    const WorkspaceNeeds needs{.gemms = {&gemm, 1}, .dtype = dtype, .fp8 = false};
     std::vector<uint8_t> workspace(static_cast<size_t>(device->workspace_bytes(needs)));
     device->ops().set_workspace({workspace.data(), DType::U8, {std::ssize(workspace)}});
-    std::vector<float> numbers(static_cast<size_t>((m + n) * k + m * n));
-    for (const int64_t depth : {k, k / 2, k / 2 - 1, int64_t{100}}) {
-      const Tensor a{numbers.data(), dtype, {depth, m}}, b{numbers.data() + m * k, dtype, {depth, n}};
-      const Tensor c{numbers.data() + (m + n) * k, dtype, {m, n}};
-      EXPECT_NO_THROW(device->ops().gemm(c, a, b, {.transpose_a = true})) << depth;
-    }
+    std::vector<float> a(static_cast<size_t>(m * depth)), b(static_cast<size_t>(n * depth)),
+        c(static_cast<size_t>(m * n));
+    EXPECT_NO_THROW(device->ops().gemm(Tensor{c.data(), dtype, {m, n}}, Tensor{a.data(), dtype, {depth, m}},
+                                       Tensor{b.data(), dtype, {depth, n}}, {.transpose_a = true}))
+        << depth;
   }
 }
 

@@ -139,7 +139,9 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
     for (int64_t i = 0; i < count; ++i)
       tasks_before[i + 1] = tasks_before[i] + div_up(starts[i + 1] - starts[i], tiles * kQueryTile);
     // Every thread gets several, because a thread may be slow at times.
-    if (tiles == 1 || tasks_before[count] * shape.heads >= 4 * parallel_.threads()) break;
+    if (tiles == 1 || parallel_.threads() == 1 ||
+        tasks_before[count] * shape.heads >= 4 * parallel_.threads())
+      break;
   }
   const int64_t queries_of_task = tiles * kQueryTile;
   // Tokens outside all documents attend to nothing.
