@@ -17,8 +17,8 @@ struct Tile {
 
 constexpr int64_t kLargestTile = 256 * 256;
 
-// A right factor of up to this many numbers is packed once for all tiles. A larger one would not stay in the caches, and is
-// packed anew for every tile.
+// A right factor of up to this many numbers is packed once for all tiles. A larger one is packed anew for every tile, so that
+// the workspace stays small.
 constexpr int64_t kPackedOnce = 1 << 20;
 
 // Tiles are large, because packing their factors takes time. Every thread gets several, because a thread may be slow at
