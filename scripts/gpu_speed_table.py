@@ -140,7 +140,8 @@ GROUPS = {
         "1b": Steps("llama-3.2-1b", 12, must=105000, aim=113000, peers=(74200, 65200), flags=FAST + SMALL_STATES),
         "3b": Steps("llama-3.2-3b", 12, must=45000, aim=47500, peers=(34100, 27200), flags=FAST + SMALL_STATES),
         "8b": Steps("llama-3.1-8b", 8, must=20300, aim=21800, peers=(16200, 11600), flags=FAST + SMALL_STATES),
-        "14b": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST + SMALLEST_STATES),
+        "14b": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST + SMALL_STATES),
+        "14b stochastic": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST + SMALLEST_STATES),
     },
     "recipes": {
         "8b long": Steps("llama-3.1-8b", 1, 8192, base=None, must=16500, flags=FAST + SMALL_STATES),

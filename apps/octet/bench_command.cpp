@@ -202,10 +202,8 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"loss", r.loss},
                           {"ratio", ratio_to_first(r, results)},
                           {"gemm_ceiling_share", nullptr}};
-    if (config.is_lora()) {
-      run["adapters"] = r.adapters;
-      run["frozen_copies"] = r.frozen_copies;
-    }
+    if (config.is_lora()) run["adapters"] = r.adapters;
+    if (r.transposing_layers > 0) run["transposing_layers"] = r.transposing_layers;
     if (r.gemm_ceiling_share) run["gemm_ceiling_share"] = *r.gemm_ceiling_share;
     if (r.joules_per_1000_tokens) run["joules_per_1000_tokens"] = *r.joules_per_1000_tokens;
     if (!r.profile.empty()) run["profile"] = profile_json(r);

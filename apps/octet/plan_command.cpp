@@ -158,11 +158,9 @@ int run(const Options& options) {
   if (transformer.has_adapters()) fmt::print("{}\n\n", adapters_text(model, plan.finetuning));
   fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
   fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
-  if (transformer.has_adapters() && plan.is_fp8()) {
-    fmt::print("FP8 copies of the frozen matrices: {}\n",
-               plan.finetuning.frozen_copies == FrozenCopies::Two
-                   ? "two, of each matrix and its transpose"
-                   : "one; a matrix is transposed before it is used in backward");
+  if (const int64_t layers = transformer.transposing_layers()) {
+    fmt::print("transposed in backward: the FP8 weights of {} of {} layers, which keep one copy of them\n",
+               layers, model.layers);
   }
   const PlanTarget target{.model = model,
                           .device = *device,

@@ -263,13 +263,11 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     for (const Product product : kProducts) {
       if (head[product].fp8) products.push_back(name_of(product));
     }
+    result.transposing_layers = model.transposing_layers();
     result.fp8_head_products = fmt::format("{}", fmt::join(products, ", "));
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);
-  if (model.has_adapters()) {
-    result.adapters = adapters_text(run.model.config, plan.finetuning);
-    if (plan.is_fp8()) result.frozen_copies = plan.finetuning.frozen_copies == FrozenCopies::Two ? 2 : 1;
-  }
+  if (model.has_adapters()) result.adapters = adapters_text(run.model.config, plan.finetuning);
   if (sync) {
     result.ranks = fmt::format("{}; {}", ranks->description(), sharding_text(model.sharding()));
     if (run.config.pretend_ranks > 0)

@@ -51,7 +51,7 @@ struct BenchResult {
   std::string gradient_checkpointing;  // the level that ran
   std::string adapters;                // with LoRA, in words; otherwise empty
   std::string ranks;                   // if it runs as one of several ranks, in words; otherwise empty
-  int frozen_copies = 0;               // with LoRA in FP8
+  int64_t transposing_layers = 0;      // that keep one FP8 copy of their weights
   bool cuda_graphs = false;            // micro-steps are recorded and replayed
   GraphCounts graph_counts;            // of all steps, warm-up included; zeros without graphs
   std::string device;

@@ -34,7 +34,7 @@ struct TrainConfig {
   enum class Fp8AmaxCompute { Max, MostRecent };
   enum class Fp8BlockScales { Pow2, Exact };
   enum class Checkpointing { Auto, None, Act, Mlp, Block };
-  enum class FrozenCopies { Auto, Two, One };
+  enum class WeightCopies { Auto, Two, One };
   enum class ShardingMode { Auto, None, Zero1, Zero2, FsdpFull, Hsdp };
   enum class GradientReduceDtype { Bf16, Fp32 };
   enum class CudaGraphs { Auto, On, Off };
@@ -132,7 +132,7 @@ struct TrainConfig {
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
   GradAccumDtype grad_accum_dtype = GradAccumDtype::Auto;
-  FrozenCopies frozen_copies = FrozenCopies::Auto;  // resolved to what fits
+  WeightCopies fp8_weight_copies = WeightCopies::Auto;
 
   // Ranks
   ShardingMode sharding_mode = ShardingMode::Auto;  // see sharding_of

@@ -321,9 +321,11 @@ void add_precision_keys(KeyTable<C>& keys) {
           "but bf16 on a GPU if a step has one micro-batch. bf16 needs 2 bytes per weight less, unless several "
           "ranks run without sharding: there it needs 2 more.")
       .alias("gradient_accumulation_dtype");
-  keys.add("frozen_copies", &C::frozen_copies, {"auto", "two", "one"},
-           "With LoRA: FP8 copies of a frozen matrix. two: the matrix and its transpose. one: the matrix "
-           "only; backward transposes one layer at a time. auto: two if they fit the device.");
+  keys.add("fp8_weight_copies", &C::fp8_weight_copies, {"auto", "two", "one"},
+           "FP8 copies of each weight of a layer. two: the weight and its transpose. one: the weight only; "
+           "backward transposes one matrix at a time, with the same results. auto: two in as many layers as "
+           "fit the device.")
+      .alias("frozen_copies");
 }
 
 void add_run_keys(KeyTable<C>& keys) {

@@ -183,10 +183,9 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
   }
   if (!config.is_lora()) {
     for (const char* key : kLoraOnly) note(key, "finetuning_type is full");
-    note("frozen_copies", "finetuning_type is full");
-  } else if (!fp8) {
-    note("frozen_copies", fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
   }
+  if (!fp8)
+    note("fp8_weight_copies", fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
   if (config.mixed_precision == TrainConfig::Precision::Fp32) {
     for (const char* key : {"master_weights", "grad_accum_dtype"}) note(key, "mixed_precision is fp32");
   } else if (config.is_lora()) {

@@ -56,7 +56,7 @@ void small_base_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.warn(
         leaf,
         "octet has no 4-bit or 8-bit integer weights; the frozen weights are FP8, 1 byte each (2 with their "
-        "transposes, see frozen_copies)");
+        "transposes, see fp8_weight_copies)");
   } else {
     importer.warn(leaf, "has no meaning without an adapter; all weights are trained in BF16");
   }

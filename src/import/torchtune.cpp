@@ -80,7 +80,7 @@ void model_component_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.warn(
         leaf,
         "octet has no 4-bit weights; the frozen weights are FP8, 1 byte each (2 with their transposes, see "
-        "frozen_copies)");
+        "fp8_weight_copies)");
     importer.set("finetuning_type", "lora", leaf.name, leaf.place);
   } else {
     importer.map(leaf, "finetuning_type", "lora", "the sizes come from config.json of the model's folder");

@@ -96,7 +96,7 @@ bool Linear::adapter_reads_gradient_codes() const {
                              [](const LowRank::Part& part) { return part.rank <= kNarrowGradientRanks; });
 }
 
-void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, FrozenCopies copies) {
+void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, WeightCopies copies) {
   require(has_dense() || (fp8(Product::Forward) && (fp8(Product::Dgrad) || !training)),
           "[model] {} has no dense weight and cannot run in FP8 alone", site_.name);
   if (!choice_.any_fp8()) return;
@@ -120,8 +120,11 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Fro
                 MemoryCategory::Weights, Lifetime::always());
   }
   // The transpose of blocks along rows has other blocks, so both copies are kept.
-  const bool one_copy = sends_codes() ? storage.whole_per_layer : copies == FrozenCopies::One;
-  transposes_ = one_copy && !has_dense() && training && rule.granularity != Granularity::Row32;
+  const bool codes_suffice = fp8(Product::Forward) && fp8(Product::Dgrad) &&
+                             rule.format_rowwise == rule.format_colwise &&
+                             rule.granularity != Granularity::Row32;
+  const bool one_copy = storage.whole_per_layer ? sends_codes() : copies == WeightCopies::One;
+  transposes_ = one_copy && training && codes_suffice;
   if (fp8(Product::Dgrad) && training && !transposes_ && !storage.whole_per_layer) {
     plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity,
                 site_.in, site_.out, MemoryCategory::Weights, Lifetime::always());
@@ -284,7 +287,7 @@ void Linear::attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype,
 
 void Linear::attach_transposed(BufferPlanner& planner, const QuantizedBuffers& shared) {
   if (!transposes_) return;
-  alias_matrix(planner, weight8_.colwise, shared.codes, shared.scales, weight8_.rule.format_colwise,
+  alias_matrix(planner, transpose8_, shared.codes, shared.scales, weight8_.rule.format_colwise,
                weight8_.rule.granularity, site_.in, site_.out);
 }
 
@@ -314,6 +317,7 @@ void Linear::bind(const ScaleTable& scales) {
   set(weight8_, weight_slot_);
   set(part8_, weight_slot_);
   set(gradient8_, gradient_slot_);
+  transpose8_.tensor_scale = weight8_.colwise.tensor_scale;
 }
 
 Operand Linear::input(Tensor dense, bool with_fp8) {
@@ -379,8 +383,8 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   }
   if (!dx) return;
   if (fp8(Product::Dgrad)) {
-    if (transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
-    ops.gemm_fp8(dx, dy.fp8->rowwise, weight8_.colwise,
+    if (transposes_) ops.transpose_fp8(transpose8_, weight8_.rowwise);
+    ops.gemm_fp8(dx, dy.fp8->rowwise, transposes_ ? transpose8_ : weight8_.colwise,
                  {.accumulate = accumulate,
                   .part = GemmPart::Dgrad,
                   .fast_accumulation = choice_[Product::Dgrad].fast_accumulation});
@@ -409,7 +413,7 @@ void Linear::quantize_part(Ops& ops, bool delayed) {
 }
 
 void Linear::transpose_codes(Ops& ops) {
-  if (weight8_.colwise && !transposes_) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
+  if (weight8_.colwise) ops.transpose_fp8(weight8_.colwise, weight8_.rowwise);
 }
 
 Quantized* Linear::updated_fp8() {
@@ -464,7 +468,7 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
     part.rule.delayed = true;
     quantize_ranges();
   }
-  if (weight8_.colwise && !whole && !transposes_ && !sends_codes())
+  if (weight8_.colwise && !whole && !sends_codes())
     device.ops().transpose_fp8(weight8_.colwise, weight8_.rowwise);
 }
 

@@ -22,8 +22,8 @@ struct QuantizedBuffers {
   Tensor codes, scales;
 };
 
-// How many FP8 copies of a frozen matrix are kept.
-enum class FrozenCopies : uint8_t {
+// Which FP8 copies of a weight are kept. Where its transpose cannot be made from its codes, both are.
+enum class WeightCopies : uint8_t {
   Two,  // W and its transpose, for both products
   One,  // W; the transpose is made before each dgrad, in memory that all Linears share
 };
@@ -44,7 +44,7 @@ class Linear {
   // Registers the slots and plans the FP8 copies of the weight. The input's and gradient's copies are placed by
   // attach_scratch and attach_input.
   void plan(BufferPlanner& planner, ScaleTable& scales, bool training,
-            FrozenCopies copies = FrozenCopies::Two);
+            WeightCopies copies = WeightCopies::Two);
   // `tokens` rows pass through at once.
   void attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens);
   // Places the FP8 copy of the input that backward reads, if there is one: in its own buffers with `lifetime`, or in
@@ -146,7 +146,8 @@ class Linear {
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
   Quantized input8_, weight8_, gradient8_;
-  Quantized part8_;  // the rows of weight8_ that this rank computes, with ranks that send codes
+  QuantizedMatrix transpose8_;  // of the weight, in shared memory, where one copy is kept
+  Quantized part8_;             // the rows of weight8_ that this rank computes, with ranks that send codes
   SharedCodes shared_;
   LowRank adapter_;
   bool adapter_drops_ = false, adapter_dense_input_ = false, transposes_ = false;

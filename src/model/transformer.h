@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,10 +35,14 @@ struct Numerics {
   DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
 };
 
+constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
+
 // What is trained, and how the parameters are stored.
 struct Finetuning {
   AdapterPlan adapters = {};  // if there are any, only they are trained, and the base is frozen
-  FrozenCopies frozen_copies = FrozenCopies::Two;
+  // The first layers, in FP8: they keep one copy of each weight, and transpose it before they use it in backward. The
+  // results have the same bits. The head and the other layers keep two.
+  int64_t one_copy_layers = 0;
   // Absent: all parameters are trained or, with adapters, the base is frozen and its matrices are kept only in FP8
   // where their products run in FP8. Ranks share the parameters as `sharding` says.
   StoragePolicy storage = {};
@@ -103,6 +108,8 @@ class Transformer {
 
   const Finetuning& finetuning() const { return finetuning_; }
   bool has_adapters() const { return !finetuning_.adapters.empty(); }
+  // Layers that keep one FP8 copy of weights, see Finetuning::one_copy_layers. With ranks that share the weights, all do.
+  int64_t transposing_layers() const;
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();

@@ -172,7 +172,8 @@ void Transformer::plan_parameters() {
     const size_t index = linears_.size();
     linear = Linear(sites_[index], choices_[index], weight, bias);
     add_adapter(linear, dense_input);
-    linear.plan(planner_, scales_, shape_.training, finetuning_.frozen_copies);
+    const bool one_copy = sites_[index].layer >= 0 && sites_[index].layer < finetuning_.one_copy_layers;
+    linear.plan(planner_, scales_, shape_.training, one_copy ? WeightCopies::One : WeightCopies::Two);
     linears_.push_back(&linear);
   };
   const auto place_part = [&](auto& part, int64_t layer) {
@@ -190,6 +191,14 @@ void Transformer::plan_parameters() {
     place_part(block.mlp, l);
   }
   place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr, false);
+}
+
+int64_t Transformer::transposing_layers() const {
+  std::set<int64_t> layers;
+  for (const Linear* linear : linears_) {
+    if (linear->transposes()) layers.insert(linear->site().layer);
+  }
+  return std::ssize(layers);
 }
 
 void Transformer::add_adapter(Linear& linear, bool dense_input) {
@@ -342,7 +351,6 @@ void Transformer::plan_head() {
   const Lifetime at_head = {time_.head(), time_.head()}, into_backward = {time_.head(), time_.head() + 1};
   head_.attach_scratch(planner_, shared_.fp8, head_rows_);
   head_.attach_input(planner_, head_rows_, at_head, nullptr);
-  head_.attach_transposed(planner_, shared_.transposed_weight);
   planner_.add(final_residual_, "final.residual", dense, {n, c}, category,
                {time_.head() - 1, time_.head() + 1});
   if (config_.norm == NormKind::LayerNorm)

@@ -55,15 +55,10 @@ std::string key_text(Checkpointing level) {
   return config_text(config, "gradient_checkpointing");
 }
 
-std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters) {
-  static constexpr FrozenCopies kCopies[] = {FrozenCopies::Two, FrozenCopies::One};
-  using Wanted = TrainConfig::FrozenCopies;
-  const bool matters = !adapters.empty() && config.mixed_precision == Precision::Fp8;
-  if (!matters || config.frozen_copies == Wanted::Two) return std::span(kCopies).first(1);
-  return config.frozen_copies == Wanted::One ? std::span(kCopies).last(1) : std::span(kCopies);
-}
-TrainConfig::FrozenCopies key_of(FrozenCopies copies) {
-  return copies == FrozenCopies::Two ? TrainConfig::FrozenCopies::Two : TrainConfig::FrozenCopies::One;
+OneCopyLayers one_copy_layers(const TrainConfig& config, const ModelConfig& model) {
+  using Wanted = TrainConfig::WeightCopies;
+  if (config.mixed_precision != Precision::Fp8 || config.fp8_weight_copies == Wanted::Two) return {0, 0};
+  return {config.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
 }
 
 namespace {
@@ -82,20 +77,33 @@ std::vector<int64_t> logits_to_try(const TrainConfig& config, const Device& devi
 StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
                    const Numerics& numerics) {
   StepPlan plan;
-  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
-    for (const FrozenCopies copies : copies_of(config, target.adapters)) {
-      shape.checkpointing = level;
-      const Finetuning finetuning{
-          .adapters = target.adapters, .frozen_copies = copies, .sharding = target.sharding};
-      for (const int64_t bytes : logits_to_try(config, target.device)) {
-        shape.head_chunk_bytes = bytes;
-        plan.transformer =
-            std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
-        plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
-        if (plan.need() <= target.limit.bytes) return plan;
-      }
-      if (!plan.first_need) plan.first_need = plan.need();
+  const auto fits = [&](int64_t one_copy, int64_t room = 0) {
+    const Finetuning finetuning{
+        .adapters = target.adapters, .one_copy_layers = one_copy, .sharding = target.sharding};
+    for (const int64_t bytes : logits_to_try(config, target.device)) {
+      shape.head_chunk_bytes = bytes;
+      plan.transformer =
+          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
+      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+      if (plan.need() + room <= target.limit.bytes) return true;
     }
+    if (!plan.first_need) plan.first_need = plan.need();
+    return false;
+  };
+  const OneCopyLayers copies = one_copy_layers(config, target.model);
+  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
+    shape.checkpointing = level;
+    if (fits(copies.fewest)) return plan;
+    if (copies.most == copies.fewest || !fits(copies.most)) continue;
+    // One more layer costs little, so the memory is not filled to the last byte: libraries need some for themselves.
+    const int64_t room = target.limit.bytes / 128;
+    int64_t too_few = copies.fewest, enough = copies.most;
+    while (enough - too_few > 1) {
+      const int64_t middle = too_few + (enough - too_few) / 2;
+      (fits(middle, room) ? enough : too_few) = middle;
+    }
+    fits(enough, enough < copies.most ? room : 0);  // makes its plan
+    return plan;
   }
   return plan;
 }
@@ -195,6 +203,15 @@ class RemedySearch {
     return sharding;
   }
 
+  // The configuration with one FP8 copy of each weight, where it insists on two.
+  void add_one_copy(std::vector<TrainConfig>& ways) const {
+    TrainConfig way = ways.back();
+    if (numerics_of(way).precision != Precision::Fp8) return;
+    if (way.fp8_weight_copies != TrainConfig::WeightCopies::Two) return;
+    way.fp8_weight_copies = TrainConfig::WeightCopies::One;
+    ways.push_back(std::move(way));
+  }
+
   // Variants with less memory for the optimizer state and the head. The configuration itself comes first, then the
   // smallest change.
   std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
@@ -204,9 +221,7 @@ class RemedySearch {
     std::vector<TrainConfig> ways;
     if (!target_.adapters.empty()) {  // the state is small
       ways.push_back(config);
-      if (precision != Precision::Fp8 || config.frozen_copies != TrainConfig::FrozenCopies::Two) return ways;
-      ways.push_back(config);
-      ways.back().frozen_copies = TrainConfig::FrozenCopies::One;
+      add_one_copy(ways);
       return ways;
     }
     for (const Master master : {Master::Exact, Master::Compact, Master::Stochastic}) {
@@ -220,6 +235,7 @@ class RemedySearch {
         way.master_weights = master;
         way.optimizer_state = state;
         ways.push_back(way);
+        if (ways.size() == 1) add_one_copy(ways);
         if (config.fp8_head == Fp8Head::None || precision != Precision::Fp8) continue;
         way.fp8_head = Fp8Head::None;  // no FP8 copies of its weights
         ways.push_back(std::move(way));
@@ -250,21 +266,15 @@ class RemedySearch {
   // With as few copies as the key allows.
   Finetuning finetuning_of(const TrainConfig& way) const {
     return {.adapters = target_.adapters,
-            .frozen_copies = copies_of(way, target_.adapters).back(),
+            .one_copy_layers = one_copy_layers(way, target_.model).most,
             .sharding = sharding_of(way)};
   }
   int64_t need(const TrainConfig& way, Checkpointing level) const {
     PlanTarget target = target_;
     target.sharding = sharding_of(way);
-    RunShape shape = shape_of(way, level);
-    int64_t bytes = 0;
-    for (const int64_t logits : logits_to_try(way, target_.device)) {
-      shape.head_chunk_bytes = logits;
-      Transformer transformer(target_.model, shape, numerics_of(way), target_.device, finetuning_of(way));
-      bytes = transformer.plan().peak_bytes() + sampling_bytes(way, target, transformer);
-      if (bytes <= target_.limit.bytes) break;
-    }
-    return bytes;
+    TrainConfig at_level = way;
+    at_level.gradient_checkpointing = key_of(level);
+    return plan_step(at_level, target, shape_of(way, level), numerics_of(way)).need();
   }
 
   MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
@@ -272,7 +282,7 @@ class RemedySearch {
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
     for (const char* key :
-         {"mixed_precision", "sharding_mode", "frozen_copies", "gradient_checkpointing", "fp8_head",
+         {"mixed_precision", "sharding_mode", "fp8_weight_copies", "gradient_checkpointing", "fp8_head",
           "optimizer_state", "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
       const std::string value = config_text(way, key);
       if (value != config_text(run_.config, key)) advice.changes.push_back({key, value});

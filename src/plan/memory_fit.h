@@ -33,9 +33,12 @@ struct PlanTarget {
   Sharding sharding = {};     // how ranks share the run; all plans are for one rank
 };
 
-// The numbers of FP8 copies of frozen matrices that frozen_copies leaves open, the faster one first.
-std::span<const FrozenCopies> copies_of(const TrainConfig& config, const AdapterPlan& adapters);
-TrainConfig::FrozenCopies key_of(FrozenCopies copies);
+// How many layers keep one FP8 copy of their weights (Finetuning::one_copy_layers): what fp8_weight_copies leaves open. A
+// run takes as few as fit.
+struct OneCopyLayers {
+  int64_t fewest = 0, most = 0;
+};
+OneCopyLayers one_copy_layers(const TrainConfig& config, const ModelConfig& model);
 
 // Prompts that are continued together in this run; 0 when it makes no samples. Ranks that share the weights of layers
 // make none: generating needs the whole model.
@@ -49,7 +52,7 @@ TrainConfig::Checkpointing key_of(Checkpointing level);
 std::string key_text(Checkpointing level);  // as users write it
 
 // The training step with the first level of recomputation that fits; with the last level if none fits. Transposing
-// frozen weights costs less than recomputing more, so it comes first.
+// weights costs less than recomputing more, so it comes first.
 struct StepPlan {
   std::unique_ptr<Transformer> transformer;
   int64_t sampling_bytes = 0;

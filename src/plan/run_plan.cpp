@@ -49,12 +49,13 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
   Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
   const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
+  const OneCopyLayers copies = one_copy_layers(keys, target.model);
   int64_t rows = 0;
   for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
-    for (const FrozenCopies copies : copies_of(keys, target.adapters)) {
-      if (rows > 0) break;  // more is recomputed only where not even one row fits without
+    for (const int64_t one_copy : {copies.fewest, copies.most}) {
+      if (rows > 0) break;  // more is recomputed or transposed only where not even one row fits without
       shape.checkpointing = level;
-      finetuning.frozen_copies = copies;
+      finetuning.one_copy_layers = one_copy;
       rows = largest_batch(target.model, shape, numerics, target.device, memory, finetuning);
     }
   }
@@ -74,8 +75,11 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
   const Checkpointing level = plan.transformer->shape().checkpointing;
   if (level != levels_of(config.gradient_checkpointing).front())
     changes.push_back(fmt::format("gradient_checkpointing is {}", key_text(level)));
-  if (plan.transformer->finetuning().frozen_copies != copies_of(config, target.adapters).front())
-    changes.emplace_back("frozen_copies is one");
+  if (const int64_t layers = plan.transformer->finetuning().one_copy_layers;
+      layers != one_copy_layers(config, target.model).fewest) {
+    changes.push_back(
+        fmt::format("one FP8 copy of the weights in {} of {} layers", layers, target.model.layers));
+  }
   log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
            human_bytes(static_cast<double>(plan.need())), human_bytes(static_cast<double>(*plan.first_need)),
            human_bytes(static_cast<double>(target.limit.bytes)));

@@ -17,7 +17,7 @@ struct RunPlan {
   RunShape shape;
   int64_t accumulation = 1;     // micro-batches of an optimizer step, on each rank
   Numerics numerics;            // after any fallback
-  Finetuning finetuning;        // the adapters, how many copies of the frozen base fit, and what ranks share
+  Finetuning finetuning;        // the adapters, how many layers keep one FP8 copy, and what ranks share
   std::string precision_label;  // "FP8 (emulated)", "BF16 (fallback)", ...
   std::string fallback_reason;  // empty when there was none
   MemoryLimit limit;

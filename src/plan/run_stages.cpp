@@ -71,11 +71,7 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
                             const ScheduleConfig& schedule) {
   TrainConfig config = with_batch_size(keys, plan.shape.rows, plan.ranks());
   config.tokenizer = data.tokenizer_name;
-  if (!plan.shortage) {
-    config.gradient_checkpointing = key_of(plan.shape.checkpointing);
-    if (!plan.finetuning.adapters.empty() && plan.is_fp8())
-      config.frozen_copies = key_of(plan.finetuning.frozen_copies);
-  }
+  if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
   config.max_steps = schedule.max_steps;
   return config;
 }

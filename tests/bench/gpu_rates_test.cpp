@@ -55,7 +55,7 @@ TEST(GpuRates, EstimatesOfStepsWithAdaptersAreNearWhatWasMeasured) {
     const ModelConfig config = model_preset(preset);
     const Finetuning finetuning{
         .adapters = plan_adapters(config, {.rank = 16}),
-        .frozen_copies = shape.checkpointing == Checkpointing::None ? FrozenCopies::Two : FrozenCopies::One};
+        .one_copy_layers = shape.checkpointing == Checkpointing::None ? 0 : kAllLayers};
     const Numerics numerics{.precision = Precision::Fp8,
                             .fp8 = {.head = Fp8Head::None, .fast_accumulation = Fp8FastAccum::None}};
     const Transformer model(config, shape, numerics, *device, finetuning);

@@ -156,9 +156,9 @@ TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
   EXPECT_EQ(text(&C::gradient_checkpointing, C::Checkpointing::Act, "gradient_checkpointing"), "act");
   EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Full, "finetuning_type"), "full");
   EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Lora, "finetuning_type"), "lora");
-  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Auto, "frozen_copies"), "auto");
-  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::Two, "frozen_copies"), "two");
-  EXPECT_EQ(text(&C::frozen_copies, C::FrozenCopies::One, "frozen_copies"), "one");
+  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::Auto, "fp8_weight_copies"), "auto");
+  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::Two, "fp8_weight_copies"), "two");
+  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::One, "fp8_weight_copies"), "one");
   EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Auto, "sharding_mode"), "auto");
   EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::None, "sharding_mode"), "none");
   EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Zero1, "sharding_mode"), "zero1");

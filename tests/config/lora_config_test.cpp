@@ -50,7 +50,7 @@ TEST(LoraConfig, DefaultsAreResolved) {
   EXPECT_THAT(lora.lora_target, ElementsAre("all"));
   EXPECT_FALSE(lora.use_rslora);
   EXPECT_EQ(lora.loraplus_lr_ratio, 1);
-  EXPECT_EQ(lora.frozen_copies, TrainConfig::FrozenCopies::Auto);
+  EXPECT_EQ(lora.fp8_weight_copies, TrainConfig::WeightCopies::Auto);
   EXPECT_EQ(lora.weight_decay, 0);
   EXPECT_EQ(load("use_lora: true\nweight_decay: 0.01").weight_decay, 0.01);
   EXPECT_THAT(to_yaml(lora), HasSubstr("\nlora_alpha: 32\n"));
@@ -139,17 +139,17 @@ TEST(LoraConfig, AFlagWinsOverTheFileThatContradictsIt) {
 
 TEST(LoraConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle(load("lora_r: 4\nlora_alpha: 4\nlora_dropout: 0.1\nlora_target: q_proj\nuse_rslora: true\n"
-                        "loraplus_lr_ratio: 16\nfrozen_copies: one\n")),
+                        "loraplus_lr_ratio: 16\n")),
               ElementsAre("lora_rank has no effect: finetuning_type is full",
                           "lora_alpha has no effect: finetuning_type is full",
                           "lora_dropout has no effect: finetuning_type is full",
                           "lora_target has no effect: finetuning_type is full",
                           "use_rslora has no effect: finetuning_type is full",
-                          "loraplus_lr_ratio has no effect: finetuning_type is full",
-                          "frozen_copies has no effect: finetuning_type is full"));
+                          "loraplus_lr_ratio has no effect: finetuning_type is full"));
   EXPECT_THAT(idle(load("use_lora: true\nlora_r: 4\nfrozen_copies: one")), ElementsAre());
-  EXPECT_THAT(idle(load("use_lora: true\nmixed_precision: bf16\nfrozen_copies: one")),
-              ElementsAre("frozen_copies has no effect: mixed_precision is bf16"));
+  EXPECT_THAT(idle(load("fp8_weight_copies: one")), ElementsAre());
+  EXPECT_THAT(idle(load("use_lora: true\nmixed_precision: bf16\nfp8_weight_copies: one")),
+              ElementsAre("fp8_weight_copies has no effect: mixed_precision is bf16"));
   for (const char* yaml : {"use_lora: true", "use_lora: false", "model_name_or_path: gpt2\ndataset: a.txt"}) {
     EXPECT_THAT(idle(load(to_yaml(load(yaml)))), ElementsAre()) << yaml;
   }

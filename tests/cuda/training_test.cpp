@@ -50,8 +50,11 @@ std::vector<Variant> variants() {
   };
   TinyRunOptions block = current;
   block.fp8.recipe = Fp8Recipe::Block;
+  TinyRunOptions one_copy = compact, block_one_copy = block;
+  one_copy.one_copy_layers = 1;
+  block_one_copy.one_copy_layers = kAllLayers;
   TinyRunOptions lora_current = lora(current, {.rank = 24, .targets = {"q_proj", "v_proj", "down_proj"}});
-  lora_current.frozen_copies = FrozenCopies::One;
+  lora_current.one_copy_layers = kAllLayers;
   return {{"Bf16", bf16},
           {"Fp8Delayed", delayed},
           {"Fp8Current", current},
@@ -60,6 +63,8 @@ std::vector<Variant> variants() {
           {"Fp8CurrentMistral", mistral},
           {"Fp8DelayedSmallStates", small},
           {"Fp8DelayedCompactWeights", compact},
+          {"Fp8DelayedOneCopy", one_copy},
+          {"Fp8BlockOneCopy", block_one_copy},
           {"LoraBf16", lora(bf16, {.rank = 16})},
           {"LoraFp8Delayed", lora(delayed, {.rank = 16})},
           {"LoraFp8CurrentOneCopy", lora_current},
@@ -99,6 +104,18 @@ TEST_P(CudaVariants, CheckpointingLeavesEveryBitAsItIs) {
     TinyRunOptions options = GetParam().options;
     options.checkpointing = level;
     expect_equal(train(options, 6), all_kept, fmt::format("level {}", static_cast<int>(level)));
+  }
+}
+
+// A weight transposed before its dgrad has the codes of one whose transpose is kept.
+TEST_P(CudaVariants, TheNumberOfWeightCopiesLeavesEveryBitAsItIs) {
+  TinyRunOptions options = GetParam().options;
+  if (options.precision != Precision::Fp8) GTEST_SKIP() << "no FP8 copies";
+  options.one_copy_layers = 0;
+  const Trace two = train(options, 6);
+  for (const int64_t layers : {int64_t{1}, kAllLayers}) {
+    options.one_copy_layers = layers;
+    expect_equal(train(options, 6), two, fmt::format("{} layers", layers));
   }
 }
 

@@ -109,7 +109,7 @@ TEST(StreamingLoad, NoDenseCopyOfTheModelExists) {
 
   CpuDevice device(2);
   Transformer model(config, {.rows = 1, .length = 16}, {.precision = Precision::Fp8}, device,
-                    {.adapters = plan_adapters(config, {.rank = 4}), .frozen_copies = FrozenCopies::One});
+                    {.adapters = plan_adapters(config, {.rank = 4}), .one_copy_layers = kAllLayers});
   const int64_t weights = model.plan().bytes(MemoryCategory::Weights);
   EXPECT_LT(weights, dense_bytes * 6 / 10);  // one byte per weight of the layers
   MemoryWatch watch;

@@ -21,7 +21,7 @@ struct DecoderCase {
   double tolerance = 0, tolerance_single = 0;
   bool head = false;
   double dropout = 0;
-  FrozenCopies copies = FrozenCopies::Two;
+  int64_t one_copy_layers = 0;
 };
 
 void PrintTo(const DecoderCase& c, std::ostream* out) {
@@ -35,7 +35,7 @@ TinyRunOptions options_of(const DecoderCase& c) {
           .rows = 2,
           .length = 16,
           .adapters = lora_plan(c.preset, {.rank = 4, .alpha = 8, .dropout = c.dropout}),
-          .frozen_copies = c.copies};
+          .one_copy_layers = c.one_copy_layers};
 }
 
 // In bf16 sums are rounded in another order. With one FP8 scale per tensor, a pass scales inputs by the values of its
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
         DecoderCase{"bf16", "qwen2.5-tiny", Precision::Bf16, {}, kBf16, kBf16},
         DecoderCase{"current", "llama-tiny", Precision::Fp8, Fp8Recipe::Current, kBf16, kScaledApart},
         DecoderCase{"current_one_copy", "gpt2-tiny", Precision::Fp8, Fp8Recipe::Current, kBf16, kScaledApart,
-                    true, 0, FrozenCopies::One},
+                    true, 0, kAllLayers},
         DecoderCase{"delayed", "llama-tiny", Precision::Fp8, Fp8Recipe::Delayed, kScaledApart, kScaledApart,
                     true},
         DecoderCase{"block", "mistral-tiny", Precision::Fp8, Fp8Recipe::Block, kBf16, kBf16, true},

@@ -87,9 +87,10 @@ TEST(LoraFp8, AHeadInFp8KeepsItsDenseWeight) {
     ModelConfig config = two_layers("llama-tiny");
     config.tied_head = tied;
     CpuDevice device(1);
-    Transformer model(config, {.rows = 2, .length = 32},
-                      {.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current, .head = Fp8Head::All}},
-                      device, {.adapters = plan_adapters(config, {.rank = 4})});
+    Transformer model(
+        config, {.rows = 2, .length = 32},
+        {.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current, .head = Fp8Head::All}}, device,
+        {.adapters = plan_adapters(config, {.rank = 4})});
     const Linear& head = *model.linears().back();
     EXPECT_TRUE(head.choice()[Product::Forward].fp8);
     EXPECT_TRUE(head.weight().storage.dense);
@@ -117,7 +118,7 @@ TEST(LoraFp8, OneCopyAndTwoGiveTheSameBits) {
       TinyRunOptions two = fp8_options("qwen2.5-tiny", recipe, head);
       two.checkpointing = level;
       TinyRunOptions one = two;
-      one.frozen_copies = FrozenCopies::One;
+      one.one_copy_layers = kAllLayers;
       TinyRun with_two(two), with_one(one);
       EXPECT_EQ(planned_bytes(with_one.model->plan(), ".weight.fp8_transposed"), 0);
       EXPECT_GT(planned_bytes(with_one.model->plan(), "fp8.weight_transposed"), 0);
@@ -138,7 +139,7 @@ TEST(LoraFp8, OneCopyAndTwoGiveTheSameBits) {
 TEST(LoraFp8, Mxfp8KeepsTwoCopies) {
   TinyRunOptions options = fp8_options("llama-tiny", Fp8Recipe::Mxfp8);
   const TinyRun two(options);
-  options.frozen_copies = FrozenCopies::One;
+  options.one_copy_layers = kAllLayers;
   const TinyRun one(options);
   for (const Linear* linear : one.model->linears()) EXPECT_FALSE(linear->transposes());
   EXPECT_EQ(one.model->plan().peak_bytes(), two.model->plan().peak_bytes());
@@ -152,10 +153,10 @@ ModelConfig uneven_model() {
 }
 
 struct FilledModel {
-  FilledModel(const Fp8Config& fp8, FrozenCopies copies = FrozenCopies::Two)
+  FilledModel(const Fp8Config& fp8, int64_t one_copy_layers = 0)
       : device(1),
         model(uneven_model(), {.rows = 1, .length = 32}, {.precision = Precision::Fp8, .fp8 = fp8}, device,
-              {.adapters = plan_adapters(uneven_model(), {.rank = 4}), .frozen_copies = copies}) {
+              {.adapters = plan_adapters(uneven_model(), {.rank = 4}), .one_copy_layers = one_copy_layers}) {
     model.allocate();
     model.initialise(5);
   }
@@ -238,10 +239,10 @@ TEST(LoraFp8, RandomWeightsAreThoseOfADenseModel) {
 }
 
 TEST(LoraFp8, AFrozenWeightKeepsItsCodesAndScale) {
-  for (const FrozenCopies copies : {FrozenCopies::Two, FrozenCopies::One}) {
+  for (const int64_t one_copy_layers : {int64_t{0}, kAllLayers}) {
     TinyRunOptions options = fp8_options("llama-tiny", Fp8Recipe::Delayed, true);
     options.length = 16;
-    options.frozen_copies = copies;
+    options.one_copy_layers = one_copy_layers;
     TinyRun run(options);
     const std::vector<WeightState> before = weight_states(run);
     run.steps(40);  // longer than the history of 16
@@ -292,10 +293,10 @@ TEST(LoraFp8, ManyRanksAreAsNearToFp32) {
   const Batch batch = next_batch(exact);
   const double loss = pass(exact, batch);
   const std::vector<float> gradients = adapter_gradients(exact);
-  for (const FrozenCopies copies : {FrozenCopies::Two, FrozenCopies::One}) {
+  for (const int64_t one_copy_layers : {int64_t{0}, kAllLayers}) {
     TinyRunOptions options = fp8_options("llama-tiny", Fp8Recipe::Current);
     options.adapters = plan;
-    options.frozen_copies = copies;
+    options.one_copy_layers = one_copy_layers;
     TinyRun fp8(options);
     fill_adapters(*fp8.device, fp8.model->parameters());
     EXPECT_NEAR(pass(fp8, batch) / loss, 1.0, 2e-3);

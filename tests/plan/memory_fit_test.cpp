@@ -85,11 +85,11 @@ TEST(MemoryFit, ALimitAboveTheDeviceIsNone) {
   const RunPlan above = limited("500");
   EXPECT_EQ(above.limit.bytes, 138 * kGib);
   EXPECT_THAT(shortage_text(above),
-              HasSubstr("needs 153 GiB, but the device has 138 GiB (14.7 GiB too little)"));
+              HasSubstr("needs 146 GiB, but the device has 138 GiB (8.28 GiB too little)"));
   EXPECT_THAT(log.messages, ElementsAre("device_memory_limit_gb 500 has no effect: H200 has only 138 GiB"));
   const RunPlan below = limited("100");
   EXPECT_EQ(below.limit.bytes, 100 * kGib);
-  EXPECT_THAT(shortage_text(below), HasSubstr("needs 153 GiB, but the limit is 100 GiB"));
+  EXPECT_THAT(shortage_text(below), HasSubstr("needs 146 GiB, but the limit is 100 GiB"));
 }
 
 TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
@@ -100,23 +100,25 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
     return texts(remedies.fitting.at(0));
   };
   // Weights and state are more than the device has: fewer rows are no way out.
-  EXPECT_THAT(only(followed_remedies(large)), ElementsAre("optimizer_state=fp8", "master_weights=compact"));
-  // Only where that is not enough, weights that cost accuracy.
+  EXPECT_THAT(only(followed_remedies(large)), ElementsAre("optimizer_state=fp8"));
   EXPECT_THAT(only(followed_remedies(with(large, {{"device_memory_limit_gb", "117"}}))),
+              ElementsAre("optimizer_state=fp8", "master_weights=compact"));
+  // Only where that is not enough, weights that cost accuracy.
+  EXPECT_THAT(only(followed_remedies(with(large, {{"device_memory_limit_gb", "105"}}))),
               ElementsAre("optimizer_state=fp8", "master_weights=stochastic"));
   EXPECT_THAT(only(followed_remedies(with(large, {{"max_seq_length", "1"}}))),
-              ElementsAre("fp8_head=none", "optimizer_state=fp8"));
+              ElementsAre("optimizer_state=fp8"));
   EXPECT_THAT(only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"}}))),
               ElementsAre("fp8_head=none", "optimizer_state=fp8", "master_weights=compact",
-                          "per_device_train_batch_size=23"));
+                          "per_device_train_batch_size=36"));
   // Rows that a target is a multiple of.
   EXPECT_THAT(only(followed_remedies(with(large, {{"per_device_train_batch_size", "64"},
                                                   {"device_memory_limit_gb", "137.5"},
                                                   {"target_effective_batch_size", "192"}}))),
-              ElementsAre("fp8_head=none", "optimizer_state=fp8", "master_weights=stochastic",
-                          "per_device_train_batch_size=1"));
+              ElementsAre("fp8_head=none", "optimizer_state=fp8", "master_weights=compact",
+                          "per_device_train_batch_size=6"));
   EXPECT_THAT(
-      only(followed_remedies(with(large, {{"device_memory_limit_gb", "110.5"},
+      only(followed_remedies(with(large, {{"device_memory_limit_gb", "98.5"},
                                           {"max_seq_length", "65536"},
                                           {"per_device_train_batch_size", "1"},
                                           {"require_fp8", "true"}}))),
@@ -131,7 +133,7 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
     EXPECT_THAT(texts(remedies.fitting.at(1)), ElementsAre(HasSubstr("per_device_train_batch_size=")));
     return texts(remedies.fitting.at(0));
   };
-  EXPECT_THAT(two(followed_remedies(with(middle, {{"per_device_train_batch_size", "32"}}))),
+  EXPECT_THAT(two(followed_remedies(with(middle, {{"per_device_train_batch_size", "40"}}))),
               ElementsAre("optimizer_state=bf16"));
   EXPECT_THAT(two(followed_remedies(with(middle, {{"gradient_checkpointing", "none"}}))),
               ElementsAre("gradient_checkpointing=mlp"));
@@ -139,11 +141,41 @@ TEST(MemoryFit, AdviceHoldsWhenItIsFollowed) {
               ElementsAre("optimizer_state=bf16"));
 }
 
+// The transpose of a weight is made again in as few layers as possible, before anything is recomputed.
+TEST(MemoryFit, AsManyLayersKeepTwoCopiesAsFit) {
+  const Flags flags = {{"model_preset", "qwen2.5-14b"}, {"per_device_train_batch_size", "4"},
+                       {"max_seq_length", "1024"},      {"mixed_precision", "fp8"},
+                       {"optimizer_state", "fp8"},      {"master_weights", "compact"}};
+  const CapturedLog log;
+  const RunPlan plan = on_h200(flags);
+  EXPECT_EQ(shortage_text(plan), "");
+  EXPECT_EQ(plan.shape.checkpointing, Checkpointing::None);
+  const int64_t layers = plan.finetuning.one_copy_layers;
+  EXPECT_GT(layers, 0);
+  EXPECT_LT(layers, 48);
+  ASSERT_FALSE(log.messages.empty());
+  EXPECT_THAT(log.messages.back(),
+              HasSubstr(fmt::format("one FP8 copy of the weights in {} of 48 layers", layers)));
+  // Some room is left, but less than another layer of 272 million weights would need.
+  const int64_t room = plan.limit.bytes / 128;
+  EXPECT_LE(plan.bytes(), plan.limit.bytes - room);
+  EXPECT_GT(plan.bytes() + 280'000'000, plan.limit.bytes - room);
+  // Who insists on two copies pays with recomputation, or is told of one copy where that is excluded.
+  EXPECT_EQ(on_h200(with(flags, {{"fp8_weight_copies", "two"}})).shape.checkpointing, Checkpointing::Mlp);
+  const MemoryRemedies remedies =
+      followed_remedies(with(flags, {{"fp8_weight_copies", "two"}, {"gradient_checkpointing", "none"}}));
+  ASSERT_FALSE(remedies.fitting.empty());
+  const RunPlan one = on_h200(with(flags, {{"fp8_weight_copies", "one"}}));
+  EXPECT_EQ(one.finetuning.one_copy_layers, 48);
+  EXPECT_EQ(on_h200(with(flags, {{"mixed_precision", "bf16"}})).finetuning.one_copy_layers, 0);
+}
+
 TEST(MemoryFit, TheHeadLeavesFp8WhereThatIsEnough) {
   const CapturedLog quiet;
   Flags flags = {{"model_preset", "llama-3.1-8b"},
                  {"per_device_train_batch_size", "8"},
                  {"fp8_head", "true"},
+                 {"fp8_weight_copies", "one"},
                  {"gradient_checkpointing", "block"}};
   const auto just_too_little_for = [](const RunPlan& plan) {
     return fmt::format("{}",
@@ -203,7 +235,8 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
   const CapturedLog quiet;
-  const Flags flags = {{"model_preset", "llama-3.1-8b"}, {"optimizer_state", "bf16"}};
+  const Flags flags = {
+      {"model_preset", "llama-3.1-8b"}, {"optimizer_state", "bf16"}, {"fp8_weight_copies", "two"}};
   const auto with = [&](const char* key, const char* value) {
     Flags more = flags;
     more.emplace_back(key, value);
@@ -241,11 +274,11 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
   EXPECT_EQ(plan.shape.rows, 1);
   EXPECT_EQ(plan.shape.checkpointing, Checkpointing::Block);
   EXPECT_THAT(shortage_text(plan),
-              AllOf(HasSubstr("even one sequence of 1024 tokens needs 221 GiB, but the device has 138 GiB"),
+              AllOf(HasSubstr("even one sequence of 1024 tokens needs 209 GiB, but the device has 138 GiB"),
                     Not(HasSubstr("gradient_checkpointing")), Not(HasSubstr("batch_size"))));
   // With a limit that leaves no room for more rows, so that the advice can be followed as it is.
   Flags limited = flags;
-  limited.emplace_back("device_memory_limit_gb", "123.5");
+  limited.emplace_back("device_memory_limit_gb", "111.5");
   EXPECT_THAT(texts(followed_remedies(limited).fitting.at(0)),
               ElementsAre("optimizer_state=fp8", "master_weights=compact"));
 }

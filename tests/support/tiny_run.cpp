@@ -108,7 +108,7 @@ TinyRun::TinyRun(const TinyRunOptions& o, Device* shared)
   if (o.untied_head) config.tied_head = false;
   model = std::make_unique<Transformer>(config, shape, numerics, *device,
                                         Finetuning{.adapters = o.adapters,
-                                                   .frozen_copies = o.frozen_copies,
+                                                   .one_copy_layers = o.one_copy_layers,
                                                    .storage = o.storage,
                                                    .sharding = o.sharding});
   model->allocate();

@@ -76,7 +76,7 @@ struct TinyRunOptions {
   Sharding sharding = {};
   Ranks* ranks = nullptr;  // with an active sharding
   AdapterPlan adapters = {};
-  FrozenCopies frozen_copies = FrozenCopies::Two;
+  int64_t one_copy_layers = 0;
   float loraplus_ratio = 1;
   float weight_decay = 0.1f;
   bool cuda = false;  // on the GPU, with deterministic kernels

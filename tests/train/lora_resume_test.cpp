@@ -89,12 +89,12 @@ INSTANTIATE_TEST_SUITE_P(
         ExactCase{"delayed", true, {{"fp8_recipe", "delayed"}, {"weight_decay", "0.1"}}},
         ExactCase{"delayed_one_copy",
                   true,
-                  {{"fp8_recipe", "delayed"}, {"frozen_copies", "one"}, {"fp8_head", "true"}}},
+                  {{"fp8_recipe", "delayed"}, {"fp8_weight_copies", "one"}, {"fp8_head", "true"}}},
         ExactCase{"delayed_dropout_accumulation",
                   true,
                   {{"fp8_recipe", "delayed"}, {"lora_dropout", "0.2"}, {"gradient_accumulation_steps", "2"}}},
         ExactCase{"current", true, {{"fp8_recipe", "current"}, {"gradient_checkpointing", "act"}}},
-        ExactCase{"block", true, {{"fp8_recipe", "block"}, {"frozen_copies", "one"}}},
+        ExactCase{"block", true, {{"fp8_recipe", "block"}, {"fp8_weight_copies", "one"}}},
         ExactCase{"mxfp8", true, {{"fp8_recipe", "mxfp8"}}}),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -133,6 +133,20 @@ TEST(RankStepAlone, SmallMomentsAndRoundedWeights) {
   }
 }
 
+TEST(RankStepAlone, WeightCopiesChangeNoBit) {
+  for (const char* name : {"delayed", "current", "block"}) {
+    RankRunOptions options{.run = numerics(name), .mode = ShardingMode::None, .ranks = 3};
+    const RankOutcome two = run_ranks(options);
+    options.run.one_copy_layers = 1;
+    for (const ShardingMode mode : {ShardingMode::None, ShardingMode::Zero1, ShardingMode::FsdpFull}) {
+      options.mode = mode;
+      const RankOutcome one = run_ranks(options);
+      EXPECT_EQ(one.losses, two.losses) << name << " " << name_of(mode);
+      EXPECT_TRUE(one.weights == two.weights) << name << " " << name_of(mode);
+    }
+  }
+}
+
 TEST(RankStepAlone, OtherFamilies) {
   for (const char* preset : {"gpt2-tiny", "qwen2.5-tiny", "qwen3-tiny"}) {
     RankRunOptions options{.run = numerics("delayed"), .ranks = 3};
