@@ -28,8 +28,8 @@ CASES = [
 ]
 
 
-def run(command, cores):
-    return subprocess.run(command, check=True, capture_output=True, text=True,
+def run(command, cores, input=None):
+    return subprocess.run(command, check=True, capture_output=True, text=True, input=input,
                           preexec_fn=lambda: os.sched_setaffinity(0, cores)).stdout
 
 

@@ -195,6 +195,7 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"fp8_format", r.fp8_format},
                           {"fp8_head", r.fp8_head},
                           {"fp8_head_products", r.fp8_head_products},
+                          {"transposing_layers", r.transposing_layers},
                           {"step_ms", r.step_ms},
                           {"tokens_per_second", r.tokens_per_second},
                           {"model_tflops", r.model_tflops},
@@ -203,7 +204,6 @@ nlohmann::json results_json(const std::vector<BenchResult>& results, const Train
                           {"ratio", ratio_to_first(r, results)},
                           {"gemm_ceiling_share", nullptr}};
     if (config.is_lora()) run["adapters"] = r.adapters;
-    if (r.transposing_layers > 0) run["transposing_layers"] = r.transposing_layers;
     if (r.gemm_ceiling_share) run["gemm_ceiling_share"] = *r.gemm_ceiling_share;
     if (r.joules_per_1000_tokens) run["joules_per_1000_tokens"] = *r.joules_per_1000_tokens;
     if (!r.profile.empty()) run["profile"] = profile_json(r);

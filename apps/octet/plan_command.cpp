@@ -119,6 +119,9 @@ int run(const Options& options) {
   }
   TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   if (asked) fall_back_without_fp8(given, *asked);
+  if (given.verify)
+    log_warning(
+        "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train do");
   const ModelChoice choice = before_start([&] { return choose_model(given); });
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/config.h"
@@ -69,16 +70,39 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
 }
 
 // Error naming the first file that is damaged.
-void verify_shards(const PreparedFolder& prepared) {
-  const DatasetManifest& manifest = prepared.result.manifest;
-  FileChecks checks(posix_env(), true);
-  for (const SplitManifest& split : {manifest.train, manifest.validation})
-    open_split(posix_env(), prepared.folder, manifest, split, checks);
-  log_verified(checks, prepared.folder);
+void verify_shards(const std::string& folder, const DatasetManifest& manifest) {
+  before_start([&] {
+    FileChecks checks(posix_env(), true);
+    for (const SplitManifest& split : {manifest.train, manifest.validation})
+      open_split(posix_env(), folder, manifest, split, checks);
+    log_verified(checks, folder);
+  });
+}
+
+// Checks what an earlier call has written, whatever it was made of.
+int verify_prepared(const std::string& output) {
+  std::vector<std::string> folders = {output};
+  if (has_prepared_list(output)) {
+    folders.clear();
+    for (const DatasetPart& part : before_start([&] { return read_prepared_list(output); }))
+      folders.push_back(part.path);
+  }
+  for (const std::string& folder : folders) {
+    if (!has_dataset_manifest(posix_env(), folder)) {
+      fail_config("{} holds no {}prepared dataset: it has no {}", printable(folder),
+                  has_dataset_progress(posix_env(), folder) ? "finished " : "", kManifestName);
+    }
+    verify_shards(folder, before_start([&] {
+                    return read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
+                  }));
+  }
+  return kExitDone;
 }
 
 int run(const Options& options) {
   TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
+  if (config.verify && !config.is_set("dataset") && !options.output.empty())
+    return verify_prepared(options.output);
   std::vector<std::string> errors;
   if (config.is_demo())
     errors.emplace_back("octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id");
@@ -115,7 +139,7 @@ int run(const Options& options) {
                                .seed = static_cast<uint64_t>(config.seed),
                                .output = output},
                               *tokenizer);
-    if (config.verify) verify_shards(prepared);
+    if (config.verify) verify_shards(prepared.folder, prepared.result.manifest);
     if (config.progress == TrainConfig::Progress::Quiet) return;
     if (parts.size() > 1) fmt::print("{}\n", part.path);
     fmt::print("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");
@@ -154,7 +178,8 @@ Command prepare_command() {
       "dataset_revision, dataset_dir, dataset_format, text_column, prompt_column, completion_column, "
       "messages_column, max_samples, on_error. How it becomes tokens: tokenizer, chat_template, "
       "default_system, train_on. The validation split: eval_split, seed. The work: shard_tokens, "
-      "num_threads, progress. verify: read what was written before, and compare it with its checksums.";
+      "num_threads, progress. verify: read what was written before, and compare it with its checksums; for this alone, "
+      "'octet prepare --output DIR --verify' is enough.";
   builder.keys
       .add("output", &Options::output,
            "Folder for the prepared dataset. It must be new, empty, or made by an earlier call with the same "

@@ -255,6 +255,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   result.step_ms = times[times.size() / 2];
   result.precision = plan.precision_label;
   if (plan.is_fp8()) {
+    result.transposing_layers = model.transposing_layers();
     result.recipe = config_text(run.config, "fp8_recipe");
     result.fp8_format = config_text(run.config, "fp8_format");
     const LinearChoice& head = model.linears().back()->choice();
@@ -263,7 +264,6 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     for (const Product product : kProducts) {
       if (head[product].fp8) products.push_back(name_of(product));
     }
-    result.transposing_layers = model.transposing_layers();
     result.fp8_head_products = fmt::format("{}", fmt::join(products, ", "));
   }
   result.gradient_checkpointing = key_text(plan.shape.checkpointing);

@@ -243,11 +243,12 @@ void add_batch_and_length(KeyTable<C>& keys) {
           "0: no limit.")
       .at_least(0)
       .at_most(1 << 20);
-  keys.add("auto_batch_size", &C::auto_batch_size,
-           "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
-           "gradient_checkpointing auto: the largest that fits without recomputation, if at least one "
-           "sequence does. Without target_effective_batch_size, an epoch keeps at least 50 steps and a step "
-           "has at most 1,048,576 tokens.");
+  keys.add(
+      "auto_batch_size", &C::auto_batch_size,
+      "Use the largest per_device_train_batch_size (up to 4096) that fits the device. With "
+      "gradient_checkpointing and fp8_weight_copies auto: the largest that fits without recomputation and "
+      "with two FP8 copies of weights, if at least one sequence does. Without target_effective_batch_size, an epoch keeps at least 50 steps and a step "
+      "has at most 1,048,576 tokens.");
   keys.add("device_memory_limit_gb", &C::device_memory_limit_gb,
            "Memory that the run may use on each device, in GiB (2^30 bytes). 0, or more than the device has: "
            "all of it.")

@@ -282,7 +282,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
           "has 16 million weights or more and gradients are E5M2. all: also the logits. Steps of 8B and 14B models are then "
-          "2.4 % to 3.1 % faster. With fp8_fast_accum forward_dgrad, the evaluation loss differed from BF16's by -0.2 % to "
+          "2.4 % to 3.1 % faster. With fp8_fast_accum forward_dgrad, the evaluation loss differed from BF16's by -0.3 % to "
           "+0.25 %. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
       .bools("backward", "none");
   keys.add(

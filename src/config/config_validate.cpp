@@ -175,6 +175,7 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
+    if (config.fp8_recipe == TrainConfig::Fp8Recipe::Mxfp8) note("fp8_weight_copies", recipe);
     if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) {
       note("fp8_fast_accum", recipe);
     } else if (!on_gpu) {

@@ -120,9 +120,8 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
                 MemoryCategory::Weights, Lifetime::always());
   }
   // The transpose of blocks along rows has other blocks, so both copies are kept.
-  const bool codes_suffice = fp8(Product::Forward) && fp8(Product::Dgrad) &&
-                             rule.format_rowwise == rule.format_colwise &&
-                             rule.granularity != Granularity::Row32;
+  const bool codes_suffice =
+      fp8(Product::Forward) && fp8(Product::Dgrad) && rule.granularity != Granularity::Row32;
   const bool one_copy = storage.whole_per_layer ? sends_codes() : copies == WeightCopies::One;
   transposes_ = one_copy && training && codes_suffice;
   if (fp8(Product::Dgrad) && training && !transposes_ && !storage.whole_per_layer) {

@@ -177,6 +177,7 @@ class Transformer {
 
   void plan_parameters();
   void add_adapter(Linear& linear, bool dense_input);
+  void plan_transposed_weight();
   void plan_adapter_scratch();
   void make_groups();
   void plan_rings();

@@ -146,6 +146,7 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
   make_groups();
   plan_rings();
   plan_fp8_scratch();
+  plan_transposed_weight();
   plan_adapter_scratch();
   plan_layers();
   plan_head();
@@ -206,13 +207,27 @@ void Transformer::add_adapter(Linear& linear, bool dense_input) {
     linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0, dense_input);
 }
 
-// Memory that all adapters share, and the transposed weight where Linears keep one copy.
+// Memory for the transposed weight of a Linear that keeps one copy, until its dgrad has read it.
+void Transformer::plan_transposed_weight() {
+  int64_t codes = 0, scales = 0;
+  for (const Linear* linear : linears_) {
+    if (!linear->transposes()) continue;
+    const LinearSite& site = linear->site();
+    const Granularity granularity = quantize_rule(numerics_.fp8, Role::Weight).granularity;
+    codes = std::max(codes, site.out * site.in);
+    scales = std::max(scales, scale_bytes(granularity, site.in, site.out));
+  }
+  if (codes > 0) plan_bytes(shared_.transposed_weight.codes, "fp8.weight_transposed", codes, down());
+  if (scales > 0)
+    plan_bytes(shared_.transposed_weight.scales, "fp8.weight_transposed.scales", scales, down());
+}
+
+// Memory that all adapters share.
 void Transformer::plan_adapter_scratch() {
-  int64_t ranks = 0, widest = 0, weight = 0;
+  int64_t ranks = 0, widest = 0;
   for (const Linear* linear : linears_) {
     if (linear->adapter()) ranks = std::max(ranks, linear->adapter().ranks());
     if (linear->adapter()) widest = std::max(widest, linear->site().in);
-    if (linear->transposes()) weight = std::max(weight, linear->site().out * linear->site().in);
   }
   AdapterScratch& adapter = shared_.adapter;
   if (ranks > 0 && shape_.training) {
@@ -223,12 +238,6 @@ void Transformer::plan_adapter_scratch() {
   if (ranks > 0 && adapter.dropout.probability > 0 && shape_.training) {
     planner_.add(adapter.dropout.scratch, "lora.dropout", numerics_.dense(), {shape_.tokens(), widest},
                  MemoryCategory::Activations, up_and_down());
-  }
-  if (weight > 0) {
-    plan_bytes(shared_.transposed_weight.codes, "fp8.weight_transposed", weight, down());
-    // Of blocks of 128 x 128; other granularities need none here.
-    plan_bytes(shared_.transposed_weight.scales, "fp8.weight_transposed.scales", 4 * div_up(weight, 128),
-               down());
   }
 }
 

@@ -55,9 +55,10 @@ std::string key_text(Checkpointing level) {
   return config_text(config, "gradient_checkpointing");
 }
 
-OneCopyLayers one_copy_layers(const TrainConfig& config, const ModelConfig& model) {
+OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model) {
   using Wanted = TrainConfig::WeightCopies;
-  if (config.mixed_precision != Precision::Fp8 || config.fp8_weight_copies == Wanted::Two) return {0, 0};
+  const bool matters = config.mixed_precision == Precision::Fp8 && config.fp8_recipe != Fp8Recipe::Mxfp8;
+  if (!matters || config.fp8_weight_copies == Wanted::Two) return {0, 0};
   return {config.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
 }
 
@@ -90,12 +91,12 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
     if (!plan.first_need) plan.first_need = plan.need();
     return false;
   };
-  const OneCopyLayers copies = one_copy_layers(config, target.model);
+  const OneCopyRange copies = one_copy_range(config, target.model);
   for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
     shape.checkpointing = level;
     if (fits(copies.fewest)) return plan;
     if (copies.most == copies.fewest || !fits(copies.most)) continue;
-    // One more layer costs little, so the memory is not filled to the last byte: libraries need some for themselves.
+    // Another layer costs little, so some room is left, which libraries may use.
     const int64_t room = target.limit.bytes / 128;
     int64_t too_few = copies.fewest, enough = copies.most;
     while (enough - too_few > 1) {
@@ -203,25 +204,19 @@ class RemedySearch {
     return sharding;
   }
 
-  // The configuration with one FP8 copy of each weight, where it insists on two.
-  void add_one_copy(std::vector<TrainConfig>& ways) const {
-    TrainConfig way = ways.back();
-    if (numerics_of(way).precision != Precision::Fp8) return;
-    if (way.fp8_weight_copies != TrainConfig::WeightCopies::Two) return;
-    way.fp8_weight_copies = TrainConfig::WeightCopies::One;
-    ways.push_back(std::move(way));
-  }
-
   // Variants with less memory for the optimizer state and the head. The configuration itself comes first, then the
-  // smallest change.
-  std::vector<TrainConfig> smaller_states(const TrainConfig& config) const {
+  // smallest change. None insists on two FP8 copies of weights: giving up one costs the least.
+  std::vector<TrainConfig> smaller_states(TrainConfig config) const {
     using State = TrainConfig::OptimizerState;
     using Master = TrainConfig::MasterWeights;
     const Precision precision = numerics_of(config).precision;
+    const bool copies_matter =
+        precision == Precision::Fp8 && config.fp8_recipe != TrainConfig::Fp8Recipe::Mxfp8;
+    if (copies_matter && config.fp8_weight_copies == TrainConfig::WeightCopies::Two)
+      config.fp8_weight_copies = TrainConfig::WeightCopies::One;
     std::vector<TrainConfig> ways;
     if (!target_.adapters.empty()) {  // the state is small
       ways.push_back(config);
-      add_one_copy(ways);
       return ways;
     }
     for (const Master master : {Master::Exact, Master::Compact, Master::Stochastic}) {
@@ -235,7 +230,6 @@ class RemedySearch {
         way.master_weights = master;
         way.optimizer_state = state;
         ways.push_back(way);
-        if (ways.size() == 1) add_one_copy(ways);
         if (config.fp8_head == Fp8Head::None || precision != Precision::Fp8) continue;
         way.fp8_head = Fp8Head::None;  // no FP8 copies of its weights
         ways.push_back(std::move(way));
@@ -266,7 +260,7 @@ class RemedySearch {
   // With as few copies as the key allows.
   Finetuning finetuning_of(const TrainConfig& way) const {
     return {.adapters = target_.adapters,
-            .one_copy_layers = one_copy_layers(way, target_.model).most,
+            .one_copy_layers = one_copy_range(way, target_.model).most,
             .sharding = sharding_of(way)};
   }
   int64_t need(const TrainConfig& way, Checkpointing level) const {

@@ -35,10 +35,10 @@ struct PlanTarget {
 
 // How many layers keep one FP8 copy of their weights (Finetuning::one_copy_layers): what fp8_weight_copies leaves open. A
 // run takes as few as fit.
-struct OneCopyLayers {
+struct OneCopyRange {
   int64_t fewest = 0, most = 0;
 };
-OneCopyLayers one_copy_layers(const TrainConfig& config, const ModelConfig& model);
+OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model);
 
 // Prompts that are continued together in this run; 0 when it makes no samples. Ranks that share the weights of layers
 // make none: generating needs the whole model.
@@ -93,8 +93,8 @@ struct PlannedMemory {
   int64_t need() const { return step_bytes + sampling_bytes; }
 };
 
-// Tries settings that need less memory, the smallest change first: gradient_checkpointing, which does not change
-// results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights (compact,
+// Tries settings that need less memory, the smallest change first: one FP8 copy of weights (fp8_weight_copies) and
+// gradient_checkpointing, which do not change results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights (compact,
 // then stochastic). The alternative is fewer rows. Combinations are tried only if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 

@@ -49,7 +49,7 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
   Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
   const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
-  const OneCopyLayers copies = one_copy_layers(keys, target.model);
+  const OneCopyRange copies = one_copy_range(keys, target.model);
   int64_t rows = 0;
   for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
     for (const int64_t one_copy : {copies.fewest, copies.most}) {
@@ -75,10 +75,9 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
   const Checkpointing level = plan.transformer->shape().checkpointing;
   if (level != levels_of(config.gradient_checkpointing).front())
     changes.push_back(fmt::format("gradient_checkpointing is {}", key_text(level)));
-  if (const int64_t layers = plan.transformer->finetuning().one_copy_layers;
-      layers != one_copy_layers(config, target.model).fewest) {
-    changes.push_back(
-        fmt::format("one FP8 copy of the weights in {} of {} layers", layers, target.model.layers));
+  if (plan.transformer->finetuning().one_copy_layers != one_copy_range(config, target.model).fewest) {
+    changes.push_back(fmt::format("one FP8 copy of the weights in {} of {} layers",
+                                  plan.transformer->transposing_layers(), target.model.layers));
   }
   log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
            human_bytes(static_cast<double>(plan.need())), human_bytes(static_cast<double>(*plan.first_need)),

@@ -225,7 +225,7 @@ TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {
 TEST(PlanCli, AutomaticBatchSizeThatFindsNoneIsNoError) {
   const ProcessResult result = plan({"--gpu", "h200", "--model_preset", "qwen2.5-14b", "--auto_batch_size"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, HasSubstr("this does not fit: even one sequence of 1024 tokens needs 221 GiB"));
+  EXPECT_THAT(result.out, HasSubstr("this does not fit: even one sequence of 1024 tokens needs 209 GiB"));
 }
 
 TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {

@@ -107,10 +107,26 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   EXPECT_THAT(sound.err, HasSubstr("data: verified 2 files of data, "));
   const ProcessResult trained = train({"--run_name", "a"}, "data", "steps");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const ProcessResult alone = run({"prepare", "--output", "data", "--verify"});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("data: verified 2 files of data, "));
   damage();
-  const ProcessResult prepared = run(same);
-  EXPECT_NE(prepared.exit_code, 0);
-  EXPECT_THAT(prepared.err, HasSubstr(kShard));
+  for (const std::vector<std::string>& words : {same, {"prepare", "--output", "data", "--verify"}}) {
+    const ProcessResult prepared = run(words);
+    EXPECT_EQ(prepared.exit_code, 2);  // as octet train ends
+    EXPECT_THAT(prepared.err, HasSubstr(kShard));
+  }
+  fs::copy_file(path("text.jsonl"), path("more.jsonl"));
+  const ProcessResult two =
+      run({"prepare", "--dataset", "text.jsonl,more.jsonl", "--output", "list", "--tokenizer", "bytes"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  const ProcessResult list = run({"prepare", "--output", "list", "--verify"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_THAT(list.err, AllOf(HasSubstr("files of list/text, "), HasSubstr("files of list/more, ")))
+      << list.err;
+  EXPECT_THAT(run({"prepare", "--output", "nowhere", "--verify"}).err,
+              HasSubstr("nowhere holds no prepared dataset"));
+  EXPECT_THAT(run({"plan", "--dataset", "data", "--verify"}).err, HasSubstr("verify has no effect"));
   damage();
   ASSERT_EQ(run(same).exit_code, 0);
   damage();

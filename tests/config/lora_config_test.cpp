@@ -148,6 +148,8 @@ TEST(LoraConfig, SettingsWithoutEffectAreNamed) {
                           "loraplus_lr_ratio has no effect: finetuning_type is full"));
   EXPECT_THAT(idle(load("use_lora: true\nlora_r: 4\nfrozen_copies: one")), ElementsAre());
   EXPECT_THAT(idle(load("fp8_weight_copies: one")), ElementsAre());
+  EXPECT_THAT(idle(load("fp8_weight_copies: one\nfp8_recipe: mxfp8")),
+              ElementsAre("fp8_weight_copies has no effect: fp8_recipe is mxfp8"));
   EXPECT_THAT(idle(load("use_lora: true\nmixed_precision: bf16\nfp8_weight_copies: one")),
               ElementsAre("fp8_weight_copies has no effect: mixed_precision is bf16"));
   for (const char* yaml : {"use_lora: true", "use_lora: false", "model_name_or_path: gpt2\ndataset: a.txt"}) {

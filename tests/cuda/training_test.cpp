@@ -115,6 +115,8 @@ TEST_P(CudaVariants, TheNumberOfWeightCopiesLeavesEveryBitAsItIs) {
   const Trace two = train(options, 6);
   for (const int64_t layers : {int64_t{1}, kAllLayers}) {
     options.one_copy_layers = layers;
+    EXPECT_EQ(TinyRun(options, &shared_cuda_device()).model->transposing_layers(),
+              std::min<int64_t>(layers, 2));
     expect_equal(train(options, 6), two, fmt::format("{} layers", layers));
   }
 }
