@@ -6,6 +6,7 @@ take turns, so their speed says nothing.
 
 NCCL refuses two ranks on one GPU unless it takes them for two hosts (NCCL_HOSTID). Exits 1 if anything differs.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -58,7 +59,9 @@ def run_ranks(octet, folder, name, recipe, changes, ranks=2):
 
 
 def main():
-    octet = str(pathlib.Path(sys.argv[1]).resolve())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("octet", nargs="?", default="build/release/octet")
+    octet = str(pathlib.Path(parser.parse_args().octet).resolve())
     faults = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

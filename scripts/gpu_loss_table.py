@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -66,7 +67,7 @@ SETTINGS = {
 def train(args, folder, setting, seed):
     name = f"{args.bed}-{list(SETTINGS).index(setting)}-{seed}"
     steps = args.steps or STEPS[args.bed]
-    command = [args.octet, "train", *BEDS[args.bed], "--dataset", args.dataset, "--tokenizer", args.tokenizer,
+    command = [args.octet, "train", *BEDS[args.bed], "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
                "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
                "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--fp8_stats_steps", "0", "--save_strategy", "no",
                "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
@@ -110,6 +111,7 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run, too
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 

@@ -32,7 +32,8 @@ def run_octet(args, name, *words):
         settings = [word for setting in args.set for word in ("--" + setting).split("=", 1)]
         code = subprocess.run([args.octet, *words, *settings], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
     if code != 0:
-        raise Failed(f"exit code {code}, see {log}")
+        errors = [line for line in log.read_text().splitlines() if line.startswith("error")]
+        raise Failed(f"exit code {code}, see {log}{': ' + errors[-1] if errors else ''}")
 
 
 class Steps:

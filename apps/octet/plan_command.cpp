@@ -75,7 +75,8 @@ void print_ranks(const Options& options, const TrainConfig& config, const PlanTa
       speeds.node_gb, speeds.network_gb, speeds.node_latency_us, speeds.network_latency_us,
       100 * speeds.compute_slowdown);
   fmt::print("{}", scaling_text(forecast_scaling(transformer, target.device, *rates, speeds,
-                                                 plan.accumulation, place.local_ranks, target.limit.bytes)));
+                                                 plan.accumulation, place.local_ranks, target.limit.bytes,
+                                                 one_copy_range(config, target.model))));
   fmt::print(
       "Every GPU has the same micro-batches in each row. Efficiency is the share of a step that is computation.\n");
 }

@@ -74,7 +74,7 @@ std::vector<ModeMemory> memory_of_modes(const TrainConfig& config, const PlanTar
 std::vector<ScalePoint> forecast_scaling(const Transformer& transformer, Device& device,
                                          const GpuRates& rates, const LinkSpeeds& speeds,
                                          int64_t accumulation, int64_t local_ranks, int64_t memory_limit,
-                                         int64_t most_ranks) {
+                                         OneCopyRange copies, int64_t most_ranks) {
   std::vector<int64_t> counts;
   for (int64_t ranks = 1; ranks < local_ranks && ranks <= most_ranks; ranks *= 2) counts.push_back(ranks);
   for (int64_t ranks = local_ranks; ranks <= most_ranks; ranks *= 2) counts.push_back(ranks);
@@ -87,13 +87,17 @@ std::vector<ScalePoint> forecast_scaling(const Transformer& transformer, Device&
     sharding.ranks = ranks;
     sharding.group = sharding.mode == ShardingMode::Hsdp ? local : ranks;
     if (ranks == 1) sharding.mode = ShardingMode::None;
-    Transformer of(transformer.config(), transformer.shape(), transformer.numerics(), device, finetuning);
     ScalePoint& point = points.emplace_back();
     point.ranks = ranks;
     point.nodes = ranks / local;
-    point.bytes = of.plan().peak_bytes();
-    point.fits = point.bytes <= memory_limit;
-    point.step = forecast_step(rank_traffic(of), compute_times(of, rates), speeds, accumulation, local);
+    for (const int64_t layers : {copies.fewest, transformer.finetuning().one_copy_layers, copies.most}) {
+      finetuning.one_copy_layers = layers;
+      Transformer of(transformer.config(), transformer.shape(), transformer.numerics(), device, finetuning);
+      point.bytes = of.plan().peak_bytes();
+      point.fits = point.bytes <= memory_limit;
+      point.step = forecast_step(rank_traffic(of), compute_times(of, rates), speeds, accumulation, local);
+      if (point.fits) break;
+    }
     point.tokens_per_second =
         static_cast<double>(ranks * accumulation * transformer.shape().tokens()) / point.step.step;
   }

@@ -34,11 +34,12 @@ struct ScalePoint {
   StepForecast step;
   double tokens_per_second = 0;  // of all ranks
 };
-// The step of `transformer` on 1, 2, 4, ... ranks: the same micro-batches on each, full nodes of `local_ranks`.
+// The step of `transformer` on 1, 2, 4, ... ranks: the same micro-batches on each, full nodes of `local_ranks`. Layers keep
+// one FP8 copy of weights as `copies` says: few if that fits, otherwise as many as in `transformer`, otherwise all.
 std::vector<ScalePoint> forecast_scaling(const Transformer& transformer, Device& device,
                                          const GpuRates& rates, const LinkSpeeds& speeds,
                                          int64_t accumulation, int64_t local_ranks, int64_t memory_limit,
-                                         int64_t most_ranks = 1024);
+                                         OneCopyRange copies = {}, int64_t most_ranks = 1024);
 
 std::string modes_text(std::span<const ModeMemory> modes, ShardingMode chosen);
 std::string traffic_text(const StepForecast& step);   // bytes of a step

@@ -162,8 +162,10 @@ class RemedySearch {
     if (const int64_t rows = most_rows(given, levels_of(given.gradient_checkpointing)); rows > 0)
       add(with_rows(given, rows));
     if (!remedies.fitting.empty() || add(with_most_rows(ways))) return remedies;
-    // The last resort: no FP8 copies of weights, and half the size of fp32.
-    if (run_.precision != Precision::Bf16 && !given.require_fp8 && !run_.precision_is_given) {
+    // The last resort: no FP8 copies of weights, and half the size of fp32. A frozen base is smallest in FP8.
+    const bool is_smallest =
+        run_.precision == Precision::Bf16 || (run_.precision == Precision::Fp8 && !target_.adapters.empty());
+    if (!is_smallest && !given.require_fp8 && !run_.precision_is_given) {
       TrainConfig in_bf16 = more_sharing(given).back();
       in_bf16.mixed_precision = Precision::Bf16;
       ways = smaller_states(in_bf16);

@@ -147,6 +147,9 @@ std::string overview_text(const RunStages& stages) {
   line("length", fmt::format("{}, {} tokens", counted(steps, "step"),
                              human_count(static_cast<double>(steps * positions_per_step) * used)));
   line("recompute", recompute_text(plan.shape.checkpointing));
+  if (plan.transposing_layers > 0)
+    line("transpose",
+         fmt::format("the FP8 weights of {}, in backward", counted(plan.transposing_layers, "layer")));
   if (data.train.size() > 1) text += fmt::format("\n{}", parts_text(stages));
   return text + fmt::format("\n{}", memory_text(plan));
 }

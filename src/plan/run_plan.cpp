@@ -150,6 +150,11 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
         "checkpoint instead",
         name_of(options.sharding.mode));
   }
+  if (options.sharding.shares_weights() && plan.is_fp8() &&
+      keys.fp8_weight_copies == TrainConfig::WeightCopies::Two) {
+    log_warning("fp8_weight_copies two has no effect: with sharding_mode {} all layers keep one copy",
+                name_of(options.sharding.mode));
+  }
   plan.precision_label = falls_back ? "BF16 (fallback)" : precision_label(*step.transformer, device);
   plan.shape = step.transformer->shape();
   plan.finetuning = step.transformer->finetuning();
@@ -158,6 +163,7 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
   plan.checkpoint_bytes = checkpoint_bytes(*step.transformer);
   plan.evaluates_in_fp8 = std::ranges::any_of(step.transformer->parameters().all(),
                                               [](const Parameter& p) { return p.storage.whole_is_codes; });
+  plan.transposing_layers = step.transformer->transposing_layers();
   plan.fp8_share = fp8_share(work_shares(*step.transformer));
   plan.shortage = memory_shortage({.config = config,
                                    .shape = plan.shape,

@@ -25,6 +25,7 @@ struct RunPlan {
   int64_t sampling_bytes = 0;              // what generating samples allocates in addition
   int64_t checkpoint_bytes = 0;            // of the tensors of a checkpoint, of all ranks together
   bool evaluates_in_fp8 = false;           // whatever fp8_eval says: no rank has the whole weights in BF16
+  int64_t transposing_layers = 0;          // see Transformer
   double fp8_share = 0;                    // of all FLOPs, 0 to 1
   std::optional<MemoryShortage> shortage;  // the run does not fit
 

@@ -61,7 +61,7 @@ TEST_F(RankForecast, ComputationIsThatOfTheEstimate) {
 // Measured on one H200: 19,633 tokens/s, with gradients, optimizer and everything else, with exact sums.
 TEST_F(RankForecast, OneGpuIsNearWhatWasMeasured) {
   const Transformer& model = make(ShardingMode::None, 1, Checkpointing::None, Fp8FastAccum::None);
-  const auto points = forecast_scaling(model, *device_, rates_, {}, 1, 8, 139 * kGib, 1);
+  const auto points = forecast_scaling(model, *device_, rates_, {}, 1, 8, 139 * kGib, {}, 1);
   ASSERT_EQ(points.size(), 1u);
   EXPECT_NEAR(points[0].tokens_per_second, 19633, 0.1 * 19633);
 }

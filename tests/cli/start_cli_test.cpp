@@ -124,6 +124,12 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   EXPECT_EQ(list.exit_code, 0) << list.err;
   EXPECT_THAT(list.err, AllOf(HasSubstr("files of list/text, "), HasSubstr("files of list/more, ")))
       << list.err;
+  fs::remove_all(path("list/more"));
+  for (const ProcessResult& result :
+       {run({"prepare", "--output", "list", "--verify"}), train({"--dry_run"}, "list")}) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("lists \"more\", but there is no such folder in list"));
+  }
   EXPECT_THAT(run({"prepare", "--output", "nowhere", "--verify"}).err,
               HasSubstr("nowhere holds no prepared dataset"));
   EXPECT_THAT(run({"plan", "--dataset", "data", "--verify"}).err, HasSubstr("verify has no effect"));

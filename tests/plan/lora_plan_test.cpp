@@ -85,6 +85,14 @@ TEST(LoraPlan, Llama8BKeepsTwoCopiesWhereTheyFit) {
   EXPECT_NEAR(static_cast<double>(plan.bytes() - one.bytes()), 6.98e9 - 0.118e9, 0.1e9);
 }
 
+// A frozen base is smallest in FP8, so that is what remains when little memory is left.
+TEST(LoraPlan, TheLastAdviceStaysInFp8) {
+  const RunPlan plan = plan_lora("llama-3.1-8b", with(k8x1024, {{"device_memory_limit_gb", "10.3"}}));
+  ASSERT_TRUE(plan.shortage);
+  ASSERT_FALSE(plan.shortage->remedies.fitting.empty()) << plan.shortage->text;
+  EXPECT_THAT(plan.shortage->text, testing::Not(HasSubstr("bf16")));
+}
+
 TEST(LoraPlan, RanksCostLittle) {
   for (const char* rank : {"16", "64"}) {
     const RunPlan plan =

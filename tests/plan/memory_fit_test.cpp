@@ -170,6 +170,11 @@ TEST(MemoryFit, AsManyLayersKeepTwoCopiesAsFit) {
       ElementsAre("fp8_weight_copies=one"));
   const RunPlan one = on_h200(with(flags, {{"fp8_weight_copies", "one"}}));
   EXPECT_EQ(one.finetuning.one_copy_layers, 48);
+  EXPECT_EQ(one.transposing_layers, 48);
+  plan_on_h200(config_of(with(flags, {{"fp8_weight_copies", "two"}})),
+               {.sharding = {.mode = ShardingMode::FsdpFull, .ranks = 8, .group = 8}});
+  EXPECT_THAT(log.messages.back(),
+              HasSubstr("fp8_weight_copies two has no effect: with sharding_mode fsdp_full"));
   EXPECT_EQ(on_h200(with(flags, {{"mixed_precision", "bf16"}})).finetuning.one_copy_layers, 0);
 }
 

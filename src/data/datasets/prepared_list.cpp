@@ -39,6 +39,8 @@ std::vector<DatasetPart> read_prepared_list(const std::string& folder) {
             "[{}] lists \"{}\", which is not the name of a folder in its folder", path, name);
     DatasetPart& part = parts.emplace_back();
     part.path = join_path(folder, name);
+    require(posix_env().is_directory(part.path), "[{}] lists \"{}\", but there is no such folder in {}", path,
+            name, folder);
     if (entry.contains("weight")) part.weight = json_field<double>(entry, "weight", path);
   }
   require(!parts.empty(), "[{}] lists no dataset", path);

@@ -262,7 +262,7 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
     const uint32_t crc = crc32c(part.data(), part.size());
     require(
         crc == expected,
-        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; prepare "
+        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; remove the folder and prepare "
         "the dataset again",
         name, what, begin, part.size(), crc, expected);
     return part;
