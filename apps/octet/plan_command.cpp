@@ -122,7 +122,7 @@ int run(const Options& options) {
   if (asked) fall_back_without_fp8(given, *asked);
   if (given.verify)
     log_warning(
-        "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train do");
+        "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train --verify do");
   const ModelChoice choice = before_start([&] { return choose_model(given); });
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
@@ -162,9 +162,9 @@ int run(const Options& options) {
   if (transformer.has_adapters()) fmt::print("{}\n\n", adapters_text(model, plan.finetuning));
   fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
   fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
-  if (const int64_t layers = transformer.transposing_layers()) {
+  if (plan.transposing_layers > 0) {
     fmt::print("transposed in backward: the FP8 weights of {} of {} layers, which keep one copy of them\n",
-               layers, model.layers);
+               plan.transposing_layers, model.layers);
   }
   const PlanTarget target{.model = model,
                           .device = *device,

@@ -55,10 +55,19 @@ std::string key_text(Checkpointing level) {
   return config_text(config, "gradient_checkpointing");
 }
 
+namespace {
+
+// Whether one FP8 copy of a weight can be enough. The two copies of MXFP8 have different blocks.
+bool one_copy_can_do(Precision precision, const TrainConfig& config) {
+  return precision == Precision::Fp8 && config.fp8_recipe != TrainConfig::Fp8Recipe::Mxfp8;
+}
+
+}  // namespace
+
 OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model) {
   using Wanted = TrainConfig::WeightCopies;
-  const bool matters = config.mixed_precision == Precision::Fp8 && config.fp8_recipe != Fp8Recipe::Mxfp8;
-  if (!matters || config.fp8_weight_copies == Wanted::Two) return {0, 0};
+  if (!one_copy_can_do(config.mixed_precision, config) || config.fp8_weight_copies == Wanted::Two)
+    return {0, 0};
   return {config.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
 }
 
@@ -212,9 +221,7 @@ class RemedySearch {
     using State = TrainConfig::OptimizerState;
     using Master = TrainConfig::MasterWeights;
     const Precision precision = numerics_of(config).precision;
-    const bool copies_matter =
-        precision == Precision::Fp8 && config.fp8_recipe != TrainConfig::Fp8Recipe::Mxfp8;
-    if (copies_matter && config.fp8_weight_copies == TrainConfig::WeightCopies::Two)
+    if (one_copy_can_do(precision, config) && config.fp8_weight_copies == TrainConfig::WeightCopies::Two)
       config.fp8_weight_copies = TrainConfig::WeightCopies::One;
     std::vector<TrainConfig> ways;
     if (!target_.adapters.empty()) {  // the state is small
