@@ -93,9 +93,10 @@ struct PlannedMemory {
   int64_t need() const { return step_bytes + sampling_bytes; }
 };
 
-// Tries settings that need less memory, the smallest change first: one FP8 copy of weights (fp8_weight_copies) and
-// gradient_checkpointing, which do not change results, what several ranks share (sharding_mode), then the head in BF16, optimizer_state and master_weights (compact,
-// then stochastic). The alternative is fewer rows. Combinations are tried only if none of these is enough.
+// Tries settings that need less memory, the smallest change first. One FP8 copy of weights (fp8_weight_copies) and
+// gradient_checkpointing do not change results. Then come what several ranks share (sharding_mode), the head in BF16,
+// optimizer_state and master_weights (compact, then stochastic). The alternative is fewer rows. Combinations are tried only
+// if none of these is enough.
 MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target);
 
 // That a run is larger than its memory.
