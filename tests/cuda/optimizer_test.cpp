@@ -64,11 +64,29 @@ std::vector<std::vector<uint8_t>> state_of(Side& side, const AdamWParameter& p) 
   return result;
 }
 
+constexpr QuantizeRule kDelayed{
+    .format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
+
+enum class Fp8Copies : uint8_t { None, One, Two };
+
+// Removes the transposed copy if there is to be one copy.
+Quantized make_copies(Side& side, Fp8Copies copies, int64_t rows, int64_t cols, const ScaleSlot& slot) {
+  Quantized made = make_quantized(side, rows, cols, kDelayed, slot);
+  if (copies == Fp8Copies::One) made.colwise = {};
+  return made;
+}
+
 // The state after a few steps.
-std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols) {
+std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols,
+                                        Fp8Copies copies) {
   const Shape shape{rows, cols};
   AdamWParameter p = make_parameter(side, kind, shape, 1);
   p.stream = 77;
+  Quantized fp8;
+  if (copies != Fp8Copies::None) {
+    fp8 = make_copies(side, copies, rows, cols, kEqualSlot);
+    p.fp8 = &fp8;
+  }
   const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
   for (int64_t step = 1; step <= 4; ++step) {
     // Gradients over many powers of two (some so small that their squares are denormal or nothing, some large), and a
@@ -126,14 +144,58 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
                                                     {256, 384}, {17, 1000}, {141, 640}};
   for (const Kind& kind : kKinds) {
     for (const auto& [rows, cols] : kSizes) {
-      const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
-      const auto got = train(*cuda, kind, rows, cols), expected = train(*cpu, kind, rows, cols);
+      for (const Fp8Copies copies : {Fp8Copies::None, Fp8Copies::One, Fp8Copies::Two}) {
+        // Copies change what is written, not how: edges, whole tiles and odd rows are enough.
+        if (copies != Fp8Copies::None && (rows < 128 || cols > 384)) continue;
+        const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
+        const auto got = train(*cuda, kind, rows, cols, copies),
+                   expected = train(*cpu, kind, rows, cols, copies);
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(difference(got[i], expected[i]), "")
+              << describe(kind) << " (" << rows << ", " << cols << "), " << static_cast<int>(copies)
+              << " FP8 copies: " << kStateNames[i];
+        }
+        cuda->release(cuda_mark);
+        cpu->release(cpu_mark);
+      }
+    }
+  }
+}
+
+// Compact weights next to Inf are never rounded up to it, and Inf stays as it is; their neighbours are rounded as ever.
+TEST_F(CudaAdamW, TheLargestCompactWeightsHaveTheBitsOfTheCpu) {
+  constexpr int64_t kRows = 128, kCols = 256;
+  constexpr size_t kEvery = 37;  // a large one in about every fifth group of eight
+  const float largest = std::bit_cast<float>(kCompactLargest & 0xFFFF0000u);
+  std::vector<float> weights = normal_values(kRows * kCols, 1);
+  std::vector<uint8_t> nibbles(weights.size() / 2, 0);
+  for (size_t i = 0; i < weights.size(); i += kEvery) {
+    weights[i] = i % 5 == 0 ? HUGE_VALF : i % 2 == 0 ? largest : -largest;
+    if (i % 5 != 0) nibbles[i / 2] = pair_of_nibbles(i % 2 == 0 ? 7 : 0, i % 2 == 0 ? 0 : 7);
+  }
+  for (const DType moments : {DType::E4M3, DType::F32}) {
+    for (const Fp8Copies copies : {Fp8Copies::None, Fp8Copies::Two}) {
+      const auto update = [&](Side& side) {
+        const Kind kind{DType::BF16, RemainderKind::Compact, DType::BF16, moments};
+        AdamWParameter p = make_parameter(side, kind, {kRows, kCols}, 1);
+        p.weight = side.upload(DType::BF16, {kRows, kCols}, weights);
+        side->copy_to_device(p.remainder, nibbles.data());
+        p.gradient = side.upload(DType::BF16, {kRows, kCols}, normal_values(kRows * kCols, 2));
+        p.weight_decay = 0;
+        Quantized fp8;
+        if (copies != Fp8Copies::None) {
+          fp8 = make_copies(side, copies, kRows, kCols, kEqualSlot);
+          p.fp8 = &fp8;
+        }
+        const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
+        side->ops().adamw(std::span(&p, 1), clip, {.learning_rate = 3e-3f, .step = 1, .seed = 5});
+        return state_of(side, p);
+      };
+      const auto got = update(*cuda), expected = update(*cpu);
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(difference(got[i], expected[i]), "")
-            << describe(kind) << " (" << rows << ", " << cols << "): " << kStateNames[i];
+            << name_of(moments) << ", " << static_cast<int>(copies) << " FP8 copies: " << kStateNames[i];
       }
-      cuda->release(cuda_mark);
-      cpu->release(cpu_mark);
     }
   }
 }
@@ -174,7 +236,6 @@ std::vector<OneOfMany> many_parameters() {
 // Tiles find their parameter among all of a launch, and launches go on where one is full. Some parameters have a
 // learning rate of their own.
 TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
-  const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
   const std::vector<OneOfMany> many = many_parameters();
   std::deque<Quantized> copies;
   const auto update = [&](Side& side) {
@@ -186,8 +247,9 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
       p.stream = i;
       p.learning_rate_scale = i % 6 == 5 ? 16.0f : 1.0f;
       if (one.fp8) {
-        p.fp8 = &copies.emplace_back(make_quantized(side, p.weight.rows(), p.weight.cols(), rule,
-                                                    one.equal_scales ? kEqualSlot : kUsedSlot));
+        p.fp8 = &copies.emplace_back(make_copies(side, i % 7 == 2 ? Fp8Copies::One : Fp8Copies::Two,
+                                                 p.weight.rows(), p.weight.cols(),
+                                                 one.equal_scales ? kEqualSlot : kUsedSlot));
       }
       parameters.push_back(p);
     }
@@ -215,7 +277,6 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
 
 // The FP8 copies that the kernel writes next to rounded weights and e4m3 moments are those of the separate op.
 TEST_F(CudaAdamW, WritesFp8CopiesOfRoundedWeights) {
-  const QuantizeRule rule{.format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
   ScaleSlot equal = kUsedSlot;  // as in training, where both copies have one format
   equal.scale_colwise = equal.scale_rowwise;
   equal.inverse_colwise = equal.inverse_rowwise;
@@ -227,8 +288,8 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfRoundedWeights) {
     for (const auto& [rows, cols, slot] :
          {Case{256, 384, kUsedSlot}, Case{256, 384, equal}, Case{48, 200, equal}, Case{200, 136, kUsedSlot},
           Case{44, 136, equal}, Case{33, 77, equal}}) {
-      Quantized fused = make_quantized(*cuda, rows, cols, rule, slot);
-      Quantized separate = make_quantized(*cuda, rows, cols, rule, slot);
+      Quantized fused = make_quantized(*cuda, rows, cols, kDelayed, slot);
+      Quantized separate = make_quantized(*cuda, rows, cols, kDelayed, slot);
       const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
       AdamWParameter p;
       p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/optimizer_tile.cuh"
 
 // AdamW for nearly all parameters of a model: matrices with bf16 weights whose rows are whole vectors. An element
@@ -67,9 +69,9 @@ struct RowCast {
         same_codes(cast.rowwise && row_scale == col_scale && cast.row_e5m2 == cast.col_e5m2),
         staged(words + CodeTile::place(share.warp, share.first_line, share.word)) {}
 
-  // The usual case: the same codes in both directions, and e4m3.
+  // The usual case: e4m3, and the same codes in both directions if there is a transposed copy.
   __device__ __forceinline__ bool plain() const {
-    return cast.record && cast.colwise && same_codes && !cast.row_e5m2;
+    return cast.record && cast.rowwise && !cast.row_e5m2 && (!cast.colwise || same_codes);
   }
 
   template <bool plain>
@@ -83,23 +85,23 @@ struct RowCast {
             codes;
       }
     }
-    if (plain || cast.colwise) {
+    if (plain || cast.colwise) {  // a plain row also if nobody reads them there
       if (!plain && !same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
       *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
   }
 
-  // What is left when all rows of the block are done: the transposed copy and the amax.
+  // What is left when all rows of the block are done: the amax and the transposed copy. Nothing waits for an answer from
+  // memory, so that the next block begins at once; finish_amax_kernel does the rest.
   __device__ __forceinline__ void finish(const uint32_t* words) const {
     if (!cast.record) return;
-    if (cast.colwise) {
-      __syncthreads();
-      CodeTile::write_transposed(words, cast.colwise, share.rows, share.tile_row, [&](int c) {
-        return share.tile_col + c < share.cols ? share.tile_col + c : -1;
-      });
-    }
-    const int64_t tiles = share.across * ((share.rows + kAdamTile - 1) / kAdamTile);
-    record_amax(amax, cast, static_cast<unsigned int>(tiles));
+    const uint32_t largest = __reduce_max_sync(0xFFFFFFFFu, amax);
+    if (share.lane == 0) add_amax(largest, cast.slot);
+    if (!cast.colwise) return;
+    __syncthreads();
+    CodeTile::write_transposed(words, cast.colwise, share.rows, share.tile_row, [&](int c) {
+      return share.tile_col + c < share.cols ? share.tile_col + c : -1;
+    });
   }
 };
 
@@ -335,6 +337,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   cast.finish(words);
 }
 
+// After all blocks of adamw_tile_kernel: one thread per parameter.
+__global__ void __launch_bounds__(kParametersPerLaunch)
+    finish_amax_kernel(const __grid_constant__ AdamTable table) {
+  const AdamEntry& entry = table.entries[threadIdx.x];
+  if (table.first_tiles[threadIdx.x] != INT32_MAX && entry.cast.record) take_amax(entry.cast);
+}
+
 }  // namespace
 
 void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int64_t tiles,
@@ -367,6 +376,9 @@ void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int
   };
   kind.gradient_bf16 ? with_remainder.template operator()<Bf16>()
                      : with_remainder.template operator()<float>();
+  check_launch("adamw");
+  if (std::ranges::none_of(table.entries, [](const AdamEntry& entry) { return entry.cast.record; })) return;
+  finish_amax_kernel<<<1, kParametersPerLaunch, 0, ops.stream()>>>(table);
   check_launch("adamw");
 }
 

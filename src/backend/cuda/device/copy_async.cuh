@@ -15,14 +15,14 @@ __device__ __forceinline__ void copy_async16(void* to, const void* from, bool va
                "r"(bytes)
                : "memory");
 }
-// 4, 8 or 16 bytes.
+// 4, 8 or 16 bytes. The L2 cache fetches the 256 bytes around them, which neighbours will ask for.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   if constexpr (bytes == 16) {  // bypasses the L1 cache
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from),
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from),
                  "n"(bytes)
                  : "memory");
   }

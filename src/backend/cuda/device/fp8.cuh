@@ -113,9 +113,22 @@ __device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, flo
   slot->inverse_colwise = 1.0f / slot->scale_colwise;
 }
 
-// Every thread of each of `blocks` blocks calls this once, last, with the magnitude bits of the largest value
-// it saw (which orders NaN above Inf). unused2 of the slot holds the running maximum and the number of blocks that
-// have called. Both are zero again when the kernel ends, so no extra launch is needed to clear them.
+// unused2[0] of a slot is a running maximum over the blocks of a kernel: magnitude bits, which order NaN above Inf. It is
+// zero between kernels.
+__device__ inline void add_amax(uint32_t amax, ScaleSlot* slot) {  // the thread does not wait for it
+  atomicMax(reinterpret_cast<unsigned int*>(&slot->unused2[0]), amax);
+}
+// One thread calls this when all blocks have added theirs.
+__device__ inline void take_amax(const CastTarget& target) {
+  ScaleSlot* slot = target.slot;
+  const unsigned int total = atomicExch(reinterpret_cast<unsigned int*>(&slot->unused2[0]), 0u);
+  slot->amax_last = __uint_as_float(total);
+  slot->amax = __uint_as_float(max(__float_as_uint(slot->amax), total));
+  if (target.set_scale) set_scales(slot, target, __uint_as_float(total));
+}
+
+// Every thread of each of `blocks` blocks calls this once, last, with the largest value it saw. unused2[1] counts the
+// blocks that have called, so that no extra launch is needed.
 __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsigned int blocks) {
   __shared__ uint32_t warp_amax[32];
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);
@@ -125,18 +138,13 @@ __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsi
   if (thread != 0) return;
   for (int i = 1; i < warps; ++i) amax = max(amax, warp_amax[i]);
 
-  ScaleSlot* slot = target.slot;
-  auto* running = reinterpret_cast<unsigned int*>(&slot->unused2[0]);
-  auto* arrived = reinterpret_cast<unsigned int*>(&slot->unused2[1]);
-  atomicMax(running, amax);
+  add_amax(amax, target.slot);
   __threadfence();
+  auto* arrived = reinterpret_cast<unsigned int*>(&target.slot->unused2[1]);
   if (atomicAdd(arrived, 1u) != blocks - 1) return;
   __threadfence();
-  const unsigned int total = atomicExch(running, 0u);
   *arrived = 0u;
-  slot->amax_last = __uint_as_float(total);
-  slot->amax = __uint_as_float(max(__float_as_uint(slot->amax), total));
-  if (target.set_scale) set_scales(slot, target, __uint_as_float(total));
+  take_amax(target);
 }
 
 }  // namespace octet::device
