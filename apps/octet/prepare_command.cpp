@@ -69,14 +69,25 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
   }
 }
 
-// Error naming the first file that is damaged.
-void verify_shards(const std::string& folder, const DatasetManifest& manifest) {
-  before_start([&] {
+// Reads all shards of these folders. An error names every damaged file.
+void verify_shards(std::span<const std::string> folders) {
+  std::string damage;
+  for (const std::string& folder : folders) {
     FileChecks checks(posix_env(), true);
-    for (const SplitManifest& split : {manifest.train, manifest.validation})
-      open_split(posix_env(), folder, manifest, split, checks);
-    log_verified(checks, folder);
-  });
+    const auto open = [&](const DatasetManifest& manifest, const SplitManifest& split) {
+      try {
+        open_split(posix_env(), folder, manifest, split, checks);
+      } catch (const Error& error) {
+        damage += fmt::format("{}{}", damage.empty() ? "" : "\n", error.what());
+      }
+    };
+    const DatasetManifest manifest =
+        before_start([&] { return read_dataset_manifest(posix_env(), join_path(folder, kManifestName)); });
+    open(manifest, manifest.train);
+    open(manifest, manifest.validation);
+    if (damage.empty()) log_verified(checks, folder);
+  }
+  if (!damage.empty()) throw ConfigError(damage);
 }
 
 // Checks what an earlier call has written, whatever it was made of.
@@ -92,10 +103,8 @@ int verify_prepared(const std::string& output) {
       fail_config("{} holds no {}prepared dataset: it has no {}", printable(folder),
                   has_dataset_progress(posix_env(), folder) ? "finished " : "", kManifestName);
     }
-    verify_shards(folder, before_start([&] {
-                    return read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
-                  }));
   }
+  verify_shards(folders);
   return kExitDone;
 }
 
@@ -139,7 +148,7 @@ int run(const Options& options) {
                                .seed = static_cast<uint64_t>(config.seed),
                                .output = output},
                               *tokenizer);
-    if (config.verify) verify_shards(prepared.folder, prepared.result.manifest);
+    if (config.verify) verify_shards(std::span(&prepared.folder, 1));
     if (config.progress == TrainConfig::Progress::Quiet) return;
     if (parts.size() > 1) fmt::print("{}\n", part.path);
     fmt::print("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");

@@ -13,7 +13,7 @@ std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu)
   if (config.master_weights == TrainConfig::MasterWeights::Stochastic && has_matrices_in_bf16)
     texts.emplace_back(
         "master_weights stochastic may cost accuracy: with it, and 8-bit moments, the evaluation loss of GPT-2 124M was 0.3 % "
-        "higher than with fp32 moments and exact weights (mean of two runs); if memory allows, set master_weights to compact "
+        "higher than with fp32 moments and exact weights (mean of two seeds); if memory allows, set master_weights to compact "
         "(half a byte more per weight)");
   const bool fp8_gradients = config.fp8_head == Fp8Head::All || config.fp8_head == Fp8Head::Backward ||
                              config.fp8_head == Fp8Head::Dgrad || config.fp8_head == Fp8Head::Wgrad;

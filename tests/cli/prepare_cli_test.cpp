@@ -205,7 +205,14 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   ASSERT_EQ(run({"prepare", "--dataset", "chats.jsonl", "--output", "good"}).exit_code, 0);
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl", "--output", "good", "--max_samples", "3"}),
               HasSubstr("good"));
-  // Shards that somebody damaged or took away.
+  // Shards that somebody damaged or took away. A check names all of them.
+  ASSERT_EQ(
+      run({"prepare", "--dataset", "chats.jsonl", "--output", "split", "--eval_split", "0.3"}).exit_code, 0);
+  fs::resize_file(folder.path() + "/split/train_00000.octet", 1000);
+  fs::resize_file(folder.path() + "/split/validation_00000.octet", 1001);
+  EXPECT_THAT(error({"prepare", "--output", "split", "--verify"}),
+              AllOf(HasSubstr("train_00000.octet] has 1000 bytes"),
+                    HasSubstr("validation_00000.octet] has 1001 bytes")));
   fs::resize_file(folder.path() + "/good/train_00000.octet", 1000);
   EXPECT_THAT(error(train("x", {"--dataset", "good"})), HasSubstr("train_00000.octet] has 1000 bytes"));
   fs::remove(folder.path() + "/good/train_00000.octet");

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 
@@ -64,27 +66,26 @@ std::vector<std::vector<uint8_t>> state_of(Side& side, const AdamWParameter& p) 
   return result;
 }
 
-constexpr QuantizeRule kDelayed{
-    .format_rowwise = DType::E4M3, .format_colwise = DType::E4M3, .delayed = true};
-
 enum class Fp8Copies : uint8_t { None, One, Two };
 
-// Removes the transposed copy if there is to be one copy.
-Quantized make_copies(Side& side, Fp8Copies copies, int64_t rows, int64_t cols, const ScaleSlot& slot) {
-  Quantized made = make_quantized(side, rows, cols, kDelayed, slot);
+// With one copy, the transposed one is absent.
+Quantized make_copies(Side& side, Fp8Copies copies, int64_t rows, int64_t cols, const ScaleSlot& slot,
+                      DType format = DType::E4M3) {
+  Quantized made = make_quantized(
+      side, rows, cols, {.format_rowwise = format, .format_colwise = format, .delayed = true}, slot);
   if (copies == Fp8Copies::One) made.colwise = {};
   return made;
 }
 
 // The state after a few steps.
 std::vector<std::vector<uint8_t>> train(Side& side, const Kind& kind, int64_t rows, int64_t cols,
-                                        Fp8Copies copies) {
+                                        Fp8Copies copies, DType format) {
   const Shape shape{rows, cols};
   AdamWParameter p = make_parameter(side, kind, shape, 1);
   p.stream = 77;
   Quantized fp8;
   if (copies != Fp8Copies::None) {
-    fp8 = make_copies(side, copies, rows, cols, kEqualSlot);
+    fp8 = make_copies(side, copies, rows, cols, kEqualSlot, format);
     p.fp8 = &fp8;
   }
   const Tensor clip = side.upload(DType::F32, {2}, {3.0f, 0.7f});
@@ -142,18 +143,23 @@ TEST_F(CudaAdamW, HasTheBitsOfTheCpu) {
   };
   constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 1},     {3, 200},   {130, 136}, {129, 77},
                                                     {256, 384}, {17, 1000}, {141, 640}};
+  constexpr std::pair<Fp8Copies, DType> kCopies[] = {{Fp8Copies::None, DType::E4M3},
+                                                     {Fp8Copies::One, DType::E4M3},
+                                                     {Fp8Copies::Two, DType::E4M3},
+                                                     {Fp8Copies::One, DType::E5M2},
+                                                     {Fp8Copies::Two, DType::E5M2}};
   for (const Kind& kind : kKinds) {
     for (const auto& [rows, cols] : kSizes) {
-      for (const Fp8Copies copies : {Fp8Copies::None, Fp8Copies::One, Fp8Copies::Two}) {
-        // Copies change what is written, not how: edges, whole tiles and odd rows are enough.
+      for (const auto& [copies, format] : kCopies) {
+        // For the kernel, sizes with copies differ only in being whole tiles, having edges, or odd rows.
         if (copies != Fp8Copies::None && (rows < 128 || cols > 384)) continue;
         const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
-        const auto got = train(*cuda, kind, rows, cols, copies),
-                   expected = train(*cpu, kind, rows, cols, copies);
+        const auto got = train(*cuda, kind, rows, cols, copies, format),
+                   expected = train(*cpu, kind, rows, cols, copies, format);
         for (size_t i = 0; i < got.size(); ++i) {
           EXPECT_EQ(difference(got[i], expected[i]), "")
               << describe(kind) << " (" << rows << ", " << cols << "), " << static_cast<int>(copies)
-              << " FP8 copies: " << kStateNames[i];
+              << " copies in " << name_of(format) << ": " << kStateNames[i];
         }
         cuda->release(cuda_mark);
         cpu->release(cpu_mark);
@@ -170,11 +176,11 @@ TEST_F(CudaAdamW, TheLargestCompactWeightsHaveTheBitsOfTheCpu) {
   std::vector<float> weights = normal_values(kRows * kCols, 1);
   std::vector<uint8_t> nibbles(weights.size() / 2, 0);
   for (size_t i = 0; i < weights.size(); i += kEvery) {
-    weights[i] = i % 5 == 0 ? HUGE_VALF : i % 2 == 0 ? largest : -largest;
+    weights[i] = std::copysign(i % 5 == 0 ? HUGE_VALF : largest, i % 2 == 0 ? 1.0f : -1.0f);
     if (i % 5 != 0) nibbles[i / 2] = pair_of_nibbles(i % 2 == 0 ? 7 : 0, i % 2 == 0 ? 0 : 7);
   }
   for (const DType moments : {DType::E4M3, DType::F32}) {
-    for (const Fp8Copies copies : {Fp8Copies::None, Fp8Copies::Two}) {
+    for (const Fp8Copies copies : {Fp8Copies::None, Fp8Copies::One, Fp8Copies::Two}) {
       const auto update = [&](Side& side) {
         const Kind kind{DType::BF16, RemainderKind::Compact, DType::BF16, moments};
         AdamWParameter p = make_parameter(side, kind, {kRows, kCols}, 1);
@@ -204,9 +210,10 @@ struct OneOfMany {
   Kind kind;
   Shape shape;
   bool fp8, equal_scales;
+  float rate_scale;
 };
 
-// More of one kind than a launch takes, and others of every sort in between.
+// 213 of one kind and learning rate, more than the 192 that a launch takes, and others of every sort in between.
 std::vector<OneOfMany> many_parameters() {
   constexpr Kind kMost{DType::BF16, RemainderKind::Exact, DType::BF16, DType::BF16};
   constexpr Kind kOthers[] = {{DType::BF16, RemainderKind::Exact, DType::BF16, DType::F32},
@@ -221,14 +228,15 @@ std::vector<OneOfMany> many_parameters() {
   const Shape shapes[] = {{130, 136}, {64}, {5, 8}, {128, 128}, {1, 64}, {24, 264}, {8}, {16, 264}, {96, 16}};
   const Shape odd_shapes[] = {{5, 7}, {33, 77}, {3}};  // not whole vectors
   std::vector<OneOfMany> many;
-  for (size_t i = 0; i < 280; ++i) {
+  for (size_t i = 0; i < 320; ++i) {
     const bool other = i % 4 == 3, odd = i % 20 == 3;
     const Shape& shape =
         odd ? odd_shapes[i / 20 % std::size(odd_shapes)] : shapes[(5 * i + i / 28) % std::size(shapes)];
     many.push_back({.kind = other ? kOthers[i / 4 % std::size(kOthers)] : kMost,
                     .shape = shape,
                     .fp8 = shape.rank() == 2 && i % 3 != 1,
-                    .equal_scales = i % 5 < 3});
+                    .equal_scales = i % 5 < 3,
+                    .rate_scale = i % 6 == 5 ? 16.0f : 1.0f});
   }
   return many;
 }
@@ -237,6 +245,12 @@ std::vector<OneOfMany> many_parameters() {
 // learning rate of their own.
 TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
   const std::vector<OneOfMany> many = many_parameters();
+  EXPECT_EQ(std::ranges::count_if(many,
+                                  [&](const OneOfMany& one) {
+                                    return one.rate_scale == 1.0f && one.kind.moments == DType::BF16 &&
+                                           one.kind.gradient == DType::BF16;
+                                  }),
+            213);
   std::deque<Quantized> copies;
   const auto update = [&](Side& side) {
     std::vector<AdamWParameter> parameters;
@@ -245,7 +259,7 @@ TEST_F(CudaAdamW, UpdatesManyParametersInOneCall) {
       AdamWParameter p = make_parameter(side, one.kind, one.shape, 2 * i);
       p.gradient = side.upload(one.kind.gradient, one.shape, normal_values(one.shape.numel(), 2 * i + 1));
       p.stream = i;
-      p.learning_rate_scale = i % 6 == 5 ? 16.0f : 1.0f;
+      p.learning_rate_scale = one.rate_scale;
       if (one.fp8) {
         p.fp8 = &copies.emplace_back(make_copies(side, i % 7 == 2 ? Fp8Copies::One : Fp8Copies::Two,
                                                  p.weight.rows(), p.weight.cols(),
@@ -284,12 +298,14 @@ TEST_F(CudaAdamW, WritesFp8CopiesOfRoundedWeights) {
     int64_t rows, cols;
     ScaleSlot slot;
   };
-  for (const RemainderKind kind : {RemainderKind::None, RemainderKind::Compact})
+  for (const auto& [kind, copies] :
+       {std::pair{RemainderKind::None, Fp8Copies::Two}, std::pair{RemainderKind::Compact, Fp8Copies::Two},
+        std::pair{RemainderKind::Compact, Fp8Copies::One}})
     for (const auto& [rows, cols, slot] :
          {Case{256, 384, kUsedSlot}, Case{256, 384, equal}, Case{48, 200, equal}, Case{200, 136, kUsedSlot},
           Case{44, 136, equal}, Case{33, 77, equal}}) {
-      Quantized fused = make_quantized(*cuda, rows, cols, kDelayed, slot);
-      Quantized separate = make_quantized(*cuda, rows, cols, kDelayed, slot);
+      Quantized fused = make_copies(*cuda, copies, rows, cols, slot);
+      Quantized separate = make_copies(*cuda, copies, rows, cols, slot);
       const Shape shape{rows, cols}, scales{rows, div_up(cols, 128)};
       AdamWParameter p;
       p.weight = cuda->upload(DType::BF16, shape, normal_values(rows * cols, 1));

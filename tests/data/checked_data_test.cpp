@@ -165,6 +165,17 @@ TEST_F(CheckedShards, TheGoodOnesAreRememberedWhenOneIsDamaged) {
   EXPECT_EQ(memory.find(shard(1), file_stamp(folder.file(shard(1)))), manifest.train.shards[1].crc32c);
 }
 
+TEST_F(CheckedShards, EveryDamagedOneIsNamed) {
+  flip(shard(0), kInTokens);
+  flip(shard(2), kInTokens);
+  for (const bool verify : {false, true}) {
+    EXPECT_THAT(error(verify), AllOf(HasSubstr(shard(0)), HasSubstr("\n"), HasSubstr(shard(2)),
+                                     testing::Not(HasSubstr(shard(1)))));
+  }
+  flip(shard(0), kInTokens);
+  EXPECT_THAT(error(true), AllOf(testing::Not(HasSubstr(shard(0))), HasSubstr(shard(2))));
+}
+
 TEST_F(CheckedShards, ADamagedMemoryIsNotTrusted) {
   ASSERT_EQ(error(), kNothing);
   std::string memory = bytes_of(folder.file("checked.json"));

@@ -85,14 +85,14 @@ struct RowCast {
             codes;
       }
     }
-    if (plain || cast.colwise) {  // a plain row also if nobody reads them there
+    if (plain || cast.colwise) {  // plain rows are always staged, even if nobody reads them
       if (!plain && !same_codes) codes = encode8(kept, col_scale, cast.col_e5m2);
       *reinterpret_cast<uint2*>(staged + 32 * i) = codes;
     }
   }
 
-  // What is left when all rows of the block are done: the amax and the transposed copy. Nothing waits for an answer from
-  // memory, so that the next block begins at once; finish_amax_kernel does the rest.
+  // What is left when all rows of the block are done: the amax and the transposed copy. No thread waits for the atomic,
+  // so that a block ends early and the next one begins. finish_amax_kernel does the rest.
   __device__ __forceinline__ void finish(const uint32_t* words) const {
     if (!cast.record) return;
     const uint32_t largest = __reduce_max_sync(0xFFFFFFFFu, amax);
@@ -377,7 +377,10 @@ void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int
   kind.gradient_bf16 ? with_remainder.template operator()<Bf16>()
                      : with_remainder.template operator()<float>();
   check_launch("adamw");
-  if (std::ranges::none_of(table.entries, [](const AdamEntry& entry) { return entry.cast.record; })) return;
+  // Entries behind the last parameter are those of other launches.
+  const auto count = std::ranges::find(table.first_tiles, INT32_MAX) - table.first_tiles;
+  const auto casts = [](const AdamEntry& entry) { return entry.cast.record; };
+  if (std::none_of(table.entries, table.entries + count, casts)) return;
   finish_amax_kernel<<<1, kParametersPerLaunch, 0, ops.stream()>>>(table);
   check_launch("adamw");
 }

@@ -1,5 +1,7 @@
 #include "data/shards/manifest.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -199,6 +201,20 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
   env.sync_directory(folder);
 }
 
+namespace {
+
+// One message per line.
+std::string list_of_damage(std::vector<std::string> damage) {
+  constexpr size_t kMost = 20;
+  const size_t all = damage.size();
+  if (all > kMost) damage.resize(kMost);
+  std::string text = fmt::format("{}", fmt::join(damage, "\n"));
+  if (all > kMost) text += fmt::format("\nand {} more damaged files", all - kMost);
+  return text;
+}
+
+}  // namespace
+
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
                               const SplitManifest& split, FileChecks& checks) {
   std::vector<Shard> shards(split.shards.size());
@@ -255,15 +271,20 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
     memory.save();
   };
   const Clock::time_point start = Clock::now();
-  try {
-    for_all(wanted.size(), [&](size_t i) {
+  std::vector<std::string> damage(wanted.size());
+  for_all(wanted.size(), [&](size_t i) {
+    try {
       const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
       open(wanted[i], ShardCheck::Whole);
       checked[i] = stamp;
-    });
-  } catch (...) {
+    } catch (const Error& error) {
+      damage[i] = error.what();
+    }
+  });
+  std::erase(damage, "");
+  if (!damage.empty()) {
     remember();
-    throw;
+    throw Error(list_of_damage(damage));
   }
   FileChecks::Amount read{.files = std::ssize(wanted), .seconds = seconds_since(start)};
   for (const size_t i : wanted) read.bytes += split.shards[i].size;

@@ -75,7 +75,7 @@ void write_file_atomically(Env& env, const std::string& folder, const std::strin
 
 // The shards of a split, mapped. A shard that is new or has changed since the last check (io/checked_files.h) is read
 // whole, on several threads, and compared with the manifest and its own checksums. Of all others only the ends are read
-// and compared. With checks.verify() all shards are read.
+// and compared. With checks.verify() all shards are read. An error names every damaged shard that was read, one per line.
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
                               const SplitManifest& split, FileChecks& checks);
 

@@ -113,8 +113,8 @@ __device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, flo
   slot->inverse_colwise = 1.0f / slot->scale_colwise;
 }
 
-// unused2[0] of a slot is a running maximum over the blocks of a kernel: magnitude bits, which order NaN above Inf. It is
-// zero between kernels.
+// unused2[0] of a slot is a running maximum over the blocks of an op: magnitude bits, which order NaN above Inf. It is
+// zero between ops.
 __device__ inline void add_amax(uint32_t amax, ScaleSlot* slot) {  // the thread does not wait for it
   atomicMax(reinterpret_cast<unsigned int*>(&slot->unused2[0]), amax);
 }
