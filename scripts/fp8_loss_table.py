@@ -12,6 +12,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -58,6 +59,10 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json")
     args = parser.parse_args()
+    if not shutil.which(args.octet):
+        parser.error(f"there is no program {args.octet}: build it, or name it with --octet")
+    if not pathlib.Path(args.text).is_file():
+        parser.error(f"there is no file {args.text}")
 
     jobs = {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

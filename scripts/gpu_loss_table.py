@@ -107,7 +107,8 @@ def main():
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--json", required=True, help="results, also those of earlier calls")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING")
+    parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
+                        help="any of: " + "; ".join(SETTINGS))
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()

@@ -12,6 +12,8 @@ import json
 import pathlib
 import random
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,7 +155,7 @@ GROUPS = {
         "gpt2 statistics": Statistics("gpt2", 64, 1.15),
         "1b statistics": Statistics("llama-3.2-1b", 12, 1.15),
         "1b targets": Targets("llama-3.2-1b", 12, 1, 0.4, must_ratio=1.1, flags=SMALL_STATES),
-        "8b targets": Targets("llama-3.1-8b", 2, 8, 0.59, must=19800, flags=FAST + SMALL_STATES),
+        "8b targets": Targets("llama-3.1-8b", 2, 8, 0.59, must=19800, flags=["--fp8_fast_accum", "forward_dgrad", *SMALL_STATES]),
     },
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
@@ -182,6 +184,11 @@ def main():
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of octet for every case")
     parser.add_argument("--json", help="where the rows are written as well")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run and removes its folder, too
+    if not shutil.which(args.octet):
+        parser.error(f"there is no program {args.octet}: build it, or name it with --octet")
+    if args.steps < 7:
+        parser.error(f"--steps is {args.steps}, expected 7 or more: the first six are not counted")
     pathlib.Path(args.logs).mkdir(parents=True, exist_ok=True)
     names = [name for given in args.cases for name in GROUPS.get(given, {given: None})]
 

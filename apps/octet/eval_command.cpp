@@ -11,6 +11,7 @@
 #include "device_options.h"
 #include "eval_model.h"
 #include "eval_tasks.h"
+#include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
@@ -104,7 +105,8 @@ LossWork make_work(const Options& options, const ModelFolder& model) {
   if (length == 0)
     length = model.run ? model.run->max_seq_length : std::min<int64_t>(model.config.max_positions, 1024);
   check_sequence_length(model.config, "--max_seq_length", length);
-  work.sets = own ? open_held_out(options, model, length) : open_dataset_of(options, model, length);
+  work.sets = before_start(
+      [&] { return own ? open_held_out(options, model, length) : open_dataset_of(options, model, length); });
   work.dataset =
       own ? fmt::format("held out of {}", names_text(model.run->dataset)) : names_text(options.dataset);
   if (own && !model.run->eval_dataset.empty()) work.dataset = names_text(model.run->eval_dataset);

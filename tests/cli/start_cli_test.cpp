@@ -138,8 +138,12 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   damage();
   EXPECT_EQ(run({"eval", "runs/a", "--device", "cpu"}).exit_code, 0);
   const ProcessResult evaluated = run({"eval", "runs/a", "--device", "cpu", "--verify"});
-  EXPECT_NE(evaluated.exit_code, 0);
+  EXPECT_EQ(evaluated.exit_code, 2);
   EXPECT_THAT(evaluated.err, HasSubstr(kShard));
+  fs::resize_file(path("data/validation_00000.octet"), 200);
+  const ProcessResult elsewhere = run({"eval", "runs/a", "--device", "cpu", "--dataset", "data"});
+  EXPECT_EQ(elsewhere.exit_code, 2);
+  EXPECT_THAT(elsewhere.err, HasSubstr("validation_00000.octet] has 200 bytes"));
   EXPECT_THAT(run({"eval", "runs/a", "--task", "hellaswag", "--verify"}).err,
               HasSubstr("--verify has no meaning with --task"));
 }
