@@ -176,6 +176,15 @@ TEST_F(CheckedShards, EveryDamagedOneIsNamed) {
   EXPECT_THAT(error(true), AllOf(testing::Not(HasSubstr(shard(0))), HasSubstr(shard(2))));
 }
 
+TEST_F(CheckedShards, ALongListOfDamageEndsWithANumber) {
+  for (int i = 3; i < 28; ++i) {
+    manifest.train.shards.push_back(manifest.train.shards[0]);
+    manifest.train.shards.back().name = fmt::format("train_{:05}.octet", i);  // there is no such file
+  }
+  EXPECT_THAT(error(true), AllOf(HasSubstr("train_00022.octet"), testing::Not(HasSubstr("train_00023.octet")),
+                                 HasSubstr("\nand 5 more damaged files")));
+}
+
 TEST_F(CheckedShards, ADamagedMemoryIsNotTrusted) {
   ASSERT_EQ(error(), kNothing);
   std::string memory = bytes_of(folder.file("checked.json"));

@@ -377,10 +377,8 @@ void launch_adamw_tiles(CudaOps& ops, const AdamTable& table, AdamKind kind, int
   kind.gradient_bf16 ? with_remainder.template operator()<Bf16>()
                      : with_remainder.template operator()<float>();
   check_launch("adamw");
-  // Entries behind the last parameter are those of other launches.
-  const auto count = std::ranges::find(table.first_tiles, INT32_MAX) - table.first_tiles;
-  const auto casts = [](const AdamEntry& entry) { return entry.cast.record; };
-  if (std::none_of(table.entries, table.entries + count, casts)) return;
+  // Entries behind the last parameter are those of an earlier launch; the kernel skips them.
+  if (std::ranges::none_of(table.entries, [](const AdamEntry& entry) { return entry.cast.record; })) return;
   finish_amax_kernel<<<1, kParametersPerLaunch, 0, ops.stream()>>>(table);
   check_launch("adamw");
 }
