@@ -281,16 +281,16 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
-          "has 16 million weights or more and gradients are E5M2. all: also the logits. Steps of 8B and 14B models are then "
-          "2.4 % to 3.1 % faster. With fp8_fast_accum forward_dgrad, the evaluation loss differed from BF16's by -0.3 % to "
-          "+0.25 %. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
+          "has 16 million weights or more and gradients are E5M2. all: also the logits. Steps were then 1.4 % to 3.1 % "
+          "faster, and the evaluation loss 0.1 % to 0.3 % higher than with backward (four pairs of runs). forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. The evaluation "
           "loss of GPT-2 124M then differed from BF16's by -0.4 % to 0.0 %, that of a 1B model by +0.15 %, with fp8_head all by "
-          "+0.25 %. Larger models have longer sums and were not measured. 'all' costs accuracy (1.5 % of GPT-2's loss).")
+          "+0.1 % to +0.25 %. Larger models have longer sums and were not measured. 'all' costs accuracy: GPT-2's loss was 1.5 % "
+          "above BF16's.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
