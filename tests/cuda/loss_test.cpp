@@ -143,11 +143,12 @@ TEST_F(CudaLoss, RowsAtTheEndsOfTheRange) {
   }
 }
 
-// Both formats, one copy alone, and values that are too large for their scale.
+// Both formats, one copy alone, and values that are too large for their scale. The rows are odd in number: half a warp has no
+// last one.
 TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
-  constexpr int64_t rows = 70, vocab = 1030, width = 1040;
+  constexpr int64_t rows = 141, vocab = 1030, width = 1040;
   std::vector<int32_t> ids;
-  for (int32_t r = 0; r < rows; ++r) ids.push_back(r % 5 == 3 ? -1 : 13 * r);
+  for (int32_t r = 0; r < rows; ++r) ids.push_back(r % 5 == 3 ? -1 : 7 * r);
   for (const DType format : {DType::E5M2, DType::E4M3}) {
     for (const bool rowwise : {true, false}) {
       for (const float excess : {1.0f, 8.0f}) {
@@ -175,7 +176,8 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
         }
         float largest = 0;
         for (size_t r = 0; r < rows; ++r) {
-          EXPECT_NEAR(corrections[1][r], corrections[0][r], 2e-5f)
+          // A probability whose last bit differs may get the next code of E4M3: 3.3e-5 where that happens here.
+          EXPECT_NEAR(corrections[1][r], corrections[0][r], 4e-5f)
               << name_of(format) << (rowwise ? ", both copies" : ", transposed alone") << ", " << excess
               << ", row " << r;
           largest = std::max(largest, std::fabs(corrections[0][r]));

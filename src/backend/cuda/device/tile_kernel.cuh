@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   const int64_t tile_col = static_cast<int64_t>(blockIdx.x) * CodeTile::kSize, col = tile_col + 8 * group;
   const int64_t count = out.cols - col;
   constexpr bool kRowErrors = kHasRowErrors<Op>;
-  const bool inside = !kRowErrors || count > 0;  // otherwise threads outside have no lines
+  __shared__ RowErrors<kRowErrors> row_errors;
+  if constexpr (kRowErrors) row_errors.clear();
   MagnitudeMax<T> amax;
   float column_sums[Op::kOutputs][8] = {};
 
@@ -57,10 +58,10 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
     if (tile_row >= out.rows) return;
     const int64_t first_row = tile_row + first_line;
     here = op.at(first_row, col);
-    lines = count > 0 || kRowErrors ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
+    lines = count > 0 ? static_cast<int>(min(int64_t{2 * kSteps}, out.rows - first_row)) : 0;
 #pragma unroll
     for (int a = 0; a < Op::kAhead; ++a) {
-      if (2 * a < lines && inside) raw[a] = here.template load<vector>(2 * a, count);
+      if (2 * a < lines) raw[a] = here.template load<vector>(2 * a, count);
     }
   };
   const int64_t stride = gridDim.y * int64_t{CodeTile::kSize};
@@ -77,13 +78,13 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
         Pack8<T> kept[Op::kOutputs]{};
         if constexpr (Op::kCopies) {
           kept[0] = raw[a];
-        } else if (inside) {
+        } else {
           float values[Op::kOutputs][8];
           here.compute(raw[a], values);
 #pragma unroll
           for (int o = 0; o < Op::kOutputs; ++o) kept[o] = Pack8<T>::pack(values[o]);
         }
-        if (line + 2 * Op::kAhead < lines && inside) {
+        if (line + 2 * Op::kAhead < lines) {
           raw[a] = here.template load<vector>(line + 2 * Op::kAhead, count);
         }
 #pragma unroll
@@ -98,13 +99,10 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
           if (cast.rowwise) codes = encode8(kept[o], row_scale, cast.row_e5m2);
           if constexpr (kRowErrors) {
             if (!cast.rowwise) codes = encode8(kept[o], col_scale, cast.col_e5m2);
-            const int error = row_error(kept[o], codes, cast.rowwise ? row_scale : col_scale,
-                                        cast.rowwise ? cast.row_e5m2 : cast.col_e5m2);
-            const int total = __reduce_add_sync(lane < 16 ? 0xFFFFu : 0xFFFF0000u, error);
-            if (group == 0)
-              atomicAdd(out.row_errors + tile_row + first_line + line, static_cast<RowError>(int64_t{total}));
+            row_errors.put(first_line + line, group,
+                           row_error(kept[o], codes, cast.rowwise ? row_scale : col_scale,
+                                     cast.rowwise ? cast.row_e5m2 : cast.col_e5m2));
           }
-          if (!inside) continue;
           if constexpr (vector) {
             const int64_t start = row_start + op.column(col, o);
             if (out.dense) kept[o].store(out.dense + start + line * width);
@@ -127,16 +125,18 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
       }
     }
     begin_tile(tile_row + stride);
+    if (!cast.colwise && !kRowErrors) continue;
+    __syncthreads();
+    if constexpr (kRowErrors) row_errors.add_to(out.row_errors, tile_row, out.rows);
     if (cast.colwise) {
-      __syncthreads();
 #pragma unroll
       for (int o = 0; o < Op::kOutputs; ++o) {
         CodeTile::write_transposed(words[o], cast.colwise, out.rows, tile_row, [&](int c) -> int64_t {
           return tile_col + c < out.cols ? op.column(tile_col + c, o) : -1;
         });
       }
-      __syncthreads();
     }
+    __syncthreads();
   }
 
   if constexpr (sums) {

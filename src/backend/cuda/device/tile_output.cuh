@@ -45,6 +45,36 @@ __device__ __forceinline__ int row_error(const Pack8<T>& values, uint2 codes, fl
   return __float2int_rn(fminf(fmaxf(units, -kMostRowError), kMostRowError));
 }
 
+// The errors of the rows of a tile in shared memory, of 16 threads each. They are added up there: a sum over the 16 lanes
+// of a row would make every warp diverge.
+template <bool used>
+struct RowErrors {};
+template <>
+struct RowErrors<true> {
+  static constexpr int kGroups = 16, kPitch = kGroups + 4;  // so that few lanes read from the same bank
+  alignas(16) int errors[CodeTile::kSize][kPitch];
+
+  // Columns outside the matrix keep their zeros. The block needs a barrier before add_to, and another one after it before
+  // the next put.
+  __device__ __forceinline__ void clear() {
+    for (int i = static_cast<int>(threadIdx.x); i < CodeTile::kSize * kPitch; i += CodeTile::kThreads)
+      errors[i / kPitch][i % kPitch] = 0;
+    __syncthreads();
+  }
+  __device__ __forceinline__ void put(int row, int group, int error) { errors[row][group] = error; }
+  __device__ __forceinline__ void add_to(RowError* rows, int64_t tile_row, int64_t row_count) const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= CodeTile::kSize || tile_row + row >= row_count) return;
+    int total = 0;
+#pragma unroll
+    for (int i = 0; i < kGroups; i += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(&errors[row][i]);
+      total += four.x + four.y + four.z + four.w;
+    }
+    atomicAdd(rows + tile_row + row, static_cast<RowError>(int64_t{total}));
+  }
+};
+
 // Writes the sums over a block's rows to out.column_sums. `sums` are those of a thread's rows, in 8 columns of each
 // output. They are added over the two rows of a warp, then over the warps, in fixed order. `scratch`: shared memory,
 // (warps, columns), that no thread uses any more. `column_of(c, output)` is the matrix column of the tile's column c, or
