@@ -160,6 +160,8 @@ TEST(MemoryFit, AsManyLayersKeepTwoCopiesAsFit) {
   const int64_t room = plan.limit.bytes / 128;
   EXPECT_LE(plan.bytes(), plan.limit.bytes - room);
   EXPECT_GT(plan.bytes() + 280'000'000, plan.limit.bytes - room);
+  // All logits exist at once: more chunks would leave more layers with two copies, but cost more than that gains.
+  EXPECT_GE(plan.shape.head_chunk_bytes, 4 * 1024 * 152'064 * 2);
   // Two copies cost recomputation, or the advice is one copy if that is excluded.
   EXPECT_EQ(on_h200(with(flags, {{"fp8_weight_copies", "two"}})).shape.checkpointing, Checkpointing::Mlp);
   const Flags two = with(flags, {{"fp8_weight_copies", "two"}, {"gradient_checkpointing", "none"}});
