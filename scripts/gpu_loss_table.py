@@ -3,7 +3,7 @@
 the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
 
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
-                              [--settings bf16 fp8 ...] [--steps N] [--octet build/release/octet]
+                              [--settings bf16 fp8 ...] [--rows N] [--steps N] [--octet build/release/octet]
 
 The beds are those of bench/RESULTS.md: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
 llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last 5 % of the text are held out.
@@ -22,12 +22,11 @@ import tempfile
 import time
 
 BEDS = {
-    "gpt2": ["--model_preset", "gpt2", "--per_device_train_batch_size", "64", "--gradient_accumulation_steps", "2",
-             "--learning_rate", "1e-3", "--warmup_steps", "60"],
-    "llama-1b": ["--model_preset", "llama-3.2-1b", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps", "2",
-                 "--learning_rate", "6e-4", "--warmup_steps", "30"],
+    "gpt2": ["--model_preset", "gpt2", "--learning_rate", "1e-3", "--warmup_steps", "60"],
+    "llama-1b": ["--model_preset", "llama-3.2-1b", "--learning_rate", "6e-4", "--warmup_steps", "30"],
 }
 STEPS = {"gpt2": 500, "llama-1b": 300}
+SEQUENCES = {"gpt2": 128, "llama-1b": 24}  # of a step
 FP8 = ["--mixed_precision", "fp8"]
 BF16_HEAD = [*FP8, "--fp8_head", "none"]
 SETTINGS = {
@@ -47,6 +46,8 @@ SETTINGS = {
     "fp8, head all, 8-bit moments, compact, fast sums but for weights": [*FP8, "--fp8_head", "all", "--optimizer_state", "fp8",
                                                                          "--master_weights", "compact", "--fp8_fast_accum",
                                                                          "forward_dgrad"],
+    "fp8, head all, 8-bit moments, compact, fast sums": [*FP8, "--fp8_head", "all", "--optimizer_state", "fp8", "--master_weights",
+                                                         "compact", "--fp8_fast_accum", "all"],
     "fp8, 8-bit moments, stochastic, fast sums but for weights": [*FP8, "--optimizer_state", "fp8", "--master_weights", "stochastic",
                                                                   "--fp8_fast_accum", "forward_dgrad"],
     "fp8 current": [*FP8, "--fp8_recipe", "current"],
@@ -65,9 +66,10 @@ SETTINGS = {
 
 
 def train(args, folder, setting, seed):
-    name = f"{args.bed}-{list(SETTINGS).index(setting)}-{seed}"
+    name = f"{args.bed}-{args.rows}-{list(SETTINGS).index(setting)}-{seed}"
     steps = args.steps or STEPS[args.bed]
-    command = [args.octet, "train", *BEDS[args.bed], "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
+    command = [args.octet, "train", *BEDS[args.bed], "--per_device_train_batch_size", str(args.rows), "--gradient_accumulation_steps",
+               str(SEQUENCES[args.bed] // args.rows), "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
                "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
                "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--fp8_stats_steps", "0", "--save_strategy", "no",
                "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
@@ -78,14 +80,18 @@ def train(args, folder, setting, seed):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
     losses = [record["loss"] for record in records if record["step"] > steps - steps // 10]
-    return {"bed": args.bed, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
+    return {"bed": args.bed, "rows": args.rows, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
             "train_loss": statistics.mean(losses),
             "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
 
 
-def table(rows, bed, steps):
-    """Rows of one bed as a Markdown table; differences are to bf16 with the same seed."""
-    rows = [row for row in rows if row["bed"] == bed and row["steps"] == steps]
+def kind_of(row):
+    return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"]
+
+
+def table(rows, kind):
+    """Rows of one kind as a Markdown table; differences are to bf16 with the same seed."""
+    rows = [row for row in rows if kind_of(row) == kind]
     base = {row["seed"]: row["eval_loss"] for row in rows if row["setting"] == "bf16"}
     lines = ["| setting | seeds | evaluation loss | difference to BF16 | each seed | tokens per second |", "| --- | --- | --- | --- | --- | --- |"]
     for setting in SETTINGS:
@@ -110,26 +116,31 @@ def main():
     parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
                         help="any of: " + "; ".join(SETTINGS))
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
+    parser.add_argument("--rows", type=int, default=0, help="sequences of a micro-batch; 0: half of a step's")
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run, too
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
+    args.rows = args.rows or SEQUENCES[args.bed] // 2
+    if args.rows < 1 or SEQUENCES[args.bed] % args.rows:
+        parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")
+
     path = pathlib.Path(args.json)
     rows = json.loads(path.read_text()) if path.exists() else []
-    done = {(row["bed"], row["setting"], row["seed"], row["steps"]) for row in rows}
-    steps = args.steps or STEPS[args.bed]
+    done = {(*kind_of(row), row["setting"], row["seed"]) for row in rows}
+    kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
             for setting in args.settings:
-                if (args.bed, setting, seed, steps) in done:
+                if (*kind, setting, seed) in done:
                     continue
                 row = train(args, folder, setting, seed)
                 rows.append(row)
                 path.write_text(json.dumps(rows, indent=1))
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
-    print(table(rows, args.bed, steps))
+    print(table(rows, kind))
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ int run(const Options& options) {
                 counted(steps, "step"));
   if (!options.json.empty()) check_output_file("--json", options.json);
   warn_of_idle_settings(configs, on_gpu);
-  warn_of_costly_settings(configs, on_gpu);
+  warn_of_costly_settings(configs);
 
   std::vector<BenchResult> results;
   for (const BenchRun& run : plan_bench(variants)) {

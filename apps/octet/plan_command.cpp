@@ -128,7 +128,7 @@ int run(const Options& options) {
   const TrainConfig config = keys_with_model(given, model);
   const bool on_gpu = planned || runs_on_gpu(config);
   warn_of_idle_settings({&config, 1}, on_gpu);
-  warn_of_costly_settings({&config, 1}, on_gpu);
+  warn_of_costly_settings({&config, 1});
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
   if (config.assumes_data)

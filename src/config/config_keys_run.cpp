@@ -287,10 +287,10 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
-          "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. The evaluation "
-          "loss of GPT-2 124M then differed from BF16's by -0.4 % to 0.0 %, that of a 1B model by +0.15 %, with fp8_head all by "
-          "+0.1 % to +0.25 %. Larger models have longer sums and were not measured. 'all' costs accuracy: GPT-2's loss was 1.5 % "
-          "above BF16's.")
+          "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
+          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. With forward_dgrad the "
+          "evaluation loss of GPT-2 124M differed from BF16's by -0.4 % to 0.0 %, that of a 1B model by +0.1 % to +0.25 %; with "
+          "all, that of the 1B by -0.25 % and +0.1 %. Larger models have longer sums and were not measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

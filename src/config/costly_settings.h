@@ -10,9 +10,9 @@ namespace octet {
 
 // Settings of a run that cost accuracy, or may do so because nobody has measured them, one message each, with what to set
 // instead. Figures are in bench/RESULTS.md.
-std::vector<std::string> costly_settings(const TrainConfig& config, bool on_gpu);
+std::vector<std::string> costly_settings(const TrainConfig& config);
 
 // Warns of each once.
-void warn_of_costly_settings(std::span<const TrainConfig> runs, bool on_gpu);
+void warn_of_costly_settings(std::span<const TrainConfig> runs);
 
 }  // namespace octet

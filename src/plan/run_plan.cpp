@@ -84,6 +84,22 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
            human_bytes(static_cast<double>(target.limit.bytes)));
 }
 
+// fp8_fast_accum all leaves out gradients of weights whose sums would be too long.
+void log_exact_sums(const Transformer& transformer, const Device& device) {
+  if (device.name() != "cuda" || transformer.numerics().fp8.fast_accumulation != Fp8FastAccum::All) return;
+  const bool any = std::ranges::any_of(transformer.linears(), [](const Linear* linear) {
+    const LinearChoice& choice = linear->choice();
+    return linear->trains() && choice[Product::Forward].fast_accumulation && choice[Product::Wgrad].fp8 &&
+           !choice[Product::Wgrad].fast_accumulation;
+  });
+  if (any) {
+    log_info(
+        "fp8_fast_accum all: the gradients of weights keep exact sums, because a micro-batch has {} tokens; fast sums "
+        "have at most {}",
+        transformer.shape().tokens(), kMostTokensOfFastSums);
+  }
+}
+
 // Trained weights with their exact values and both moments; scales and other small things do not count.
 int64_t checkpoint_bytes(const Transformer& transformer) {
   const Numerics& numerics = transformer.numerics();
@@ -144,6 +160,7 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
     step = plan_step(config, target, shape, plan.numerics);
     log_changes(config, target, step);
   }
+  if (plan.is_fp8()) log_exact_sums(*step.transformer, device);
   if (options.makes_samples && options.sharding.shares_weights() && sampling_rows(keys) > 0) {
     log_warning(
         "no samples are made: with sharding_mode {} no rank has the whole model; run 'octet generate' with a "

@@ -57,13 +57,24 @@ ProductChoice choose_head(const LinearSite& site, Product product, const Fp8Conf
     case Fp8Head::Auto:
       if (site.out * site.in < kLargeHead) return {false, "the head is small; see fp8_head"};
       // E4M3 has no small probabilities.
-      if (config.format == Fp8Format::E4M3)
-        return {false, "gradients of the head need E5M2; see fp8_head"};
+      if (config.format == Fp8Format::E4M3) return {false, "gradients of the head need E5M2; see fp8_head"};
       [[fallthrough]];
     case Fp8Head::Backward:
       return {!forward, forward ? "logits stay in BF16; see fp8_head" : ""};
   }
   return {};
+}
+
+bool sums_fast(const LinearSite& site, Product product, Fp8FastAccum products) {
+  switch (product) {
+    case Product::Forward:
+      return products >= Fp8FastAccum::Forward;
+    case Product::Dgrad:
+      return products >= Fp8FastAccum::ForwardDgrad;
+    case Product::Wgrad:
+      return products == Fp8FastAccum::All && site.tokens <= kMostTokensOfFastSums;
+  }
+  return false;
 }
 
 LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
@@ -94,9 +105,9 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
     return choice;
   }
   if (config.recipe != Fp8Recipe::Delayed && config.recipe != Fp8Recipe::Current) return choice;
-  // Every value of the setting adds one product to those of the value before, in the order of products.
-  const auto fast = static_cast<size_t>(config.fast_accumulation);
-  for (size_t i = 0; i < kProducts.size(); ++i) choice.products[i].fast_accumulation = i < fast;
+  for (const Product product : kProducts)
+    choice.products[static_cast<size_t>(product)].fast_accumulation =
+        sums_fast(site, product, config.fast_accumulation);
   return choice;
 }
 

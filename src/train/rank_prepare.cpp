@@ -33,9 +33,8 @@ constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks w
 RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   if (first) {
-    const bool on_gpu = runs_on_gpu(keys);
-    warn_of_idle_settings({&keys, 1}, on_gpu);
-    warn_of_costly_settings({&keys, 1}, on_gpu);
+    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+    warn_of_costly_settings({&keys, 1});
   }
   ranks.progress().begin_phase("preparing the run");
   std::optional<Checkpoint> resumed;

@@ -102,6 +102,19 @@ TEST(LayerChoice, FastAccumulationIsForLayers) {
   EXPECT_EQ(fast(Fp8FastAccum::All, WorkKind::Head), "");
 }
 
+// A sum of a weight's gradient has a term for every token.
+TEST(LayerChoice, GradientsOfWeightsHaveFastSumsOnlyOverFewTokens) {
+  const auto fast = [](int64_t tokens) {
+    const LinearSite site{.name = "x", .layers = 4, .out = 16384, .in = 16384, .tokens = tokens};
+    const LinearChoice choice =
+        choose_precision({site}, Precision::Fp8, {.fast_accumulation = Fp8FastAccum::All}).at(0);
+    EXPECT_TRUE(choice[Product::Forward].fast_accumulation && choice[Product::Dgrad].fast_accumulation);
+    return choice[Product::Wgrad].fast_accumulation;
+  };
+  EXPECT_TRUE(fast(8192));
+  EXPECT_FALSE(fast(8208));
+}
+
 TEST(LayerChoice, SkipsNamesGlobsAndEnds) {
   EXPECT_EQ(in_fp8({.skip_layers = {"layers.1.mlp.down", "layers.0.*", "last:2"}}),
             "layers.1.attention.qkv ");
