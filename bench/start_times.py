@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Measures how long a run takes from the command to its first step and to full speed, from a Hugging Face folder on disk.
+
+  python3 bench/random_hf_model.py --size 8b --tokenizer tokenizer.json FOLDER
+  python3 bench/start_times.py FOLDER --rows 8 --dataset PREPARED_OR_TEXT [--octet build/release/octet]
+
+The run is started twice with an empty cache folder of its own: first octet has to time GEMM algorithms, then it knows them. Full
+speed begins with the first step from which on no step takes more than 1.05 times the median of the second half.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def start(args, cache, name):
+    """Seconds from the command to the end of each step, and the milliseconds of the steps."""
+    command = [args.octet, "train", "--model_name_or_path", args.folder, "--dataset", args.dataset, "--tokenizer",
+               str(Path(args.folder, "tokenizer.json")), "--mixed_precision", "fp8",
+               "--optimizer_state", "fp8", "--master_weights", "compact", "--per_device_train_batch_size", str(args.rows),
+               "--max_seq_length", str(args.length), "--gradient_accumulation_steps", "1", "--max_steps", str(args.steps), "--logging_steps", "1",
+               "--eval_steps", "0", "--eval_split", "0", "--sample_steps", "0", "--fp8_stats_steps", "0", "--save_strategy", "no",
+               "--use_tensorboard", "false", "--progress", "plain", "--output_dir", cache, "--run_name", name]
+    begin = time.time()
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OCTET_CACHE": cache})
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
+    records = [json.loads(line) for line in Path(cache, name, "metrics.jsonl").read_text().splitlines()]
+    records = [record for record in records if "step_ms" in record]
+    return [record["time"] - begin for record in records], [record["step_ms"] for record in records]
+
+
+def first_at_full_speed(times):
+    limit = 1.05 * statistics.median(times[len(times) // 2:])
+    slow = [i for i, ms in enumerate(times) if ms > limit]
+    return slow[-1] + 1 if slow else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--rows", type=int, default=8, help="sequences in a batch")
+    parser.add_argument("--length", type=int, default=1024, help="tokens in a sequence")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--octet", default="build/release/octet")
+    args = parser.parse_args()
+    print("| run | first step ends after | it takes | full speed begins after | with step | a step then takes |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("first", "second"):
+            ends, times = start(args, cache, name)
+            fast = first_at_full_speed(times)
+            if fast >= len(times):
+                sys.exit(f"the {name} run had no steady speed in {len(times)} steps: {[round(ms) for ms in times]} ms")
+            print(f"| {name} | {ends[0]:.1f} s | {times[0] / 1e3:.2f} s | {ends[fast] - times[fast] / 1e3:.1f} s | {fast + 1} | "
+                  f"{statistics.median(times[fast:]):.0f} ms |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
