@@ -191,7 +191,7 @@ void Transformer::segment(std::string_view name, const std::function<void()>& wo
   device_.repeat(fmt::format("{} {}", segments_, name), work);
 }
 
-// Logits, loss and their gradients, one chunk of rows at a time, so that all logits never exist at once.
+// Logits, loss and their gradients, one chunk of rows at a time, so that the logits need a limited amount of memory.
 void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};

@@ -110,6 +110,9 @@ class Transformer {
   bool has_adapters() const { return !finetuning_.adapters.empty(); }
   // Layers that keep one FP8 copy of weights, see Finetuning::one_copy_layers. With ranks that share the weights, all do.
   int64_t transposing_layers() const;
+  // What the backward pass of a micro-batch reads and writes only to save memory: transposes of weights with one copy, and
+  // the sum of the head's gradients once more for every chunk but the first.
+  int64_t bytes_moved_to_save_memory() const;
 
   // One allocation of plan().peak_bytes(), and the constant tables.
   void allocate();

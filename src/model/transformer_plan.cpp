@@ -202,6 +202,16 @@ int64_t Transformer::transposing_layers() const {
   return std::ssize(layers);
 }
 
+int64_t Transformer::bytes_moved_to_save_memory() const {
+  int64_t bytes = 0;
+  for (const Linear* linear : linears_) {
+    if (linear->transposes()) bytes += 2 * linear->site().out * linear->site().in;
+  }
+  const auto sum_bytes = head_.site().out * head_.site().in * static_cast<int64_t>(sizeof(float));
+  if (head_.trains()) bytes += 2 * sum_bytes * (div_up(shape_.tokens(), head_rows_) - 1);
+  return bytes;
+}
+
 void Transformer::add_adapter(Linear& linear, bool dense_input) {
   if (LowRank adapter = find_low_rank(parameters_, finetuning_.adapters, linear.weight().spec))
     linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0, dense_input);

@@ -87,41 +87,46 @@ std::vector<int64_t> logits_to_try(const TrainConfig& config, const Device& devi
 StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
                    const Numerics& numerics) {
   StepPlan plan;
-  const std::vector<int64_t> logits = logits_to_try(config, target.device);
-  const auto fits = [&](int64_t one_copy, std::span<const int64_t> logits_bytes, int64_t room = 0) {
+  const auto fits = [&](int64_t one_copy, int64_t logits_bytes, int64_t room = 0) {
     const Finetuning finetuning{
         .adapters = target.adapters, .one_copy_layers = one_copy, .sharding = target.sharding};
-    for (const int64_t bytes : logits_bytes) {
-      shape.head_chunk_bytes = bytes;
-      plan.transformer =
-          std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
-      plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
-      if (plan.need() + room <= target.limit.bytes) return true;
-    }
-    if (!plan.first_need) plan.first_need = plan.need();
-    return false;
+    shape.head_chunk_bytes = logits_bytes;
+    plan.transformer =
+        std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
+    plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+    return plan.need() + room <= target.limit.bytes;
   };
   const OneCopyRange copies = one_copy_range(config, target.model);
+  const std::vector<int64_t> logits = logits_to_try(config, target.device);
+  // With the fewest layers with one copy that make room for these logits. Another layer costs little, so some room is left,
+  // which libraries may use. Only if nothing smaller can be tried, all layers may fill the memory.
+  const auto fits_with_fewest_copies = [&](int64_t logits_bytes) {
+    if (fits(copies.fewest, logits_bytes)) return true;
+    if (!plan.first_need) plan.first_need = plan.need();
+    const int64_t room = target.limit.bytes / 128, room_of_most = logits_bytes == logits.back() ? 0 : room;
+    if (copies.most == copies.fewest || !fits(copies.most, logits_bytes, room_of_most)) return false;
+    int64_t too_few = copies.fewest, enough = copies.most;
+    while (enough - too_few > 1) {
+      const int64_t middle = too_few + (enough - too_few) / 2;
+      (fits(middle, logits_bytes, room) ? enough : too_few) = middle;
+    }
+    fits(enough, logits_bytes);  // makes its plan
+    return true;
+  };
   for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
     shape.checkpointing = level;
-    if (fits(copies.fewest, logits)) return plan;
-    if (copies.most == copies.fewest) continue;
-    // Every chunk reads and writes the fp32 gradient of the head's weight, which costs more than the transposes of the layers
-    // that make room for larger chunks. A frozen head has no gradient.
-    const size_t at_once = target.adapters.empty() ? 1 : logits.size();
-    for (size_t i = 0; i < logits.size(); i += at_once) {
-      const std::span<const int64_t> sizes(logits.data() + i, at_once);
-      if (!fits(copies.most, sizes)) continue;
-      // Another layer costs little, so some room is left, which libraries may use.
-      const int64_t room = target.limit.bytes / 128;
-      int64_t too_few = copies.fewest, enough = copies.most;
-      while (enough - too_few > 1) {
-        const int64_t middle = too_few + (enough - too_few) / 2;
-        (fits(middle, sizes, room) ? enough : too_few) = middle;
-      }
-      fits(enough, sizes, enough < copies.most ? room : 0);  // makes its plan
-      return plan;
+    StepPlan best;
+    for (const int64_t bytes : logits) {
+      if (!fits_with_fewest_copies(bytes)) continue;
+      if (best.transformer &&
+          best.transformer->bytes_moved_to_save_memory() <= plan.transformer->bytes_moved_to_save_memory())
+        continue;
+      best.transformer = std::move(plan.transformer);
+      best.sampling_bytes = plan.sampling_bytes;
     }
+    if (!best.transformer) continue;
+    best.first_need = plan.first_need;
+    return best;
   }
   return plan;
 }

@@ -52,11 +52,12 @@ TrainConfig::Checkpointing key_of(Checkpointing level);
 std::string key_text(Checkpointing level);  // as users write it
 
 // The training step with the first level of recomputation that fits; with the last level if none fits. Transposing
-// weights costs less than recomputing more, so it comes first.
+// weights and more chunks of the head cost less than recomputing more, so they come first, with the fewest bytes moved.
 struct StepPlan {
   std::unique_ptr<Transformer> transformer;
   int64_t sampling_bytes = 0;
-  std::optional<int64_t> first_need;  // of the first level, if it does not fit
+  std::optional<int64_t>
+      first_need;  // of the first level with the largest chunks and the most copies, if it does not fit
   int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
 };
 StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,

@@ -79,6 +79,7 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
     changes.push_back(fmt::format("one FP8 copy of the weights in {} of {} layers",
                                   plan.transformer->transposing_layers(), target.model.layers));
   }
+  if (changes.empty()) return;
   log_info("{}: the run then needs {} instead of {}; {} are available", fmt::join(changes, ", "),
            human_bytes(static_cast<double>(plan.need())), human_bytes(static_cast<double>(*plan.first_need)),
            human_bytes(static_cast<double>(target.limit.bytes)));
@@ -94,8 +95,8 @@ void log_exact_sums(const Transformer& transformer, const Device& device) {
   });
   if (any) {
     log_info(
-        "fp8_fast_accum all: the gradients of weights keep exact sums, because a micro-batch has {} tokens; fast sums "
-        "have at most {}",
+        "fp8_fast_accum all: the gradients of weights keep exact sums, because a micro-batch has {} tokens; sums over "
+        "more than {} are never fast",
         transformer.shape().tokens(), kMostTokensOfFastSums);
   }
 }
