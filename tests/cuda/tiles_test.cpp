@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include "cuda/fixture.h"
@@ -25,6 +26,15 @@ class CudaTiles : public CudaTest {
   }
   Tensor random(int64_t cols, uint64_t seed) {
     return cuda->upload(DType::BF16, {kRows, cols}, values(cols, seed));
+  }
+  // Every fifth row has none.
+  Tensor targets(int64_t vocab) {
+    std::vector<int32_t> ids;
+    for (int64_t r = 0; r < kRows; ++r)
+      ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % vocab));
+    const Tensor result = cuda->tensor(DType::I32, {kRows, 1});
+    (*cuda)->copy_to_device(result, ids.data());
+    return result;
   }
   // `run(operand, first)` computes as many rows as operand.dense has, beginning with row `first` of its inputs.
   void check(int64_t cols, const std::function<void(const Operand&, int64_t)>& run) {
@@ -98,17 +108,38 @@ TEST_F(CudaTiles, SwiGluOfWholeBlocks) {
 TEST_F(CudaTiles, GradientOfTheLossInPlace) {
   constexpr int64_t kVocab = kCols - 3;
   const Tensor logits = random(kCols, 1), loss = cuda->tensor(DType::F32, {kRows, 1});
-  std::vector<int32_t> ids;
-  for (int64_t r = 0; r < kRows; ++r)
-    ids.push_back(r % 5 == 3 ? -1 : static_cast<int32_t>(r * 7919 % kVocab));
-  const Tensor targets = cuda->tensor(DType::I32, {kRows, 1}), scale = cuda->upload(DType::F32, {1}, {0.25f});
-  (*cuda)->copy_to_device(targets, ids.data());
+  const Tensor targets = this->targets(kVocab), scale = cuda->upload(DType::F32, {1}, {0.25f});
   check(kCols, [&](const Operand& gradient, int64_t first) {
     const int64_t rows = gradient.dense.rows();
     (*cuda)->copy(gradient.dense, logits.row_range(first, rows));
     (*cuda)->ops().cross_entropy(gradient, {}, loss.row_range(first, rows), {}, {}, gradient.dense,
                                  targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = scale});
   });
+}
+
+// They are sums of integers, so the order in which tiles are added does not matter.
+TEST_F(CudaTiles, CorrectionsOfTheGradientOfTheLoss) {
+  constexpr int64_t kVocab = kCols - 3;
+  const Tensor logits = random(kCols, 1), loss = cuda->tensor(DType::F32, {kRows, 1});
+  const Tensor targets = this->targets(kVocab), scale = cuda->upload(DType::F32, {1}, {0.25f});
+  const auto run = [&](const Tensor& corrections, int64_t first, int64_t rows) {
+    const size_t mark = cuda->mark();
+    Quantized fp8 = make_quantized(*cuda, rows, kCols, kRule, kUsedSlot);
+    const Tensor gradient = cuda->tensor(DType::BF16, {rows, kCols});
+    (*cuda)->copy(gradient, logits.row_range(first, rows));
+    (*cuda)->ops().cross_entropy({.dense = gradient, .fp8 = &fp8}, corrections.row_range(first, rows),
+                                 loss.row_range(first, rows), {}, {}, gradient,
+                                 targets.row_range(first, rows), {.vocab = kVocab, .gradient_scale = scale});
+    cuda->release(mark);
+  };
+  const Tensor whole = cuda->tensor(DType::F32, {kRows, 1}), parts = cuda->tensor(DType::F32, {kRows, 1});
+  run(whole, 0, kRows);
+  for (int64_t first = 0; first < kRows; first += kTile) run(parts, first, std::min(kTile, kRows - first));
+  std::vector<float> got(kRows), expected(kRows);
+  (*cuda)->copy_to_host(got.data(), whole);
+  (*cuda)->copy_to_host(expected.data(), parts);
+  EXPECT_EQ(got, expected);
+  EXPECT_GT(std::ranges::count_if(got, [](float value) { return value != 0; }), kRows / 2);
 }
 
 TEST_F(CudaTiles, RopeInPlace) {

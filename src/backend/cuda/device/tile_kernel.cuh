@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(CodeTile::kThreads,
   const int64_t tile_col = static_cast<int64_t>(blockIdx.x) * CodeTile::kSize, col = tile_col + 8 * group;
   const int64_t count = out.cols - col;
   constexpr bool kRowErrors = kHasRowErrors<Op>;
+  static_assert(!kRowErrors || Op::kOutputs == 1);  // a thread has one error per row
   __shared__ RowErrors<kRowErrors> row_errors;
   if constexpr (kRowErrors) row_errors.clear();
   MagnitudeMax<T> amax;

@@ -51,7 +51,8 @@ template <bool used>
 struct RowErrors {};
 template <>
 struct RowErrors<true> {
-  static constexpr int kGroups = 16, kPitch = kGroups + 4;  // so that few lanes read from the same bank
+  static constexpr int kGroups = 16, kPitch = kGroups + 4;  // so that lanes of a read have banks of their own
+  static_assert(CodeTile::kThreads >= CodeTile::kSize);     // a thread adds up a row
   alignas(16) int errors[CodeTile::kSize][kPitch];
 
   // Columns outside the matrix keep their zeros. The block needs a barrier before add_to, and another one after it before
