@@ -15,7 +15,7 @@ struct GpuRates {
   double bf16[3];  // indexed by Product
   double fp8[3];   // with exact sums
   // Times that with fast sums: forward as measured in a step of Llama-3.1-8B, dgrad derived from the time of the whole
-  // step, wgrad as measured in steps of Qwen2.5-14B.
+  // step, wgrad as measured in two steps of Qwen2.5-14B, on two GPUs.
   double fast_sums[3];
   // For estimates of whole steps.
   double attention;  // TFLOP/s over forward and backward together

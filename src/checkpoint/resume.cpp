@@ -52,7 +52,8 @@ bool is_compared(const Key& key) {
 }
 
 // The configuration of a run, as octet wrote it. What an older octet wrote means what it meant there: before
-// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8.
+// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept: with
+// fp8_fast_accum all, gradients of weights over more than 8,192 tokens once had fast sums, which cost accuracy.
 TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
   file.settings = read_settings_file(path, file.errors);

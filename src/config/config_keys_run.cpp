@@ -290,7 +290,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
           "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. With forward_dgrad the "
           "evaluation loss of GPT-2 124M differed from BF16's by -0.4 % to 0.0 %, that of a 1B model by +0.1 % to +0.25 %; with "
-          "all, that of the 1B by -0.25 % and +0.1 %. Larger models have longer sums and were not measured.")
+          "all, that of the 1B by -0.25 % and +0.1 %. Wider models have longer sums in forward_dgrad and were not measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
@@ -324,7 +324,7 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add("fp8_weight_copies", &C::fp8_weight_copies, {"auto", "two", "one"},
            "FP8 copies of each weight of a layer. two: the weight and its transpose. one: the weight only; "
            "backward transposes one matrix at a time, with the same results. auto: two in as many layers as "
-           "fit the device.")
+           "fit the device; smaller chunks of the head come first if they move fewer bytes.")
       .alias("frozen_copies");
 }
 

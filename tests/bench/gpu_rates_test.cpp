@@ -36,6 +36,11 @@ TEST(GpuRates, EveryProductCountsAtTheRateOfItsKindAndPrecision) {
   const Numerics fast_sums{.precision = Precision::Fp8,
                            .fp8 = {.fast_accumulation = Fp8FastAccum::ForwardDgrad}};
   EXPECT_NEAR(seconds(fast_sums, shape, rates), fast, 1e-9 * fast);
+  const double with_all_fast[3] = {with_fast_sums[0], with_fast_sums[1], rates.fp8[2] * rates.fast_sums[2]};
+  const double all_fast = expected(with_all_fast, rates.bf16);
+  EXPECT_LT(all_fast, fast);
+  const Numerics all_sums{.precision = Precision::Fp8, .fp8 = {.fast_accumulation = Fp8FastAccum::All}};
+  EXPECT_NEAR(seconds(all_sums, shape, rates), all_fast, 1e-9 * all_fast);
   const double with_fast_forward[3] = {with_fast_sums[0], rates.fp8[1], rates.fp8[2]};
   const double by_default = expected(with_fast_forward, rates.bf16);
   EXPECT_NEAR(seconds({.precision = Precision::Fp8}, shape, rates), by_default, 1e-9 * by_default);

@@ -222,9 +222,9 @@ TEST(PlanCli, SaysWhereSumsOfWeightsGradientsStayExact) {
     return planned.err;
   };
   const char* note = "fp8_fast_accum all: the gradients of weights keep exact sums";
-  EXPECT_THAT(
-      notes("9", {"--fp8_fast_accum", "all"}),
-      HasSubstr(std::string(note) + ", because a micro-batch has 9216 tokens; fast sums have at most 8192"));
+  EXPECT_THAT(notes("9", {"--fp8_fast_accum", "all"}),
+              HasSubstr(std::string(note) +
+                        ", because a micro-batch has 9216 tokens; sums over more than 8192 are never fast"));
   EXPECT_THAT(notes("8", {"--fp8_fast_accum", "all"}), Not(HasSubstr(note)));
   EXPECT_THAT(notes("9", {"--fp8_fast_accum", "forward_dgrad"}), Not(HasSubstr(note)));
   EXPECT_THAT(notes("9", {"--fp8_fast_accum", "all", "--fp8_recipe", "block"}), Not(HasSubstr(note)));
