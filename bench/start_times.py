@@ -2,7 +2,8 @@
 """Measures how long a run takes from the command to its first step and to full speed, from a Hugging Face folder on disk.
 
   python3 bench/random_hf_model.py --size 8b --tokenizer tokenizer.json FOLDER
-  python3 bench/start_times.py FOLDER --rows 8 --dataset PREPARED_OR_TEXT [--octet build/release/octet]
+  octet prepare --dataset TEXT --tokenizer tokenizer.json --output DATASET
+  python3 bench/start_times.py FOLDER --rows 8 --dataset DATASET [--octet build/release/octet]
 
 The run is started twice with an empty cache folder of its own: first octet has to time GEMM algorithms, then it knows them. Full
 speed begins with the first step from which on no step takes more than 1.05 times the median of the second half.
@@ -45,12 +46,14 @@ def first_at_full_speed(times):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--dataset", required=True, help="a folder that octet prepare has written")
     parser.add_argument("--rows", type=int, default=8, help="sequences in a batch")
     parser.add_argument("--length", type=int, default=1024, help="tokens in a sequence")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
+    if not Path(args.dataset).is_dir():
+        parser.error(f"--dataset: {args.dataset} is no folder; the first run would prepare the text and take longer")
     print("| run | first step ends after | it takes | full speed begins after | with step | a step then takes |")
     print("| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as cache:

@@ -6,7 +6,8 @@ the evaluation losses as a table: what FP8, its head and the small optimizer sta
                               [--settings bf16 fp8 ...] [--rows N] [--steps N] [--octet build/release/octet]
 
 The beds are those of bench/RESULTS.md: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
-llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last 5 % of the text are held out.
+llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last 5 % of the text are held out. A step has two micro-batches;
+with --rows 8 or fewer, "fast sums" include those of the weights' gradients.
 
 Runs that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
 """
@@ -89,13 +90,13 @@ def kind_of(row):
     return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"]
 
 
-def table(rows, kind):
-    """Rows of one kind as a Markdown table; differences are to bf16 with the same seed."""
-    rows = [row for row in rows if kind_of(row) == kind]
-    base = {row["seed"]: row["eval_loss"] for row in rows if row["setting"] == "bf16"}
+def table(results, kind):
+    """Results of one kind as a Markdown table; differences are to bf16 with the same seed."""
+    results = [row for row in results if kind_of(row) == kind]
+    base = {row["seed"]: row["eval_loss"] for row in results if row["setting"] == "bf16"}
     lines = ["| setting | seeds | evaluation loss | difference to BF16 | each seed | tokens per second |", "| --- | --- | --- | --- | --- | --- |"]
     for setting in SETTINGS:
-        runs = sorted((row for row in rows if row["setting"] == setting), key=lambda row: row["seed"])
+        runs = sorted((row for row in results if row["setting"] == setting), key=lambda row: row["seed"])
         if not runs:
             continue
         differences = [100 * (row["eval_loss"] / base[row["seed"]] - 1) for row in runs if row["seed"] in base]
@@ -128,8 +129,8 @@ def main():
         parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")
 
     path = pathlib.Path(args.json)
-    rows = json.loads(path.read_text()) if path.exists() else []
-    done = {(*kind_of(row), row["setting"], row["seed"]) for row in rows}
+    results = json.loads(path.read_text()) if path.exists() else []
+    done = {(*kind_of(row), row["setting"], row["seed"]) for row in results}
     kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
@@ -137,10 +138,10 @@ def main():
                 if (*kind, setting, seed) in done:
                     continue
                 row = train(args, folder, setting, seed)
-                rows.append(row)
-                path.write_text(json.dumps(rows, indent=1))
+                results.append(row)
+                path.write_text(json.dumps(results, indent=1))
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
-    print(table(rows, kind))
+    print(table(results, kind))
 
 
 if __name__ == "__main__":
