@@ -12,6 +12,7 @@ speed begins with the first step from which on no step takes more than 1.05 time
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,12 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
+    if not shutil.which(args.octet):
+        parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
+    if not Path(args.folder, "tokenizer.json").is_file():
+        parser.error(f"{args.folder} has no tokenizer.json; bench/random_hf_model.py --tokenizer copies one")
+    if args.steps < 4:
+        parser.error(f"--steps: expected at least 4, got {args.steps}")
     if not Path(args.dataset).is_dir():
         parser.error(f"--dataset: {args.dataset} is no folder; the first run would prepare the text and take longer")
     print("| run | first step ends after | it takes | full speed begins after | with step | a step then takes |")

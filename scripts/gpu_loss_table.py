@@ -28,7 +28,7 @@ BEDS = {
 }
 STEPS = {"gpt2": 500, "llama-1b": 300}
 SEQUENCES = {"gpt2": 128, "llama-1b": 24}  # of a step
-FP8 = ["--mixed_precision", "fp8"]
+FP8 = ["--mixed_precision", "fp8", "--fp8_stats_steps", "0"]
 BF16_HEAD = [*FP8, "--fp8_head", "none"]
 SETTINGS = {
     "bf16": ["--mixed_precision", "bf16"],
@@ -72,7 +72,7 @@ def train(args, folder, setting, seed):
     command = [args.octet, "train", *BEDS[args.bed], "--per_device_train_batch_size", str(args.rows), "--gradient_accumulation_steps",
                str(SEQUENCES[args.bed] // args.rows), "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
                "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
-               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--fp8_stats_steps", "0", "--save_strategy", "no",
+               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--save_strategy", "no",
                "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
     start = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True)
@@ -107,6 +107,13 @@ def table(results, kind):
     return "\n".join(lines)
 
 
+def save(path, results):
+    """A kill while it writes loses nothing."""
+    whole = path.with_name(path.name + ".tmp")
+    whole.write_text(json.dumps(results, indent=1))
+    whole.replace(path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bed", choices=list(BEDS))
@@ -121,6 +128,11 @@ def main():
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run, too
+    if args.steps and args.steps < 10:
+        parser.error(f"--steps: expected 0 or at least 10, got {args.steps}")
+    for name in ("dataset", "tokenizer"):
+        if not pathlib.Path(getattr(args, name)).exists():
+            parser.error(f"--{name}: {getattr(args, name)} does not exist")
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
@@ -129,7 +141,12 @@ def main():
         parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")
 
     path = pathlib.Path(args.json)
-    results = json.loads(path.read_text()) if path.exists() else []
+    if not path.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {path.absolute().parent}")
+    try:
+        results = json.loads(path.read_text()) if path.exists() else []
+    except ValueError as error:
+        parser.error(f"--json: {path} has no results of this script: {error}")
     done = {(*kind_of(row), row["setting"], row["seed"]) for row in results}
     kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +156,7 @@ def main():
                     continue
                 row = train(args, folder, setting, seed)
                 results.append(row)
-                path.write_text(json.dumps(results, indent=1))
+                save(path, results)
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
     print(table(results, kind))
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/cpu_threads.h"
 #include "base/error.h"
@@ -49,12 +50,22 @@ Files files_of(const Options& options) {
 
 // GPUs of this agent, as CUDA_VISIBLE_DEVICES names them.
 std::vector<std::string> gpus_of(const Options& options) {
+  if (options.gpus.empty()) return {};  // the runs choose themselves
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (options.gpus != "all" && options.gpus != "auto") return split_list(options.gpus);
-  if (visible != nullptr && *visible != '\0') return split_list(visible);
+  const bool listed = options.gpus != "all" && options.gpus != "auto";
+  if (!listed && visible != nullptr && *visible != '\0') return split_list(visible);
   const CudaProbe probe = probe_cuda();
-  if (probe.devices == 0 && options.gpus == "all")
-    fail_config("--gpus is all, but no GPU can be used: {}", probe.reason);
+  if (probe.devices == 0 && options.gpus != "auto")
+    fail_config("--gpus is {}, but no GPU can be used: {}", options.gpus, probe.reason);
+  if (listed) {
+    const std::vector<std::string> named = split_list(options.gpus);
+    for (const std::string& gpu : named) {
+      const std::optional<int64_t> index = parse_int(gpu);
+      if (index && *index >= probe.devices && (visible == nullptr || *visible == '\0'))
+        fail_config("--gpus has {}, but there are {}, counted from 0", gpu, counted(probe.devices, "GPU"));
+    }
+    return named;
+  }
   std::vector<std::string> all;
   for (int i = 0; i < probe.devices; ++i) all.push_back(fmt::format("{}", i));
   return all;
@@ -101,6 +112,18 @@ std::vector<std::string> base_words(const SweepSpec& spec, const std::string& co
   return words;
 }
 
+// What stands before such an argument in the identity of a sweep.
+constexpr std::string_view kBaseWord = "octet train: ";
+
+std::vector<std::string> base_words_in(const std::string& identity) {
+  std::vector<std::string> words;
+  std::istringstream lines(identity);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kBaseWord)) words.push_back(line.substr(kBaseWord.size()));
+  }
+  return words;
+}
+
 // The settings of the flags in the sweep file's command, without those that are given here again.
 std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments& run) {
   std::vector<std::string> errors;
@@ -123,8 +146,8 @@ std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments&
 }
 
 // Checks the first run as octet train would, so that a sweep does not begin with failures that were known before.
-void check_first_run(const SweepSpec& spec, const std::string& config_file, std::vector<KeySetting> settings,
-                     uint64_t seed) {
+TrainConfig check_first_run(const SweepSpec& spec, const std::string& config_file,
+                            std::vector<KeySetting> settings, uint64_t seed) {
   const SweepValues values = propose(spec, seed, 0, {}).value();
   std::erase_if(settings, [&](const KeySetting& setting) {
     const Key* key = key_called(train_keys().keys(), setting.name);
@@ -142,6 +165,7 @@ void check_first_run(const SweepSpec& spec, const std::string& config_file, std:
   }
   if (spec.metric->needs_evaluation() && config.eval_strategy == TrainConfig::Strategy::No)
     fail_config("the metric is {}, but eval_strategy is no: the runs would have none", spec.metric->label());
+  return config;
 }
 
 int64_t count_runs(const SweepSpec& spec, const Options& options) {
@@ -172,7 +196,9 @@ int run(const Options& options) {
   const std::string config_file = files.config.empty() ? spec.base_config : files.config;
   const std::vector<KeySetting> settings = base_settings(spec, options.run);
   const auto seed = static_cast<uint64_t>(options.sweep_seed);
-  check_first_run(spec, config_file, settings, seed);
+  const TrainConfig first = check_first_run(spec, config_file, settings, seed);
+  if (first.is_demo() && !first.is_set("dataset") && !options.status)
+    log_info("no dataset is given: every run trains the demo; --config RUN.yaml names a configuration");
 
   SweepPlan plan;
   plan.seed = seed;
@@ -188,8 +214,9 @@ int run(const Options& options) {
   if (options.status && !store.exists())
     fail_config("[{}] there is no sweep yet; expected the folder of one", folder);
   std::string identity = spec.identity();
-  for (const std::string& word : plan.base_words) identity += fmt::format("octet train: {}\n", word);
-  store.open(identity, seed);
+  for (const std::string& word : plan.base_words) identity += fmt::format("{}{}\n", kBaseWord, word);
+  const std::string saved = store.open(identity, seed, options.status);
+  if (options.status) plan.base_words = base_words_in(saved);
   if (options.retry_failed) log_info("{} that failed will be repeated", counted(store.retry_failed(), "run"));
   int code = kExitDone;
   if (!options.status) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 namespace octet {
 namespace {
@@ -41,6 +42,12 @@ double matrix_seconds(const Transformer& transformer, const GpuRates& rates, boo
   for (const Linear* linear : transformer.linears())
     seconds += product_seconds(*linear, static_cast<double>(transformer.shape().tokens()), rates, all_bf16);
   return seconds;
+}
+
+// With three digits: an estimate is not better.
+int64_t rough(double value) {
+  const double unit = std::pow(10, std::max(0.0, std::floor(std::log10(value)) - 2));
+  return static_cast<int64_t>(std::round(value / unit) * unit);
 }
 
 }  // namespace
@@ -120,9 +127,10 @@ std::string expected_gain_text(const Transformer& transformer, const GpuRates& r
   const auto tokens = static_cast<double>(transformer.shape().tokens());
   const std::string gain =
       bf16_fits
-          ? fmt::format("FP8 is {:.2f}x as fast as BF16, about {:.0f} against {:.0f} tokens/s",
-                        bf16.total() / fp8.total(), tokens / fp8.total(), tokens / bf16.total())
-          : fmt::format("about {:.0f} tokens/s in FP8; in BF16 this run does not fit", tokens / fp8.total());
+          ? fmt::format("FP8 is {:.2f}x as fast as BF16, about {} against {} tokens/s",
+                        bf16.total() / fp8.total(), rough(tokens / fp8.total()), rough(tokens / bf16.total()))
+          : fmt::format("about {} tokens/s in FP8; in BF16 this run does not fit",
+                        rough(tokens / fp8.total()));
   return fmt::format(
       "expected on {}: {}. The products of the frozen base would take {:.0f} % of a step in BF16, and run {:.2f}x as "
       "fast in FP8. Head, attention, adapters and the rest gain little or nothing.",

@@ -89,19 +89,24 @@ std::string find_chat_jinja(const ModelFolder& model) {
   return "";
 }
 
-ModelChat find_chat_style(const ModelFolder& model) {
+ModelChat chat_style_in(const std::string& folder) {
   ModelChat chat;
+  const auto [jinja, path] = template_in(folder);
+  if (jinja.empty()) return chat;
+  chat.style = recognise_chat_template(jinja);
+  (chat.style ? chat.source : chat.unknown) = path;
+  return chat;
+}
+
+ModelChat find_chat_style(const ModelFolder& model) {
   if (model.checkpoint && model.checkpoint->has_file(checkpoint_file::kChat)) {
     const std::string path = model.checkpoint->file_path(checkpoint_file::kChat);
     return {.style = chat_style_from_json(posix_env().read_text(path), path), .source = path};
   }
   for (const std::string& folder : template_folders(model)) {
-    const auto [jinja, path] = template_in(folder);
-    if (jinja.empty()) continue;
-    chat.style = recognise_chat_template(jinja);
-    (chat.style ? chat.source : chat.unknown) = path;
-    return chat;
+    if (ModelChat chat = chat_style_in(folder); chat.style || !chat.unknown.empty()) return chat;
   }
+  ModelChat chat;
   if (model.run && model.run->chat_template != ChatTemplate::Auto) {
     chat.style = ChatStyle{.chat_template = model.run->chat_template};
     if (model.run->default_system != "auto") chat.style->default_system = model.run->default_system;

@@ -27,7 +27,10 @@ struct ModelChat {
 // What the run was trained with, or the chat template in the folder of the model, its adapter or its tokenizer.
 ModelChat find_chat_style(const ModelFolder& model);
 
-// The chat template of the same folders as it is written there, whether octet knows it or not; "": none.
+// The chat template in a folder, for example of a tokenizer.
+ModelChat chat_style_in(const std::string& folder);
+
+// The chat template of the folders of find_chat_style as it is written there, whether octet knows it or not; "": none.
 std::string find_chat_jinja(const ModelFolder& model);
 
 // The ids that end a text of the model: of the chat template (which may be null), of config.json and

@@ -102,7 +102,8 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
   // which libraries may use. Only if nothing smaller can be tried, all layers may fill the memory.
   const auto fits_with_fewest_copies = [&](int64_t logits_bytes) {
     if (fits(copies.fewest, logits_bytes)) return true;
-    if (!plan.first_need) plan.first_need = plan.need();
+    if (shape.checkpointing == levels_of(config.gradient_checkpointing).front())
+      plan.first_need = plan.need();
     const int64_t room = target.limit.bytes / 128, room_of_most = logits_bytes == logits.back() ? 0 : room;
     if (copies.most == copies.fewest || !fits(copies.most, logits_bytes, room_of_most)) return false;
     int64_t too_few = copies.fewest, enough = copies.most;

@@ -56,8 +56,8 @@ std::string key_text(Checkpointing level);  // as users write it
 struct StepPlan {
   std::unique_ptr<Transformer> transformer;
   int64_t sampling_bytes = 0;
-  std::optional<int64_t>
-      first_need;  // of the first level with the largest chunks and the most copies, if it does not fit
+  // Of the first level with all copies, and with the smallest chunks that do not fit.
+  std::optional<int64_t> first_need;
   int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
 };
 StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,

@@ -273,8 +273,13 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
 }
 
 TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start) {
-  if (keys.chat_template != ChatTemplate::Auto || !start || keys.is_set("tokenizer")) return keys;
-  const ModelChat chat = find_chat_style(*start);
+  if (keys.chat_template != ChatTemplate::Auto) return keys;
+  ModelChat chat;
+  if (!keys.is_set("tokenizer")) {
+    if (start) chat = find_chat_style(*start);
+  } else if (const std::string folder = local_tokenizer(keys.tokenizer); posix_env().is_directory(folder)) {
+    chat = chat_style_in(folder);
+  }
   if (!chat.unknown.empty()) {
     log_warning(
         "octet does not know the chat template in {}; for conversations it chooses one by the tokenizer. Set "

@@ -41,8 +41,8 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
 // The keys with the settings of the adapter that the run starts or continues from.
 TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model);
 
-// The keys with the chat template of the model's own folder, if chat_template is auto and octet knows that template.
-// `tokenizer` must be the model's own for that.
+// If chat_template is auto: the keys with the chat template in the folder of the tokenizer, if octet knows that template.
+// Without the key `tokenizer`, the model's own folder has both.
 TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start);
 
 // Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers

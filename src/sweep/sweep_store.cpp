@@ -153,24 +153,25 @@ bool SweepStore::create_whole(const std::string& target, const std::string& text
   return code == 0;
 }
 
-void SweepStore::open(const std::string& identity, uint64_t seed) {
+std::string SweepStore::open(const std::string& identity, uint64_t seed, bool only_begins) {
   env_.make_directories(folder_ + "/trials");
   env_.make_directories(runs_folder());
   const std::string file = folder_ + "/sweep.json";
-  if (create_whole(file, text_of({{"format", 1}, {"seed", seed}, {"sweep", identity}}))) return;
+  if (create_whole(file, text_of({{"format", 1}, {"seed", seed}, {"sweep", identity}}))) return identity;
   const Json json = read_json(env_, file);
   const bool has_seed = json.contains("seed") && json["seed"].is_number_integer();
   if (integer_in(json, "format") != 1 || !has_seed || !text_in(json, "sweep"))
     fail_config("[{}] is not the description of a sweep; give another --folder", file);
-  if (const auto saved = json["seed"].get<uint64_t>(); saved != seed)
+  if (const auto old_seed = json["seed"].get<uint64_t>(); old_seed != seed)
     fail_config("[{}] this sweep has --sweep_seed {}, not {}; give another --folder for a new sweep", file,
-                saved, seed);
-  std::istringstream before(*text_in(json, "sweep")), now(identity);
+                old_seed, seed);
+  const std::string saved = *text_in(json, "sweep");
+  std::istringstream before(saved), now(identity);
   std::string old_line, new_line;
   while (true) {
     const bool has_old = static_cast<bool>(std::getline(before, old_line));
     const bool has_new = static_cast<bool>(std::getline(now, new_line));
-    if (!has_old && !has_new) return;
+    if (!has_new && (!has_old || only_begins)) return saved;
     if (has_old && has_new && old_line == new_line) continue;
     fail_config("[{}] holds another sweep: it has '{}', expected '{}'; give another --folder for a new sweep",
                 file, has_old ? printable(old_line) : "nothing more",

@@ -61,8 +61,9 @@ class SweepStore {
  public:
   SweepStore(Env& env, std::string folder, double lease_seconds);
 
-  // Creates the folder, or checks that its sweep is this one. ConfigError with the first line that differs.
-  void open(const std::string& identity, uint64_t seed);
+  // Creates the folder, or checks that its sweep is this one. ConfigError with the first line that differs. With
+  // `only_begins`, the sweep's identity may have more lines than this one. Returns the identity of the sweep.
+  std::string open(const std::string& identity, uint64_t seed, bool only_begins = false);
   // Reads the seed and identity of an existing sweep; false if there is none.
   bool exists() const;
 

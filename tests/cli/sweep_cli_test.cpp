@@ -94,6 +94,7 @@ TEST_F(SweepCli, AGridIsTrainedAndRanked) {
   EXPECT_EQ(json["runs"][0], json["best"]);
   EXPECT_LT(json["runs"][0]["metric"], json["runs"][3]["metric"]);
   EXPECT_EQ(steps("sweeps/grid/runs/run-0003").size(), 6u);
+  EXPECT_EQ(results(sweep({"grid.yaml", "--status", "--json"})), json);
   // Its command gives the same result.
   std::string command = json["best"]["command"];
   ASSERT_THAT(command, StartsWith("octet train "));
@@ -227,6 +228,8 @@ TEST_F(SweepCli, BadInput) {
   expect_error({"grid.yaml", "--config", "base.yaml", "--run_name", "x"}, "--run_name cannot be set");
   expect_error({"grid.yaml", "--config", "base.yaml", "--eval_strategy", "no"}, "but eval_strategy is no");
   expect_error({"grid.yaml", "--config", "base.yaml", "--status"}, "there is no sweep yet");
+  // Nothing else says that the runs would be on the CPU.
+  expect_error({"grid.yaml", "--config", "base.yaml", "--gpus", "99"}, "--gpus ");
   expect_error({"grid.yaml", "a.yaml", "b.yaml"}, "at most one configuration, got 3 files");
   expect_error({"base.yaml"}, "unknown key 'model_preset' in base.yaml:1");
   expect_error({}, "octet sweep needs SWEEP.yaml");

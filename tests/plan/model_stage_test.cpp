@@ -38,6 +38,11 @@ TEST_F(ModelStage, AutoTakesTheChatTemplateOfTheModel) {
   EXPECT_EQ(keys(qwen3, config({})).chat_template, ChatTemplate::Qwen3);
   EXPECT_EQ(keys(qwen3, config({{"chat_template", "alpaca"}})).chat_template, ChatTemplate::Alpaca);
   EXPECT_EQ(keys(qwen3, config({{"tokenizer", "bytes"}})).chat_template, ChatTemplate::Auto);
+  // A template belongs to its tokenizer, so the folder of a given tokenizer counts, with a model or without one.
+  const TrainConfig own = config({{"tokenizer", folder.path()}});
+  EXPECT_EQ(keys_with_chat(own, std::nullopt).chat_template, ChatTemplate::Qwen3);
+  const TemporaryFolder plain;
+  EXPECT_EQ(keys(qwen3, config({{"tokenizer", plain.path()}})).chat_template, ChatTemplate::Auto);
   const TrainConfig chatml = keys("<|im_start|>{{ m.content }}<|im_end|>", config({}));
   EXPECT_EQ(chatml.chat_template, ChatTemplate::Chatml);
   EXPECT_EQ(chatml.default_system, "");  // not Qwen's

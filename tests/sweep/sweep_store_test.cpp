@@ -138,6 +138,10 @@ TEST_F(SweepStoreTest, AnotherSweepInTheFolderIsAnError) {
   SweepStore mine = store();
   mine.open("method: grid\nlr: categorical [1, 2]\n", 1);
   EXPECT_NO_THROW(mine.open("method: grid\nlr: categorical [1, 2]\n", 1));
+  // Who only looks at the results need not repeat everything.
+  EXPECT_EQ(mine.open("method: grid\n", 1, true), "method: grid\nlr: categorical [1, 2]\n");
+  EXPECT_THROW(mine.open("method: grid\n", 1), ConfigError);
+  EXPECT_THROW(mine.open("method: bayes\n", 1, true), ConfigError);
   EXPECT_THAT(
       error_of([&] { mine.open("method: grid\nlr: categorical [1, 3]\n", 1); }),
       HasSubstr("holds another sweep: it has 'lr: categorical [1, 2]', expected 'lr: categorical [1, 3]'"));
