@@ -308,7 +308,15 @@ class RemedySearch {
   }
 
   std::optional<MemoryAdvice> as_it_is(const TrainConfig& way) const {
+    // Where more is recomputed, there may be room for all copies again.
+    TrainConfig with_all_copies = way;
+    with_all_copies.fp8_weight_copies = run_.config.fp8_weight_copies;
+    const bool gives_up_copies = way.fp8_weight_copies != run_.config.fp8_weight_copies;
     for (const Checkpointing level : levels_to_try()) {
+      if (gives_up_copies) {
+        const int64_t bytes = need(with_all_copies, level);
+        if (bytes <= target_.limit.bytes) return advice_of(with_all_copies, level, bytes);
+      }
       const int64_t bytes = need(way, level);
       if (bytes <= target_.limit.bytes) return advice_of(way, level, bytes);
     }

@@ -168,6 +168,15 @@ TEST(MemoryFit, AsManyLayersKeepTwoCopiesAsFit) {
       texts(followed_remedies(with(two, {{"master_weights", "exact"}, {"gradient_checkpointing", "mlp"}}))
                 .fitting.at(0)),
       ElementsAre("fp8_weight_copies=one"));
+  // No more is advised than is needed: recomputation makes room for both copies.
+  EXPECT_THAT(texts(followed_remedies({{"model_preset", "llama-3.1-8b"},
+                                       {"per_device_train_batch_size", "8"},
+                                       {"max_seq_length", "1024"},
+                                       {"mixed_precision", "fp8"},
+                                       {"fp8_weight_copies", "two"},
+                                       {"gradient_checkpointing", "none"}})
+                        .fitting.at(0)),
+              ElementsAre("gradient_checkpointing=mlp"));
   const RunPlan one = on_h200(with(flags, {{"fp8_weight_copies", "one"}}));
   EXPECT_EQ(one.finetuning.one_copy_layers, 48);
   EXPECT_EQ(one.transposing_layers, 48);

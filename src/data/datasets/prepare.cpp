@@ -115,10 +115,11 @@ class Preparation {
   // False when it was stopped.
   bool run(DatasetReader& reader) {
     const ShardKind kind{tokenizer_.vocab_size(), tokenizer_.fingerprint()};
-    SplitWriter train(env_, options_.output, kTrainName, kind, options_.shard_tokens, manifest_.train);
-    SplitWriter validation(env_, options_.output, kValidationName, kind, options_.shard_tokens,
-                           manifest_.validation);
-    // Both splits end their shards together, at the end of a block.
+    // Both splits end their shards together, at the end of the block that brings them nearest to shard_tokens.
+    const int64_t block_tokens = std::min(options_.shard_tokens, kBlockTokens);
+    const int64_t enough = options_.shard_tokens - block_tokens / 2;
+    SplitWriter train(env_, options_.output, kTrainName, kind, enough, manifest_.train);
+    SplitWriter validation(env_, options_.output, kValidationName, kind, enough, manifest_.validation);
     const int64_t from = std::max(train.written().end_example(), validation.written().end_example());
     TokenizePipeline pipeline(reader, tokenizer_,
                               {.threads = options_.threads,
@@ -139,7 +140,6 @@ class Preparation {
       block_.clear();
       block_tokens_ = 0;
     };
-    const int64_t block_tokens = std::min(options_.shard_tokens, kBlockTokens);
     std::vector<TokenizePipeline::Item> items;
     while (pipeline.next(items)) {
       for (TokenizePipeline::Item& item : items) {
