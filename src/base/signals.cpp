@@ -40,7 +40,7 @@ void on_stop_signal(int number) {
   int64_t first = 0;
   if (stop_time_ns.compare_exchange_strong(first, now)) {
     stop_number.store(number);
-    constexpr char kStopping[] = "\nstopping after this step; a second signal ends the program at once\n";
+    constexpr char kStopping[] = "\nstopping as soon as the present work is done; a second signal ends the program at once\n";
     if (write(STDERR_FILENO, kStopping, sizeof kStopping - 1) < 0) errno = saved_errno;
   } else if (now - first > kSameRequestNs) {
     // Ends the progress bar's line; nothing can be done about a failure here.
