@@ -183,8 +183,8 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
   }
   if (free + there < one * static_cast<double>(kept)) {
     log_warning(
-        "{} checkpoints of {} will be kept, but only {} are free where {} is ({}); set save_total_limit",
-        kept, human_bytes(one), human_bytes(free), key, folder);
+        "{} checkpoints of {} will be kept, but only {} are free where {} is ({}); set save_total_limit to {}",
+        kept, human_bytes(one), human_bytes(free), key, folder, static_cast<int64_t>((free + there) / one));
   }
 }
 

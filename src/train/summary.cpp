@@ -112,7 +112,8 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
                                outcome.save->step, human_bytes(static_cast<double>(outcome.save->bytes)),
                                outcome.save->wait_ms, outcome.save->write_seconds)});
   }
-  if (outcome.stopped && outcome.save) table.add_row({"continue with", continue_command(stages, outcome)});
+  if ((outcome.stopped || outcome.save_failed) && outcome.save)
+    table.add_row({"continue with", continue_command(stages, outcome)});
   return table.str();
 }
 

@@ -13,8 +13,9 @@ namespace octet {
 
 struct Outcome {
   int64_t steps = 0;
-  int64_t first_step = 0;  // steps that were done before this process
-  bool stopped = false;    // by a signal
+  int64_t first_step = 0;    // steps that were done before this process
+  bool stopped = false;      // by a signal
+  bool save_failed = false;  // it ended for that reason, or its end could not be saved
   double first_loss = 0, last_loss = 0;
   std::optional<double> first_eval, last_eval, best_eval;
   std::string start;         // how long it took until the first step, and what took long

@@ -345,8 +345,12 @@ class Run {
 
   // Saves the state at the end. A run that became non-finite keeps its last good checkpoint as the latest.
   void last_save() {
-    if (verdict_) return saving_->finish();
-    if (!saving_->save_last(state(), fresh_eval(), outcome_.stopped)) verdict_ = kExitSaveFailed;
+    if (verdict_) {
+      saving_->finish();
+    } else if (!saving_->save_last(state(), fresh_eval(), outcome_.stopped)) {
+      verdict_ = kExitSaveFailed;
+    }
+    outcome_.save_failed = verdict_ == kExitSaveFailed;
     outcome_.save = saving_->last_cost();
     if (outcome_.save) outcome_.checkpoints = saving_->directory();
   }

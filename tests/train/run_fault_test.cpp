@@ -112,7 +112,8 @@ TEST_F(Resume, LeftoversInTheRunsFolderAreRemoved) {
   const std::string run = folder.path() + "/runs/run";
   for (const char* name : {"/config.yaml.tmp-123", "/metrics.jsonl.tmp-7", "/.octet-can-write-99"})
     std::ofstream(run + name) << "x";
-  for (const char* name : {"/notes.tmp-a1", "/notes.tmp-1", "/notes.tmp-", "/123"}) std::ofstream(run + name) << "mine";
+  for (const char* name : {"/notes.tmp-a1", "/notes.tmp-1", "/notes.tmp-", "/123"})
+    std::ofstream(run + name) << "mine";
   fs::create_directories(checkpoint("run", 99, true) + "/../.tmp-step_99-4321");
   Stderr log;
   ASSERT_EQ(train(config("run", {{"resume", "latest"}})), kExitDone);
@@ -126,18 +127,21 @@ TEST_F(Resume, LeftoversInTheRunsFolderAreRemoved) {
 TEST_F(Resume, AFullDiskIsSaidAndSurvived) {
   fs::create_directories(folder.path() + "/runs");
   FaultEnv env(folder.path() + "/runs");
-  const Settings changes = {{"save_steps", "3"}, {"save_async", "false"}};
+  const Settings changes = {{"save_steps", "3"}, {"save_async", "false"}, {"progress", "plain"}};
   // The first save passes; from the second on, every call that needs space fails.
   ASSERT_EQ(train(config("probe", {{"save_steps", "0"}, {"max_steps", "3"}, {"save_async", "false"}}), env),
             kExitDone);
   const int64_t one_save = env.calls();
   env.arm(one_save + 8, IoFault::Enospc, true);
   Stderr log;
+  testing::internal::CaptureStdout();
   EXPECT_EQ(train(config("full", changes), env), kExitSaveFailed);
-  const std::string said = log.text();
+  const std::string said = log.text(), printed = testing::internal::GetCapturedStdout();
   EXPECT_THAT(said, HasSubstr("No space left on device"));
   EXPECT_THAT(said, HasSubstr("the checkpoint of step 6 was not saved (1 in a row"));
   EXPECT_THAT(said, HasSubstr("3 checkpoints in a row could not be saved"));
+  EXPECT_THAT(printed, testing::ContainsRegex("last checkpoint +step 3, "));
+  EXPECT_THAT(printed, testing::ContainsRegex("continue with .* train --resume .*/full"));
   EXPECT_EQ(read_metrics(folder.path() + "/runs/full/metrics.jsonl").back().step, 12) << "training went on";
   env.disarm();
   const auto latest = CheckpointStore(env, folder.path() + "/runs/full/checkpoints_fp8").open_latest();
