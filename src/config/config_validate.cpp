@@ -181,6 +181,8 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     } else if (!on_gpu) {
       note("fp8_fast_accum", "the run is on the CPU");
     }
+    if (config.fp8_head != Fp8Head::None && std::ranges::count(config.fp8_skip_layers, "head") > 0)
+      note("fp8_head", "fp8_skip_layers has the head");
   }
   if (!config.is_lora()) {
     for (const char* key : kLoraOnly) note(key, "finetuning_type is full");

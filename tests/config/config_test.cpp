@@ -336,6 +336,9 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle(from_yaml("fp8_fast_accum: none"), true), ElementsAre());
   EXPECT_THAT(idle(from_yaml("fp8_fast_accum: all\nfp8_recipe: block"), true),
               ElementsAre("fp8_fast_accum has no effect: fp8_recipe is block"));
+  EXPECT_THAT(idle(from_yaml("fp8_head: all\nfp8_skip_layers: [head]")),
+              ElementsAre("fp8_head has no effect: fp8_skip_layers has the head"));
+  EXPECT_THAT(idle(from_yaml("fp8_head: none\nfp8_skip_layers: [head]")), ElementsAre());
   EXPECT_THAT(idle(from_yaml("grad_accum_dtype: bf16\nmixed_precision: fp32")),
               ElementsAre("grad_accum_dtype has no effect: mixed_precision is fp32"));
   EXPECT_THAT(
