@@ -101,13 +101,13 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
       seconds += 2 * out * in * n / (rate_of(*linear, Product::Forward, rates, all_bf16) * rates.sustained);
     if (linear->transposes() && !all_bf16) estimate.other += 2 * out * in / bytes_per_second;
     // Inputs and gradients are read twice each; outputs and input gradients are written, and read by the base's product.
-    // These products reach four fifths of the bandwidth, until their ranks make them slower than that.
+    // These products reach four fifths of the bandwidth. Higher ranks add the time of the products themselves.
     if (const LowRank& adapter = linear->adapter()) {
       double elements = static_cast<double>(adapter.a().spec.shape.numel());
       for (const LowRank::Part& part : adapter.parts())
         elements += static_cast<double>(part.b->spec.shape.numel());
-      estimate.adapters += std::max(7 * n * (in + out) / (0.8 * bytes_per_second),
-                                    6 * elements * n / (1e12 * rates.bf16[0] * rates.sustained));
+      estimate.adapters += 7 * n * (in + out) / (0.8 * bytes_per_second) +
+                           6 * elements * n / (1e12 * rates.bf16[0] * rates.sustained);
     }
   }
   // Forward is two of the seven products of attention.

@@ -56,10 +56,11 @@ TEST(GpuRates, AreOfTheGpuThatWasMeasuredAlone) {
 TEST(GpuRates, EstimatesOfStepsWithAdaptersAreNearWhatWasMeasured) {
   const GpuRates rates = *gpu_rates("h200");
   const std::unique_ptr<Device> device = make_planned_gpu("NVIDIA H200", rates.memory, rates.multiprocessors);
-  const auto expect = [&](const char* preset, const RunShape& shape, bool bf16, double measured) {
+  const auto expect = [&](const char* preset, const RunShape& shape, bool bf16, double measured,
+                          int64_t rank = 16) {
     const ModelConfig config = model_preset(preset);
     const Finetuning finetuning{
-        .adapters = plan_adapters(config, {.rank = 16}),
+        .adapters = plan_adapters(config, {.rank = rank}),
         .one_copy_layers = shape.checkpointing == Checkpointing::None ? 0 : kAllLayers};
     const Numerics numerics{.precision = Precision::Fp8,
                             .fp8 = {.head = Fp8Head::None, .fast_accumulation = Fp8FastAccum::None}};
@@ -69,6 +70,7 @@ TEST(GpuRates, EstimatesOfStepsWithAdaptersAreNearWhatWasMeasured) {
   const RunShape eight{.rows = 8, .length = 1024};
   expect("llama-3.1-8b", eight, false, 312.0);
   expect("llama-3.1-8b", eight, true, 455.5);
+  expect("llama-3.1-8b", eight, false, 326.4, 64);
   expect("llama-3.2-1b", eight, false, 68.6);
   expect("llama-3.2-1b", eight, true, 85.2);
   expect("llama-3.1-70b", {.rows = 4, .length = 1024, .checkpointing = Checkpointing::Act}, false, 1221);
