@@ -288,9 +288,9 @@ void add_precision_keys(KeyTable<C>& keys) {
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
-          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. With forward_dgrad the "
-          "evaluation loss of GPT-2 124M differed from BF16's by -0.4 % to 0.0 %, that of a 1B model by +0.1 % to +0.25 %; with "
-          "all, that of the 1B by -0.25 % and +0.1 %. Wider models have longer sums in forward_dgrad and were not measured.")
+          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Differences of the "
+          "evaluation loss from BF16's: with forward_dgrad -0.4 % to 0.0 % on GPT-2 124M, and +0.1 % to +0.25 % on a 1B model. With "
+          "all, -0.25 % and +0.1 % on the 1B. Wider models have longer sums in forward_dgrad and were not measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
@@ -321,10 +321,11 @@ void add_precision_keys(KeyTable<C>& keys) {
           "but bf16 on a GPU if a step has one micro-batch. bf16 needs 2 bytes per weight less, unless several "
           "ranks run without sharding: there it needs 2 more.")
       .alias("gradient_accumulation_dtype");
-  keys.add("fp8_weight_copies", &C::fp8_weight_copies, {"auto", "two", "one"},
-           "FP8 copies of each weight of a layer. two: the weight and its transpose. one: the weight only; "
-           "backward transposes one matrix at a time, with the same results. auto: two in as many layers as "
-           "fit the device; smaller chunks of the head come first if they move fewer bytes.")
+  keys.add(
+          "fp8_weight_copies", &C::fp8_weight_copies, {"auto", "two", "one"},
+          "FP8 copies of each weight of a layer. two: the weight and its transpose. one: the weight only; "
+          "backward transposes one matrix at a time, with the same results. auto: two in as many layers as "
+          "fit the device. Smaller chunks of the head save memory, too; octet takes the way that moves fewer bytes.")
       .alias("frozen_copies");
 }
 

@@ -124,6 +124,7 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
         continue;
       best.transformer = std::move(plan.transformer);
       best.sampling_bytes = plan.sampling_bytes;
+      if (best.transformer->bytes_moved_to_save_memory() == 0) break;
     }
     if (!best.transformer) continue;
     best.first_need = plan.first_need;

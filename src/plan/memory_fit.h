@@ -52,7 +52,8 @@ TrainConfig::Checkpointing key_of(Checkpointing level);
 std::string key_text(Checkpointing level);  // as users write it
 
 // The training step with the first level of recomputation that fits; with the last level if none fits. Transposing
-// weights and more chunks of the head cost less than recomputing more, so they come first, with the fewest bytes moved.
+// weights and more chunks of the head cost less than recomputing more, so they come first. Of these two ways, the one that
+// moves fewer bytes is taken.
 struct StepPlan {
   std::unique_ptr<Transformer> transformer;
   int64_t sampling_bytes = 0;

@@ -9,6 +9,7 @@
 #include "checkpoint/base_identity.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/checkpoint.h"
+#include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
 #include "model/parameters.h"

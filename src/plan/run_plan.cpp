@@ -85,7 +85,7 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
            human_bytes(static_cast<double>(target.limit.bytes)));
 }
 
-// fp8_fast_accum all leaves out gradients of weights whose sums would be too long.
+// Says so if the gradients of weights have no fast sums, although fp8_fast_accum is all.
 void log_exact_sums(const Transformer& transformer, const Device& device) {
   if (device.name() != "cuda" || transformer.numerics().fp8.fast_accumulation != Fp8FastAccum::All) return;
   const bool any = std::ranges::any_of(transformer.linears(), [](const Linear* linear) {
