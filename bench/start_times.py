@@ -3,10 +3,12 @@
 
   python3 bench/random_hf_model.py --size 8b --tokenizer tokenizer.json FOLDER
   octet prepare --dataset TEXT --tokenizer tokenizer.json --output DATASET
-  python3 bench/start_times.py FOLDER --rows 8 --dataset DATASET [--octet build/release/octet]
+  python3 bench/start_times.py FOLDER --rows 8 --dataset DATASET [--cold] [--octet build/release/octet]
 
 The run is started twice with an empty cache folder of its own: first octet has to time GEMM algorithms, then it knows them. Full
-speed begins with the first step from which on no step takes more than 1.05 times the median of the second half.
+speed begins with the first of three steps in a row that take at most 1.05 times the median of the second half. Below the table
+stands what octet says about its start, and how long reading the weights alone takes. With --cold, the weights have left the page
+cache before each of these.
 """
 
 import argparse
@@ -21,13 +23,37 @@ import time
 from pathlib import Path
 
 
+def weight_files(folder):
+    return sorted(Path(folder).glob("*.safetensors"))
+
+
+def forget(folder):
+    """The weights leave the page cache."""
+    for path in weight_files(folder):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def seconds_to_read(folder):
+    buffer = bytearray(16 << 20)
+    begin = time.monotonic()
+    for path in weight_files(folder):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.monotonic() - begin
+
+
 def start(args, cache, name):
-    """Seconds from the command to the end of each step, and the milliseconds of the steps."""
+    """Seconds from the command to the end of each step, the milliseconds of the steps, and what octet says about the start."""
+    if args.cold:
+        forget(args.folder)
     command = [args.octet, "train", "--model_name_or_path", args.folder, "--dataset", args.dataset, "--tokenizer",
                str(Path(args.folder, "tokenizer.json")), "--mixed_precision", "fp8",
                "--optimizer_state", "fp8", "--master_weights", "compact", "--per_device_train_batch_size", str(args.rows),
                "--max_seq_length", str(args.length), "--gradient_accumulation_steps", "1", "--max_steps", str(args.steps), "--logging_steps", "1",
-               "--eval_steps", "0", "--eval_split", "0", "--sample_steps", "0", "--fp8_stats_steps", "0", "--save_strategy", "no",
+               "--eval_strategy", "no", "--sample_steps", "0", "--fp8_stats_steps", "0", "--save_strategy", "no",
                "--use_tensorboard", "false", "--progress", "plain", "--output_dir", cache, "--run_name", name]
     begin = time.time()
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OCTET_CACHE": cache})
@@ -35,13 +61,14 @@ def start(args, cache, name):
         sys.exit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
     records = [json.loads(line) for line in Path(cache, name, "metrics.jsonl").read_text().splitlines()]
     records = [record for record in records if "step_ms" in record]
-    return [record["time"] - begin for record in records], [record["step_ms"] for record in records]
+    said = [line for line in result.stdout.splitlines() if line.startswith("ready after")]
+    return [record["time"] - begin for record in records], [record["step_ms"] for record in records], " ".join(said)
 
 
 def first_at_full_speed(times):
+    """None if there are no three steps in a row."""
     limit = 1.05 * statistics.median(times[len(times) // 2:])
-    slow = [i for i, ms in enumerate(times) if ms > limit]
-    return slow[-1] + 1 if slow else 0
+    return next((i for i in range(len(times) - 2) if max(times[i:i + 3]) <= limit), None)
 
 
 def main():
@@ -51,26 +78,34 @@ def main():
     parser.add_argument("--rows", type=int, default=8, help="sequences in a batch")
     parser.add_argument("--length", type=int, default=1024, help="tokens in a sequence")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cold", action="store_true", help="weights are read from the disk, not from the page cache")
     parser.add_argument("--octet", default="build/release/octet")
     args = parser.parse_args()
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
     if not Path(args.folder, "tokenizer.json").is_file():
         parser.error(f"{args.folder} has no tokenizer.json; bench/random_hf_model.py --tokenizer copies one")
-    if args.steps < 4:
-        parser.error(f"--steps: expected at least 4, got {args.steps}")
+    if args.steps < 6:
+        parser.error(f"--steps: expected at least 6, got {args.steps}")
     if not Path(args.dataset).is_dir():
         parser.error(f"--dataset: {args.dataset} is no folder; the first run would prepare the text and take longer")
+    said = []
     print("| run | first step ends after | it takes | full speed begins after | with step | a step then takes |")
     print("| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as cache:
         for name in ("first", "second"):
-            ends, times = start(args, cache, name)
+            ends, times, text = start(args, cache, name)
+            said.append(f"{name}: {text}")
             fast = first_at_full_speed(times)
-            if fast >= len(times):
+            if fast is None:
                 sys.exit(f"the {name} run had no steady speed in {len(times)} steps: {[round(ms) for ms in times]} ms")
             print(f"| {name} | {ends[0]:.1f} s | {times[0] / 1e3:.2f} s | {ends[fast] - times[fast] / 1e3:.1f} s | {fast + 1} | "
                   f"{statistics.median(times[fast:]):.0f} ms |", flush=True)
+    print("\n".join(["", *said]))
+    if args.cold:
+        forget(args.folder)
+    size = sum(path.stat().st_size for path in weight_files(args.folder))
+    print(f"reading {size / 1e9:.1f} GB of weights alone: {seconds_to_read(args.folder):.1f} s")
 
 
 if __name__ == "__main__":

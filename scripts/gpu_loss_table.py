@@ -3,11 +3,12 @@
 the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
 
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
-                              [--settings bf16 fp8 ...] [--rows N] [--steps N] [--octet build/release/octet]
+                              [--settings bf16 fp8 ...] [--against SETTING] [--rows N] [--steps N] [--octet build/release/octet]
 
 The beds are those of bench/RESULTS.md: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
-llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last 5 % of the text are held out. A step has two micro-batches;
-with --rows 8 or fewer, "fast sums" include those of the weights' gradients.
+gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last
+5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
+The table compares runs of one seed with --against, and gives the standard error of the mean difference.
 
 Runs that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
 """
@@ -22,12 +23,14 @@ import sys
 import tempfile
 import time
 
+GPT2 = ["--model_preset", "gpt2", "--learning_rate", "1e-3", "--warmup_steps", "60"]
 BEDS = {
-    "gpt2": ["--model_preset", "gpt2", "--learning_rate", "1e-3", "--warmup_steps", "60"],
+    "gpt2": GPT2,
+    "gpt2-short": GPT2,
     "llama-1b": ["--model_preset", "llama-3.2-1b", "--learning_rate", "6e-4", "--warmup_steps", "30"],
 }
-STEPS = {"gpt2": 500, "llama-1b": 300}
-SEQUENCES = {"gpt2": 128, "llama-1b": 24}  # of a step
+STEPS = {"gpt2": 500, "gpt2-short": 500, "llama-1b": 300}
+SEQUENCES = {"gpt2": 128, "gpt2-short": 16, "llama-1b": 24}  # of a step
 FP8 = ["--mixed_precision", "fp8", "--fp8_stats_steps", "0"]
 BF16_HEAD = [*FP8, "--fp8_head", "none"]
 SETTINGS = {
@@ -90,19 +93,21 @@ def kind_of(row):
     return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"]
 
 
-def table(results, kind):
-    """Results of one kind as a Markdown table; differences are to bf16 with the same seed."""
+def table(results, kind, against):
+    """Results of one kind as a Markdown table; differences are between runs of the same seed."""
     results = [row for row in results if kind_of(row) == kind]
-    base = {row["seed"]: row["eval_loss"] for row in results if row["setting"] == "bf16"}
-    lines = ["| setting | seeds | evaluation loss | difference to BF16 | each seed | tokens per second |", "| --- | --- | --- | --- | --- | --- |"]
+    base = {row["seed"]: row["eval_loss"] for row in results if row["setting"] == against}
+    lines = [f"| setting | seeds | evaluation loss | difference to {against} | standard error | each seed | tokens per second |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
     for setting in SETTINGS:
         runs = sorted((row for row in results if row["setting"] == setting), key=lambda row: row["seed"])
         if not runs:
             continue
-        differences = [100 * (row["eval_loss"] / base[row["seed"]] - 1) for row in runs if row["seed"] in base]
+        differences = [100 * (row["eval_loss"] / base[row["seed"]] - 1) for row in runs if row["seed"] in base and setting != against]
         mean = f"{statistics.mean(differences):+.2f} %" if differences else ""
+        error = f"{statistics.stdev(differences) / len(differences) ** 0.5:.2f} %" if len(differences) > 1 else ""
         each = ", ".join(f"{value:+.2f}" for value in differences)
-        lines.append(f"| {setting} | {len(runs)} | {statistics.mean(row['eval_loss'] for row in runs):.4f} | {mean} | {each} | "
+        lines.append(f"| {setting} | {len(runs)} | {statistics.mean(row['eval_loss'] for row in runs):.4f} | {mean} | {error} | {each} | "
                      f"{statistics.median(row['tokens_per_second'] for row in runs):,.0f} |")
     return "\n".join(lines)
 
@@ -123,6 +128,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
                         help="any of: " + "; ".join(SETTINGS))
+    parser.add_argument("--against", default="bf16", choices=list(SETTINGS), metavar="SETTING", help="what the others are compared with")
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--rows", type=int, default=0, help="sequences of a micro-batch; 0: half of a step's")
     parser.add_argument("--octet", default="build/release/octet")
@@ -158,7 +164,7 @@ def main():
                 results.append(row)
                 save(path, results)
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
-    print(table(results, kind))
+    print(table(results, kind, args.against))
 
 
 if __name__ == "__main__":
