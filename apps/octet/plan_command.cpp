@@ -146,10 +146,7 @@ int run(const Options& options) {
   const Sharding sharding = sharding_of(config, place_of(options));
   const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
-  // The head has delayed scaling with every recipe, so it may have kernels where the layers have none.
-  const bool in_blocks = config.fp8_recipe == Fp8Recipe::Block || config.fp8_recipe == Fp8Recipe::Mxfp8;
-  if (asked && (plan.precision_label == "FP8 (emulated)" ||
-                (in_blocks && plan.precision_label == "FP8 (partly emulated)"))) {
+  if (asked && plan.precision_label == "FP8 (emulated)") {
     log_warning(
         "{} has no kernels for fp8_recipe {}: its products would be emulated, slower than BF16; use delayed or {}",
         asked->name, config_text(config, "fp8_recipe"),

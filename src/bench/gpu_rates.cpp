@@ -108,6 +108,9 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
         elements += static_cast<double>(part.b->spec.shape.numel());
       estimate.adapters += 7 * n * (in + out) / (0.8 * bytes_per_second) +
                            6 * elements * n / (1e12 * rates.bf16[0] * rates.sustained);
+      // Dropout writes a BF16 input of its own in forward and again in backward, and the product that makes the input's
+      // gradient writes to memory of its own. This follows from the code and has not been measured.
+      if (transformer.finetuning().adapters.dropout > 0) estimate.adapters += 16 * n * in / bytes_per_second;
     }
   }
   // Forward is two of the seven products of attention.

@@ -169,6 +169,12 @@ std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& con
   }
   if (newest) return CheckpointStore(env, newest_folder).open_latest(check);
   if (latest) return std::nullopt;
+  if (env.exists(join_path(config.resume, "metrics.jsonl"))) {
+    fail_config(
+        "resume is {}, a run that has saved no checkpoint yet (see its save_steps); to start it again from the beginning, "
+        "set its output_dir and run_name, and --resume latest",
+        config.resume);
+  }
   fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
               config.resume);
 }

@@ -42,8 +42,13 @@ std::string fp8_label(const Transformer& transformer, Device& device) {
   }
   if (native == products) return "FP8";
   if (native == 0) return "FP8 (emulated)";
-  log_warning("{} of {} FP8 products have no FP8 kernel on {} and are emulated", products - native, products,
-              device.description());
+  const Fp8Recipe recipe = numerics.fp8.recipe;
+  const bool in_blocks = recipe == Fp8Recipe::Block || recipe == Fp8Recipe::Mxfp8;
+  log_warning("{} of {} FP8 products have no FP8 kernel on {} and are emulated{}", products - native,
+              products, device.description(),
+              in_blocks ? fmt::format(", slower than BF16: it has no kernels for fp8_recipe {}; use delayed",
+                                      name_of(recipe))
+                        : "");
   return "FP8 (partly emulated)";
 }
 

@@ -204,6 +204,9 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   };
   EXPECT_THAT(error({{"resume", "runs/nothing"}}), HasSubstr("runs/nothing"));
   EXPECT_THAT(error({{"resume", "."}}), HasSubstr("holds no checkpoint"));
+  ASSERT_EQ(run(arguments("unsaved", {{"max_steps", "2"}, {"save_strategy", "no"}})).exit_code, 0);
+  EXPECT_THAT(error({{"resume", "runs/unsaved"}}),
+              HasSubstr("runs/unsaved, a run that has saved no checkpoint yet"));
   EXPECT_THAT(error({{"save_total_limit", "1"}}), HasSubstr("save_total_limit is 1"));
   EXPECT_FALSE(fs::exists(folder.path() + "/runs/bad"));
   EXPECT_THAT(run({"train", "--resume", "latest"}).err, HasSubstr("holds no run with a checkpoint"));
