@@ -5,10 +5,10 @@
   octet prepare --dataset TEXT --tokenizer tokenizer.json --output DATASET
   python3 bench/start_times.py FOLDER --rows 8 --dataset DATASET [--cold] [--octet build/release/octet]
 
-The run is started twice with an empty cache folder of its own: first octet has to time GEMM algorithms, then it knows them. Full
-speed begins with the first of three steps in a row that take at most 1.05 times the median of the second half. Below the table
-stands what octet says about its start, and how long reading the weights alone takes. With --cold, the weights have left the page
-cache before each of these.
+The run is started twice. The cache folder is empty before the first run, which has to time GEMM algorithms; the second knows them.
+Full speed begins with the first of three steps in a row that take at most 1.05 times the median of the second half. Below the table
+stands what octet says about its start, and how long reading the weights alone takes. The weights are in the page cache, or with
+--cold, they have left it before each of these.
 """
 
 import argparse
@@ -33,6 +33,15 @@ def forget(folder):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if is_cached(file, 0) or is_cached(file, path.stat().st_size // 2):
+                sys.exit(f"--cold: {path} stays in the page cache")
+
+
+def is_cached(file, place):
+    try:
+        return os.preadv(file.fileno(), [bytearray(1)], place, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
 
 
 def seconds_to_read(folder):
@@ -62,7 +71,9 @@ def start(args, cache, name):
     records = [json.loads(line) for line in Path(cache, name, "metrics.jsonl").read_text().splitlines()]
     records = [record for record in records if "step_ms" in record]
     said = [line for line in result.stdout.splitlines() if line.startswith("ready after")]
-    return [record["time"] - begin for record in records], [record["step_ms"] for record in records], " ".join(said)
+    if len(said) != 1:
+        sys.exit(f"{' '.join(command)}\nprinted no line 'ready after':\n{result.stdout}")
+    return [record["time"] - begin for record in records], [record["step_ms"] for record in records], said[0]
 
 
 def first_at_full_speed(times):
@@ -89,6 +100,10 @@ def main():
         parser.error(f"--steps: expected at least 6, got {args.steps}")
     if not Path(args.dataset).is_dir():
         parser.error(f"--dataset: {args.dataset} is no folder; the first run would prepare the text and take longer")
+    if not weight_files(args.folder):
+        parser.error(f"{args.folder} has no weights (*.safetensors)")
+    if not args.cold:
+        seconds_to_read(args.folder)  # into the page cache
     said = []
     print("| run | first step ends after | it takes | full speed begins after | with step | a step then takes |")
     print("| --- | --- | --- | --- | --- | --- |")

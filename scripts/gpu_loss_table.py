@@ -5,14 +5,15 @@ the evaluation losses as a table: what FP8, its head and the small optimizer sta
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
                               [--settings bf16 fp8 ...] [--against SETTING] [--rows N] [--steps N] [--octet build/release/octet]
 
-The beds are those of bench/RESULTS.md: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
+The beds: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
 gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last
 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
-The table compares runs of one seed with --against, and gives the standard error of the mean difference.
+The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
 Runs that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
 """
 import argparse
+import hashlib
 import json
 import pathlib
 import shutil
@@ -84,7 +85,7 @@ def train(args, folder, setting, seed):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
     losses = [record["loss"] for record in records if record["step"] > steps - steps // 10]
-    return {"bed": args.bed, "rows": args.rows, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
+    return {"octet": args.program, "bed": args.bed, "rows": args.rows, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
             "train_loss": statistics.mean(losses),
             "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
 
@@ -96,14 +97,17 @@ def kind_of(row):
 def table(results, kind, against):
     """Results of one kind as a Markdown table; differences are between runs of the same seed."""
     results = [row for row in results if kind_of(row) == kind]
-    base = {row["seed"]: row["eval_loss"] for row in results if row["setting"] == against}
+    base = {(row["seed"], row.get("octet")): row["eval_loss"] for row in results if row["setting"] == against}
+    if not base:
+        print(f"no run has {against}: nothing is compared", file=sys.stderr)
     lines = [f"| setting | seeds | evaluation loss | difference to {against} | standard error | each seed | tokens per second |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for setting in SETTINGS:
         runs = sorted((row for row in results if row["setting"] == setting), key=lambda row: row["seed"])
         if not runs:
             continue
-        differences = [100 * (row["eval_loss"] / base[row["seed"]] - 1) for row in runs if row["seed"] in base and setting != against]
+        pairs = [(row["eval_loss"], base.get((row["seed"], row.get("octet")))) for row in runs if setting != against]
+        differences = [100 * (loss / other - 1) for loss, other in pairs if other]
         mean = f"{statistics.mean(differences):+.2f} %" if differences else ""
         error = f"{statistics.stdev(differences) / len(differences) ** 0.5:.2f} %" if len(differences) > 1 else ""
         each = ", ".join(f"{value:+.2f}" for value in differences)
@@ -142,6 +146,7 @@ def main():
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
+    args.program = hashlib.sha256(pathlib.Path(shutil.which(args.octet)).read_bytes()).hexdigest()[:12]
     args.rows = args.rows or SEQUENCES[args.bed] // 2
     if args.rows < 1 or SEQUENCES[args.bed] % args.rows:
         parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")

@@ -146,12 +146,6 @@ int run(const Options& options) {
   const Sharding sharding = sharding_of(config, place_of(options));
   const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
-  if (asked && plan.precision_label == "FP8 (emulated)") {
-    log_warning(
-        "{} has no kernels for fp8_recipe {}: its products would be emulated, slower than BF16; use delayed or {}",
-        asked->name, config_text(config, "fp8_recipe"),
-        asked->fp8 == Fp8Kernels::TensorAndBlock ? "block" : "current");
-  }
 
   fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
              human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,

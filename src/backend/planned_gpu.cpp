@@ -25,8 +25,11 @@ class PlannedGpu final : public Device {
   int64_t workspace_bytes(const WorkspaceNeeds& needs) const override {
     return cuda_workspace_bytes(needs, multiprocessors_);
   }
-  std::string gemm_fp8_kind(int64_t, int64_t, int64_t, Granularity a, Granularity b, DType, DType,
+  // The sizes are those that the CUDA backend asks for (CudaOps::runs_native).
+  std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType, DType,
                             DType) override {
+    const bool in_blocks = a != Granularity::Tensor || b != Granularity::Tensor;
+    if (k % 16 != 0 || n % 16 != 0 || (in_blocks && m % 8 != 0)) return "emulated";
     const auto is_native = [&](Granularity scales) {
       if (scales == Granularity::Row32) return false;  // no GPU has its kernels yet
       return scales == Granularity::Tensor ? fp8_ != Fp8Kernels::None : fp8_ == Fp8Kernels::TensorAndBlock;

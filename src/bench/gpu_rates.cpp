@@ -108,9 +108,13 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
         elements += static_cast<double>(part.b->spec.shape.numel());
       estimate.adapters += 7 * n * (in + out) / (0.8 * bytes_per_second) +
                            6 * elements * n / (1e12 * rates.bf16[0] * rates.sustained);
-      // Dropout writes a BF16 input of its own in forward and again in backward, and the product that makes the input's
-      // gradient writes to memory of its own. This follows from the code and has not been measured.
-      if (transformer.finetuning().adapters.dropout > 0) estimate.adapters += 16 * n * in / bytes_per_second;
+      // Bytes per element of the input that dropout adds; counted, not measured. A dropped input is written in forward and
+      // again in backward (4 each). The product for the input's gradient has memory of its own, which is added to what
+      // the base wrote (8 instead of 4). With FP8, adapters read that input instead of its codes (1 each), and its dense
+      // form has to be written (2).
+      const bool reads_codes = !all_bf16 && linear->choice()[Product::Forward].fp8;
+      if (transformer.finetuning().adapters.dropout > 0)
+        estimate.adapters += (reads_codes ? 16 : 12) * n * in / bytes_per_second;
     }
   }
   // Forward is two of the seven products of attention.

@@ -170,10 +170,12 @@ std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& con
   if (newest) return CheckpointStore(env, newest_folder).open_latest(check);
   if (latest) return std::nullopt;
   if (env.exists(join_path(config.resume, "metrics.jsonl"))) {
+    const fs::path run = fs::absolute(config.resume).lexically_normal();
+    const fs::path folder = run.has_filename() ? run : run.parent_path();
     fail_config(
-        "resume is {}, a run that has saved no checkpoint yet (see its save_steps); to start it again from the beginning, "
-        "set its output_dir and run_name, and --resume latest",
-        config.resume);
+        "resume is {}, a run that has saved no checkpoint (see save_strategy and save_steps); to start it again from the "
+        "beginning: --output_dir {} --run_name {} --resume latest",
+        config.resume, folder.parent_path().string(), folder.filename().string());
   }
   fail_config("resume is {}, which holds no checkpoint; expected a folder step_N, checkpoints or a run",
               config.resume);

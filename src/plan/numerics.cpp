@@ -1,5 +1,7 @@
 #include "plan/numerics.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace octet {
@@ -17,39 +19,78 @@ std::string upper_name(Precision precision) {
   return "?";
 }
 
+// One FP8 product of a Linear: c (m, n) from a (m, k) and b (n, k).
+struct Fp8Product {
+  std::string layer;
+  int64_t m = 0, n = 0, k = 0;
+  QuantizeRule a, b;
+  DType format_a, format_b, out;
+
+  bool is_native(Device& device) const {
+    return device.gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b, out) == "native";
+  }
+};
+
+// The product of `site` with these settings. The gradient of the weight has dtype `gradients`, the others `dense`.
+Fp8Product product_of(const LinearSite& site, Product product, const Fp8Config& settings, DType dense,
+                      DType gradients) {
+  const QuantizeRule x = quantize_rule(settings, Role::Input);
+  const QuantizeRule w = quantize_rule(settings, Role::Weight);
+  const QuantizeRule dy = quantize_rule(settings, Role::Gradient);
+  switch (product) {
+    case Product::Forward:
+      return {site.name, site.tokens, site.out, site.in, x, w, x.format_rowwise, w.format_rowwise, dense};
+    case Product::Dgrad:
+      return {site.name, site.tokens, site.in, site.out, dy, w, dy.format_rowwise, w.format_colwise, dense};
+    case Product::Wgrad:
+      return {site.name, site.out,          site.in,          site.tokens, dy,
+              x,         dy.format_colwise, x.format_colwise, gradients};
+  }
+  fail("[numerics] unknown product");
+}
+
+// Whether the device has kernels for a recipe, if sizes fit.
+bool has_kernels(Fp8Config settings, Fp8Recipe recipe, const Numerics& numerics, Device& device) {
+  settings.recipe = recipe;
+  LinearSite site;
+  site.out = site.in = site.tokens = 4096;
+  return std::all_of(kProducts.begin(), kProducts.end(), [&](Product product) {
+    return product_of(site, product, settings, numerics.dense(), numerics.gradients).is_native(device);
+  });
+}
+
+// Why products are emulated on a GPU, and what helps. `example` is one of them.
+std::string emulation_reason(const Fp8Product& example, const Numerics& numerics, Device& device) {
+  const Fp8Config& settings = numerics.fp8;
+  if (has_kernels(settings, settings.recipe, numerics, device)) {
+    return fmt::format("its kernels do not take their sizes, such as {} x {} x {} in {}", example.m,
+                       example.n, example.k, example.layer);
+  }
+  return fmt::format("it has no kernels for fp8_recipe {}; use delayed or {}", name_of(settings.recipe),
+                     has_kernels(settings, Fp8Recipe::Block, numerics, device) ? name_of(Fp8Recipe::Block)
+                                                                               : name_of(Fp8Recipe::Current));
+}
+
 // "FP8" when every FP8 product runs on FP8 tensor cores, else what is emulated.
 std::string fp8_label(const Transformer& transformer, Device& device) {
   const Numerics& numerics = transformer.numerics();
-  const DType dense = numerics.dense();
-  int64_t products = 0, native = 0;
+  int64_t products = 0;
+  std::vector<Fp8Product> emulated;
   for (const Linear* linear : transformer.linears()) {
-    const LinearSite& s = linear->site();
-    const Fp8Config settings = settings_of(s, numerics.fp8);
-    const QuantizeRule x = quantize_rule(settings, Role::Input);
-    const QuantizeRule w = quantize_rule(settings, Role::Weight);
-    const QuantizeRule dy = quantize_rule(settings, Role::Gradient);
-    const auto count = [&](Product product, int64_t m, int64_t n, int64_t k, const QuantizeRule& a,
-                           DType format_a, const QuantizeRule& b, DType format_b, DType out) {
-      if (!linear->choice()[product].fp8) return;
+    const Fp8Config settings = settings_of(linear->site(), numerics.fp8);
+    for (const Product product : kProducts) {
+      if (!linear->choice()[product].fp8) continue;
       ++products;
-      native +=
-          device.gemm_fp8_kind(m, n, k, a.granularity, b.granularity, format_a, format_b, out) == "native";
-    };
-    count(Product::Forward, s.tokens, s.out, s.in, x, x.format_rowwise, w, w.format_rowwise, dense);
-    count(Product::Dgrad, s.tokens, s.in, s.out, dy, dy.format_rowwise, w, w.format_colwise, dense);
-    count(Product::Wgrad, s.out, s.in, s.tokens, dy, dy.format_colwise, x, x.format_colwise,
-          numerics.gradients);
+      Fp8Product one = product_of(linear->site(), product, settings, numerics.dense(), numerics.gradients);
+      if (!one.is_native(device)) emulated.push_back(std::move(one));
+    }
   }
-  if (native == products) return "FP8";
-  if (native == 0) return "FP8 (emulated)";
-  const Fp8Recipe recipe = numerics.fp8.recipe;
-  const bool in_blocks = recipe == Fp8Recipe::Block || recipe == Fp8Recipe::Mxfp8;
-  log_warning("{} of {} FP8 products have no FP8 kernel on {} and are emulated{}", products - native,
-              products, device.description(),
-              in_blocks ? fmt::format(", slower than BF16: it has no kernels for fp8_recipe {}; use delayed",
-                                      name_of(recipe))
-                        : "");
-  return "FP8 (partly emulated)";
+  if (emulated.empty()) return "FP8";
+  if (device.name() != "cpu") {  // where FP8 is always emulated
+    log_warning("{} of {} FP8 products are emulated on {}, slower than BF16: {}", emulated.size(), products,
+                device.description(), emulation_reason(emulated.front(), numerics, device));
+  }
+  return std::ssize(emulated) == products ? "FP8 (emulated)" : "FP8 (partly emulated)";
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device);
 std::string no_fp8_reason(const Transformer& transformer);
 
 // "BF16", "FP8", "FP8 (emulated)", ...: as the console and the metrics name it. "FP8" alone means that every FP8 product
-// runs on FP8 tensor cores; warns where only some do.
+// runs on FP8 tensor cores. Warns of every product that does not on a GPU.
 std::string precision_label(const Transformer& transformer, Device& device);
 
 }  // namespace octet

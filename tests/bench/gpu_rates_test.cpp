@@ -80,17 +80,20 @@ TEST(GpuRates, DropoutCountsWhatItMoves) {
   const GpuRates rates = *gpu_rates("h200");
   const std::unique_ptr<Device> device = make_planned_gpu("NVIDIA H200", rates.memory, rates.multiprocessors);
   const ModelConfig config = model_preset("llama-3.2-1b");
-  const auto estimate = [&](double dropout) {
+  const auto estimate = [&](double dropout, bool bf16 = false) {
     const Finetuning finetuning{.adapters = plan_adapters(config, {.rank = 16, .dropout = dropout})};
     const Transformer model(config, {.rows = 8, .length = 1024}, {.precision = Precision::Fp8}, *device,
                             finetuning);
-    return estimate_step(model, rates, false);
+    return estimate_step(model, rates, bf16);
   };
   const StepEstimate without = estimate(0), with = estimate(0.1);
   // 16 layers whose four inputs have three times the width and once that of the MLP, 16 bytes per element.
   const double bytes = 16.0 * 8192 * 16 * (3 * 2048 + 8192);
   EXPECT_NEAR(with.total() - without.total(), bytes / (1e12 * rates.bandwidth), 1e-9);
   EXPECT_NEAR(with.adapters - without.adapters, bytes / (1e12 * rates.bandwidth), 1e-9);
+  // In BF16 there are no codes that adapters could read instead.
+  const double bf16 = estimate(0.1, true).total() - estimate(0, true).total();
+  EXPECT_NEAR(bf16, 0.75 * bytes / (1e12 * rates.bandwidth), 1e-9);
 }
 
 TEST(GpuRates, ThePlanTellsTheGainInWords) {

@@ -133,13 +133,20 @@ TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
   EXPECT_THAT(ada.out, HasSubstr("octet has no kernels for this GPU yet"));
   const ProcessResult block = plan({"--gpu", "l40s", "--fp8_recipe", "block"});
   EXPECT_THAT(block.out, HasSubstr("; FP8 (emulated) on NVIDIA L40S (planned)"));
-  EXPECT_THAT(block.err, HasSubstr("NVIDIA L40S has no kernels for fp8_recipe block"));
+  EXPECT_THAT(block.err,
+              HasSubstr("FP8 products are emulated on NVIDIA L40S (planned), slower than BF16: it has no "
+                        "kernels for fp8_recipe block; use delayed or current"));
   // Its head is large, so it has FP8 kernels: the layers alone are emulated, and one warning says so.
   const std::string partly =
       plan({"--gpu", "l40s", "--fp8_recipe", "block", "--model_preset", "llama-3.2-1b"}).err;
-  EXPECT_THAT(partly, HasSubstr("192 of 194 FP8 products have no FP8 kernel on NVIDIA L40S (planned)"));
-  EXPECT_THAT(partly, HasSubstr("it has no kernels for fp8_recipe block; use delayed"));
+  EXPECT_THAT(partly, HasSubstr("192 of 194 FP8 products are emulated on NVIDIA L40S (planned)"));
   EXPECT_EQ(partly.find("warning:"), partly.rfind("warning:")) << partly;
+  EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "mxfp8"}).err,
+              HasSubstr("no kernels for fp8_recipe mxfp8; use delayed or block"));
+  EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block", "--max_seq_length", "100",
+                    "--per_device_train_batch_size", "1"})
+                  .err,
+              HasSubstr("its kernels do not take their sizes, such as 100 x"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block"}).out,
               HasSubstr("; FP8 on NVIDIA H100 (planned)"));
   EXPECT_THAT(plan({"--gpu", "b200"}).out, HasSubstr("nobody has run them"));

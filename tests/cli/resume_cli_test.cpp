@@ -206,7 +206,11 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   EXPECT_THAT(error({{"resume", "."}}), HasSubstr("holds no checkpoint"));
   ASSERT_EQ(run(arguments("unsaved", {{"max_steps", "2"}, {"save_strategy", "no"}})).exit_code, 0);
   EXPECT_THAT(error({{"resume", "runs/unsaved"}}),
-              HasSubstr("runs/unsaved, a run that has saved no checkpoint yet"));
+              AllOf(HasSubstr("runs/unsaved, a run that has saved no checkpoint"),
+                    HasSubstr("/runs --run_name unsaved --resume latest")));
+  const ProcessResult again = run(arguments("unsaved", {{"max_steps", "2"}, {"resume", "latest"}}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("starts from the beginning"));
   EXPECT_THAT(error({{"save_total_limit", "1"}}), HasSubstr("save_total_limit is 1"));
   EXPECT_FALSE(fs::exists(folder.path() + "/runs/bad"));
   EXPECT_THAT(run({"train", "--resume", "latest"}).err, HasSubstr("holds no run with a checkpoint"));
