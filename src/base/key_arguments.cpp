@@ -100,6 +100,11 @@ class ArgumentReader {
           fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys_[found->index])));
       setting.is_null = true;  // counts as given: a required key is not also reported as missing
     }
+    // Such as --resume "$FOLDER" without a FOLDER, which must not mean a new run.
+    if (found && !keys_[found->index].alone.empty() && setting.values == std::vector<std::string>{""}) {
+      errors_.push_back(fmt::format("--{} is empty; give it a value, or leave it out", setting.name));
+      setting.is_null = true;
+    }
     result_.settings.push_back(std::move(setting));
   }
 

@@ -249,6 +249,9 @@ void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 // two must not be set together.
 std::string_view decided_by(const TrainConfig& config, std::string_view key);
 
+// Whether the user has set a key to something other than its default.
+bool is_changed(const TrainConfig& config, std::string_view key);
+
 // The value of a key as users write it ("fp8", "0.0006"); `key` must be in the table.
 std::string config_text(const TrainConfig& config, std::string_view key);
 

@@ -43,12 +43,6 @@ bool is_named(const TrainConfig& config, std::string_view key) {
   return !is_off(table.get(config, table.index_of(key)));
 }
 
-bool is_changed(const TrainConfig& config, std::string_view key) {
-  const KeyTable<TrainConfig>& table = train_keys();
-  const size_t index = table.index_of(key);
-  return config.is_set(key) && table.get(config, index) != table.keys()[index].default_value;
-}
-
 constexpr const char* kFp8Only[] = {
     "fp8_recipe",           "fp8_format",       "fp8_margin",       "fp8_interval",
     "fp8_amax_history_len", "fp8_amax_compute", "fp8_block_scales", "fp8_head",
@@ -140,6 +134,12 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   if (config.tokenizer.empty()) errors.push_back("tokenizer is empty; expected bytes or a path");
 }
 
+bool is_changed(const TrainConfig& config, std::string_view key) {
+  const KeyTable<TrainConfig>& table = train_keys();
+  const size_t index = table.index_of(key);
+  return config.is_set(key) && table.get(config, index) != table.keys()[index].default_value;
+}
+
 std::string_view decided_by(const TrainConfig& config, std::string_view key) {
   if (config.is_set(key)) return "";
   for (const Exclusive& pair : kExclusive) {
@@ -176,10 +176,12 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
     if (config.fp8_recipe == TrainConfig::Fp8Recipe::Mxfp8) note("fp8_weight_copies", recipe);
-    if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) {
-      note("fp8_fast_accum", recipe);
-    } else if (!on_gpu) {
-      note("fp8_fast_accum", "the run is on the CPU");
+    if (config.fp8_fast_accum != Fp8FastAccum::None) {  // exact sums are what such a run has
+      if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) {
+        note("fp8_fast_accum", recipe);
+      } else if (!on_gpu) {
+        note("fp8_fast_accum", "the run is on the CPU");
+      }
     }
     if (config.fp8_head != Fp8Head::None && std::ranges::count(config.fp8_skip_layers, "head") > 0)
       note("fp8_head", "fp8_skip_layers has the head");

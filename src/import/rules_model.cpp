@@ -179,8 +179,8 @@ void quantized_base_rule(Importer& importer, const TreeLeaf& leaf) {
                leaf.place);
   importer.warn(
       leaf,
-      "octet has no 4-bit or integer weights; the frozen weights are FP8 instead: closer to the original, "
-      "1 byte each");
+      "octet has no 4-bit or integer weights; with finetuning_type lora the frozen weights are FP8 instead, 1 byte "
+      "each; with full nothing is frozen");
 }
 
 void lora_target_rule(Importer& importer, const TreeLeaf& leaf) {

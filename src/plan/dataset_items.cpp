@@ -187,6 +187,32 @@ constexpr Choice kChoices[] = {
     {"max_samples", "max_samples", [](const DatasetPart& part) { return text_of(part.max_samples); },
      [](const TrainConfig& keys) { return text_of(keys.max_samples); }, &Choices::samples}};
 
+// Keys that count when a dataset is prepared, and not later: those of conversations, and all others.
+constexpr const char* kChatKeys[] = {"train_on", "chat_template", "default_system"};
+constexpr const char* kPreparingKeys[] = {"eval_split",    "dataset_format",    "text_column",
+                                          "prompt_column", "completion_column", "messages_column",
+                                          "on_error",      "shard_tokens"};
+
+// Keys of the run that ask for something else than a prepared dataset has.
+void find_other_preparation(const TrainConfig& keys, const std::string& folder,
+                            std::vector<std::string>& idle) {
+  const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
+  const auto compare = [&](const char* key) {
+    const auto found = manifest.options.find(key);
+    std::string prepared;  // "": not known
+    if (found != manifest.options.end())
+      prepared = found->is_string() ? found->get<std::string>() : found->dump();
+    if (prepared == "auto" && std::string_view(key) == "chat_template") prepared = manifest.chat_template;
+    const std::string given = config_text(keys, key);
+    if (!is_changed(keys, key) || given == prepared) return;
+    idle.push_back(
+        fmt::format("{} is '{}', which has no effect: {} is a prepared dataset{}; prepare it again", key,
+                    given, folder, prepared.empty() ? "" : fmt::format(", made with '{}'", prepared)));
+  };
+  std::ranges::for_each(kPreparingKeys, compare);
+  if (manifest.format != name_of(ExampleFormat::Text)) std::ranges::for_each(kChatKeys, compare);
+}
+
 // `lists`: the items, whether the keys of the run hold for them.
 void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, std::string_view list,
                bool of_run, std::vector<std::string>& idle) {
@@ -205,6 +231,10 @@ void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, s
     if (of_run && !given.empty() && std::ranges::none_of(choices, affected))
       idle.push_back(
           fmt::format("{} is '{}', which has no effect: {}", choice.run_key, given, choices.front().why));
+  }
+  const auto is_prepared = [](const Choices& of_item) { return !of_item.reading; };
+  if (of_run && std::ranges::all_of(choices, is_prepared)) {
+    for (const DatasetPart& part : expanded(keys, items)) find_other_preparation(keys, part.path, idle);
   }
   for (size_t i = 0; i < items.size(); ++i) {
     const auto idle_key = [&](std::string_view key, const std::string& why) {

@@ -182,9 +182,14 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
     if (listing.is_whole()) there += static_cast<double>(listing.checkpoint.total_bytes());
   }
   if (free + there < one * static_cast<double>(kept)) {
+    // While one is written, save_total_limit others stay.
+    const auto limit = static_cast<int64_t>((free + there) / one) - 1;
     log_warning(
-        "{} checkpoints of {} will be kept, but only {} are free where {} is ({}); set save_total_limit to {}",
-        kept, human_bytes(one), human_bytes(free), key, folder, static_cast<int64_t>((free + there) / one));
+        "up to {} checkpoints of {} will be there at once, but only {} are free where {} is ({}); {}free {} or choose "
+        "another folder",
+        kept, human_bytes(one), human_bytes(free), key, folder,
+        limit >= 2 ? fmt::format("set save_total_limit to {}, ", limit) : "",
+        human_bytes(one * static_cast<double>(kept) - free - there));
   }
 }
 

@@ -126,7 +126,8 @@ TEST_F(MixCli, RecordsTextAndTheDemoMayBeMixed) {
 }
 
 TEST_F(MixCli, PreparesAListIntoOneFolder) {
-  const std::vector<std::string> prepare = {"prepare", "mix.yaml", "--tokenizer", "bytes", "--output", "out"};
+  const std::vector<std::string> prepare = {"prepare",  "mix.yaml", "--tokenizer",  "bytes",
+                                            "--output", "out",      "--eval_split", "0.2"};
   const ProcessResult prepared = run(prepare);
   ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/out/chats/manifest.json"));
@@ -220,12 +221,19 @@ TEST_F(MixCli, MaxSamplesOfWhatHasNoRecordsIsAnError) {
     EXPECT_EQ(result.exit_code, 2) << result.err;
     return result.err;
   };
-  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list"}).exit_code, 0);
+  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list", "--eval_split", "0.2"}).exit_code, 0);
   EXPECT_THAT(
       error("plain.txt", {{"max_samples", "10"}}),
       HasSubstr("max_samples is '10', which has no effect: plain.txt is a single file of text or tokens"));
   EXPECT_THAT(error("list/chats", {{"max_samples", "10"}}), HasSubstr("list/chats is a prepared dataset"));
   EXPECT_THAT(error("list", {{"max_samples", "10"}}), HasSubstr("list is a prepared dataset"));
+  EXPECT_THAT(
+      error("list/chats", {{"train_on", "all"}, {"eval_split", "0.5"}}),
+      AllOf(HasSubstr("train_on is 'all', which has no effect: list/chats is a prepared dataset, made with "
+                      "'completion'; prepare it again"),
+            HasSubstr("eval_split is '0.5', which has no effect")));
+  EXPECT_THAT(error("list", {{"text_column", "other"}}),
+              HasSubstr("text_column is 'other', which has no effect"));
   EXPECT_THAT(error("chats.jsonl, {path: plain.txt, max_samples: 5}"),
               HasSubstr("max_samples '5' of item 2 of dataset has no effect"));
   EXPECT_THAT(error("{path: list, format: text, prompt_column: q, weight: 2}"),

@@ -110,6 +110,9 @@ TEST(PlanCli, SettingsWithoutEffectAreNamed) {
   EXPECT_EQ(plan_on_cpu({"--cuda_graphs", "on"}).err,
             "warning: cuda_graphs has no effect: the run is on the CPU\n");
   EXPECT_EQ(plan({"--cuda_graphs", "on", "--gpu", "h200"}).err, "");
+  EXPECT_EQ(plan_on_cpu({"--fp8_fast_accum", "all"}).err,
+            "warning: fp8_fast_accum has no effect: the run is on the CPU\n");
+  EXPECT_EQ(plan_on_cpu({"--fp8_fast_accum", "none"}).err, "") << "sums are exact there";
 }
 
 TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {

@@ -204,6 +204,7 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   };
   EXPECT_THAT(error({{"resume", "runs/nothing"}}), HasSubstr("runs/nothing"));
   EXPECT_THAT(error({{"resume", "."}}), HasSubstr("holds no checkpoint"));
+  EXPECT_THAT(error({{"resume", ""}}), HasSubstr("--resume is empty"));
   ASSERT_EQ(run(arguments("unsaved", {{"max_steps", "2"}, {"save_strategy", "no"}})).exit_code, 0);
   EXPECT_THAT(error({{"resume", "runs/unsaved"}}),
               AllOf(HasSubstr("runs/unsaved, a run that has saved no checkpoint"),

@@ -136,6 +136,11 @@ TEST(ConfigSpellings, ValuesThatCannotBeAreExplained) {
   EXPECT_THAT(error_of({"--save_strategy", "best"}), HasSubstr("always keeps the best"));
 }
 
+TEST(ConfigSpellings, AnEmptyResumeIsNoNewRun) {
+  EXPECT_THAT(error_of({"--resume", ""}), HasSubstr("--resume is empty"));
+  EXPECT_THAT(error_of({"--resume_from_checkpoint="}), HasSubstr("--resume_from_checkpoint is empty"));
+}
+
 TEST(ConfigSpellings, AConfigurationBehindResumeIsNotItsValue) {
   std::vector<std::string> errors;
   const KeyArguments read =

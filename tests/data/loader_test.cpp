@@ -232,7 +232,7 @@ TEST(Loader, APlaceInOtherDataIsNoticed) {
     Loader loader(std::move(source), other);
     loader.set_state(saved.state());
     EXPECT_EQ(loader.state().next_sample, 1);
-    return said.find("comes from another dataset") != said.npos;
+    return said.find("comes from other data") != said.npos;
   };
   EXPECT_FALSE(warns(counting(1000), {.rows = 3, .length = 8, .order = SampleOrder::Shuffled, .ranks = 2}));
   EXPECT_TRUE(warns(counting(1001), options));

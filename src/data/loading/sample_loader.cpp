@@ -38,8 +38,8 @@ void SampleLoader::set_state(const LoaderState& state) {
           state.next_sample);
   if (state.data_hash != state_.data_hash && state.data_hash != 0) {
     log_warning(
-        "the saved position in the data (sample {}) comes from another dataset, max_seq_length, packing or "
-        "data_order; continuing from it, but some tokens of this epoch may be seen twice or not at all",
+        "the saved position in the data (sample {}) comes from other data: the dataset, seed, max_seq_length, "
+        "packing or data_order has changed; continuing from it, but some tokens of this epoch may be seen twice or not at all",
         state.next_sample);
   }
   state_ = {.seed = state.seed, .next_sample = state.next_sample, .data_hash = state_.data_hash};
