@@ -10,7 +10,7 @@ gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,02
 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
-Runs that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
+Runs of this program that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
 """
 import argparse
 import hashlib
@@ -158,12 +158,12 @@ def main():
         results = json.loads(path.read_text()) if path.exists() else []
     except ValueError as error:
         parser.error(f"--json: {path} has no results of this script: {error}")
-    done = {(*kind_of(row), row["setting"], row["seed"]) for row in results}
+    done = {(*kind_of(row), row["setting"], row["seed"], row.get("octet")) for row in results}
     kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
             for setting in args.settings:
-                if (*kind, setting, seed) in done:
+                if (*kind, setting, seed, args.program) in done:
                     continue
                 row = train(args, folder, setting, seed)
                 results.append(row)

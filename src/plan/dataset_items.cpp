@@ -188,23 +188,31 @@ constexpr Choice kChoices[] = {
      [](const TrainConfig& keys) { return text_of(keys.max_samples); }, &Choices::samples}};
 
 // Keys that count when a dataset is prepared, and not later: those of conversations, and all others.
-constexpr const char* kChatKeys[] = {"train_on", "chat_template", "default_system"};
-constexpr const char* kPreparingKeys[] = {"eval_split",    "dataset_format",    "text_column",
-                                          "prompt_column", "completion_column", "messages_column",
-                                          "on_error",      "shard_tokens"};
+constexpr std::string_view kChatKeys[] = {"train_on", "chat_template", "default_system"};
+constexpr std::string_view kPreparingKeys[] = {"eval_split",    "dataset_format",    "text_column",
+                                               "prompt_column", "completion_column", "messages_column",
+                                               "on_error",      "shard_tokens"};
+
+// Whether the user asks for the value of a key now. A run writes all keys to its configuration. Some of its values were asked
+// for long ago, and its chat template and system prompt may be those of the model that it started from.
+bool is_asked_for(const TrainConfig& keys, std::string_view key) {
+  if (!is_changed(keys, key)) return false;
+  if (keys.origins.find(key)->second.starts_with("--")) return true;
+  return keys.resume.empty() && key != "chat_template" && key != "default_system";
+}
 
 // Keys of the run that ask for something else than a prepared dataset has.
 void find_other_preparation(const TrainConfig& keys, const std::string& folder,
                             std::vector<std::string>& idle) {
   const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
-  const auto compare = [&](const char* key) {
+  const auto compare = [&](std::string_view key) {
     const auto found = manifest.options.find(key);
     std::string prepared;  // "": not known
     if (found != manifest.options.end())
       prepared = found->is_string() ? found->get<std::string>() : found->dump();
-    if (prepared == "auto" && std::string_view(key) == "chat_template") prepared = manifest.chat_template;
+    if (prepared == "auto" && key == "chat_template") prepared = manifest.chat_template;
     const std::string given = config_text(keys, key);
-    if (!is_changed(keys, key) || given == prepared) return;
+    if (!is_asked_for(keys, key) || given == prepared) return;
     idle.push_back(
         fmt::format("{} is '{}', which has no effect: {} is a prepared dataset{}; prepare it again", key,
                     given, folder, prepared.empty() ? "" : fmt::format(", made with '{}'", prepared)));

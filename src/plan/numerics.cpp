@@ -86,7 +86,8 @@ std::string fp8_label(const Transformer& transformer, Device& device) {
     }
   }
   if (emulated.empty()) return "FP8";
-  if (device.name() != "cpu") {  // there FP8 is always emulated
+  // On the CPU, FP8 is always emulated.
+  if (device.name() != "cpu") {
     log_warning("{} of {} FP8 products are emulated on {}, slower than BF16: {}", emulated.size(), products,
                 device.description(), emulation_reason(emulated.front(), numerics, device));
   }

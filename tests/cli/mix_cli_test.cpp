@@ -214,6 +214,22 @@ TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
               HasSubstr("split 'test' of item 2 of dataset has no effect: texts.jsonl is a single file"));
 }
 
+// The chat template of a run's configuration may be that of its model. What else it says was accepted when it began.
+TEST_F(MixCli, ARunOnAPreparedDatasetGoesOnWithItsConfiguration) {
+  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list", "--eval_split", "0.2"}).exit_code, 0);
+  folder.write("chats.yaml", "dataset: list/chats\nchat_template: chatml\n");
+  const ProcessResult first = run(arguments("first", {}, {"train", "chats.yaml"}));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  folder.write("all.yaml", "dataset: list/chats\ntrain_on: all\n");
+  EXPECT_THAT(run(arguments("no", {}, {"train", "all.yaml"})).err, HasSubstr("train_on is 'all'"));
+  const ProcessResult more =
+      run(arguments("first", {{"resume", "latest"}, {"max_steps", "8"}}, {"train", "all.yaml"}));
+  EXPECT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_THAT(
+      run(arguments("first", {{"resume", "latest"}, {"train_on", "all"}}, {"train", "chats.yaml"})).err,
+      HasSubstr("train_on is 'all'"));
+}
+
 TEST_F(MixCli, MaxSamplesOfWhatHasNoRecordsIsAnError) {
   const auto error = [&](const std::string& item, const Flags& flags = {}) {
     folder.write("items.yaml", fmt::format("dataset: [{}]", item));
@@ -232,6 +248,7 @@ TEST_F(MixCli, MaxSamplesOfWhatHasNoRecordsIsAnError) {
       AllOf(HasSubstr("train_on is 'all', which has no effect: list/chats is a prepared dataset, made with "
                       "'completion'; prepare it again"),
             HasSubstr("eval_split is '0.5', which has no effect")));
+  EXPECT_THAT(error("list/chats", {{"chat_template", "chatml"}}), HasSubstr("chat_template is 'chatml'"));
   EXPECT_THAT(error("list", {{"text_column", "other"}}),
               HasSubstr("text_column is 'other', which has no effect"));
   EXPECT_THAT(error("chats.jsonl, {path: plain.txt, max_samples: 5}"),
