@@ -69,11 +69,13 @@ void check_folder(const std::string& folder, const std::vector<DatasetPart>& lis
   }
 }
 
-// Reads all shards of these folders. An error names every damaged file.
-void verify_shards(std::span<const std::string> folders) {
+enum class Shards { All, Changed };  // since they were checked last
+
+// Reads shards of these folders. An error names every damaged file.
+void verify_shards(std::span<const std::string> folders, Shards which) {
   std::string damage;
   for (const std::string& folder : folders) {
-    FileChecks checks(posix_env(), true);
+    FileChecks checks(posix_env(), which == Shards::All);
     const auto open = [&](const DatasetManifest& manifest, const SplitManifest& split) {
       try {
         open_split(posix_env(), folder, manifest, split, checks);
@@ -104,7 +106,7 @@ int verify_prepared(const std::string& output) {
                   has_dataset_progress(posix_env(), folder) ? "finished " : "", kManifestName);
     }
   }
-  verify_shards(folders);
+  verify_shards(folders, Shards::All);
   return kExitDone;
 }
 
@@ -148,7 +150,8 @@ int run(const Options& options) {
                                .seed = static_cast<uint64_t>(config.seed),
                                .output = output},
                               *tokenizer);
-    if (config.verify) verify_shards(std::span(&prepared.folder, 1));
+    if (config.verify || prepared.result.was_there)
+      verify_shards(std::span(&prepared.folder, 1), config.verify ? Shards::All : Shards::Changed);
     if (config.progress == TrainConfig::Progress::Quiet) return;
     if (parts.size() > 1) fmt::print("{}\n", part.path);
     fmt::print("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");

@@ -66,6 +66,8 @@ bool is_memory_size(std::string_view text) {
 
 }  // namespace
 
+bool KnownGpu::can_run() const { return support != kNoKernels; }
+
 KnownGpu known_gpu(std::string_view name) {
   // A card's memory is part of its name where there are several.
   constexpr std::pair<std::string_view, std::string_view> kOther[] = {

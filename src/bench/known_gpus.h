@@ -17,6 +17,7 @@ struct KnownGpu {
   Fp8Kernels fp8;
   std::string_view support;  // what octet can do there today, for people; empty: everything
 
+  bool can_run() const;  // octet has kernels for it
   int64_t memory() const { return static_cast<int64_t>(memory_gib * (int64_t{1} << 30)); }
 };
 

@@ -241,7 +241,7 @@ void apply_target_batch_size(TrainConfig& config, int64_t device_count = 1);
 TrainConfig with_batch_size(TrainConfig config, int64_t rows, int64_t device_count = 1);
 
 // Settings that have no effect because of other settings, one message each. For several runs that are compared:
-// settings that have no effect in any of them.
+// settings that have no effect in any of the runs that have them.
 std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 void warn_of_idle_settings(std::span<const TrainConfig> runs, bool on_gpu);
 

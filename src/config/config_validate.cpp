@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <type_traits>
 #include <variant>
 
@@ -237,19 +239,30 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
 }  // namespace
 
 std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
-  std::vector<std::vector<IdleSetting>> idle_in;
-  for (const TrainConfig& run : runs) idle_in.push_back(idle_settings_of(run, on_gpu));
-  std::vector<std::string> texts;
-  for (const IdleSetting& setting : idle_in.front()) {
+  struct Found {
+    std::set<const TrainConfig*> runs;
     std::vector<std::string> reasons;
-    bool in_all = true;
-    for (const std::vector<IdleSetting>& idle : idle_in) {
-      const auto found = std::ranges::find(idle, setting.key, &IdleSetting::key);
-      in_all = in_all && found != idle.end();
-      if (in_all && std::ranges::find(reasons, found->because) == reasons.end())
-        reasons.push_back(found->because);
+  };
+  std::vector<std::string> keys;  // in the order of the first run that has them
+  std::map<std::string, Found> idle;
+  for (const TrainConfig& run : runs) {
+    for (const IdleSetting& setting : idle_settings_of(run, on_gpu)) {
+      Found& found = idle[setting.key];
+      if (found.runs.empty()) keys.push_back(setting.key);
+      found.runs.insert(&run);
+      if (std::ranges::find(found.reasons, setting.because) == found.reasons.end())
+        found.reasons.push_back(setting.because);
     }
-    if (in_all) texts.push_back(fmt::format("{} has no effect: {}", setting.key, fmt::join(reasons, ", ")));
+  }
+  std::vector<std::string> texts;
+  for (const std::string& key : keys) {
+    const auto& [idle_in, reasons] = idle[key];
+    const bool has_effect = std::ranges::any_of(
+        runs, [&](const TrainConfig& run) { return is_changed(run, key) && !idle_in.contains(&run); });
+    if (has_effect) continue;
+    texts.push_back(reasons.size() == 1 ? fmt::format("{} has no effect: {}", key, reasons.front())
+                                        : fmt::format("{} has no effect in any of the runs ({})", key,
+                                                      fmt::join(reasons, "; ")));
   }
   return texts;
 }

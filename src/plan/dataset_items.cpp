@@ -45,13 +45,16 @@ DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
   if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
   require(!fs::exists(fs::path(dataset) / kProgressName, error),
           "[dataset] {} is not fully prepared; run the same 'octet prepare' command again", dataset);
-  bool tokens = false, text = false, records = false;
+  bool tokens = false, text = false, records = false, shards = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {
     const std::string path = entry.path().string();
     tokens = tokens || path.ends_with(".bin");
     text = text || path.ends_with(".txt");
+    shards = shards || path.ends_with(kShardExtension);
     records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
   }
+  require(!shards, "[dataset] {} holds shards of a prepared dataset, but no {} of one; {}", dataset,
+          kManifestName, kPrepareAgain);
   if (tokens || (text && !records)) return kind_of_file(tokens ? "x.bin" : "x.txt");
   return DataKind::Examples;
 }

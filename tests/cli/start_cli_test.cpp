@@ -98,6 +98,29 @@ TEST_F(StartCli, PreparedDataIsReadOnce) {
               AllOf(HasSubstr(kShard), HasSubstr("has 200 bytes, manifest.json says")));
 }
 
+// Whoever finds the damage says what helps.
+TEST_F(StartCli, ADamagedPreparedFolderIsNamedWithWhatHelps) {
+  const char* helps = "remove the folder and prepare the dataset again";
+  prepare();
+  const std::vector<std::string> same = {"prepare",     "--dataset", "text.jsonl",   "--output", "data",
+                                         "--tokenizer", "bytes",     "--eval_split", "0.2"};
+  EXPECT_EQ(run(same).exit_code, 0);
+  damage();
+  fs::last_write_time(path(kShard), fs::file_time_type::clock::now());
+  const ProcessResult changed = run(same);
+  EXPECT_EQ(changed.exit_code, 2);
+  EXPECT_THAT(changed.err, AllOf(HasSubstr(kShard), HasSubstr(helps)));
+  damage();
+  fs::rename(path(kShard), path("kept"));
+  EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr(kShard), HasSubstr("is missing"), HasSubstr(helps)));
+  fs::rename(path("kept"), path(kShard));
+  fs::resize_file(path("data/manifest.json"), fs::file_size(path("data/manifest.json")) - 10);
+  EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr("data/manifest.json"), HasSubstr(helps)));
+  fs::remove(path("data/manifest.json"));
+  EXPECT_THAT(train({"--dry_run"}).err,
+              HasSubstr("data holds shards of a prepared dataset, but no manifest.json of one; remove"));
+}
+
 TEST_F(StartCli, PrepareAndEvalVerify) {
   prepare();
   const std::vector<std::string> same = {"prepare",     "--dataset", "text.jsonl",   "--output", "data",

@@ -382,8 +382,13 @@ TEST(TrainConfig, SettingsWithoutEffectInAnyOfSeveralRunsAreNamed) {
   EXPECT_THAT(idle_settings(std::vector{bf16, delayed}, true), ElementsAre());
   EXPECT_THAT(idle_settings(std::vector{delayed, bf16}, true), ElementsAre());
   EXPECT_THAT(idle_settings(std::vector{bf16, current, bf16}, true),
-              ElementsAre("fp8_amax_history_len has no effect: mixed_precision is bf16, "
-                          "fp8_recipe is current"));
+              ElementsAre("fp8_amax_history_len has no effect in any of the runs (mixed_precision is bf16; "
+                          "fp8_recipe is current)"));
+  // A setting of one variant alone.
+  const TrainConfig block = from_yaml("fp8_recipe: block\nfp8_margin: 1");
+  EXPECT_THAT(idle_settings(std::vector{from_yaml("mixed_precision: bf16"), block}, true),
+              ElementsAre("fp8_margin has no effect: fp8_recipe is block"));
+  EXPECT_THAT(idle_settings(std::vector{from_yaml("fp8_margin: 1"), block}, true), ElementsAre());
 }
 
 TEST(NearestName, TakesTheNearestAndRefusesTheFar) {

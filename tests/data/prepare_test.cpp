@@ -355,7 +355,7 @@ TEST(DatasetManifest, DamageIsNoticed) {
   EXPECT_THAT(error(), HasSubstr(fmt::format("[{}] has {} bytes, manifest.json says {}", path, first.size - 8,
                                              first.size)));
   fs::remove(path);
-  EXPECT_THAT(error(), HasSubstr("is missing; manifest.json lists it"));
+  EXPECT_THAT(error(), HasSubstr("is missing, and manifest.json lists it; remove the folder and prepare"));
 }
 
 // A call with the same options must not call a folder whole that lacks a shard.

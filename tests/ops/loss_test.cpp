@@ -51,9 +51,9 @@ TEST(LossCorrection, KeepsTheSumsOfRows) {
       slot.inverse_rowwise = slot.inverse_colwise = 0.125f / 57344.0f;
       Quantized fp8{.rule = {.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true},
                     .slot = &slot};
-      (rowwise ? fp8.rowwise : fp8.colwise) = {
-          .codes = {codes.data(), DType::E5M2, {rowwise ? kRows : kWidth, rowwise ? kWidth : kRows}},
-          .tensor_scale = &slot.inverse_rowwise};
+      QuantizedMatrix& copy = rowwise ? fp8.rowwise : fp8.colwise;
+      copy.codes = {codes.data(), DType::E5M2, {rowwise ? kRows : kWidth, rowwise ? kWidth : kRows}};
+      copy.tensor_scale = &slot.inverse_rowwise;
       run.run({run.correction.data(), DType::F32, {kRows}}, &fp8);
       EXPECT_EQ(run.loss, plain.loss);
       EXPECT_EQ(run.penalties, plain.penalties);

@@ -30,9 +30,8 @@ class DocumentSource {
         const int64_t start = shard.document_start(i), length = shard.document_length(i);
         require(
             start >= 0 && length >= 0 && length <= shard.counts().tokens - start,
-            "[{}] document {} has {} tokens from token {} on, but the shard has {} tokens: it is damaged. Delete "
-            "the folder and prepare the dataset again",
-            shard.name(), i, length, start, shard.counts().tokens);
+            "[{}] document {} has {} tokens from token {} on, but the shard has {} tokens: it is damaged; {}",
+            shard.name(), i, length, start, shard.counts().tokens, kPrepareAgain);
         visit(document++, length);
       }
     }

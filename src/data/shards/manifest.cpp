@@ -187,7 +187,12 @@ bool has_dataset_progress(Env& env, const std::string& folder) {
 }
 
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {
-  return parse_dataset_manifest(env.read_text(path), path);
+  const std::string text = env.read_text(path);
+  try {
+    return parse_dataset_manifest(text, path);
+  } catch (const Error& error) {
+    fail("{}; {}", error.what(), kPrepareAgain);
+  }
 }
 
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
@@ -220,10 +225,10 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
   std::vector<Shard> shards(split.shards.size());
   const auto stamp_of = [&](const ShardEntry& entry) {
     const std::string path = join_path(folder, entry.name);
-    require(env.exists(path), "[{}] is missing; {} lists it", path, kManifestName);
+    require(env.exists(path), "[{}] is missing, and {} lists it; {}", path, kManifestName, kPrepareAgain);
     const FileStamp stamp = file_stamp(path);
-    require(stamp.size == entry.size, "[{}] has {} bytes, {} says {}", path, stamp.size, kManifestName,
-            entry.size);
+    require(stamp.size == entry.size, "[{}] has {} bytes, {} says {}; {}", path, stamp.size, kManifestName,
+            entry.size, kPrepareAgain);
     return stamp;
   };
   const auto open = [&](size_t i, ShardCheck check) {

@@ -262,9 +262,8 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
     const uint32_t crc = crc32c(part.data(), part.size());
     require(
         crc == expected,
-        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; remove the folder and prepare "
-        "the dataset again",
-        name, what, begin, part.size(), crc, expected);
+        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; {}",
+        name, what, begin, part.size(), crc, expected, kPrepareAgain);
     return part;
   };
   const auto tokens = section("the tokens", layout.tokens, layout.index, trailer.tokens_crc);

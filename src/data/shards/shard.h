@@ -15,6 +15,7 @@ namespace octet {
 // octet's token shards: ids, where documents start, and which tokens are targets. docs/formats.md has the bytes.
 
 constexpr const char* kShardExtension = ".octet";
+constexpr const char* kPrepareAgain = "remove the folder and prepare the dataset again";  // what helps against damage
 
 // What all shards of a dataset share.
 struct ShardKind {
