@@ -23,7 +23,7 @@
 namespace octet {
 namespace {
 
-constexpr const char* kVariants = "bf16, fp32, delayed, current, block, mxfp8";
+constexpr const char* kVariants = "bf16, fp32, fp8, delayed, current, block, mxfp8";
 
 struct Options {
   std::vector<std::string> variants;  // empty: those that the configuration says
@@ -54,7 +54,7 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
     config.mixed_precision = Precision::Bf16;
   } else if (variant == "fp32") {
     config.mixed_precision = Precision::Fp32;
-  } else if (variant == "delayed") {
+  } else if (variant == "delayed" || variant == "fp8") {
     config.fp8_recipe = Fp8Recipe::Delayed;
   } else if (variant == "current") {
     config.fp8_recipe = Fp8Recipe::Current;
@@ -304,7 +304,7 @@ Command bench_command() {
       "warm-up included.";
   builder.keys
       .add("variants", &Options::variants,
-           fmt::format("What to measure: {}. Overrides mixed_precision and fp8_recipe.", kVariants))
+           fmt::format("What to measure: {}. fp8 is delayed. Overrides mixed_precision and fp8_recipe.", kVariants))
       .note("bf16 and the configured precision (bf16,delayed if mixed_precision and fp8_recipe are not set)");
   builder.keys.add("bench_steps", &Options::bench_steps, "Steps to measure. The median is reported.")
       .at_least(1);

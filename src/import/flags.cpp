@@ -103,10 +103,17 @@ std::vector<KeySetting> translate_settings(std::vector<KeySetting> settings, Set
   for (const std::string& refusal : refusals(result)) errors.push_back(refusal);
   for (const Verdict& verdict : result.verdicts) {
     if (verdict.fate == Fate::Refused || verdict.leaf.is_null()) continue;
+    const auto mine = given.find(verdict.key);
+    const bool is_overridden =
+        verdict.fate == Fate::Mapped && mine != given.end() && result.value(verdict.key) != mine->second;
+    if (is_overridden) continue;  // said below
     (verdict.fate == Fate::Warned ? notes.warnings : notes.notes).push_back(note_of(verdict));
   }
   for (const Finding& finding : result.findings) {
-    if (!finding.is_note) notes.warnings.push_back(finding_text(finding));
+    const bool is_told = std::ranges::any_of(result.verdicts, [&](const Verdict& verdict) {
+      return verdict.fate == Fate::Warned && verdict.leaf.describe() == finding.where;
+    });
+    if (!finding.is_note && !is_told) notes.warnings.push_back(finding_text(finding));
   }
   for (const ImportedSetting& setting : result.settings) {
     const auto mine = given.find(setting.key);

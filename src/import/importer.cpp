@@ -232,7 +232,7 @@ void Importer::mark_superseded() {
     verdict.fate = Fate::Derived;
     verdict.octet.clear();
     verdict.reason = !setting ? "other settings decide"
-                     : verdict.key == "mixed_precision"
+                     : verdict.key == "mixed_precision" && result_.value(verdict.key) == "fp8"
                          ? "everything outside the FP8 matrix products is BF16 anyway"
                          : fmt::format("{} decides", setting->comment);
   }

@@ -25,7 +25,7 @@ void tell_schedule(const Checkpoint& checkpoint, const RunStages& stages, const 
       "  changed schedule: {} over {} steps -> {} over {} steps; the learning rate was {:.2e} in the last step and is {:.2e} "
       "in the next one",
       to_string(was.type), was.max_steps, to_string(is.type), is.max_steps, last, next));
-  constexpr double kJump = 1.5;
+  constexpr double kJump = 1.1;
   if (next <= kJump * last || state.step < was.warmup_steps) return;
   log_warning(
       "the learning rate rises from {:.2e} to {:.2e}, because the schedule now ends at step {} instead of {}; to continue "

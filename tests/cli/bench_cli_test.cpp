@@ -74,6 +74,7 @@ TEST_F(BenchCli, MeasuresWhatTheConfigurationSays) {
   EXPECT_THAT(measured({"--mixed_precision", "bf16"}), ElementsAre("BF16"));
   EXPECT_THAT(measured({"--mixed_precision", "fp32"}), ElementsAre("BF16", "FP32"));
   EXPECT_THAT(measured({"--fp8_recipe", "current", "--variants", "block"}), ElementsAre("block"));
+  EXPECT_THAT(measured({"--fp8_recipe", "current", "--variants", "fp8"}), ElementsAre("delayed"));
 }
 
 TEST_F(BenchCli, SequencesOfRealModelsAreThoseOfADataset) {

@@ -139,6 +139,16 @@ TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
             5u);  // num_workers, fp8_backend, fp8, bf16, per_device_eval_batch_size
 }
 
+// One message for one flag, and none that another one takes back.
+TEST(ForeignFlags, AFlagIsExplainedOnce) {
+  const Translated half = translate({"--fp16"});
+  EXPECT_THAT(half.notes.warnings, ElementsAre(HasSubstr("octet does not train in fp16; BF16 is used")));
+  EXPECT_THAT(half.notes.notes, IsEmpty());
+  const Translated idle = translate({"--fp8", "true", "--mixed_precision", "bf16"});
+  EXPECT_THAT(idle.notes.warnings, ElementsAre("fp8 has no effect: mixed_precision is set to bf16"));
+  EXPECT_THAT(idle.notes.notes, IsEmpty());
+}
+
 TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {
   SettingsNotes notes;
   const FileSettings file = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_qlora.yaml", notes);
