@@ -88,6 +88,10 @@ void verify_shards(std::span<const std::string> folders, Shards which) {
     open(manifest, manifest.train);
     open(manifest, manifest.validation);
     if (damage.empty()) log_verified(checks, folder);
+    if (const FileChecks::Amount& read = checks.amount();
+        damage.empty() && !checks.verify() && read.files > 0)
+      log_info("data: checked {} of {}, {}: no damage was found", counted(read.files, "file"),
+               printable(folder), human_bytes(static_cast<double>(read.bytes)));
   }
   if (!damage.empty()) throw ConfigError(damage);
 }

@@ -24,15 +24,15 @@ constexpr std::string_view kHopper =
 // Memory that a run can use. It was measured on the H200 only; the others are estimates: the nominal size, less what the
 // driver and the CUDA context take.
 constexpr KnownGpu kGpus[] = {
-    {"h100", "NVIDIA H100", 78.5, 132, Fp8Kernels::TensorAndBlock, kHopper},
-    {"h100-nvl", "NVIDIA H100 NVL", 92.5, 132, Fp8Kernels::TensorAndBlock, kHopper},
-    {"h200", "NVIDIA H200", 139, 132, Fp8Kernels::TensorAndBlock, ""},
-    {"b200", "NVIDIA B200", 177.5, 148, Fp8Kernels::Tensor, kBlackwell},
-    {"a100", "NVIDIA A100 80GB", 78.5, 108, Fp8Kernels::None, kNoKernels},
-    {"a100-40gb", "NVIDIA A100 40GB", 38.8, 108, Fp8Kernels::None, kNoKernels},
-    {"l40s", "NVIDIA L40S", 43.8, 142, Fp8Kernels::Tensor, kNoKernels},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.1, 128, Fp8Kernels::Tensor, kNoKernels},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 30.8, 170, Fp8Kernels::Tensor, kNoKernels},
+    {"h100", "NVIDIA H100", 78.5, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
+    {"h100-nvl", "NVIDIA H100 NVL", 92.5, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
+    {"h200", "NVIDIA H200", 139, 132, Fp8Kernels::TensorAndBlock, true, ""},
+    {"b200", "NVIDIA B200", 177.5, 148, Fp8Kernels::Tensor, true, kBlackwell},
+    {"a100", "NVIDIA A100 80GB", 78.5, 108, Fp8Kernels::None, false, kNoKernels},
+    {"a100-40gb", "NVIDIA A100 40GB", 38.8, 108, Fp8Kernels::None, false, kNoKernels},
+    {"l40s", "NVIDIA L40S", 43.8, 142, Fp8Kernels::Tensor, false, kNoKernels},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 23.1, 128, Fp8Kernels::Tensor, false, kNoKernels},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 30.8, 170, Fp8Kernels::Tensor, false, kNoKernels},
 };
 
 // Letters and digits in lower case, without makers and words that all GPUs of a kind have.
@@ -65,8 +65,6 @@ bool is_memory_size(std::string_view text) {
 }
 
 }  // namespace
-
-bool KnownGpu::can_run() const { return support != kNoKernels; }
 
 KnownGpu known_gpu(std::string_view name) {
   // A card's memory is part of its name where there are several.

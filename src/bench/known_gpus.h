@@ -15,9 +15,9 @@ struct KnownGpu {
   double memory_gib;      // that a program finds free on it, when nothing else uses it
   int multiprocessors;
   Fp8Kernels fp8;
+  bool has_kernels;          // octet can run on it
   std::string_view support;  // what octet can do there today, for people; empty: everything
 
-  bool can_run() const;  // octet has kernels for it
   int64_t memory() const { return static_cast<int64_t>(memory_gib * (int64_t{1} << 30)); }
 };
 

@@ -41,7 +41,7 @@ const std::vector<Unfair>& unfair_differences() {
         "max_samples", "tokenizer", "max_seq_length", "packing", "train_on", "chat_template"}},
       {"The evaluations are not the same",
        {"eval_dataset", "eval_dataset_split", "eval_split", "eval_batches"}},
-      {"The runs have different schedules: at the same step their learning rates differ",
+      {"The runs have different schedules, so their learning rates may differ at the same step",
        {"max_steps", "num_train_epochs", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "min_lr_ratio",
         "min_lr", "decay_ratio"}},
       {"The runs recompute different parts, which changes speed and memory", {"gradient_checkpointing"}},

@@ -258,11 +258,12 @@ std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool o
   for (const std::string& key : keys) {
     const auto& [idle_in, reasons] = idle[key];
     const bool has_effect = std::ranges::any_of(
-        runs, [&](const TrainConfig& run) { return is_changed(run, key) && !idle_in.contains(&run); });
+        runs, [&](const TrainConfig& run) { return run.is_set(key) && !idle_in.contains(&run); });
     if (has_effect) continue;
-    texts.push_back(reasons.size() == 1 ? fmt::format("{} has no effect: {}", key, reasons.front())
-                                        : fmt::format("{} has no effect in any of the runs ({})", key,
-                                                      fmt::join(reasons, "; ")));
+    const bool differs = reasons.size() > 1 && idle_in.size() > 1;
+    texts.push_back(
+        differs ? fmt::format("{} has no effect in any of the runs ({})", key, fmt::join(reasons, "; "))
+                : fmt::format("{} has no effect: {}", key, fmt::join(reasons, ", ")));
   }
   return texts;
 }

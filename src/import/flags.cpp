@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "import/rules.h"
 #include "import/tools.h"
@@ -101,20 +102,7 @@ std::vector<KeySetting> translate_settings(std::vector<KeySetting> settings, Set
   }
   const ImportResult result = importer.run();
   for (const std::string& refusal : refusals(result)) errors.push_back(refusal);
-  for (const Verdict& verdict : result.verdicts) {
-    if (verdict.fate == Fate::Refused || verdict.leaf.is_null()) continue;
-    const auto mine = given.find(verdict.key);
-    const bool is_overridden =
-        verdict.fate == Fate::Mapped && mine != given.end() && result.value(verdict.key) != mine->second;
-    if (is_overridden) continue;  // said below
-    (verdict.fate == Fate::Warned ? notes.warnings : notes.notes).push_back(note_of(verdict));
-  }
-  for (const Finding& finding : result.findings) {
-    const bool is_told = std::ranges::any_of(result.verdicts, [&](const Verdict& verdict) {
-      return verdict.fate == Fate::Warned && verdict.leaf.describe() == finding.where;
-    });
-    if (!finding.is_note && !is_told) notes.warnings.push_back(finding_text(finding));
-  }
+  std::set<std::string> told;  // keys that have their one message
   for (const ImportedSetting& setting : result.settings) {
     const auto mine = given.find(setting.key);
     if (mine == given.end()) {
@@ -123,9 +111,34 @@ std::vector<KeySetting> translate_settings(std::vector<KeySetting> settings, Set
                       .is_list = setting.is_list,
                       .place = setting.place});
     } else if (result.value(setting.key) != mine->second) {
+      const std::string name = setting.comment.substr(0, setting.comment.find(':'));
+      told.insert(name);
       notes.warnings.push_back(
-          fmt::format("{} has no effect: {} is set to {}", setting.comment, setting.key, mine->second));
+          fmt::format("{} has no effect: {} is set to {}", name, setting.key, mine->second));
     }
+  }
+  const auto tell = [&](std::vector<std::string>& list, const Verdict& verdict, const std::string& text) {
+    if (told.insert(verdict.leaf.name).second) list.push_back(text);
+  };
+  const auto finding_of = [&](const Verdict& verdict) {
+    return std::ranges::find_if(result.findings, [&](const Finding& finding) {
+      return !finding.is_note && finding.where == verdict.leaf.describe();
+    });
+  };
+  for (const Verdict& verdict : result.verdicts) {
+    if (verdict.fate == Fate::Refused || verdict.leaf.is_null()) continue;
+    const auto finding = finding_of(verdict);
+    if (verdict.fate == Fate::Warned)
+      tell(notes.warnings, verdict, note_of(verdict));
+    else if (finding != result.findings.end())
+      tell(notes.warnings, verdict, finding_text(*finding));
+    else
+      tell(notes.notes, verdict, note_of(verdict));
+  }
+  for (const Finding& finding : result.findings) {
+    const bool is_of_a_key = std::ranges::any_of(
+        result.verdicts, [&](const Verdict& verdict) { return finding.where == verdict.leaf.describe(); });
+    if (!finding.is_note && !is_of_a_key) notes.warnings.push_back(finding_text(finding));
   }
   return kept;
 }

@@ -11,6 +11,7 @@
 #include "data/datasets/dataset_presets.h"
 #include "data/datasets/prepared_list.h"
 #include "data/shards/manifest.h"
+#include "data/shards/split_writer.h"
 #include "plan/data_prepare.h"
 
 namespace octet {
@@ -50,11 +51,13 @@ DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
     const std::string path = entry.path().string();
     tokens = tokens || path.ends_with(".bin");
     text = text || path.ends_with(".txt");
-    shards = shards || path.ends_with(kShardExtension);
+    shards = shards || (entry.is_regular_file() && is_shard_name(entry.path().filename().string()));
     records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
   }
-  require(!shards, "[dataset] {} holds shards of a prepared dataset, but no {} of one; {}", dataset,
-          kManifestName, kPrepareAgain);
+  require(!shards,
+          "[dataset] {} holds shards of a prepared dataset, but its {} is missing or damaged; run the same "
+          "'octet prepare' command again",
+          dataset, kManifestName);
   if (tokens || (text && !records)) return kind_of_file(tokens ? "x.bin" : "x.txt");
   return DataKind::Examples;
 }

@@ -27,10 +27,14 @@ void tell_schedule(const Checkpoint& checkpoint, const RunStages& stages, const 
       to_string(was.type), was.max_steps, to_string(is.type), is.max_steps, last, next));
   constexpr double kJump = 1.1;
   if (next <= kJump * last || state.step < was.warmup_steps) return;
+  const std::string because = was.max_steps == is.max_steps
+                                  ? ""
+                                  : fmt::format(", because the schedule now ends at step {} instead of {}",
+                                                is.max_steps, was.max_steps);
   log_warning(
-      "the learning rate rises from {:.2e} to {:.2e}, because the schedule now ends at step {} instead of {}; to continue "
-      "at the low rate, set lr_scheduler_type to constant and learning_rate to {:.2e}",
-      last, next, is.max_steps, was.max_steps, last);
+      "the learning rate rises from {:.2e} to {:.2e}{}; to continue at the low rate, set lr_scheduler_type to constant and "
+      "learning_rate to {:.2e}",
+      last, next, because, last);
 }
 
 TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages& stages, Transformer& model,

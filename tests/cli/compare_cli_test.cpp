@@ -134,10 +134,11 @@ TEST_F(CompareCli, BadInputIsNamed) {
 }
 
 TEST_F(CompareCli, TrainsVariantsAndReusesThem) {
-  const std::vector<std::string> words = training(
-      {"--variants", "bf16,fp8,fp8:fp8_head=true", "--steps=8", "--json=out.json", "--html=out.html"});
+  const std::vector<std::string> words = training({"--variants", "bf16,fp8,fp8:fp8_head=true", "--steps=8",
+                                                   "--json=out.json", "--html=out.html", "--cuda_graphs=on"});
   const ProcessResult first = run(words);
   ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("warning: cuda_graphs has no effect: the run is on the CPU\n"));
   EXPECT_THAT(first.err, AllOf(HasSubstr("compare-bf16: training 8 steps"),
                                HasSubstr("compare-fp8-fp8_head-true: training")));
   const nlohmann::json comparison = json("out.json");

@@ -106,11 +106,21 @@ TEST_F(StartCli, ADamagedPreparedFolderIsNamedWithWhatHelps) {
                                          "--tokenizer", "bytes",     "--eval_split", "0.2"};
   EXPECT_EQ(run(same).exit_code, 0);
   damage();
+  EXPECT_EQ(run(same).exit_code, 0) << "size and time say nothing, and not all shards are read again";
   fs::last_write_time(path(kShard), fs::file_time_type::clock::now());
   const ProcessResult changed = run(same);
   EXPECT_EQ(changed.exit_code, 2);
   EXPECT_THAT(changed.err, AllOf(HasSubstr(kShard), HasSubstr(helps)));
   damage();
+  const auto flip_magic = [&] {
+    std::fstream file(path(kShard), std::ios::binary | std::ios::in | std::ios::out);
+    const char first = static_cast<char>(file.get() ^ 1);
+    file.seekp(0);
+    file.put(first);
+  };
+  flip_magic();
+  EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr("bad magic"), HasSubstr(helps)));
+  flip_magic();
   fs::rename(path(kShard), path("kept"));
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr(kShard), HasSubstr("is missing"), HasSubstr(helps)));
   fs::rename(path("kept"), path(kShard));
@@ -118,7 +128,15 @@ TEST_F(StartCli, ADamagedPreparedFolderIsNamedWithWhatHelps) {
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr("data/manifest.json"), HasSubstr(helps)));
   fs::remove(path("data/manifest.json"));
   EXPECT_THAT(train({"--dry_run"}).err,
-              HasSubstr("data holds shards of a prepared dataset, but no manifest.json of one; remove"));
+              HasSubstr("data holds shards of a prepared dataset, but its manifest.json is missing or damaged; run the"));
+  EXPECT_EQ(run(same).exit_code, 0);
+  EXPECT_EQ(train({"--dry_run"}).exit_code, 0) << "that has helped";
+  // A manifest of another program is nothing that octet should advise to remove.
+  fs::create_directories(path("other"));
+  std::ofstream(path("other/manifest.json")) << "{}";
+  const ProcessResult other = run({"prepare", "--dataset", "text.jsonl", "--output", "other", "--tokenizer", "bytes"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("other/manifest.json is no manifest of an octet dataset"), Not(HasSubstr(helps))));
 }
 
 TEST_F(StartCli, PrepareAndEvalVerify) {

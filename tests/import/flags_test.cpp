@@ -147,6 +147,11 @@ TEST(ForeignFlags, AFlagIsExplainedOnce) {
   const Translated idle = translate({"--fp8", "true", "--mixed_precision", "bf16"});
   EXPECT_THAT(idle.notes.warnings, ElementsAre("fp8 has no effect: mixed_precision is set to bf16"));
   EXPECT_THAT(idle.notes.notes, IsEmpty());
+  const Translated whole = translate({"--fp16", "--mixed_precision", "fp32"});
+  EXPECT_THAT(whole.notes.warnings, ElementsAre("fp16 has no effect: mixed_precision is set to fp32"));
+  const Translated moments = translate({"--optim", "adamw_4bit", "--optimizer_state", "fp32"});
+  EXPECT_THAT(moments.notes.warnings, ElementsAre("optim has no effect: optimizer_state is set to fp32"));
+  EXPECT_THAT(moments.notes.notes, IsEmpty());
 }
 
 TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {

@@ -21,8 +21,6 @@ constexpr int64_t kBlockTokens = 1 << 20;  // documents are held out block by bl
 constexpr int kSplitVersion = 2;           // of the way in which they are chosen
 constexpr const char* kLockName = ".lock";
 constexpr const char* kTemporaryPrefix = ".tmp-";
-constexpr const char* kTrainName = "train";
-constexpr const char* kValidationName = "validation";
 
 // Nothing when it was stopped while waiting.
 std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, const PrepareHooks& hooks) {
@@ -58,18 +56,6 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
        there.options.dump());
 }
 
-// "train_00012.octet" or "validation_00000.octet".
-bool is_shard_name(std::string_view name) {
-  for (const std::string_view split : {kTrainName, kValidationName}) {
-    if (!name.starts_with(split)) continue;
-    std::string_view rest = name.substr(split.size());
-    if (!rest.starts_with('_') || !rest.ends_with(kShardExtension)) return false;
-    rest = rest.substr(1, rest.size() - 1 - std::string_view(kShardExtension).size());
-    return rest.size() >= 5 && rest.find_first_not_of("0123456789") == rest.npos;
-  }
-  return false;
-}
-
 // Removes what a crash left. Refuses a folder with other files, and then changes nothing.
 void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
   std::vector<std::string> left_over;
@@ -100,9 +86,8 @@ void check_listed(Env& env, const std::string& folder, const SplitManifest& spli
   for (const ShardEntry& shard : split.shards) {
     const std::string path = join_path(folder, shard.name);
     require(env.exists(path) && env.file_size(path) == shard.size,
-            "[prepare] {} is missing or does not have the {} bytes that {} says; remove the folder and start "
-            "again",
-            path, shard.size, list);
+            "[prepare] {} is missing or does not have the {} bytes that {} says; {}", path, shard.size, list,
+            kPrepareAgain);
   }
 }
 
@@ -243,6 +228,10 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   if (!lock) return result;
   const auto path = [&](const char* name) { return join_path(options.output, name); };
   if (env.exists(path(kManifestName))) {
+    require(
+        has_dataset_manifest(env, options.output),
+        "[prepare] {} is no manifest of an octet dataset, or is damaged; choose another folder, or remove it",
+        path(kManifestName));
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);
     for (const SplitManifest* split : {&result.manifest.train, &result.manifest.validation})

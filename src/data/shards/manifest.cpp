@@ -92,19 +92,25 @@ SplitManifest parse_split(const json& object, const std::string& place) {
   return split;
 }
 
+template <class... Args>
+void require_sound(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) throw DamagedShard(fmt::format(format, std::forward<Args>(args)...));
+}
+
 void check_entry(const Shard& shard, const ShardEntry& entry, const DatasetManifest& manifest,
                  const std::string& place) {
-  require(shard.counts() == entry.counts,
-          "[{}] {} tokens in {} documents with {} targets, the manifest says {} in {} with {}", place,
-          shard.counts().tokens, shard.counts().documents, shard.counts().targets, entry.counts.tokens,
-          entry.counts.documents, entry.counts.targets);
-  require(shard.kind().tokenizer_hash == manifest.tokenizer_hash &&
-              shard.kind().vocab_size == manifest.vocab_size,
-          "[{}] was made with tokenizer {:016x} of {} ids, the manifest says {:016x} of {}", place,
-          shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash, manifest.vocab_size);
-  require(shard.file_checksum() == entry.crc32c,
-          "[{}] has checksum {}, the manifest says {}: it is sound, but not the file that was prepared",
-          place, crc_text(shard.file_checksum()), crc_text(entry.crc32c));
+  require_sound(shard.counts() == entry.counts,
+                "[{}] {} tokens in {} documents with {} targets, the manifest says {} in {} with {}", place,
+                shard.counts().tokens, shard.counts().documents, shard.counts().targets, entry.counts.tokens,
+                entry.counts.documents, entry.counts.targets);
+  require_sound(shard.kind().tokenizer_hash == manifest.tokenizer_hash &&
+                    shard.kind().vocab_size == manifest.vocab_size,
+                "[{}] was made with tokenizer {:016x} of {} ids, the manifest says {:016x} of {}", place,
+                shard.kind().tokenizer_hash, shard.kind().vocab_size, manifest.tokenizer_hash,
+                manifest.vocab_size);
+  require_sound(shard.file_checksum() == entry.crc32c,
+                "[{}] has checksum {}, the manifest says {}: it is sound, but not the file that was prepared",
+                place, crc_text(shard.file_checksum()), crc_text(entry.crc32c));
 }
 
 }  // namespace
@@ -139,7 +145,13 @@ std::string dataset_manifest_text(const DatasetManifest& manifest) {
 }
 
 DatasetManifest parse_dataset_manifest(std::string_view text, const std::string& place) {
-  const json object = parse_sealed_json(text, place);
+  const json object = [&] {
+    try {
+      return parse_sealed_json(text, place);
+    } catch (const Error& error) {
+      fail("{}; {}", error.what(), kPrepareAgain);
+    }
+  }();
   require(object.is_object() && object.contains("format") && object["format"] == kFormat,
           "[{}] is not the manifest of an octet dataset", place);
   const auto version = json_field<int64_t>(object, "version", place);
@@ -187,12 +199,7 @@ bool has_dataset_progress(Env& env, const std::string& folder) {
 }
 
 DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {
-  const std::string text = env.read_text(path);
-  try {
-    return parse_dataset_manifest(text, path);
-  } catch (const Error& error) {
-    fail("{}; {}", error.what(), kPrepareAgain);
-  }
+  return parse_dataset_manifest(env.read_text(path), path);
 }
 
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
@@ -218,17 +225,15 @@ std::string list_of_damage(std::vector<std::string> damage) {
   return text;
 }
 
-}  // namespace
-
-std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
-                              const SplitManifest& split, FileChecks& checks) {
+std::vector<Shard> open_shards(Env& env, const std::string& folder, const DatasetManifest& manifest,
+                               const SplitManifest& split, FileChecks& checks) {
   std::vector<Shard> shards(split.shards.size());
   const auto stamp_of = [&](const ShardEntry& entry) {
     const std::string path = join_path(folder, entry.name);
-    require(env.exists(path), "[{}] is missing, and {} lists it; {}", path, kManifestName, kPrepareAgain);
+    require_sound(env.exists(path), "[{}] is missing, and {} lists it", path, kManifestName);
     const FileStamp stamp = file_stamp(path);
-    require(stamp.size == entry.size, "[{}] has {} bytes, {} says {}; {}", path, stamp.size, kManifestName,
-            entry.size, kPrepareAgain);
+    require_sound(stamp.size == entry.size, "[{}] has {} bytes, {} says {}", path, stamp.size, kManifestName,
+                  entry.size);
     return stamp;
   };
   const auto open = [&](size_t i, ShardCheck check) {
@@ -282,20 +287,33 @@ std::vector<Shard> open_split(Env& env, const std::string& folder, const Dataset
       const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
       open(wanted[i], ShardCheck::Whole);
       checked[i] = stamp;
-    } catch (const Error& error) {
+    } catch (const DamagedShard& error) {
       damage[i] = error.what();
     }
   });
   std::erase(damage, "");
   if (!damage.empty()) {
     remember();
-    throw Error(list_of_damage(damage));
+    throw DamagedShard(list_of_damage(damage));
   }
   FileChecks::Amount read{.files = std::ssize(wanted), .seconds = seconds_since(start)};
   for (const size_t i : wanted) read.bytes += split.shards[i].size;
   checks.add(read);
   remember();
   return shards;
+}
+
+}  // namespace
+
+std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
+                              const SplitManifest& split, FileChecks& checks) {
+  try {
+    return open_shards(env, folder, manifest, split, checks);
+  } catch (const DamagedShard& damage) {
+    const std::string text = damage.what();
+    const bool is_list = text.find('\n') != text.npos;
+    throw DamagedShard(fmt::format("{}{}{}", text, is_list ? "\n" : "; ", kPrepareAgain));
+  }
 }
 
 }  // namespace octet

@@ -238,7 +238,11 @@ void ShardWriter::finish() {
 Shard Shard::open(Env& env, const std::string& path, ShardCheck check) {
   auto file = std::make_shared<const MappedFile>(env.map(path));
   const auto bytes = file->bytes();
-  return parse(std::move(file), bytes, path, check);
+  try {
+    return parse(std::move(file), bytes, path, check);
+  } catch (const Error& error) {
+    throw DamagedShard(error.what());
+  }
 }
 
 Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
@@ -262,8 +266,8 @@ Shard Shard::parse(std::shared_ptr<const void> owner, std::span<const std::byte>
     const uint32_t crc = crc32c(part.data(), part.size());
     require(
         crc == expected,
-        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged; {}",
-        name, what, begin, part.size(), crc, expected, kPrepareAgain);
+        "[shard] {}: {} (byte offset {}, {} bytes) have checksum {:08x}, expected {:08x}: the file was damaged",
+        name, what, begin, part.size(), crc, expected);
     return part;
   };
   const auto tokens = section("the tokens", layout.tokens, layout.index, trailer.tokens_crc);
@@ -307,9 +311,8 @@ int64_t Shard::token_bytes_offset() const {
 void Shard::require_tokens(int64_t first, int64_t count) const {
   require(
       first >= 0 && count >= 0 && first <= counts_.tokens - count,
-      "[shard] {}: {} tokens from token {} on are wanted, but there are {}; the index of documents is damaged, restore "
-      "the file",
-      name_, count, first, counts_.tokens);
+      "[shard] {}: {} tokens from token {} on are wanted, but there are {}; the index of documents is damaged; {}",
+      name_, count, first, counts_.tokens, kPrepareAgain);
 }
 
 void Shard::read(int64_t first, std::span<int32_t> out) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "data/records/example.h"
 #include "io/env.h"
 
@@ -15,7 +16,14 @@ namespace octet {
 // octet's token shards: ids, where documents start, and which tokens are targets. docs/formats.md has the bytes.
 
 constexpr const char* kShardExtension = ".octet";
-constexpr const char* kPrepareAgain = "remove the folder and prepare the dataset again";  // what helps against damage
+constexpr const char* kPrepareAgain =
+    "remove the folder and prepare the dataset again";  // what helps against damage
+
+// A file of a prepared dataset is not what was written. Failures to read it are other Errors.
+class DamagedShard : public Error {
+ public:
+  using Error::Error;
+};
 
 // What all shards of a dataset share.
 struct ShardKind {

@@ -10,6 +10,17 @@ struct SplitWriter::Open {
   ShardWriter writer;
 };
 
+bool is_shard_name(std::string_view name) {
+  for (const std::string_view split : {kTrainName, kValidationName}) {
+    if (!name.starts_with(split)) continue;
+    std::string_view rest = name.substr(split.size());
+    if (!rest.starts_with('_') || !rest.ends_with(kShardExtension)) return false;
+    rest = rest.substr(1, rest.size() - 1 - std::string_view(kShardExtension).size());
+    return rest.size() >= 5 && rest.find_first_not_of("0123456789") == rest.npos;
+  }
+  return false;
+}
+
 SplitWriter::SplitWriter(Env& env, std::string folder, std::string name, const ShardKind& kind,
                          int64_t shard_tokens, SplitManifest written)
     : env_(env),

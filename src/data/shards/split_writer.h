@@ -3,10 +3,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "data/shards/manifest.h"
 
 namespace octet {
+
+inline constexpr const char* kTrainName = "train";
+inline constexpr const char* kValidationName = "validation";
+// "train_00012.octet" or "validation_00000.octet".
+bool is_shard_name(std::string_view name);
 
 // Writes the documents of one split into shards of a folder, each under a temporary name until it is whole.
 class SplitWriter {
