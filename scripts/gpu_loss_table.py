@@ -156,9 +156,9 @@ def main():
         parser.error(f"--json: there is no folder {path.absolute().parent}")
     try:
         results = json.loads(path.read_text()) if path.exists() else []
-    except ValueError as error:
-        parser.error(f"--json: {path} has no results of this script: {error}")
-    done = {(*kind_of(row), row["setting"], row["seed"], row.get("octet")) for row in results}
+        done = {(*kind_of(row), row["setting"], row["seed"], row.get("octet")) for row in results}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        parser.error(f"--json: {path} has no results of this script: {error!r}")
     kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,6 +39,22 @@ struct Options {
 
 constexpr int64_t kDefaultSteps = 100;
 
+bool is_max_steps(const KeySetting& setting) {
+  const Key* key = key_called(train_keys().keys(), setting.name);
+  return key && key->name == "max_steps";
+}
+
+// A max_steps in the file is that of the long run; as a flag, it is meant for these.
+int64_t steps_of(const Options& options) {
+  if (options.steps > 0) return options.steps;
+  const auto given = std::ranges::find_if(options.run.settings, is_max_steps);
+  if (given == options.run.settings.end() || given->values.size() != 1) return kDefaultSteps;
+  int64_t steps = 0;  // what is no number is refused where all keys are read
+  const std::string& text = given->values.front();
+  std::from_chars(text.data(), text.data() + text.size(), steps);
+  return steps > 0 ? steps : kDefaultSteps;
+}
+
 void check(const Options& options, std::vector<std::string>& errors) {
   if (!options.trains()) {
     if (!options.run.settings.empty())
@@ -53,6 +71,9 @@ void check(const Options& options, std::vector<std::string>& errors) {
       errors.emplace_back("octet compare needs runs, or --variants with a configuration to train");
     return;
   }
+  if (options.steps > 0 && std::ranges::any_of(options.run.settings, is_max_steps))
+    errors.emplace_back(
+        "--steps and --max_steps are both given; --steps is the length of the runs that compare trains");
   if (options.runs.size() > 1)
     errors.push_back(fmt::format("with {}, octet compare takes one configuration, got {} words",
                                  options.checklist ? "--checklist" : "--variants", options.runs.size()));
@@ -126,7 +147,7 @@ int run(const Options& options) {
   check_output_file("--json", options.json);
   check_output_file("--html", options.html);
   TrainingOptions training{.processes = options.processes,
-                           .steps = options.steps > 0 ? options.steps : kDefaultSteps,
+                           .steps = steps_of(options),
                            .shows_progress = ::isatty(STDERR_FILENO) != 0};
   Trained trained;
   if (options.trains()) {
@@ -189,8 +210,9 @@ Command compare_command() {
                kVariantNames))
       .note("with --checklist: bf16 and the configured precision");
   builder.keys
-      .add("steps", &Options::steps,
-           "Steps to train each variant. The schedule is that of a run of this length.")
+      .add(
+          "steps", &Options::steps,
+          "Steps to train each variant. The schedule is that of a run of this length. The flag --max_steps does the same.")
       .at_least(1)
       .note("100");
   builder.keys.add("seeds", &Options::seeds, "Runs per variant: with seed, seed + 1, ...")

@@ -169,7 +169,8 @@ int run(const Options& options) {
                           .adapters = choice.adapters,
                           .sharding = sharding};
   if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
-  if (plan.shortage && plan.shortage->remedies.fitting.empty() && options.ranks <= 1) {
+  const bool can_run = !asked || asked->has_kernels;
+  if (plan.shortage && plan.shortage->remedies.fitting.empty() && options.ranks <= 1 && can_run) {
     if (const int64_t ranks = ranks_that_fit(config, target, plan))
       fmt::print(
           "it fits on {0} such GPUs that share everything: add --ranks {0} --sharding_mode fsdp_full\n",
@@ -180,6 +181,10 @@ int run(const Options& options) {
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
+  if (rates && has_rates && model.width < kSmallWidth)
+    fmt::print(
+        "\nthis model is small: matrix products are a small part of its step, and FP8 may be slower than BF16. "
+        "Predicted speeds are too high\n");
   if (options.ranks > 0) {
     const bool knows_speed = has_rates || plan.numerics.precision == Precision::Bf16;
     print_ranks(options, config, target, plan, knows_speed ? rates : std::nullopt);
@@ -195,9 +200,6 @@ int run(const Options& options) {
     fmt::print("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
     return kExitDone;
   }
-  if (model.width < kSmallWidth)
-    fmt::print(
-        "\nthis model is small: matrix products are a small part of its step, and FP8 may be slower than BF16\n");
   fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
              expected_matrix_ratio(transformer, *rates));
   return kExitDone;
@@ -253,7 +255,10 @@ Command plan_command() {
       .value("FILE");
   builder.check([](const Options& options, std::vector<std::string>& errors) {
     const int64_t ranks = std::max<int64_t>(options.ranks, 1);
-    if (ranks % options.nodes != 0)
+    if (options.nodes > 1 && options.ranks == 0)
+      errors.push_back(fmt::format(
+          "--nodes is {}, but --ranks is not given; --ranks is the number of GPUs in all", options.nodes));
+    else if (ranks % options.nodes != 0)
       errors.push_back(fmt::format("--ranks is {} and --nodes is {}; expected the same number on every node",
                                    options.ranks, options.nodes));
   });

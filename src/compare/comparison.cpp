@@ -303,13 +303,24 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
     const std::vector<double> last = paired(tables, curve, pairs.front(), curve.last);
     estimate = estimate_series_mean(last);
     const std::string count = counted(static_cast<int64_t>(last.size()), curve.unit);
+    const auto name = [&](size_t run) { return tables.comparison.runs[run].run.name; };
+    const std::string which =
+        reference.runs.size() + other.runs.size() == 2
+            ? ""
+            : fmt::format(" ({} and {})", name(pairs.front().reference), name(pairs.front().other));
     difference.basis =
         estimate->interval
-            ? fmt::format("spread of the paired differences of {}, one run each", count)
-            : fmt::format("not known: one run each, {}; at least {} are needed", count, kLeastSeries);
+            ? fmt::format("spread of the paired differences of {}, one run each{}", count, which)
+            : fmt::format("not known: one run each{}, {}; at least {} are needed", which, count,
+                          kLeastSeries);
   }
+  // In percent of the runs that the difference is of.
   std::vector<double> before;
-  for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));
+  if (difference.over_seeds && pairs.size() < 2) {
+    for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));
+  } else {
+    for (const RunPair& pair : pairs) before.push_back(mean_over(tables, curve, pair.reference));
+  }
   difference.mean = estimate->mean;
   difference.percent = 100 * difference.mean / std::abs(mean_of(before));
   difference.interval = estimate->interval;

@@ -12,6 +12,14 @@
 namespace octet {
 namespace {
 
+// octet's own default is FP8, so a switch that is off asks for something.
+void fp8_switch(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.is_null() || !leaf.is_off() || importer.is_set("mixed_precision"))
+    fp8_rule(importer, leaf);
+  else
+    importer.map(leaf, "mixed_precision", "bf16");
+}
+
 // Flags of scripts that people follow. They belong to no tool's file.
 constexpr ToolKey kScriptKeys[] = {
     {"use_te", Fate::Ignored, "", "not needed: octet has its own FP8 kernels, Transformer Engine is not used",
@@ -27,7 +35,7 @@ constexpr ToolKey kScriptKeys[] = {
     {"world_size", Fate::Refused, "", "start one process per GPU with 'octet launch -n N train ...'"},
     {"dropout", Fate::Refused, "", "octet trains without dropout; with LoRA there is lora_dropout"},
     {"no_te", Fate::Ignored, "", "not needed: Transformer Engine is not used", nullptr, true},
-    {"fp8", Fate::Mapped, "", "", fp8_rule, true},
+    {"fp8", Fate::Mapped, "", "", fp8_switch, true},
     {"bf16", Fate::Mapped, "", "", bf16_rule, true},
     {"fp16", Fate::Warned, "", "", fp16_rule, true},
     {"load_in_fp8", Fate::Refused, "",

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -65,7 +67,10 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
   }
   if (const std::string missing = missing_parts(result); !missing.empty()) notes.notes.push_back(missing);
   for (const Finding& finding : result.findings) {
-    if (!finding.is_note) notes.warnings.push_back(finding_text(finding));
+    const bool is_told = std::ranges::any_of(result.verdicts, [&](const Verdict& verdict) {
+      return verdict.fate == Fate::Warned && verdict.leaf.describe() == finding.where;
+    });
+    if (!finding.is_note && !is_told) notes.warnings.push_back(finding_text(finding));
   }
   return file;
 }

@@ -74,7 +74,18 @@ ImportResult Importer::run() {
   return std::move(result_);
 }
 
+// octet's keys in a file of the tool decide, wherever they stand. Rules ask for their values, so they are set at the start;
+// what a rule has changed is set again at the end.
+void Importer::set_own_keys() {
+  for (const TreeLeaf& leaf : tree_->leaves) {
+    if (row_of(*tool_, leaf.name) || leaf.is_null() || leaf.kind != TreeLeaf::Kind::Scalar) continue;
+    if (const Key* own = key_called(train_keys().keys(), leaf.name))
+      set(own->name, leaf.text, prefix_ + leaf.name, leaf.place);
+  }
+}
+
 void Importer::work_through() {
+  set_own_keys();
   for (const TreeLeaf& leaf : tree_->leaves) {
     judged_ = false;
     if (tool_->auto_is_unset && leaf.is_auto()) {
@@ -89,6 +100,7 @@ void Importer::work_through() {
   const auto postponed = std::exchange(later_, {});
   for (const auto& function : postponed) function(*this);
   if (tool_->finish) tool_->finish(*this);
+  set_own_keys();
 }
 
 void Importer::include(const Tool& tool, const SettingsTree& tree, std::string prefix) {
@@ -148,7 +160,7 @@ void Importer::apply_unknown(const TreeLeaf& leaf) {
   if (own && leaf.kind == TreeLeaf::Kind::List) {
     map_list(leaf, own->name, leaf.items, "a key of octet");
   } else if (own && leaf.kind == TreeLeaf::Kind::Scalar) {
-    map(leaf, leaf.name, leaf.text, "a key of octet");
+    map(leaf, own->name, leaf.text, "a key of octet");
   } else {
     std::vector<std::string> names;
     for (const ToolKey& row : tool_->keys) names.emplace_back(row.name);

@@ -148,6 +148,7 @@ class Importer {
              std::string octet = "");
   void apply_row(const ToolKey& row, const TreeLeaf& leaf);
   void apply_unknown(const TreeLeaf& leaf);
+  void set_own_keys();
   void check_values();
   void mark_superseded();
 

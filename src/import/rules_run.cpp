@@ -100,7 +100,7 @@ void fp16_rule(Importer& importer, const TreeLeaf& leaf) {
   }
   if (!asks_for_fp8(importer))
     importer.set("mixed_precision", "bf16", leaf.name + ": BF16 instead", leaf.place);
-  importer.warn(leaf, "octet does not train in fp16; BF16 is used, which needs no loss scaling");
+  importer.warn(leaf, "octet does not train in fp16; BF16 takes its place, without loss scaling");
   importer.find({.name = "fp16",
                  .where = leaf.describe(),
                  .there = "fp16 needs loss scaling and skips steps that overflow",

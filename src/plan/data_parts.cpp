@@ -278,6 +278,16 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
   return data;
 }
 
+namespace {
+
+void check_prepared(const std::string& folder) {
+  const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
+  check_shard_sizes(posix_env(), folder, manifest.train);
+  check_shard_sizes(posix_env(), folder, manifest.validation);
+}
+
+}  // namespace
+
 std::vector<std::string> missing_parts(const TrainConfig& keys) {
   std::vector<std::string> missing = idle_choices(keys);
   const auto find = [&](const ExampleOptions& examples) {
@@ -285,6 +295,7 @@ std::vector<std::string> missing_parts(const TrainConfig& keys) {
     try {
       const DataKind kind = kind_of(keys, examples);
       if (kind == DataKind::Stream) stream_files(examples.dataset);
+      if (kind == DataKind::Prepared) check_prepared(examples.dataset);
       if (kind == DataKind::Examples && !is_on_hub(examples)) resolve_dataset(examples);
     } catch (const Error& error) {
       missing.emplace_back(error.what());

@@ -374,7 +374,7 @@ std::string changes_text(const std::vector<KeyChange>& changes, const char* betw
   return text;
 }
 
-std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& limit) {
+std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& limit, bool is_lora) {
   std::string text;
   for (const MemoryAdvice& advice : remedies.fitting) {
     text += fmt::format("{}set {} (then it needs {})", text.empty() ? "" : ", or ",
@@ -386,8 +386,9 @@ std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& lim
     text =
         fmt::format(": with {} it still needs {}", changes_text(least.changes, " "), bytes_text(least.need));
   }
-  return fmt::format("no setting makes it fit{}; use a smaller model or {}", text,
-                     limit.by_key ? "raise the limit" : "a larger device");
+  return fmt::format("no setting makes it fit{}; use a smaller model or {}{}", text,
+                     limit.by_key ? "raise the limit" : "a larger device",
+                     is_lora ? "" : ", or fine-tune it with LoRA (finetuning_type lora)");
 }
 
 }  // namespace
@@ -405,7 +406,8 @@ std::optional<MemoryShortage> memory_shortage(const PlannedMemory& run, const Pl
   MemoryShortage shortage{.remedies = find_remedies(run, target), .text = ""};
   shortage.text = fmt::format("{} needs {}, but the {} {} ({} too little); {}", who, bytes_text(need),
                               target.limit.by_key ? "limit is" : "device has", bytes_text(memory),
-                              bytes_text(need - memory), remedies_text(shortage.remedies, target.limit));
+                              bytes_text(need - memory),
+                              remedies_text(shortage.remedies, target.limit, run.config.is_lora()));
   return shortage;
 }
 

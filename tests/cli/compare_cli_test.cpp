@@ -173,6 +173,14 @@ TEST_F(CompareCli, TrainsVariantsAndReusesThem) {
   EXPECT_THAT(page["names"].get<std::vector<std::string>>(), Contains("fp8:fp8_head=true"));
 }
 
+TEST_F(CompareCli, MaxStepsAsAFlagIsTheLength) {
+  const ProcessResult result = run(training({"--variants", "bf16,fp8", "--max_steps=3"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("compare-fp8: training 3 steps"));
+  EXPECT_THAT(run(training({"--variants", "bf16,fp8", "--max_steps=3", "--steps=4"})).err,
+              HasSubstr("--steps and --max_steps are both given"));
+}
+
 TEST_F(CompareCli, AStoppedComparisonContinues) {
   std::vector<std::string> words =
       training({"compare", "--variants=bf16,fp8", "--steps=150", "--save_steps=5"});

@@ -123,6 +123,9 @@ TEST_F(StartCli, ADamagedPreparedFolderIsNamedWithWhatHelps) {
   flip_magic();
   fs::rename(path(kShard), path("kept"));
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr(kShard), HasSubstr("is missing"), HasSubstr(helps)));
+  const ProcessResult planned = run({"plan", "--dataset", "data", "--device", "cpu"});
+  EXPECT_EQ(planned.exit_code, 0);
+  EXPECT_THAT(planned.err, AllOf(HasSubstr("this run would not start"), HasSubstr(kShard), HasSubstr("is missing")));
   fs::rename(path("kept"), path(kShard));
   fs::resize_file(path("data/manifest.json"), fs::file_size(path("data/manifest.json")) - 10);
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr("data/manifest.json"), HasSubstr(helps)));

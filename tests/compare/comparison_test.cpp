@@ -176,6 +176,20 @@ TEST(Comparison, ACopyOfARunIsIdentical) {
   EXPECT_THAT(comparison_text(comparison, false), Not(HasSubstr("at step 0")));
 }
 
+// A variant with one run is compared with the run of its seed, and in percent of that one.
+TEST(Comparison, ASingleRunIsComparedWithTheRunOfItsSeed) {
+  const std::vector<ComparedRun> runs = {
+      example_run({.name = "a-seed1", .precision = "BF16", .seed = 1, .seed_effect = 0.5}),
+      example_run({.name = "a-seed2", .precision = "BF16", .seed = 2, .seed_effect = 0.5}),
+      example_run({.name = "b", .loss_offset = 0.1, .seed = 2, .seed_effect = 0.5})};
+  const Comparison comparison = compare_runs(runs);
+  ASSERT_EQ(comparison.variants.size(), 2U);
+  const Difference& loss = *comparison.comparisons.front().loss;
+  EXPECT_NEAR(loss.mean, 0.1, 0.02);
+  EXPECT_NEAR(loss.percent, 100 * loss.mean / comparison.figures[1].loss, 1e-9);
+  EXPECT_THAT(loss.basis, HasSubstr("one run each (a-seed2 and b)"));
+}
+
 TEST(Comparison, RunsThatDifferInTheirSeedOnlyAreNothingToCompare) {
   EXPECT_THROW(compare_runs({example_run({.name = "a", .seed = 1}), example_run({.name = "b", .seed = 2})}),
                ConfigError);
@@ -205,7 +219,8 @@ TEST(Comparison, UnfairComparisonsAreWarnedOf) {
   EXPECT_THAT(comparison.warnings,
               Contains(HasSubstr("different models (model_preset llama-tiny / gpt2-tiny)")));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different data (dataset a.txt / b.txt)")));
-  EXPECT_THAT(comparison.warnings, Contains(AllOf(HasSubstr("different schedules"), HasSubstr("max_steps 100 / 200"))));
+  EXPECT_THAT(comparison.warnings,
+              Contains(AllOf(HasSubstr("different schedules"), HasSubstr("max_steps 100 / 200"))));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different devices")));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("1024, 2048 tokens per step")));
   EXPECT_THAT(comparison_text(comparison, false), HasSubstr("warning: The runs train different models"));

@@ -142,7 +142,8 @@ TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
 // One message for one flag, and none that another one takes back.
 TEST(ForeignFlags, AFlagIsExplainedOnce) {
   const Translated half = translate({"--fp16"});
-  EXPECT_THAT(half.notes.warnings, ElementsAre(HasSubstr("octet does not train in fp16; BF16 is used")));
+  EXPECT_THAT(half.notes.warnings,
+              ElementsAre(HasSubstr("octet does not train in fp16; BF16 takes its place")));
   EXPECT_THAT(half.notes.notes, IsEmpty());
   const Translated idle = translate({"--fp8", "true", "--mixed_precision", "bf16"});
   EXPECT_THAT(idle.notes.warnings, ElementsAre("fp8 has no effect: mixed_precision is set to bf16"));
@@ -167,6 +168,34 @@ TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {
   const TrainConfig config = load_train_config(file, {&steps, 1});
   EXPECT_EQ(config.max_steps, 5);
   EXPECT_EQ(config.num_train_epochs, 0);
+}
+
+// What is not set to false is FP8 in octet, so false asks for BF16.
+TEST(ForeignFlags, Fp8FalseIsBf16) {
+  EXPECT_EQ(translate({"--fp8", "false"}).value("mixed_precision"), "bf16");
+  EXPECT_EQ(translate({"--fp8", "false", "--mixed_precision", "fp32"}).value("mixed_precision"), "fp32");
+  EXPECT_EQ(translate({"--fp8", "false", "--bf16"}).value("mixed_precision"), "bf16");
+  EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
+}
+
+// A key of octet neither hides whose file it is nor depends on its place in it.
+TEST(RunFile, AKeyOfOctetInAFileOfAnotherProgramDecides) {
+  const std::string lines =
+      "stage: sft\ntemplate: alpaca\ndataset: a.json\ncutoff_len: 64\nmodel_name_or_path: m\n";
+  for (const std::string& text :
+       {"mixed_precision: fp8\nbf16: true\n" + lines, lines + "bf16: true\nmixed_precision: fp8\n"}) {
+    const test::TemporaryFolder folder;
+    const std::string path = folder.write("lf.yaml", text);
+    SettingsNotes notes;
+    const TrainConfig config = load_train_config(read_run_file(path, notes), {});
+    EXPECT_EQ(config.mixed_precision, TrainConfig::Precision::Fp8) << text;
+    EXPECT_TRUE(config.is_lora()) << "LLaMA-Factory's default";
+    EXPECT_THAT(notes.notes, testing::Contains(HasSubstr("is a configuration of LLaMA-Factory"))) << text;
+  }
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("lf.yaml", lines + "mixed_precision: fp32\nbf16: true\n");
+  SettingsNotes notes;
+  EXPECT_EQ(load_train_config(read_run_file(path, notes), {}).mixed_precision, TrainConfig::Precision::Fp32);
 }
 
 TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {

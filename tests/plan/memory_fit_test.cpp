@@ -279,7 +279,12 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
                                 {"per_device_train_batch_size", "1"},
                                 {"max_seq_length", "1"},
                                 {"device_memory_limit_gb", "20"}});
-  EXPECT_THAT(shortage_text(bare), HasSubstr("no setting makes it fit; use"));
+  EXPECT_THAT(shortage_text(bare),
+              HasSubstr("no setting makes it fit; use a smaller model or raise the limit, or "
+                        "fine-tune it with LoRA"));
+  const RunPlan lora = on_h200(
+      {{"model_preset", "llama-3.1-70b"}, {"finetuning_type", "lora"}, {"device_memory_limit_gb", "20"}});
+  EXPECT_THAT(shortage_text(lora), Not(HasSubstr("LoRA")));
 }
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {

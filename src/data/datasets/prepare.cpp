@@ -81,16 +81,6 @@ void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& kno
   for (const std::string& name : left_over) env.remove_file(join_path(folder, name));
 }
 
-// `list` is the file that names the shards.
-void check_listed(Env& env, const std::string& folder, const SplitManifest& split, const char* list) {
-  for (const ShardEntry& shard : split.shards) {
-    const std::string path = join_path(folder, shard.name);
-    require(env.exists(path) && env.file_size(path) == shard.size,
-            "[prepare] {} is missing or does not have the {} bytes that {} says; {}", path, shard.size, list,
-            kPrepareAgain);
-  }
-}
-
 class Preparation {
  public:
   Preparation(Env& env, const PrepareOptions& options, const Tokenizer& tokenizer, DatasetManifest start,
@@ -235,7 +225,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);
     for (const SplitManifest* split : {&result.manifest.train, &result.manifest.validation})
-      check_listed(env, options.output, *split, kManifestName);
+      check_shard_sizes(env, options.output, *split);
     if (env.exists(path(kProgressName))) env.remove_file(path(kProgressName));  // a crash just after the end
     result.whole = result.was_there = true;
     return result;
@@ -245,8 +235,8 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     check_same(there, asked, options.output);
     asked = std::move(there);
     asked.tokenizer = options.tokenizer_name;
-    check_listed(env, options.output, asked.train, kProgressName);
-    check_listed(env, options.output, asked.validation, kProgressName);
+    check_shard_sizes(env, options.output, asked.train, kProgressName);
+    check_shard_sizes(env, options.output, asked.validation, kProgressName);
     result.examples_skipped = std::max(asked.train.end_example(), asked.validation.end_example());
   }
   tidy_folder(env, options.output, asked);

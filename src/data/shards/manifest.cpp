@@ -225,16 +225,25 @@ std::string list_of_damage(std::vector<std::string> damage) {
   return text;
 }
 
+void check_shard_size(Env& env, const std::string& path, const ShardEntry& entry, const char* list) {
+  require_sound(env.exists(path), "[{}] is missing, and {} lists it", path, list);
+  const int64_t size = env.file_size(path);
+  require_sound(size == entry.size, "[{}] has {} bytes, {} says {}", path, size, list, entry.size);
+}
+
+DamagedShard with_advice(const DamagedShard& damage) {
+  const std::string text = damage.what();
+  const bool is_list = text.find('\n') != text.npos;
+  return DamagedShard(fmt::format("{}{}{}", text, is_list ? "\n" : "; ", kPrepareAgain));
+}
+
 std::vector<Shard> open_shards(Env& env, const std::string& folder, const DatasetManifest& manifest,
                                const SplitManifest& split, FileChecks& checks) {
   std::vector<Shard> shards(split.shards.size());
   const auto stamp_of = [&](const ShardEntry& entry) {
     const std::string path = join_path(folder, entry.name);
-    require_sound(env.exists(path), "[{}] is missing, and {} lists it", path, kManifestName);
-    const FileStamp stamp = file_stamp(path);
-    require_sound(stamp.size == entry.size, "[{}] has {} bytes, {} says {}", path, stamp.size, kManifestName,
-                  entry.size);
-    return stamp;
+    check_shard_size(env, path, entry, kManifestName);
+    return file_stamp(path);
   };
   const auto open = [&](size_t i, ShardCheck check) {
     const ShardEntry& entry = split.shards[i];
@@ -305,14 +314,21 @@ std::vector<Shard> open_shards(Env& env, const std::string& folder, const Datase
 
 }  // namespace
 
+void check_shard_sizes(Env& env, const std::string& folder, const SplitManifest& split, const char* list) {
+  try {
+    for (const ShardEntry& shard : split.shards)
+      check_shard_size(env, join_path(folder, shard.name), shard, list);
+  } catch (const DamagedShard& damage) {
+    throw with_advice(damage);
+  }
+}
+
 std::vector<Shard> open_split(Env& env, const std::string& folder, const DatasetManifest& manifest,
                               const SplitManifest& split, FileChecks& checks) {
   try {
     return open_shards(env, folder, manifest, split, checks);
   } catch (const DamagedShard& damage) {
-    const std::string text = damage.what();
-    const bool is_list = text.find('\n') != text.npos;
-    throw DamagedShard(fmt::format("{}{}{}", text, is_list ? "\n" : "; ", kPrepareAgain));
+    throw with_advice(damage);
   }
 }
 

@@ -73,6 +73,10 @@ DatasetManifest read_dataset_manifest(Env& env, const std::string& path);
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
                            std::string_view text);
 
+// DamagedShard unless every shard of the split is there with its size. `list` is the file that names them.
+void check_shard_sizes(Env& env, const std::string& folder, const SplitManifest& split,
+                       const char* list = kManifestName);
+
 // The shards of a split, mapped. A shard that is new or has changed since the last check (io/checked_files.h) is read
 // whole, on several threads, and compared with the manifest and its own checksums. Of all others only the ends are read
 // and compared. With checks.verify() all shards are read. An error names every damaged shard that was read, one per line.
