@@ -108,6 +108,9 @@ std::string modes_text(std::span<const ModeMemory> modes, ShardingMode chosen) {
   std::vector<Table::Column> columns = {{"per rank"}};
   for (const MemoryCategory category : kMemoryCategories)
     columns.push_back({std::string(name_of(category)), Align::Right});
+  const bool has_samples =
+      std::ranges::any_of(modes, [](const ModeMemory& mode) { return mode.sample_bytes() > 0; });
+  if (has_samples) columns.push_back({"samples", Align::Right});
   columns.push_back({"total", Align::Right});
   columns.push_back({"recompute"});
   columns.push_back({"fits"});
@@ -117,6 +120,7 @@ std::string modes_text(std::span<const ModeMemory> modes, ShardingMode chosen) {
                                     (mode.mode == chosen ? " (chosen)" : "")};
     for (const int64_t bytes : mode.memory.bytes_in_arena())
       row.push_back(bytes_text(static_cast<double>(bytes)));
+    if (has_samples) row.push_back(bytes_text(static_cast<double>(mode.sample_bytes())));
     row.push_back(bytes_text(static_cast<double>(mode.bytes)));
     row.push_back(key_text(mode.checkpointing));
     row.push_back(mode.fits ? "yes" : "no");

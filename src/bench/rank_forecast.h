@@ -21,6 +21,7 @@ struct ModeMemory {
   MemoryPlan memory;
   int64_t bytes = 0;  // with what samples take
   bool fits = false;
+  int64_t sample_bytes() const { return bytes - memory.peak_bytes(); }
 };
 // All modes, in the order of the enum. `target` has the sharding of the run, of which the mode is replaced; hsdp gets
 // groups of `local_ranks`.

@@ -101,6 +101,12 @@ std::vector<std::string> values_of(const Comparison& comparison, std::string_vie
   return values;
 }
 
+// Values for people: a run that does not set the key has none.
+std::vector<std::string> shown(std::vector<std::string> values) {
+  std::ranges::replace(values, std::string(), std::string("-"));
+  return values;
+}
+
 bool all_equal(const std::vector<std::string>& values) {
   return std::ranges::all_of(values, [&](const std::string& value) { return value == values.front(); });
 }
@@ -179,7 +185,7 @@ void add_settings(Comparison& comparison) {
     std::vector<std::string> which;
     for (const SettingRow& row : comparison.settings) {
       if (std::ranges::find(unfair.keys, row.key) != unfair.keys.end())
-        which.push_back(fmt::format("{} {}", row.key, fmt::join(row.values, " / ")));
+        which.push_back(fmt::format("{} {}", row.key, fmt::join(shown(row.values), " / ")));
     }
     if (!which.empty())
       comparison.warnings.push_back(

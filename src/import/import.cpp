@@ -63,6 +63,9 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
     if (verdict.fate == Fate::Warned) {
       notes.warnings.push_back(
           fmt::format("{} is {}: {}", verdict.leaf.describe(), verdict.leaf.shown(), verdict.reason));
+    } else if (verdict.fate == Fate::Derived && verdict.leaf.name == "num_processes") {
+      notes.notes.push_back(
+          fmt::format("{}: {}", verdict.leaf.describe(), verdict.reason));  // octet starts one
     }
   }
   if (const std::string missing = missing_parts(result); !missing.empty()) notes.notes.push_back(missing);

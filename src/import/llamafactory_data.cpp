@@ -103,6 +103,8 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
   const std::string folder = info_folder(importer);
   if (folder.empty()) {
     set_datasets(importer, leaf, key, names);
+    std::error_code error;
+    if (std::ranges::all_of(names, [&](const std::string& name) { return fs::exists(name, error); })) return;
     importer.find(
         {.name = "no-dataset-info",
          .where = leaf.describe(),

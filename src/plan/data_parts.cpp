@@ -150,7 +150,11 @@ class PartOpener {
   DataPart open_eval_examples(const ExampleOptions& examples, DataKind kind) {
     const auto [folder, manifest] = find_prepared(examples, kind, 0, 0);
     // A prepared folder's validation split is meant for this; one without it is taken whole.
-    const SplitManifest& split = manifest.validation.shards.empty() ? manifest.train : manifest.validation;
+    const bool has_validation = !manifest.validation.shards.empty();
+    const SplitManifest& split = has_validation ? manifest.validation : manifest.train;
+    if (kind == DataKind::Prepared && has_validation)
+      log_info("data: the held-out part of {} is evaluated: {} of {} tokens", printable(folder), split.counts.tokens,
+               manifest.train.counts.tokens + split.counts.tokens);
     return from_shards(open_split(posix_env(), folder, manifest, split, checks_));
   }
 

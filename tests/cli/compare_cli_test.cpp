@@ -126,7 +126,7 @@ TEST_F(CompareCli, BadInputIsNamed) {
   EXPECT_FALSE(fs::exists(folder.path() + "/runs"));
   const ProcessResult unfair = run({"bf16", "other"});
   EXPECT_EQ(unfair.exit_code, 0);
-  EXPECT_THAT(unfair.out, HasSubstr("warning: The runs train different models (model_preset  / gpt2-tiny)"));
+  EXPECT_THAT(unfair.out, HasSubstr("warning: The runs train different models (model_preset - / gpt2-tiny)"));
   folder.write("other/metrics.jsonl", "{\"step\": 1}\nnonsense\n{\"step\": 2}\n");
   const ProcessResult broken = run({"bf16", "other"});
   EXPECT_EQ(broken.exit_code, 1);

@@ -86,6 +86,11 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
            "0.1", "--chat_template", "plain", "--train_on", "all"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", this call asks for \"all\""));
+  write_chats("chats.jsonl", 201);
+  const ProcessResult changed = run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output",
+                                     "out", "--eval_split", "0.1", "--chat_template", "plain"});
+  EXPECT_EQ(changed.exit_code, 2);
+  EXPECT_THAT(changed.err, HasSubstr("chats.jsonl\" has changed since (its size or time); choose another folder"));
 }
 
 TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {

@@ -181,6 +181,8 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   ASSERT_EQ(run(same).exit_code, 0);
   damage();
   EXPECT_EQ(run({"eval", "runs/a", "--device", "cpu"}).exit_code, 0);
+  EXPECT_THAT(run({"eval", "runs/a", "--device", "cpu", "--dataset", "data"}).err,
+              HasSubstr("data: the held-out part of data is evaluated: "));
   const ProcessResult evaluated = run({"eval", "runs/a", "--device", "cpu", "--verify"});
   EXPECT_EQ(evaluated.exit_code, 2);
   EXPECT_THAT(evaluated.err, HasSubstr(kShard));

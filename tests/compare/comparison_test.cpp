@@ -213,14 +213,15 @@ TEST(Comparison, UnfairComparisonsAreWarnedOf) {
   runs[0].run.settings.emplace_back("dataset", "a.txt");
   runs[0].run.settings.emplace_back("max_steps", "100");
   runs[1].run.settings.emplace_back("max_steps", "200");
+  runs[1].run.settings.emplace_back("warmup_ratio", "0");
   runs[1].plan->device = "NVIDIA L4";
   runs[1].plan->sequences_per_step = 16;
   const Comparison comparison = compare_runs(runs);
   EXPECT_THAT(comparison.warnings,
               Contains(HasSubstr("different models (model_preset llama-tiny / gpt2-tiny)")));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different data (dataset a.txt / b.txt)")));
-  EXPECT_THAT(comparison.warnings,
-              Contains(AllOf(HasSubstr("different schedules"), HasSubstr("max_steps 100 / 200"))));
+  EXPECT_THAT(comparison.warnings, Contains(AllOf(HasSubstr("different schedules"),
+                                                  HasSubstr("max_steps 100 / 200; warmup_ratio - / 0)"))));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("different devices")));
   EXPECT_THAT(comparison.warnings, Contains(HasSubstr("1024, 2048 tokens per step")));
   EXPECT_THAT(comparison_text(comparison, false), HasSubstr("warning: The runs train different models"));

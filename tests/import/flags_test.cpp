@@ -198,6 +198,16 @@ TEST(RunFile, AKeyOfOctetInAFileOfAnotherProgramDecides) {
   EXPECT_EQ(load_train_config(read_run_file(path, notes), {}).mixed_precision, TrainConfig::Precision::Fp32);
 }
 
+TEST(RunFile, ProcessesOfALauncherAreNamed) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write(
+      "accelerate.yaml",
+      "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n");
+  SettingsNotes notes;
+  read_run_file(path, notes);
+  EXPECT_THAT(notes.notes, testing::Contains(HasSubstr("start the run with 'octet launch -n 8 train ...'")));
+}
+
 TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {
   SettingsNotes notes;
   const FileSettings refused = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_dora.yaml", notes);

@@ -203,6 +203,7 @@ TEST(ImportRules, DatasetInfoThatIsNotThereIsSaid) {
   const ImportResult result = import_lf("dataset: identity, alpaca_en_demo\n");
   EXPECT_TRUE(test::has_finding(result, "no-dataset-info"));
   EXPECT_EQ(result.value("dataset"), "identity,alpaca_en_demo");
+  EXPECT_FALSE(test::has_finding(import_lf("dataset: " OCTET_SOURCE_DIR "/README.md\n"), "no-dataset-info"));
   EXPECT_THAT(test::mistakes_of(import_lf("dataset: org/a\ndataset_dir: ONLINE\n")), IsEmpty());
   EXPECT_EQ(fate_of(import_lf("dataset: a\ndataset_dir: REMOTE:org/b\n"), "dataset"), "refused");
 }

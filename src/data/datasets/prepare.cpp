@@ -34,6 +34,26 @@ std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, con
   return wait_for_lock(env, path, fmt::format("{}\n", getpid()), on_wait, hooks.stop);
 }
 
+// The first input file whose name, size or time is another one now; "" if the lists differ in nothing that is known.
+std::string changed_input(const ordered_json& old, const ordered_json& now) {
+  const auto entries = [](const ordered_json& files) {
+    return files.is_array() ? files : ordered_json::array();
+  };
+  const ordered_json before = entries(old), after = entries(now);
+  const auto path_of = [](const ordered_json& file) {
+    return file.is_object() && file.contains("path") ? file["path"].dump() : file.dump();
+  };
+  for (const ordered_json& file : after) {
+    const auto same = std::ranges::find_if(
+        before, [&](const ordered_json& other) { return path_of(other) == path_of(file); });
+    if (same == before.end()) return fmt::format("{} was not among its input files", path_of(file));
+    if (*same != file) return fmt::format("{} has changed since (its size or time)", path_of(file));
+  }
+  return after.size() == before.size()
+             ? ""
+             : fmt::format("it has {} input files, not {}", after.size(), before.size());
+}
+
 // Names what differs, so that the user sees which flag to change back.
 void check_same(const DatasetManifest& there, const DatasetManifest& asked, const std::string& folder) {
   const auto differ = [&](const std::string& what, const std::string& old, const std::string& now) {
@@ -50,6 +70,10 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
   for (const auto& [key, value] : asked.options.items()) {
     const auto old = there.options.find(key);
     if (old == there.options.end()) differ(key, "not given", value.dump());
+    if (const std::string change = key == "files" ? changed_input(*old, value) : ""; !change.empty()) {
+      fail("[prepare] {} was prepared before, but {}; choose another folder or remove this one", folder,
+           change);
+    }
     if (*old != value) differ(key, old->dump(), value.dump());
   }
   fail("[prepare] {} was prepared with other options, {}; choose another folder or remove this one", folder,
