@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -48,11 +47,14 @@ bool is_max_steps(const KeySetting& setting) {
 int64_t steps_of(const Options& options) {
   if (options.steps > 0) return options.steps;
   const auto given = std::ranges::find_if(options.run.settings, is_max_steps);
-  if (given == options.run.settings.end() || given->values.size() != 1) return kDefaultSteps;
-  int64_t steps = 0;  // what is no number is refused where all keys are read
-  const std::string& text = given->values.front();
-  std::from_chars(text.data(), text.data() + text.size(), steps);
-  return steps > 0 ? steps : kDefaultSteps;
+  if (given == options.run.settings.end()) return kDefaultSteps;
+  std::vector<std::string> errors;
+  const std::vector<KeyAssignment> read = resolve_settings(train_keys().keys(), {&*given, 1}, errors);
+  throw_config_errors(errors);
+  const auto* steps = read.empty() ? nullptr : std::get_if<int64_t>(&read.front().value);
+  if (!steps || *steps < 1)
+    fail_config("--max_steps is the length of the runs that compare trains; expected at least 1");
+  return *steps;
 }
 
 void check(const Options& options, std::vector<std::string>& errors) {

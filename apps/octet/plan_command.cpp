@@ -181,7 +181,7 @@ int run(const Options& options) {
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
-  if (rates && has_rates && model.width < kSmallWidth)
+  if (rates && (has_rates || options.ranks > 0) && model.width < kSmallWidth)
     fmt::print(
         "\nthis model is small: matrix products are a small part of its step, and FP8 may be slower than BF16. "
         "Predicted speeds are too high\n");

@@ -242,6 +242,11 @@ std::vector<RunPair> pairs_of(const Comparison& comparison, const Variant& refer
   return pairs;
 }
 
+bool is_same_seed(const Comparison& comparison, RunPair pair) {
+  const std::string seed = comparison.runs[pair.reference].run.setting("seed");
+  return !seed.empty() && seed == comparison.runs[pair.other].run.setting("seed");
+}
+
 // One of the two losses that are compared.
 struct Curve {
   double (Tables::*value)(size_t, int64_t) const;
@@ -299,15 +304,24 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
   std::optional<MeanEstimate> estimate =
       seed_estimate(tables, curve, reference, other, pairs, difference.basis);
   difference.over_seeds = estimate.has_value();
-  if (!estimate) {
+  const bool has_pair = is_same_seed(tables.comparison, pairs.front());
+  const bool is_one_each = reference.runs.size() + other.runs.size() == 2;
+  const auto means_of = [&](const Variant& variant) {
+    std::vector<double> means;
+    for (const size_t run : variant.runs) means.push_back(mean_over(tables, curve, run));
+    return means;
+  };
+  if (!estimate && !has_pair && !is_one_each) {
+    estimate = MeanEstimate{.mean = mean_of(means_of(other)) - mean_of(means_of(reference)), .interval = {}};
+    difference.basis = "not known: the variants have no seed in common, and one of them has a single run";
+  } else if (!estimate) {
     const std::vector<double> last = paired(tables, curve, pairs.front(), curve.last);
     estimate = estimate_series_mean(last);
     const std::string count = counted(static_cast<int64_t>(last.size()), curve.unit);
     const auto name = [&](size_t run) { return tables.comparison.runs[run].run.name; };
     const std::string which =
-        reference.runs.size() + other.runs.size() == 2
-            ? ""
-            : fmt::format(" ({} and {})", name(pairs.front().reference), name(pairs.front().other));
+        is_one_each ? ""
+                    : fmt::format(" ({} and {})", name(pairs.front().reference), name(pairs.front().other));
     difference.basis =
         estimate->interval
             ? fmt::format("spread of the paired differences of {}, one run each{}", count, which)
@@ -316,11 +330,8 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
   }
   // In percent of the runs that the difference is of.
   std::vector<double> before;
-  if (difference.over_seeds && pairs.size() < 2) {
-    for (const size_t run : reference.runs) before.push_back(mean_over(tables, curve, run));
-  } else {
-    for (const RunPair& pair : pairs) before.push_back(mean_over(tables, curve, pair.reference));
-  }
+  for (const RunPair& pair : pairs) before.push_back(mean_over(tables, curve, pair.reference));
+  if (!has_pair || (difference.over_seeds && pairs.size() < 2)) before = means_of(reference);
   difference.mean = estimate->mean;
   difference.percent = 100 * difference.mean / std::abs(mean_of(before));
   difference.interval = estimate->interval;

@@ -157,12 +157,13 @@ namespace {
 
 struct IdleSetting {
   std::string key, because;
+  bool is_changed;  // from its default, so somebody may expect an effect
 };
 
 std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu) {
   std::vector<IdleSetting> idle;
   const auto note = [&](std::string_view key, std::string_view because) {
-    if (is_changed(config, key)) idle.push_back({std::string(key), std::string(because)});
+    if (config.is_set(key)) idle.push_back({std::string(key), std::string(because), is_changed(config, key)});
   };
   const bool fp8 = config.mixed_precision == TrainConfig::Precision::Fp8;
   if (!fp8) {
@@ -241,6 +242,7 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
 std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
   struct Found {
     std::set<const TrainConfig*> runs;
+    bool is_changed = false;
     std::vector<std::string> reasons;
   };
   std::vector<std::string> keys;  // in the order of the first run that has them
@@ -250,16 +252,17 @@ std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool o
       Found& found = idle[setting.key];
       if (found.runs.empty()) keys.push_back(setting.key);
       found.runs.insert(&run);
+      found.is_changed = found.is_changed || setting.is_changed;
       if (std::ranges::find(found.reasons, setting.because) == found.reasons.end())
         found.reasons.push_back(setting.because);
     }
   }
   std::vector<std::string> texts;
   for (const std::string& key : keys) {
-    const auto& [idle_in, reasons] = idle[key];
+    const auto& [idle_in, changed, reasons] = idle[key];
     const bool has_effect = std::ranges::any_of(
         runs, [&](const TrainConfig& run) { return run.is_set(key) && !idle_in.contains(&run); });
-    if (has_effect) continue;
+    if (has_effect || !changed) continue;
     const bool differs = reasons.size() > 1 && idle_in.size() > 1;
     texts.push_back(
         differs ? fmt::format("{} has no effect in any of the runs ({})", key, fmt::join(reasons, "; "))

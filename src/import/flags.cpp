@@ -14,9 +14,11 @@ namespace {
 
 // octet's own default is FP8, so a switch that is off asks for something.
 void fp8_switch(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || !leaf.is_off() || importer.is_set("mixed_precision"))
+  if (leaf.is_null() || !leaf.is_off())
     fp8_rule(importer, leaf);
-  else
+  else if (importer.value("mixed_precision") == "fp8")
+    importer.warn(leaf, "no effect: mixed_precision is fp8");
+  else if (!importer.is_set("mixed_precision"))
     importer.map(leaf, "mixed_precision", "bf16");
 }
 
@@ -120,9 +122,9 @@ std::vector<KeySetting> translate_settings(std::vector<KeySetting> settings, Set
                       .place = setting.place});
     } else if (result.value(setting.key) != mine->second) {
       const std::string name = setting.comment.substr(0, setting.comment.find(':'));
-      told.insert(name);
-      notes.warnings.push_back(
-          fmt::format("{} has no effect: {} is set to {}", name, setting.key, mine->second));
+      if (told.insert(name).second)
+        notes.warnings.push_back(
+            fmt::format("{} has no effect: {} is set to {}", name, setting.key, mine->second));
     }
   }
   const auto tell = [&](std::vector<std::string>& list, const Verdict& verdict, const std::string& text) {

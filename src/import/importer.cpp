@@ -78,9 +78,17 @@ ImportResult Importer::run() {
 // what a rule has changed is set again at the end.
 void Importer::set_own_keys() {
   for (const TreeLeaf& leaf : tree_->leaves) {
-    if (row_of(*tool_, leaf.name) || leaf.is_null() || leaf.kind != TreeLeaf::Kind::Scalar) continue;
-    if (const Key* own = key_called(train_keys().keys(), leaf.name))
+    if (row_of(*tool_, leaf.name) || leaf.is_null() || (tool_->auto_is_unset && leaf.is_auto())) continue;
+    const Key* own = key_called(train_keys().keys(), leaf.name);
+    if (own && leaf.kind == TreeLeaf::Kind::Scalar)
       set(own->name, leaf.text, prefix_ + leaf.name, leaf.place);
+    if (own && leaf.kind == TreeLeaf::Kind::List)
+      set({.key = own->name,
+           .values = leaf.items,
+           .is_list = true,
+           .block = {},
+           .comment = prefix_ + leaf.name,
+           .place = leaf.place});
   }
 }
 

@@ -332,9 +332,9 @@ int score(const SettingsTree& tree) {
       "overwrite_cache", "plot_loss"};
   constexpr std::string_view kTypical[] = {"finetuning_type",    "cutoff_len",  "do_train", "dataset",
                                            "model_name_or_path", "lora_target", "val_size"};
-  if (tree.has("base_model") || tree.has("zero_optimization")) return 0;
+  if (tree.has("base_model") || tree.has("zero_optimization") || tree.has("model_preset")) return 0;
   const int certain = count_keys(tree, kCertain, 30);
-  if (certain == 0 && tree.has("mixed_precision")) return 0;  // of octet or Accelerate
+  if (certain < 60 && tree.has("mixed_precision")) return 0;  // of octet or Accelerate
   return certain + (tree.has("dataset_dir") ? 30 : 0) + count_keys(tree, kTypical, 10);
 }
 

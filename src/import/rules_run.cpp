@@ -85,7 +85,7 @@ void bf16_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null() || leaf.is_auto()) {
     importer.ignore(leaf, "the precision comes from other settings");
   } else if (leaf.is_off()) {
-    importer.ignore(leaf, "false: the precision comes from other settings");
+    importer.ignore(leaf, "the precision comes from other settings");
   } else if (asks_for_fp8(importer)) {
     importer.derive(leaf, "everything outside the FP8 matrix products is BF16 in octet anyway");
   } else {

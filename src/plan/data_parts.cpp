@@ -153,8 +153,8 @@ class PartOpener {
     const bool has_validation = !manifest.validation.shards.empty();
     const SplitManifest& split = has_validation ? manifest.validation : manifest.train;
     if (kind == DataKind::Prepared && has_validation)
-      log_info("data: the held-out part of {} is evaluated: {} of {} tokens", printable(folder), split.counts.tokens,
-               manifest.train.counts.tokens + split.counts.tokens);
+      log_info("data: the held-out part of {} is evaluated: {} of {} tokens", printable(folder),
+               split.counts.tokens, manifest.train.counts.tokens + split.counts.tokens);
     return from_shards(open_split(posix_env(), folder, manifest, split, checks_));
   }
 
@@ -284,30 +284,35 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
 
 namespace {
 
-void check_prepared(const std::string& folder) {
+enum class Use { Train, TrainAndEval, Eval };
+
+// The splits that a run opens.
+void check_prepared(const std::string& folder, Use use) {
   const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
-  check_shard_sizes(posix_env(), folder, manifest.train);
-  check_shard_sizes(posix_env(), folder, manifest.validation);
+  const bool has_validation = !manifest.validation.shards.empty();
+  if (use != Use::Eval || !has_validation) check_shard_sizes(posix_env(), folder, manifest.train);
+  if (use != Use::Train && has_validation) check_shard_sizes(posix_env(), folder, manifest.validation);
 }
 
 }  // namespace
 
 std::vector<std::string> missing_parts(const TrainConfig& keys) {
   std::vector<std::string> missing = idle_choices(keys);
-  const auto find = [&](const ExampleOptions& examples) {
+  const auto find = [&](const ExampleOptions& examples, Use use) {
     if (examples.dataset == kDemo) return;
     try {
       const DataKind kind = kind_of(keys, examples);
       if (kind == DataKind::Stream) stream_files(examples.dataset);
-      if (kind == DataKind::Prepared) check_prepared(examples.dataset);
+      if (kind == DataKind::Prepared) check_prepared(examples.dataset, use);
       if (kind == DataKind::Examples && !is_on_hub(examples)) resolve_dataset(examples);
     } catch (const Error& error) {
       missing.emplace_back(error.what());
     }
   };
   try {
-    for (const DatasetPart& part : expanded_dataset(keys)) find(train_examples(keys, part));
-    for (const DatasetPart& part : expanded_eval_dataset(keys)) find(eval_examples(keys, part));
+    const Use use = keys.eval_dataset.empty() ? Use::TrainAndEval : Use::Train;
+    for (const DatasetPart& part : expanded_dataset(keys)) find(train_examples(keys, part), use);
+    for (const DatasetPart& part : expanded_eval_dataset(keys)) find(eval_examples(keys, part), Use::Eval);
   } catch (const Error& error) {
     missing.emplace_back(error.what());
   }

@@ -388,7 +388,7 @@ std::string remedies_text(const MemoryRemedies& remedies, const MemoryLimit& lim
   }
   return fmt::format("no setting makes it fit{}; use a smaller model or {}{}", text,
                      limit.by_key ? "raise the limit" : "a larger device",
-                     is_lora ? "" : ", or fine-tune it with LoRA (finetuning_type lora)");
+                     is_lora ? "" : ", or fine-tune it with LoRA, which needs less (finetuning_type lora)");
 }
 
 }  // namespace

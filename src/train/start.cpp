@@ -54,8 +54,8 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
   if (was > 0 && was != is) {
     console.print(
         fmt::format("  changed batch: {} -> {} sequences per step, over all ranks; to keep it, set "
-                    "per_device_train_batch_size and gradient_accumulation_steps for {} ranks",
-                    was, is, stages.plan.ranks()));
+                    "per_device_train_batch_size and gradient_accumulation_steps for {}",
+                    was, is, counted(stages.plan.ranks(), "rank")));
   }
   return std::move(restored.state);
 }

@@ -177,6 +177,7 @@ TEST_F(CompareCli, MaxStepsAsAFlagIsTheLength) {
   const ProcessResult result = run(training({"--variants", "bf16,fp8", "--max_steps=3"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("compare-fp8: training 3 steps"));
+  EXPECT_THAT(run(training({"--variants", "bf16,fp8", "--max_steps=0"})).err, HasSubstr("expected at least 1"));
   EXPECT_THAT(run(training({"--variants", "bf16,fp8", "--max_steps=3", "--steps=4"})).err,
               HasSubstr("--steps and --max_steps are both given"));
 }

@@ -150,7 +150,7 @@ TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
   EXPECT_EQ(partly.find("emulated"), partly.rfind("emulated")) << partly;
   EXPECT_THAT(plan({"--gpu", "h200", "--finetuning_type", "lora"}).out, HasSubstr("this model is small"));
   const std::string large = plan({"--gpu", "rtx4090", "--model_preset", "llama-3.1-8b"}).out;
-  EXPECT_THAT(large, AllOf(HasSubstr("fine-tune it with LoRA (finetuning_type lora)"), Not(HasSubstr("it fits on"))));
+  EXPECT_THAT(large, AllOf(HasSubstr("fine-tune it with LoRA, which needs less (finetuning_type lora)"), Not(HasSubstr("it fits on"))));
   EXPECT_THAT(plan({"--gpu", "h200", "--nodes", "2"}).err, HasSubstr("--nodes is 2, but --ranks is not given"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "mxfp8"}).err,
               HasSubstr("no kernels for fp8_recipe mxfp8; use delayed or block"));

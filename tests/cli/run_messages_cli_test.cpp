@@ -145,7 +145,7 @@ TEST_F(RunMessages, AResumeWithAnotherLengthSaysWhatHappensToTheSchedule) {
       longer.err,
       ContainsRegex("warning: the learning rate rises from 6.00e-05 to [0-9.e-]+, because the schedule "
                     "now ends at step 16 instead of 8"));
-  // A change of the rate itself, and by little.
+  // A change of the rate itself, by a fifth.
   ASSERT_EQ(run(arguments("higher", {{"save_steps", "4"}, {"lr_scheduler_type", "constant"}})).exit_code, 0);
   const ProcessResult higher =
       run({"train", "--resume", "runs/higher/checkpoints_fp8/step_4", "--run_name", "risen", "--learning_rate", "7.2e-4"});

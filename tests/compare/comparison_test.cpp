@@ -188,6 +188,13 @@ TEST(Comparison, ASingleRunIsComparedWithTheRunOfItsSeed) {
   EXPECT_NEAR(loss.mean, 0.1, 0.02);
   EXPECT_NEAR(loss.percent, 100 * loss.mean / comparison.figures[1].loss, 1e-9);
   EXPECT_THAT(loss.basis, HasSubstr("one run each (a-seed2 and b)"));
+  // Without a partner: the means, with noise that is not known.
+  const Comparison unpaired = compare_runs(
+      {runs[0], runs[1], example_run({.name = "b", .loss_offset = 0.1, .seed = 3, .seed_effect = 0.5})});
+  const Difference& means = *unpaired.comparisons.front().loss;
+  EXPECT_NEAR(means.mean, unpaired.variants[1].mean.loss - unpaired.variants[0].mean.loss, 1e-9);
+  EXPECT_FALSE(means.interval);
+  EXPECT_THAT(means.basis, HasSubstr("no seed in common"));
 }
 
 TEST(Comparison, RunsThatDifferInTheirSeedOnlyAreNothingToCompare) {

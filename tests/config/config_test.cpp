@@ -389,6 +389,11 @@ TEST(TrainConfig, SettingsWithoutEffectInAnyOfSeveralRunsAreNamed) {
   EXPECT_THAT(idle_settings(std::vector{from_yaml("mixed_precision: bf16"), block}, true),
               ElementsAre("fp8_margin has no effect: fp8_recipe is block"));
   EXPECT_THAT(idle_settings(std::vector{from_yaml("fp8_margin: 1"), block}, true), ElementsAre());
+  // Set to its default, and idle there, too.
+  EXPECT_THAT(idle_settings(std::vector{from_yaml("mixed_precision: bf16\nfp8_margin: 1"),
+                                        from_yaml("fp8_recipe: block\nfp8_margin: 0")},
+                            true),
+              ElementsAre(testing::StartsWith("fp8_margin has no effect in any of the runs")));
   // Set to its default in one of them: it has an effect there.
   EXPECT_THAT(idle_settings(std::vector{from_yaml("mixed_precision: bf16\nfp8_recipe: current"),
                                         from_yaml("fp8_recipe: delayed")},

@@ -77,6 +77,8 @@ TEST(ForeignFlags, WhatIsDoneInAnotherWaySaysHow) {
 TEST(ForeignFlags, WhatOctetHasIsTranslated) {
   EXPECT_EQ(translate({"--optim", "paged_adamw_8bit"}).value("optimizer_state"), "fp8");
   EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
+  EXPECT_THAT(translate({"--fp8", "false", "--mixed_precision", "fp8"}).notes.warnings,
+              ElementsAre(HasSubstr("no effect: mixed_precision is fp8")));
   EXPECT_EQ(translate({"--bf16"}).value("mixed_precision"), "bf16");
   EXPECT_EQ(translate({"--bf16", "--fp8"}).value("mixed_precision"), "fp8");
   EXPECT_EQ(translate({"--fp8", "--bf16", "true"}).value("mixed_precision"), "fp8");
@@ -196,6 +198,17 @@ TEST(RunFile, AKeyOfOctetInAFileOfAnotherProgramDecides) {
   const std::string path = folder.write("lf.yaml", lines + "mixed_precision: fp32\nbf16: true\n");
   SettingsNotes notes;
   EXPECT_EQ(load_train_config(read_run_file(path, notes), {}).mixed_precision, TrainConfig::Precision::Fp32);
+}
+
+TEST(RunFile, AFileOfOctetWithKeysOfLlamaFactoryStaysOctets) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write(
+      "own.yaml",
+      "model_preset: gpt2\nmixed_precision: fp8\ndataset: demo\nmax_steps: 3\ntemplate: alpaca\nplot_loss: true\n");
+  SettingsNotes notes;
+  const TrainConfig config = load_train_config(read_run_file(path, notes), {});
+  EXPECT_FALSE(config.is_lora());
+  EXPECT_THAT(notes.notes, testing::Not(testing::Contains(HasSubstr("is a configuration of"))));
 }
 
 TEST(RunFile, ProcessesOfALauncherAreNamed) {

@@ -43,15 +43,20 @@ std::string changed_input(const ordered_json& old, const ordered_json& now) {
   const auto path_of = [](const ordered_json& file) {
     return file.is_object() && file.contains("path") ? file["path"].dump() : file.dump();
   };
+  const auto find = [&](const ordered_json& files, const ordered_json& file) {
+    return std::ranges::find_if(files,
+                                [&](const ordered_json& other) { return path_of(other) == path_of(file); });
+  };
   for (const ordered_json& file : after) {
-    const auto same = std::ranges::find_if(
-        before, [&](const ordered_json& other) { return path_of(other) == path_of(file); });
+    const auto same = find(before, file);
     if (same == before.end()) return fmt::format("{} was not among its input files", path_of(file));
     if (*same != file) return fmt::format("{} has changed since (its size or time)", path_of(file));
   }
-  return after.size() == before.size()
-             ? ""
-             : fmt::format("it has {} input files, not {}", after.size(), before.size());
+  for (const ordered_json& file : before) {
+    if (find(after, file) == after.end())
+      return fmt::format("{} is no longer among the input files", path_of(file));
+  }
+  return "";
 }
 
 // Names what differs, so that the user sees which flag to change back.
@@ -244,7 +249,8 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   if (env.exists(path(kManifestName))) {
     require(
         has_dataset_manifest(env, options.output),
-        "[prepare] {} is no manifest of an octet dataset, or is damaged; choose another folder, or remove it",
+        "[prepare] {} is no manifest of an octet dataset, or is damaged; choose another folder, or remove this file and run the "
+        "command again",
         path(kManifestName));
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);

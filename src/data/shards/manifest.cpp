@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <numeric>
 #include <optional>
 
@@ -291,6 +292,7 @@ std::vector<Shard> open_shards(Env& env, const std::string& folder, const Datase
   };
   const Clock::time_point start = Clock::now();
   std::vector<std::string> damage(wanted.size());
+  std::vector<std::exception_ptr> failures(wanted.size());
   for_all(wanted.size(), [&](size_t i) {
     try {
       const FileStamp stamp = stamp_of(split.shards[wanted[i]]);
@@ -298,13 +300,15 @@ std::vector<Shard> open_shards(Env& env, const std::string& folder, const Datase
       checked[i] = stamp;
     } catch (const DamagedShard& error) {
       damage[i] = error.what();
+    } catch (...) {
+      failures[i] = std::current_exception();
     }
   });
   std::erase(damage, "");
-  if (!damage.empty()) {
-    remember();
-    throw DamagedShard(list_of_damage(damage));
-  }
+  std::erase(failures, nullptr);
+  if (!damage.empty() || !failures.empty()) remember();
+  if (!damage.empty()) throw DamagedShard(list_of_damage(damage));
+  if (!failures.empty()) std::rethrow_exception(failures.front());
   FileChecks::Amount read{.files = std::ssize(wanted), .seconds = seconds_since(start)};
   for (const size_t i : wanted) read.bytes += split.shards[i].size;
   checks.add(read);
