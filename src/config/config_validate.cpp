@@ -259,14 +259,14 @@ std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool o
   }
   std::vector<std::string> texts;
   for (const std::string& key : keys) {
-    const auto& [idle_in, changed, reasons] = idle[key];
+    const Found& found = idle[key];
     const bool has_effect = std::ranges::any_of(
-        runs, [&](const TrainConfig& run) { return run.is_set(key) && !idle_in.contains(&run); });
-    if (has_effect || !changed) continue;
-    const bool differs = reasons.size() > 1 && idle_in.size() > 1;
+        runs, [&](const TrainConfig& run) { return run.is_set(key) && !found.runs.contains(&run); });
+    if (has_effect || !found.is_changed) continue;
+    const bool differs = found.reasons.size() > 1 && found.runs.size() > 1;
     texts.push_back(
-        differs ? fmt::format("{} has no effect in any of the runs ({})", key, fmt::join(reasons, "; "))
-                : fmt::format("{} has no effect: {}", key, fmt::join(reasons, ", ")));
+        differs ? fmt::format("{} has no effect in any of the runs ({})", key, fmt::join(found.reasons, "; "))
+                : fmt::format("{} has no effect: {}", key, fmt::join(found.reasons, ", ")));
   }
   return texts;
 }
