@@ -97,7 +97,7 @@ void print_support(const KnownGpu& gpu, int64_t usable_bytes, bool has_speed) {
   if (!gpu.support.empty()) fmt::print("\n{}: {}\n", gpu.name, gpu.support);
   if (gpu.key != "h200") {
     fmt::print(
-        "it is taken to have {:g} GiB free, of which this run may use {}; --device_memory_limit_gb sets it\n",
+        "it is taken to have {:g} GiB free, of which this run may use {}; --device_memory_limit_gb sets another limit\n",
         gpu.memory_gib, human_bytes(static_cast<double>(usable_bytes)));
   }
   if (!has_speed) fmt::print("no speed is predicted: octet has measured the H200 only\n");

@@ -17,8 +17,10 @@ void fp8_switch(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null() || !leaf.is_off())
     fp8_rule(importer, leaf);
   else if (importer.value("mixed_precision") == "fp8")
-    importer.warn(leaf, "no effect: mixed_precision is fp8");
-  else if (!importer.is_set("mixed_precision"))
+    importer.warn(leaf, "no effect, because mixed_precision is fp8");
+  else if (importer.is_set("mixed_precision"))
+    importer.ignore(leaf, "off");
+  else
     importer.map(leaf, "mixed_precision", "bf16");
 }
 

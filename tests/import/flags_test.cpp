@@ -77,8 +77,6 @@ TEST(ForeignFlags, WhatIsDoneInAnotherWaySaysHow) {
 TEST(ForeignFlags, WhatOctetHasIsTranslated) {
   EXPECT_EQ(translate({"--optim", "paged_adamw_8bit"}).value("optimizer_state"), "fp8");
   EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
-  EXPECT_THAT(translate({"--fp8", "false", "--mixed_precision", "fp8"}).notes.warnings,
-              ElementsAre(HasSubstr("no effect: mixed_precision is fp8")));
   EXPECT_EQ(translate({"--bf16"}).value("mixed_precision"), "bf16");
   EXPECT_EQ(translate({"--bf16", "--fp8"}).value("mixed_precision"), "fp8");
   EXPECT_EQ(translate({"--fp8", "--bf16", "true"}).value("mixed_precision"), "fp8");
@@ -172,12 +170,28 @@ TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {
   EXPECT_EQ(config.num_train_epochs, 0);
 }
 
-// What is not set to false is FP8 in octet, so false asks for BF16.
+// octet trains in FP8 unless it is told otherwise, so false asks for BF16.
 TEST(ForeignFlags, Fp8FalseIsBf16) {
   EXPECT_EQ(translate({"--fp8", "false"}).value("mixed_precision"), "bf16");
   EXPECT_EQ(translate({"--fp8", "false", "--mixed_precision", "fp32"}).value("mixed_precision"), "fp32");
   EXPECT_EQ(translate({"--fp8", "false", "--bf16"}).value("mixed_precision"), "bf16");
   EXPECT_EQ(translate({"--fp8"}).value("mixed_precision"), "fp8");
+  EXPECT_THAT(translate({"--fp8", "false", "--mixed_precision", "bf16"}).notes.notes,
+              ElementsAre("--fp8 false: off"));
+  EXPECT_THAT(translate({"--fp8", "false", "--mixed_precision", "fp8"}).notes.warnings,
+              ElementsAre("--fp8 false: no effect, because mixed_precision is fp8"));
+}
+
+struct ReadFile {
+  SettingsNotes notes;
+  TrainConfig config;
+};
+
+ReadFile read_text_as_file(const std::string& text) {
+  const test::TemporaryFolder folder;
+  ReadFile read;
+  read.config = load_train_config(read_run_file(folder.write("run.yaml", text), read.notes), {});
+  return read;
 }
 
 // A key of octet neither hides whose file it is nor depends on its place in it.
@@ -186,39 +200,28 @@ TEST(RunFile, AKeyOfOctetInAFileOfAnotherProgramDecides) {
       "stage: sft\ntemplate: alpaca\ndataset: a.json\ncutoff_len: 64\nmodel_name_or_path: m\n";
   for (const std::string& text :
        {"mixed_precision: fp8\nbf16: true\n" + lines, lines + "bf16: true\nmixed_precision: fp8\n"}) {
-    const test::TemporaryFolder folder;
-    const std::string path = folder.write("lf.yaml", text);
-    SettingsNotes notes;
-    const TrainConfig config = load_train_config(read_run_file(path, notes), {});
-    EXPECT_EQ(config.mixed_precision, TrainConfig::Precision::Fp8) << text;
-    EXPECT_TRUE(config.is_lora()) << "LLaMA-Factory's default";
-    EXPECT_THAT(notes.notes, testing::Contains(HasSubstr("is a configuration of LLaMA-Factory"))) << text;
+    const ReadFile read = read_text_as_file(text);
+    EXPECT_EQ(read.config.mixed_precision, TrainConfig::Precision::Fp8) << text;
+    EXPECT_TRUE(read.config.is_lora()) << "LLaMA-Factory's default";
+    EXPECT_THAT(read.notes.notes, testing::Contains(HasSubstr("is a configuration of LLaMA-Factory")))
+        << text;
   }
-  const test::TemporaryFolder folder;
-  const std::string path = folder.write("lf.yaml", lines + "mixed_precision: fp32\nbf16: true\n");
-  SettingsNotes notes;
-  EXPECT_EQ(load_train_config(read_run_file(path, notes), {}).mixed_precision, TrainConfig::Precision::Fp32);
+  EXPECT_EQ(read_text_as_file(lines + "mixed_precision: fp32\nbf16: true\n").config.mixed_precision,
+            TrainConfig::Precision::Fp32);
 }
 
 TEST(RunFile, AFileOfOctetWithKeysOfLlamaFactoryStaysOctets) {
-  const test::TemporaryFolder folder;
-  const std::string path = folder.write(
-      "own.yaml",
+  const ReadFile read = read_text_as_file(
       "model_preset: gpt2\nmixed_precision: fp8\ndataset: demo\nmax_steps: 3\ntemplate: alpaca\nplot_loss: true\n");
-  SettingsNotes notes;
-  const TrainConfig config = load_train_config(read_run_file(path, notes), {});
-  EXPECT_FALSE(config.is_lora());
-  EXPECT_THAT(notes.notes, testing::Not(testing::Contains(HasSubstr("is a configuration of"))));
+  EXPECT_FALSE(read.config.is_lora());
+  EXPECT_THAT(read.notes.notes, testing::Not(testing::Contains(HasSubstr("is a configuration of"))));
 }
 
 TEST(RunFile, ProcessesOfALauncherAreNamed) {
-  const test::TemporaryFolder folder;
-  const std::string path = folder.write(
-      "accelerate.yaml",
+  const ReadFile read = read_text_as_file(
       "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n");
-  SettingsNotes notes;
-  read_run_file(path, notes);
-  EXPECT_THAT(notes.notes, testing::Contains(HasSubstr("start the run with 'octet launch -n 8 train ...'")));
+  EXPECT_THAT(read.notes.notes,
+              testing::Contains(HasSubstr("start the run with 'octet launch -n 8 train ...'")));
 }
 
 TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {
