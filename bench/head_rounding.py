@@ -9,12 +9,10 @@ kept, and all others count as one. AdamW, 8,192 tokens a step. Runs of one seed 
 small model is not chaotic: two runs with different rounding errors end almost alike. So small costs can be seen.
 
 As in octet, inputs and weights of the head are E4M3, gradients of logits are E5M2, and what rounding adds to a row of gradients is
-taken back at its target. Sums are exact. "unkept" is backward without this correction. "noise" is backward with gradients that
-are rounded up or down at random, so that they are right on average.
+taken back at its target. Sums are exact. "unkept" is backward without this correction.
 
 The first table has the loss on tokens that were held out. The second one compares the gradients that the head's products have at
-the end of the first run with exact ones: relative error (2-norm) and 1 - cosine. The third one does so for sums over more and more
-tokens of the training text: what a larger batch leaves of the errors.
+the end of the first run with exact ones: relative error (2-norm) and 1 - cosine.
 """
 import argparse
 import time
@@ -30,12 +28,9 @@ HEADS = {  # products in FP8; "sums": those of rows are kept
     "backward": ("dgrad", "wgrad", "sums"),
     "all": ("forward", "dgrad", "wgrad", "sums"),
     "unkept": ("dgrad", "wgrad"),
-    "noise": ("dgrad", "wgrad", "sums", "noise"),
 }
 SHARD_ENDS = 64  # bytes of header and trailer, see docs/formats.md
 MOST_TOKENS = 4_000_000
-SUMMED_BATCHES = (1, 4, 16, 64)
-noise = np.random.default_rng(0)
 
 
 def tokens_of(path):
@@ -78,13 +73,6 @@ def e5m2(values):
     return rounded(values, 2, 57344.0, 2.0**-14, 1.0)  # a gradient of a logit is at most 1
 
 
-def e5m2_with_noise(values):
-    """E5M2 is the upper byte of an fp16. A random lower byte is added before the lower byte is cut off."""
-    bits = (values * np.float32(57344.0)).astype(np.float16).view(np.uint16)
-    bits += noise.integers(0, 256, bits.shape, dtype=np.uint16)
-    return (bits & np.uint16(0xFF00)).view(np.float16).astype(np.float32) / np.float32(57344.0)
-
-
 def loss_and_gradients(x, weight, targets, products):
     """The mean loss, and the gradients of the head's input and weight by the sum of the losses."""
     rows = np.arange(len(x))
@@ -98,7 +86,7 @@ def loss_and_gradients(x, weight, targets, products):
     gradient[rows, targets] -= 1
     gradient8, missing = gradient, np.zeros(len(x), np.float32)
     if "dgrad" in products or "wgrad" in products:
-        gradient8 = e5m2_with_noise(gradient) if "noise" in products else e5m2(gradient)
+        gradient8 = e5m2(gradient)
         if "sums" in products:
             missing = (gradient.sum(axis=1, dtype=np.float64) - gradient8.sum(axis=1, dtype=np.float64)).astype(np.float32)
     if "dgrad" in products:
@@ -146,24 +134,6 @@ class Model:
         return sum(losses) / (len(tokens) - 2)
 
 
-def summed_errors(model, tokens, heads):
-    """Rows of the third table: the errors of gradients that are summed over the first batches of a random order of tokens."""
-    order = np.random.default_rng(5).permutation(np.arange(2, len(tokens)))
-    sums = {}
-    for number in range(1, SUMMED_BATCHES[-1] + 1):
-        place = order[(number - 1) * BATCH:number * BATCH]
-        x, inverse = model.input(tokens[place - 1], tokens[place - 2])
-        for head in ("exact", *heads):
-            _, dx, dweight = loss_and_gradients(x, model.tables[2], tokens[place], HEADS[head])
-            dembedding = np.zeros_like(dweight)
-            np.add.at(dembedding, tokens[place - 1], (dx - x * (dx * x).mean(axis=1, keepdims=True)) * inverse)
-            sums[head] = sums.get(head, 0) + np.stack([dembedding, dweight]).astype(np.float64)
-        if number in SUMMED_BATCHES:
-            exact = sums["exact"]
-            errors = [np.linalg.norm(sums[head][i] - exact[i]) / np.linalg.norm(exact[i]) for i in (0, 1) for head in heads]
-            yield f"| {number * BATCH:,} | " + " | ".join(f"{100 * error:.1f} %" for error in errors) + " |"
-
-
 def compare(name, value, exact):
     norm = np.linalg.norm(exact.astype(np.float64))
     error = np.linalg.norm(value.astype(np.float64) - exact) / norm
@@ -203,11 +173,6 @@ def main():
             print(compare(f"of the input, {head}", dx, exact_dx))
         if head != "dgrad":
             print(compare(f"of the weight, {head}", dweight, exact_dweight))
-    heads = ("backward", "noise")
-    names = [f"{gradient}, {head}" for gradient in ("embedding", "weight") for head in heads]
-    print("\n| tokens | " + " | ".join(names) + " |\n|" + " --- |" * (1 + len(names)))
-    for row in summed_errors(trained, training, heads):
-        print(row, flush=True)
 
 
 if __name__ == "__main__":
