@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """By how much FP8 changes the gradients of a model: of its layers alone, and of its head.
 
-    bench/gradient_error.py MODEL --dataset DATASET [--tokenizer FILE] [--rows 16] [--length 128] [--steps 1 8 32] [--device cpu]
+    bench/gradient_error.py MODEL --dataset DATASET [--tokenizer FILE] [--rows 16] [--length 128] [--steps 1 8 32] [--seed 3]
+        [--device cpu] [--octet PROGRAM]
 
 MODEL is a Hugging Face folder (octet export). For each number of micro-batches, octet train runs two steps that change no weight,
 in BF16 and in FP8 with three kinds of head. The first moments of AdamW are then the gradients of both steps, weighted 9 to 10 (the
@@ -13,7 +14,8 @@ head's weight in models that share it, and for everything else:
     all         FP8 with fp8_head all, compared with a BF16 head
     both        FP8 with fp8_head backward, compared with BF16
 
-The more tokens there are, the more errors that change from token to token cancel. What stays is what a large batch would feel.
+Tokens are those of both steps. The more there are, the more errors that change from token to token cancel. What stays affects large
+batches, too.
 """
 import argparse
 import json
@@ -36,7 +38,9 @@ COMPARISONS = {"layers": ("none", "bf16"), "backward": ("backward", "none"), "al
 
 def first_moments(folder):
     """Two vectors: of the embedding and of the other parameters."""
-    [path] = Path(folder).glob("*/checkpoints*/step_2/optimizer.safetensors")
+    path = next(Path(folder).glob("*/checkpoints*/step_2/optimizer.safetensors"), None)
+    if path is None:
+        sys.exit(f"{folder}: octet train has written no checkpoint of step 2")
     data = path.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     parts = {True: [], False: []}
@@ -77,6 +81,8 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--octet", default=OCTET)
     args = parser.parse_args()
+    if not Path(args.octet).is_file():
+        sys.exit(f"{args.octet} does not exist: build octet, or name its program with --octet")
     names = [f"{part}, {comparison}" for part in ("embedding", "rest") for comparison in COMPARISONS]
     print("| tokens | " + " | ".join(names) + " |\n|" + " --- |" * (1 + len(names)))
     for steps in args.steps:

@@ -466,7 +466,7 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   comparison.variants = group_into_variants(comparison.runs, comparison.figures);
   if (comparison.variants.size() < 2) {
     fail_config(
-        "the {} runs differ in their seed only: there is nothing to compare; expected runs of two or more settings",
+        "the {} runs have the same settings, apart from seeds: there is nothing to compare; expected runs of two or more settings",
         comparison.runs.size());
   }
   for (Variant& variant : comparison.variants) variant.mean = mean_figures(comparison.figures, variant);
