@@ -197,9 +197,14 @@ TEST(Comparison, ASingleRunIsComparedWithTheRunOfItsSeed) {
   EXPECT_THAT(means.basis, HasSubstr("no seed in common"));
 }
 
-TEST(Comparison, RunsThatDifferInTheirSeedOnlyAreNothingToCompare) {
-  EXPECT_THROW(compare_runs({example_run({.name = "a", .seed = 1}), example_run({.name = "b", .seed = 2})}),
-               ConfigError);
+TEST(Comparison, RunsWithTheSameSettingsAreNothingToCompare) {
+  for (const int64_t seed : {1, 2}) {
+    const auto compare = [&] {
+      compare_runs({example_run({.name = "a", .seed = 1}), example_run({.name = "b", .seed = seed})});
+    };
+    EXPECT_THAT(compare,
+                testing::ThrowsMessage<ConfigError>(HasSubstr("have the same settings, apart from seeds")));
+  }
 }
 
 TEST(Comparison, ADivergedRunIsSaidSo) {
