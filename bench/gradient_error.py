@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """By how much FP8 changes the gradients of a model: of its layers alone, and of its head.
 
-    bench/gradient_error.py MODEL --dataset DATASET [--tokenizer FILE] [--rows 16] [--length 128] [--steps 1 8 32] [--seed 3]
-        [--device cpu] [--octet PROGRAM]
+    bench/gradient_error.py MODEL --dataset DATASET [--tokenizer FILE] [--rows 16] [--length 128] [--micro_batches 1 8 32]
+        [--seed 3] [--device cpu] [--octet PROGRAM]
 
 MODEL is a Hugging Face folder (octet export). For each number of micro-batches, octet train runs two steps that change no weight,
 in BF16 and in FP8 with three kinds of head. The first moments of AdamW are then the gradients of both steps, weighted 9 to 10 (the
@@ -48,19 +48,19 @@ def first_moments(folder):
         if not name.endswith(".m"):
             continue
         if tensor["dtype"] != "F32":
-            raise SystemExit(f"{path}: {name} is {tensor['dtype']}, expected F32")
+            sys.exit(f"{path}: {name} is {tensor['dtype']}, expected F32")
         first, last = tensor["data_offsets"]
         values = np.frombuffer(data[begin + first:begin + last], dtype="<f4").astype(np.float64)
         parts[name.startswith("embedding.tokens")].append(values)
     return [np.concatenate(parts[True]), np.concatenate(parts[False])]
 
 
-def gradients_of(args, run, steps, folder):
+def gradients_of(args, run, micro_batches, folder):
     command = [args.octet, "train", "--model_name_or_path", args.model, "--dataset", args.dataset, "--device", args.device,
-               "--per_device_train_batch_size", args.rows, "--max_seq_length", args.length, "--gradient_accumulation_steps", steps,
-               "--grad_accum_dtype", "fp32", "--optimizer_state", "fp32", "--max_grad_norm", 0, "--weight_decay", 0,
-               "--learning_rate", 1e-12, "--warmup_steps", 0, "--max_steps", 2, "--eval_strategy", "no", "--seed", args.seed,
-               "--output_dir", folder, *RUNS[run]]
+               "--per_device_train_batch_size", args.rows, "--max_seq_length", args.length,
+               "--gradient_accumulation_steps", micro_batches, "--grad_accum_dtype", "fp32", "--optimizer_state", "fp32",
+               "--max_grad_norm", 0, "--weight_decay", 0, "--learning_rate", 1e-12, "--warmup_steps", 0, "--max_steps", 2,
+               "--eval_strategy", "no", "--seed", args.seed, "--output_dir", folder, *RUNS[run]]
     if args.tokenizer:
         command += ["--tokenizer", args.tokenizer]
     result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--tokenizer")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--micro_batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--octet", default=OCTET)
@@ -85,15 +85,15 @@ def main():
         sys.exit(f"{args.octet} does not exist: build octet, or name its program with --octet")
     names = [f"{part}, {comparison}" for part in ("embedding", "rest") for comparison in COMPARISONS]
     print("| tokens | " + " | ".join(names) + " |\n|" + " --- |" * (1 + len(names)))
-    for steps in args.steps:
+    for micro_batches in args.micro_batches:
         with tempfile.TemporaryDirectory() as folder:
-            gradients = {run: gradients_of(args, run, steps, f"{folder}/{run}") for run in RUNS}
+            gradients = {run: gradients_of(args, run, micro_batches, f"{folder}/{run}") for run in RUNS}
         errors = []
         for part in (0, 1):
             for run, against in COMPARISONS.values():
                 value, exact = gradients[run][part], gradients[against][part]
                 errors.append(np.linalg.norm(value - exact) / np.linalg.norm(exact))
-        cells = [f"{2 * steps * args.rows * args.length:,}", *(f"{100 * error:.2f} %" for error in errors)]
+        cells = [f"{2 * micro_batches * args.rows * args.length:,}", *(f"{100 * error:.2f} %" for error in errors)]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
