@@ -67,6 +67,7 @@ SETTINGS = {
     "fp8, 8-bit moments": [*FP8, "--optimizer_state", "fp8"],
     "fp8, 8-bit moments, stochastic": [*FP8, "--optimizer_state", "fp8", "--master_weights", "stochastic"],
     "fp8, 8-bit moments, compact": [*FP8, "--optimizer_state", "fp8", "--master_weights", "compact"],
+    "fp8, 8-bit moments, compact, fast sums": [*FP8, "--optimizer_state", "fp8", "--master_weights", "compact", "--fp8_fast_accum", "all"],
 }
 
 
