@@ -3,12 +3,17 @@
 the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
 
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
-                              [--settings bf16 fp8 ...] [--against SETTING] [--rows N] [--steps N] [--octet build/release/octet]
+                              [--settings bf16 fp8 ...] [--against SETTING] [--branch STEP] [--rows N] [--steps N]
+                              [--octet build/release/octet]
 
 The beds: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
 gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30. The last
 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
+
+Two runs from random weights drift apart by chance, whatever they differ in. With --branch, the settings start from the checkpoint that
+the run of --against has after that many steps, and see the same tokens from there on. Such runs show smaller differences, but only
+those that arise in the steps after it.
 
 Runs of this program that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
 """
@@ -71,14 +76,32 @@ SETTINGS = {
 }
 
 
+def run_name(args, setting, seed):
+    return f"{args.bed}-{args.rows}-{list(SETTINGS).index(setting)}-{seed}"
+
+
+def branching_flags(args, folder, setting, seed):
+    """What --branch adds to a command: the run of --against saves its state, the others start from it."""
+    if not args.branch:
+        return ["--save_strategy", "no"]
+    if setting == args.against:
+        return ["--save_steps", str(args.branch), "--save_total_limit", "0"]
+    trunk = pathlib.Path(folder, run_name(args, args.against, seed))
+    checkpoint = next(trunk.glob(f"checkpoints*/step_{args.branch}"), None)
+    if not checkpoint:
+        sys.exit(f"{trunk} has no checkpoint of step {args.branch}")
+    return ["--resume", str(checkpoint), "--save_strategy", "no"]
+
+
 def train(args, folder, setting, seed):
-    name = f"{args.bed}-{args.rows}-{list(SETTINGS).index(setting)}-{seed}"
+    name = run_name(args, setting, seed)
     steps = args.steps or STEPS[args.bed]
     command = [args.octet, "train", *BEDS[args.bed], "--per_device_train_batch_size", str(args.rows), "--gradient_accumulation_steps",
                str(SEQUENCES[args.bed] // args.rows), "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
                "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
-               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10", "--save_strategy", "no",
-               "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
+               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10",
+               "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name,
+               *SETTINGS[setting], *branching_flags(args, folder, setting, seed)]
     start = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
@@ -86,13 +109,17 @@ def train(args, folder, setting, seed):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
     losses = [record["loss"] for record in records if record["step"] > steps - steps // 10]
-    return {"octet": args.program, "bed": args.bed, "rows": args.rows, "setting": setting, "seed": seed, "steps": steps, "eval_loss": records[-1]["eval_loss"],
-            "train_loss": statistics.mean(losses),
+    return {"octet": args.program, "bed": args.bed, "rows": args.rows, "branch": args.branch, "setting": setting, "seed": seed,
+            "steps": steps, "eval_loss": records[-1]["eval_loss"], "train_loss": statistics.mean(losses),
             "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
 
 
 def kind_of(row):
-    return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"]
+    return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"], row.get("branch", 0)
+
+
+def identity(row):
+    return *kind_of(row), row["setting"], row["seed"], row.get("octet")
 
 
 def table(results, kind, against):
@@ -134,6 +161,8 @@ def main():
     parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
                         help="any of: " + "; ".join(SETTINGS))
     parser.add_argument("--against", default="bf16", choices=list(SETTINGS), metavar="SETTING", help="what the others are compared with")
+    parser.add_argument("--branch", type=int, default=0, metavar="STEP",
+                        help="start from the run of --against after this many steps; 0: from random weights")
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--rows", type=int, default=0, help="sequences of a micro-batch; 0: half of a step's")
     parser.add_argument("--octet", default="build/release/octet")
@@ -141,6 +170,9 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run, too
     if args.steps and args.steps < 10:
         parser.error(f"--steps: expected 0 or at least 10, got {args.steps}")
+    steps = args.steps or STEPS[args.bed]
+    if args.branch and not 0 < args.branch <= steps - steps // 10:
+        parser.error(f"--branch: expected 1 to {steps - steps // 10}, because the last {steps // 10} steps are compared; got {args.branch}")
     for name in ("dataset", "tokenizer"):
         if not pathlib.Path(getattr(args, name)).exists():
             parser.error(f"--{name}: {getattr(args, name)} does not exist")
@@ -157,17 +189,18 @@ def main():
         parser.error(f"--json: there is no folder {path.absolute().parent}")
     try:
         results = json.loads(path.read_text()) if path.exists() else []
-        done = {(*kind_of(row), row["setting"], row["seed"], row.get("octet")) for row in results}
+        done = {identity(row) for row in results}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         parser.error(f"--json: {path} has no results of this script: {error!r}")
-    kind = (args.bed, args.rows, args.steps or STEPS[args.bed])
+    kind = (args.bed, args.rows, steps, args.branch)
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
-            for setting in args.settings:
-                if (*kind, setting, seed, args.program) in done:
-                    continue
+            missing = [setting for setting in args.settings if (*kind, setting, seed, args.program) not in done]
+            if args.branch and missing:  # its checkpoint is needed, even if its result is there
+                missing = [args.against, *(setting for setting in missing if setting != args.against)]
+            for setting in missing:
                 row = train(args, folder, setting, seed)
-                results.append(row)
+                results = [other for other in results if identity(other) != identity(row)] + [row]
                 save(path, results)
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
     print(table(results, kind, args.against))
