@@ -2,17 +2,16 @@
 """By how much FP8 changes the gradients of a model: of its layers alone, and of its head.
 
     bench/gradient_error.py MODEL --dataset DATASET [--tokenizer FILE] [--rows 16] [--length 128] [--micro_batches 1 8 32]
-        [--seed 3] [--device cpu] [--octet PROGRAM]
+        [--heads backward all] [--seed 3] [--device cpu] [--octet PROGRAM]
 
 MODEL is a Hugging Face folder (octet export). For each number of micro-batches, octet train runs two steps that change no weight,
-in BF16 and in FP8 with three kinds of head. The first moments of AdamW are then the gradients of both steps, weighted 9 to 10 (the
-second step has the scales that the first one left). Relative differences (2-norm), for the embedding, which is also the
-head's weight in models that share it, and for everything else:
+in BF16, in FP8 with a BF16 head, and in FP8 with each of --heads (values of fp8_head). The first moments of AdamW are then the
+gradients of both steps, weighted 9 to 10 (the second step has the scales that the first one left). Relative differences (2-norm),
+for the embedding, which is also the head's weight in models that share it, and for everything else:
 
     layers      FP8 with a BF16 head, compared with BF16
-    backward    FP8 with fp8_head backward, compared with a BF16 head
-    all         FP8 with fp8_head all, compared with a BF16 head
-    both        FP8 with fp8_head backward, compared with BF16
+    HEAD        FP8 with that fp8_head, compared with a BF16 head
+    both        FP8 with the first of them, compared with BF16
 
 Tokens are those of both steps. The more there are, the more errors that change from token to token cancel. What stays affects large
 batches, too.
@@ -27,13 +26,11 @@ from pathlib import Path
 import numpy as np
 
 OCTET = Path(__file__).resolve().parent.parent / "build/release/octet"
-RUNS = {
-    "bf16": ["--mixed_precision", "bf16"],
-    "none": ["--mixed_precision", "fp8", "--fp8_head", "none"],
-    "backward": ["--mixed_precision", "fp8", "--fp8_head", "backward"],
-    "all": ["--mixed_precision", "fp8", "--fp8_head", "all"],
-}
-COMPARISONS = {"layers": ("none", "bf16"), "backward": ("backward", "none"), "all": ("all", "none"), "both": ("backward", "bf16")}
+HEADS = ["backward", "all", "forward", "dgrad", "wgrad"]
+
+
+def precision_flags(run):
+    return ["--mixed_precision", "bf16"] if run == "bf16" else ["--mixed_precision", "fp8", "--fp8_head", run]
 
 
 def first_moments(folder):
@@ -60,7 +57,7 @@ def gradients_of(args, run, micro_batches, folder):
                "--per_device_train_batch_size", args.rows, "--max_seq_length", args.length,
                "--gradient_accumulation_steps", micro_batches, "--grad_accum_dtype", "fp32", "--optimizer_state", "fp32",
                "--max_grad_norm", 0, "--weight_decay", 0, "--learning_rate", 1e-12, "--warmup_steps", 0, "--max_steps", 2,
-               "--eval_strategy", "no", "--seed", args.seed, "--output_dir", folder, *RUNS[run]]
+               "--eval_strategy", "no", "--seed", args.seed, "--output_dir", folder, *precision_flags(run)]
     if args.tokenizer:
         command += ["--tokenizer", args.tokenizer]
     result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
@@ -77,20 +74,22 @@ def main():
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--micro_batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--heads", nargs="+", default=["backward", "all"], choices=HEADS)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--octet", default=OCTET)
     args = parser.parse_args()
     if not Path(args.octet).is_file():
         sys.exit(f"{args.octet} does not exist: build octet, or name its program with --octet")
-    names = [f"{part}, {comparison}" for part in ("embedding", "rest") for comparison in COMPARISONS]
+    comparisons = {"layers": ("none", "bf16"), **{head: (head, "none") for head in args.heads}, "both": (args.heads[0], "bf16")}
+    names = [f"{part}, {comparison}" for part in ("embedding", "rest") for comparison in comparisons]
     print("| tokens | " + " | ".join(names) + " |\n|" + " --- |" * (1 + len(names)))
     for micro_batches in args.micro_batches:
         with tempfile.TemporaryDirectory() as folder:
-            gradients = {run: gradients_of(args, run, micro_batches, f"{folder}/{run}") for run in RUNS}
+            gradients = {run: gradients_of(args, run, micro_batches, f"{folder}/{run}") for run in ("bf16", "none", *args.heads)}
         errors = []
         for part in (0, 1):
-            for run, against in COMPARISONS.values():
+            for run, against in comparisons.values():
                 value, exact = gradients[run][part], gradients[against][part]
                 errors.append(np.linalg.norm(value - exact) / np.linalg.norm(exact))
         cells = [f"{2 * micro_batches * args.rows * args.length:,}", *(f"{100 * error:.2f} %" for error in errors)]
