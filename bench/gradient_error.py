@@ -11,7 +11,7 @@ for the embedding, which is also the head's weight in models that share it, and 
 
     layers      FP8 with a BF16 head, compared with BF16
     HEAD        FP8 with that fp8_head, compared with a BF16 head
-    both        FP8 with the first of them, compared with BF16
+    both        FP8 with the first of --heads, compared with BF16
 
 Tokens are those of both steps. The more there are, the more errors that change from token to token cancel. What stays affects large
 batches, too.
@@ -74,11 +74,12 @@ def main():
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--micro_batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--heads", nargs="+", default=["backward", "all"], choices=HEADS)
+    parser.add_argument("--heads", nargs="+", default=["backward", "all"], choices=HEADS, help="values of fp8_head")
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--octet", default=OCTET)
     args = parser.parse_args()
+    args.heads = list(dict.fromkeys(args.heads))
     if not Path(args.octet).is_file():
         sys.exit(f"{args.octet} does not exist: build octet, or name its program with --octet")
     comparisons = {"layers": ("none", "bf16"), **{head: (head, "none") for head in args.heads}, "both": (args.heads[0], "bf16")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains GPT-2 (124M) or a model of Llama-3.2-1B's size from random weights on a text, once per setting and seed, and prints
+"""Trains GPT-2 (124M) or a model of Llama-3.2-1B's size on a text, once per setting and seed, and prints
 the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
 
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
@@ -11,11 +11,13 @@ gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,02
 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
-Two runs from random weights drift apart by chance, whatever they differ in. With --branch, the settings start from the checkpoint that
-the run of --against has after that many steps, and see the same tokens from there on. Such runs show smaller differences, but only
-those that arise in the steps after it.
+With --branch STEP, a run with the setting of --against goes up to that step, and every setting starts from the checkpoint that it
+leaves, --against as well. All see the same tokens, so what chance did before that step is the same for all. The table then has only
+what the settings do after it. The checkpoint is gone after the call, so a seed with a missing result is done again as a whole. A
+checkpoint takes up to 12 bytes per weight in the folder for temporary files (TMPDIR).
 
-Runs of this program that --json already has are not repeated, so a table can be made in several calls. Every run is one process on the GPU.
+Otherwise, runs of this program and text that --json already has are not repeated, so a table can be made in several calls. Every run is one
+process on the GPU.
 """
 import argparse
 import hashlib
@@ -76,46 +78,59 @@ SETTINGS = {
 }
 
 
-def run_name(args, setting, seed):
-    return f"{args.bed}-{args.rows}-{list(SETTINGS).index(setting)}-{seed}"
+def command_of(args, folder, name, setting, seed):
+    """Everything is said here: a resumed run would take from its checkpoint what neither a file nor a flag says."""
+    file = pathlib.Path(folder, "seed.yaml")
+    file.write_text(f"seed: {seed}\n")
+    return [args.octet, "train", str(file), *BEDS[args.bed], "--per_device_train_batch_size", str(args.rows),
+            "--gradient_accumulation_steps", str(SEQUENCES[args.bed] // args.rows), "--device", "cuda", "--dataset", args.dataset,
+            "--tokenizer", args.tokenizer, "--max_seq_length", "1024", "--max_steps", str(args.steps), "--eval_split", "0.05",
+            "--eval_steps", "0", "--eval_batches", "0", "--logging_steps", "10", "--use_tensorboard", "false", "--progress", "plain",
+            "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
 
 
-def branching_flags(args, folder, setting, seed):
-    """What --branch adds to a command: the run of --against saves its state, the others start from it."""
-    if not args.branch:
-        return ["--save_strategy", "no"]
-    if setting == args.against:
-        return ["--save_steps", str(args.branch), "--save_total_limit", "0"]
-    trunk = pathlib.Path(folder, run_name(args, args.against, seed))
-    checkpoint = next(trunk.glob(f"checkpoints*/step_{args.branch}"), None)
-    if not checkpoint:
-        sys.exit(f"{trunk} has no checkpoint of step {args.branch}")
-    return ["--resume", str(checkpoint), "--save_strategy", "no"]
+def failed(command, code, errors):
+    sys.exit(f"{' '.join(command)}\nfailed with {code}:\n{errors}")
 
 
-def train(args, folder, setting, seed):
-    name = run_name(args, setting, seed)
-    steps = args.steps or STEPS[args.bed]
-    command = [args.octet, "train", *BEDS[args.bed], "--per_device_train_batch_size", str(args.rows), "--gradient_accumulation_steps",
-               str(SEQUENCES[args.bed] // args.rows), "--device", "cuda", "--dataset", args.dataset, "--tokenizer", args.tokenizer,
-               "--max_seq_length", "1024", "--max_steps", str(steps), "--eval_split", "0.05", "--eval_steps", "0",
-               "--eval_batches", "0", "--seed", str(seed), "--logging_steps", "10",
-               "--use_tensorboard", "false", "--progress", "plain", "--output_dir", folder, "--run_name", name,
-               *SETTINGS[setting], *branching_flags(args, folder, setting, seed)]
+def checkpoint_to_branch_from(args, folder, seed):
+    """Trains up to --branch and stops there. The learning rate is that of a run with all steps."""
+    command = [*command_of(args, folder, "trunk", args.against, seed), "--save_steps", str(args.branch), "--save_total_limit", "0"]
+    errors = pathlib.Path(folder, "trunk.log")
+    with errors.open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        try:
+            while not (found := list(pathlib.Path(folder, "trunk").glob(f"checkpoints*/step_{args.branch}"))):
+                if process.poll() is not None:
+                    failed(command, process.returncode, errors.read_text())
+                time.sleep(0.2)
+        finally:
+            process.terminate()
+            process.wait()
+    return found[0]
+
+
+def train(args, folder, setting, seed, checkpoint):
+    name = f"{args.bed}-{args.rows}-{list(SETTINGS).index(setting)}-{seed}"
+    command = [*command_of(args, folder, name, setting, seed), "--save_strategy", "no"]
+    if checkpoint:
+        command += ["--resume", str(checkpoint)]
     start = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
+        failed(command, result.returncode, result.stderr)
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
-    speeds = [record["tokens_per_second"] for record in records if record["step"] > steps // 5]
-    losses = [record["loss"] for record in records if record["step"] > steps - steps // 10]
-    return {"octet": args.program, "bed": args.bed, "rows": args.rows, "branch": args.branch, "setting": setting, "seed": seed,
-            "steps": steps, "eval_loss": records[-1]["eval_loss"], "train_loss": statistics.mean(losses),
-            "tokens_per_second": statistics.median(speeds), "seconds": round(time.monotonic() - start, 1)}
+    speeds = [record["tokens_per_second"] for record in records if record["step"] > args.branch + (args.steps - args.branch) // 5]
+    losses = [record["loss"] for record in records if record["step"] > args.steps - args.steps // 10]
+    return {"octet": args.program, "bed": args.bed, "dataset": args.dataset, "rows": args.rows, "steps": args.steps,
+            "branch": args.branch, "trunk": args.against if args.branch else "", "setting": setting, "seed": seed,
+            "eval_loss": records[-1]["eval_loss"], "train_loss": statistics.mean(losses), "tokens_per_second": statistics.median(speeds),
+            "seconds": round(time.monotonic() - start, 1)}
 
 
 def kind_of(row):
-    return row["bed"], row.get("rows", SEQUENCES[row["bed"]] // 2), row["steps"], row.get("branch", 0)
+    rows = row.get("rows", SEQUENCES[row["bed"]] // 2)
+    return row["bed"], row.get("dataset", ""), rows, row["steps"], row.get("branch", 0), row.get("trunk", "")
 
 
 def identity(row):
@@ -136,8 +151,8 @@ def table(results, kind, against):
             continue
         pairs = [(row["eval_loss"], base.get((row["seed"], row.get("octet")))) for row in runs if setting != against]
         differences = [100 * (loss / other - 1) for loss, other in pairs if other]
-        mean = f"{statistics.mean(differences):+.2f} %" if differences else ""
-        error = f"{statistics.stdev(differences) / len(differences) ** 0.5:.2f} %" if len(differences) > 1 else ""
+        mean = f"{statistics.mean(differences):+.3f} %" if differences else ""
+        error = f"{statistics.stdev(differences) / len(differences) ** 0.5:.3f} %" if len(differences) > 1 else ""
         each = ", ".join(f"{value:+.2f}" for value in differences)
         lines.append(f"| {setting} | {len(runs)} | {statistics.mean(row['eval_loss'] for row in runs):.4f} | {mean} | {error} | {each} | "
                      f"{statistics.median(row['tokens_per_second'] for row in runs):,.0f} |")
@@ -162,7 +177,7 @@ def main():
                         help="any of: " + "; ".join(SETTINGS))
     parser.add_argument("--against", default="bf16", choices=list(SETTINGS), metavar="SETTING", help="what the others are compared with")
     parser.add_argument("--branch", type=int, default=0, metavar="STEP",
-                        help="start from the run of --against after this many steps; 0: from random weights")
+                        help="start from a run with the setting of --against after this many steps; 0: from random weights")
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")
     parser.add_argument("--rows", type=int, default=0, help="sequences of a micro-batch; 0: half of a step's")
     parser.add_argument("--octet", default="build/release/octet")
@@ -170,9 +185,10 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the run, too
     if args.steps and args.steps < 10:
         parser.error(f"--steps: expected 0 or at least 10, got {args.steps}")
-    steps = args.steps or STEPS[args.bed]
-    if args.branch and not 0 < args.branch <= steps - steps // 10:
-        parser.error(f"--branch: expected 1 to {steps - steps // 10}, because the last {steps // 10} steps are compared; got {args.branch}")
+    args.steps = args.steps or STEPS[args.bed]
+    if not 0 <= args.branch <= args.steps - args.steps // 10:
+        parser.error(f"--branch: expected 0 to {args.steps - args.steps // 10} (the training loss is the mean of the last "
+                     f"{args.steps // 10} steps), got {args.branch}")
     for name in ("dataset", "tokenizer"):
         if not pathlib.Path(getattr(args, name)).exists():
             parser.error(f"--{name}: {getattr(args, name)} does not exist")
@@ -192,17 +208,19 @@ def main():
         done = {identity(row) for row in results}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         parser.error(f"--json: {path} has no results of this script: {error!r}")
-    kind = (args.bed, args.rows, steps, args.branch)
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in args.seeds:
-            missing = [setting for setting in args.settings if (*kind, setting, seed, args.program) not in done]
-            if args.branch and missing:  # its checkpoint is needed, even if its result is there
-                missing = [args.against, *(setting for setting in missing if setting != args.against)]
-            for setting in missing:
-                row = train(args, folder, setting, seed)
+    kind = (args.bed, args.dataset, args.rows, args.steps, args.branch, args.against if args.branch else "")
+    for seed in args.seeds:
+        settings = [setting for setting in args.settings if (*kind, setting, seed, args.program) not in done]
+        if args.branch and settings:
+            settings = list(dict.fromkeys([args.against, *args.settings]))
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = checkpoint_to_branch_from(args, folder, seed) if args.branch and settings else None
+            for setting in settings:
+                row = train(args, folder, setting, seed, checkpoint)
                 results = [other for other in results if identity(other) != identity(row)] + [row]
                 save(path, results)
-                print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), {row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
+                print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), "
+                      f"{row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
     print(table(results, kind, args.against))
 
 

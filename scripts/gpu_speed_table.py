@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-# The fastest sums with the default head: logits in FP8 are faster still, but may cost loss (bench/RESULTS.md).
-FAST = ["--fp8_fast_accum", "all"]
+# With the default head: logits in FP8 are faster still, but may cost loss (bench/RESULTS.md).
+FAST_SUMS = ["--fp8_fast_accum", "all"]
 SMALL_STATES = ["--optimizer_state", "fp8", "--master_weights", "compact"]
 SMALLEST_STATES = ["--optimizer_state", "fp8", "--master_weights", "stochastic"]
 
@@ -139,15 +139,15 @@ class Targets:
 # Peers: PyTorch with torch.compile on an H200 in its best precision, and in BF16.
 GROUPS = {
     "models": {
-        "gpt2": Steps("gpt2", 64, must=745000, aim=800000, peers=(483000, 483000), flags=FAST),
-        "1b": Steps("llama-3.2-1b", 12, must=105000, aim=113000, peers=(74200, 65200), flags=FAST + SMALL_STATES),
-        "3b": Steps("llama-3.2-3b", 12, must=45000, aim=47500, peers=(34100, 27200), flags=FAST + SMALL_STATES),
-        "8b": Steps("llama-3.1-8b", 8, must=20300, aim=21800, peers=(16200, 11600), flags=FAST + SMALL_STATES),
-        "14b": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST + SMALL_STATES),
-        "14b stochastic": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST + SMALLEST_STATES),
+        "gpt2": Steps("gpt2", 64, must=745000, aim=800000, peers=(483000, 483000), flags=FAST_SUMS),
+        "1b": Steps("llama-3.2-1b", 12, must=105000, aim=113000, peers=(74200, 65200), flags=FAST_SUMS + SMALL_STATES),
+        "3b": Steps("llama-3.2-3b", 12, must=45000, aim=47500, peers=(34100, 27200), flags=FAST_SUMS + SMALL_STATES),
+        "8b": Steps("llama-3.1-8b", 8, must=20300, aim=21800, peers=(16200, 11600), flags=FAST_SUMS + SMALL_STATES),
+        "14b": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST_SUMS + SMALL_STATES),
+        "14b stochastic": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST_SUMS + SMALLEST_STATES),
     },
     "recipes": {
-        "8b long": Steps("llama-3.1-8b", 1, 8192, base=None, must=16500, flags=FAST + SMALL_STATES),
+        "8b long": Steps("llama-3.1-8b", 1, 8192, base=None, must=16500, flags=FAST_SUMS + SMALL_STATES),
         "gpt2 block": Steps("gpt2", 64, fp8="block", must_ratio=1.0),
         "1b block": Steps("llama-3.2-1b", 12, fp8="block", must_ratio=1.2, flags=SMALL_STATES),
     },
@@ -155,7 +155,7 @@ GROUPS = {
         "gpt2 statistics": Statistics("gpt2", 64, 1.15),
         "1b statistics": Statistics("llama-3.2-1b", 12, 1.15),
         "1b targets": Targets("llama-3.2-1b", 12, 1, 0.4, must_ratio=1.1, flags=SMALL_STATES),
-        "8b targets": Targets("llama-3.1-8b", 2, 8, 0.59, must=19800, flags=FAST + SMALL_STATES),
+        "8b targets": Targets("llama-3.1-8b", 2, 8, 0.59, must=19800, flags=FAST_SUMS + SMALL_STATES),
     },
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}

@@ -283,7 +283,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
           "has 16 million weights or more and gradients are E5M2. all: also the logits, which makes steps 2.0 % to "
           "2.6 % faster. Evaluation loss of GPT-2 124M against a head in BF16: with backward 0.00 % (22 pairs of runs, small batches) "
-          "and +0.22 % (19 pairs, large batches); all adds 0.04 % and 0.2 %. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
+          "and +0.22 % (19 pairs, large batches); all adds 0.04 % and 0.2 % there. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
@@ -291,7 +291,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
           "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Differences of the "
           "evaluation loss from BF16's: with forward_dgrad -0.4 % to 0.0 % on GPT-2 124M, and +0.1 % to +0.25 % on a 1B model. With "
-          "all, 0.0 % on the 1B (two seeds). Wider models have longer sums in forward_dgrad and were not measured.")
+          "all, -0.25 % to +0.12 % on the 1B (four runs). Wider models have longer sums in forward_dgrad and were not measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "
