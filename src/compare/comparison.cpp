@@ -167,6 +167,8 @@ RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& op
     figures.skipped_steps = std::max(figures.skipped_steps, record->skipped_steps);
   }
   figures.tokens_per_second = median_of(speeds);
+  if (const std::optional<double> noise = median_noise(speeds))
+    figures.speed_noise = *noise / figures.tokens_per_second;
   figures.step_ms = median_of(times);
   figures.loss = mean_of(losses);
   if (!comparison.eval_steps.empty()) figures.eval_loss = tables.eval(run, comparison.eval_steps.back());
@@ -198,6 +200,16 @@ double mean_member(const std::vector<RunFigures>& runs, const Variant& variant, 
   return mean_of(values);
 }
 
+// Of the mean speed of its runs.
+std::optional<double> speed_noise_of(const std::vector<RunFigures>& all, const Variant& variant) {
+  double squares = 0;
+  for (const size_t run : variant.runs) {
+    if (!all[run].speed_noise) return std::nullopt;
+    squares += *all[run].speed_noise * *all[run].speed_noise;
+  }
+  return std::sqrt(squares) / static_cast<double>(variant.runs.size());
+}
+
 RunFigures mean_figures(const std::vector<RunFigures>& all, const Variant& variant) {
   RunFigures mean = all[variant.runs.front()];
   for (const auto member :
@@ -208,6 +220,7 @@ RunFigures mean_figures(const std::vector<RunFigures>& all, const Variant& varia
         &RunFigures::cost, &RunFigures::cost_per_million_tokens, &RunFigures::fp8_share})
     mean.*member = mean_member(all, variant, member);
   mean.memory_bytes = mean_member(all, variant, &RunFigures::memory_bytes);
+  mean.speed_noise = speed_noise_of(all, variant);
   mean.bad_steps = 0;
   for (const size_t run : variant.runs) {
     const RunFigures& one = all[run];
@@ -355,6 +368,8 @@ VariantComparison compare_variants(const Tables& tables, size_t index) {
   const Variant& other = comparison.variants[index];
   VariantComparison result{.variant = index};
   result.speed = other.mean.tokens_per_second / reference.mean.tokens_per_second;
+  if (reference.mean.speed_noise && other.mean.speed_noise)
+    result.speed_noise = std::hypot(*reference.mean.speed_noise, *other.mean.speed_noise);
   const auto ratio = [](const auto& of, const auto& to) -> std::optional<double> {
     if (!of || !to || *to == 0) return std::nullopt;
     return static_cast<double>(*of) / static_cast<double>(*to);

@@ -24,10 +24,11 @@ std::vector<ComparedRun> read_compared_runs(const std::vector<std::string>& path
 
 // What is measured of a run, over the steps that all runs have.
 struct RunFigures {
-  double tokens_per_second = 0;     // median, without the first steps
-  double step_ms = 0;               // likewise
-  double loss = 0;                  // mean over the last part; of a run that diverged, not finite
-  std::optional<double> eval_loss;  // of the last evaluation that all runs have
+  double tokens_per_second = 0;       // median, without the first steps
+  std::optional<double> speed_noise;  // half of its 95 % interval, as a share of it; absent: too few steps
+  double step_ms = 0;                 // median, likewise
+  double loss = 0;                    // mean over the last part; of a run that diverged, not finite
+  std::optional<double> eval_loss;    // of the last evaluation that all runs have
   std::optional<int64_t> memory_bytes;
   bool memory_is_planned = false;       // the metrics hold none; it is that of the plan
   int64_t tokens = 0;                   // trained on up to the last common step
@@ -70,8 +71,9 @@ struct Difference {
 };
 
 struct VariantComparison {
-  size_t variant = 0;                                    // of Comparison::variants, never the reference
-  double speed = 1;                                      // times the tokens per second of the reference
+  size_t variant = 0;                 // of Comparison::variants, never the reference
+  double speed = 1;                   // times the tokens per second of the reference
+  std::optional<double> speed_noise;  // half of its 95 % interval, as a share of it; absent: not known
   std::optional<double> memory, energy, cost_per_token;  // times those of the reference
   std::optional<Difference> loss;  // absent if a variant diverged or no common step has finite losses
   std::optional<Difference> evaluation;

@@ -140,6 +140,7 @@ Json comparison_json(const Comparison& comparison) {
   for (const VariantComparison& compared : comparison.comparisons) {
     differences.push_back({{"variant", comparison.variants[compared.variant].name},
                            {"speed", optional_number(std::optional(compared.speed))},
+                           {"speed_noise", optional_number(compared.speed_noise)},
                            {"memory", optional_number(compared.memory)},
                            {"energy", optional_number(compared.energy)},
                            {"cost_per_token", optional_number(compared.cost_per_token)},

@@ -48,6 +48,21 @@ double median_of(std::span<const double> values) {
   return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
+std::optional<double> median_noise(std::span<const double> values) {
+  if (values.size() < kLeastSpread) return std::nullopt;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto quantile = [&](double share) {
+    const double place = share * static_cast<double>(sorted.size() - 1);
+    const auto below = static_cast<size_t>(place);
+    const size_t above = std::min(below + 1, sorted.size() - 1);
+    return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+  };
+  constexpr double kHalfInterval =
+      1.82;  // of normal values: 1.96 times 1.253 deviations, which are quartiles / 1.349
+  return kHalfInterval * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(sorted.size()));
+}
+
 double deviation_of(std::span<const double> values) {
   if (values.size() < 2) return kNan;
   const double mean = mean_of(values);

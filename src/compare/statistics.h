@@ -8,6 +8,10 @@ namespace octet {
 
 double mean_of(std::span<const double> values);    // NaN for none
 double median_of(std::span<const double> values);  // likewise
+// Half of the 95 % interval of the median, from the quartiles, which single outliers do not change. Of few values it is too
+// narrow: it holds the truth about seven times in eight. Absent for fewer than kLeastSpread.
+inline constexpr size_t kLeastSpread = 8;
+std::optional<double> median_noise(std::span<const double> values);
 // With n - 1 in the denominator; NaN for fewer than two values.
 double deviation_of(std::span<const double> values);
 

@@ -16,12 +16,17 @@ bool is_emulated(const Variant& variant) {
   return variant.mean.precision.find("emulated") != std::string::npos;
 }
 
-std::string speed_text(const Variant& reference, const Variant& variant, double speed) {
+std::string speed_text(const Variant& reference, const Variant& variant, const VariantComparison& compared) {
+  const double speed = compared.speed;
   if (!std::isfinite(speed) || speed <= 0) return fmt::format("the speed of {} is not known", variant.label);
   if (std::abs(speed - 1) <= kSameSpeed)
     return fmt::format("{} is as fast as {}", variant.label, reference.label);
-  return speed > 1 ? fmt::format("{} is {:.2f}x faster than {}", variant.label, speed, reference.label)
-                   : fmt::format("{} is {:.2f}x slower than {}", variant.label, 1 / speed, reference.label);
+  const std::string text =
+      speed > 1 ? fmt::format("{} is {:.2f}x faster than {}", variant.label, speed, reference.label)
+                : fmt::format("{} is {:.2f}x slower than {}", variant.label, 1 / speed, reference.label);
+  if (!compared.speed_noise) return text + " (not certain: too few steps)";
+  if (std::abs(std::log(speed)) > *compared.speed_noise) return text;
+  return fmt::format("{} (not certain: the speed scatters by ±{:.2g} %)", text, 100 * *compared.speed_noise);
 }
 
 bool is_identical(const Difference& difference) {
@@ -80,8 +85,8 @@ void add_verdicts(Comparison& comparison) {
   const VariantComparison* best = nullptr;
   for (VariantComparison& compared : comparison.comparisons) {
     const Variant& variant = comparison.variants[compared.variant];
-    compared.verdict = fmt::format("{}; {}", speed_text(reference, variant, compared.speed),
-                                   loss_text(comparison, compared));
+    compared.verdict =
+        fmt::format("{}; {}", speed_text(reference, variant, compared), loss_text(comparison, compared));
     compared.is_good = is_good(comparison, compared);
     if (compared.is_good && (!best || compared.speed > best->speed)) best = &compared;
     if (is_emulated(variant) || is_emulated(reference)) {

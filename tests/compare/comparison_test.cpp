@@ -37,6 +37,24 @@ TEST(Comparison, SaysTheVerdictInOneSentence) {
   EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
 }
 
+TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
+  const auto verdict_of = [](int64_t steps, double swing) {
+    std::vector<ComparedRun> runs = bf16_and_fp8({.name = "fp8", .speed = 1100, .steps = steps});
+    for (ComparedRun& run : runs) {
+      int64_t sign = 1;
+      for (StepRecord& record : run.run.records)
+        record.tokens_per_second *= 1 + swing * static_cast<double>(sign = -sign);
+    }
+    return compare_runs(std::move(runs)).verdict;
+  };
+  EXPECT_THAT(verdict_of(100, 0),
+              AllOf(HasSubstr("FP8 is 1.10x faster than BF16;"), Not(HasSubstr("certain"))));
+  EXPECT_THAT(verdict_of(20, 0.3),
+              testing::ContainsRegex("than BF16 .not certain: the speed scatters by ±[0-9]+ %.;"));
+  // 4 steps, of which the first is not counted.
+  EXPECT_THAT(verdict_of(4, 0), HasSubstr("faster than BF16 (not certain: too few steps);"));
+}
+
 // Pairing removes the noise of the batches, so that a difference far below it is found.
 TEST(Comparison, ASmallRealDifferenceIsMoreThanNoise) {
   const Comparison comparison =

@@ -86,6 +86,29 @@ TEST(CompareStatistics, TheIntervalHoldsTheTruthForFewValuesToo) {
   EXPECT_GT(coverage(0.8, estimate_series_mean, 20), 0.87);
 }
 
+TEST(CompareStatistics, TheNoiseOfAMedianHoldsTheTruth) {
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  for (const auto& [count, least] : {std::pair(kLeastSpread, 0.85), std::pair(size_t{40}, 0.92)}) {
+    int held = 0;
+    constexpr int kTries = 1000;
+    for (int i = 0; i < kTries; ++i) {
+      std::vector<double> values(count);
+      for (double& value : values) value = normal(random);
+      held += std::abs(median_of(values)) <= median_noise(values).value() ? 1 : 0;
+    }
+    EXPECT_GT(held, least * kTries) << count;
+    EXPECT_LT(held, 0.98 * kTries) << count;
+  }
+  EXPECT_FALSE(median_noise(std::vector<double>(kLeastSpread - 1, 1.0)));
+  // One slow step changes nothing.
+  std::vector<double> speeds = {10, 11, 12, 13, 14, 15, 16, 17, 18};
+  const double noise = median_noise(speeds).value();
+  EXPECT_NEAR(noise, 1.82 * 4 / 3, 1e-12);
+  speeds.front() = 0;
+  EXPECT_EQ(median_noise(speeds).value(), noise);
+}
+
 TEST(CompareStatistics, EqualValuesHaveAnIntervalOfNoWidth) {
   const MeanEstimate estimate = estimate_series_mean(std::vector<double>(kLeastSeries, 0.25));
   ASSERT_TRUE(estimate.interval);
