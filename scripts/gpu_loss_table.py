@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains GPT-2 (124M) or a model of Llama-3.2-1B's size on a text, once per setting and seed, and prints
-the evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
+"""Trains GPT-2 (124M) or a model of Llama-3.2-1B's size on a text, once per setting and seed, and prints the
+evaluation losses as a table: what FP8, its head and the small optimizer states cost against BF16 with fp32 moments.
 
     scripts/gpu_loss_table.py gpt2 --dataset corpus.jsonl.zst --tokenizer gpt2.json --json losses.json [--seeds 1 2]
                               [--settings bf16 fp8 ...] [--against SETTING] [--branch STEP] [--rows N] [--steps N]
@@ -11,13 +11,12 @@ gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,02
 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the weights' gradients.
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
-With --branch STEP, a run with the setting of --against goes up to that step, and every setting starts from the checkpoint that it
-leaves, --against as well. All see the same tokens, so what chance did before that step is the same for all. The table then has only
-what the settings do after it. The checkpoint is gone after the call, so a seed with a missing result is done again as a whole. A
-checkpoint takes up to 12 bytes per weight in the folder for temporary files (TMPDIR).
+With --branch STEP, one run with the setting of --against goes up to that step and saves a checkpoint. Every setting starts from it,
+--against as well. So the runs of a seed differ only in what happens after that step. The checkpoint takes up to 12 bytes per weight in
+the folder for temporary files (TMPDIR), and is removed after its seed.
 
-Otherwise, runs of this program and text that --json already has are not repeated, so a table can be made in several calls. Every run is one
-process on the GPU.
+Runs of this program and text that --json already has are not repeated, so a table can be made in several calls. With --branch, a
+seed that lacks a result is done again as a whole. Every run is one process on the GPU.
 """
 import argparse
 import hashlib

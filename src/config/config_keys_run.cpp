@@ -283,7 +283,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
           "has 16 million weights or more and gradients are E5M2. all: also the logits, which makes steps 2.0 % to "
           "2.6 % faster. Evaluation loss of GPT-2 124M against a head in BF16: with backward 0.00 % (22 pairs of runs, small batches) "
-          "and +0.22 % (19 pairs, large batches); all adds 0.04 % and 0.2 % there. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
+          "and +0.22 % (19 pairs, large batches); all adds another 0.04 % and 0.2 %. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every recipe.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},

