@@ -100,6 +100,16 @@ void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, co
           many.cols());
 }
 
+void check_outer(const Tensor& to, const Tensor& column, const Tensor& row) {
+  constexpr const char* op = "add_outer";
+  require_real(op, "the matrix", to);
+  require(row.dtype == DType::F32 && row.numel() == to.cols(), "[{}] the row has {} {}, expected {} fp32", op,
+          row.numel(), name_of(row.dtype), to.cols());
+  require(!column || (column.dtype == DType::F32 && column.numel() == to.rows()),
+          "[{}] the column has {} {}, expected {} fp32", op, column.numel(), name_of(column.dtype),
+          to.rows());
+}
+
 void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,
                          const Tensor& targets, const LossOptions& options) {

@@ -23,6 +23,7 @@ void check_transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from)
 void check_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows);
 void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
                        const Tensor& factors);
+void check_outer(const Tensor& to, const Tensor& column, const Tensor& row);
 void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,
                          const Tensor& targets, const LossOptions& options);

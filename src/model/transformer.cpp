@@ -81,8 +81,8 @@ void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
                      shared ? rank_hooks_.largest : Linear::LargestOverRanks{});
 }
 
-// In training and scoring, the head computes only the rows that have a target. Their number is rounded up, so that few
-// different recordings and products occur.
+// In training and scoring, the head computes only the rows that have a target, and a few others: their number is rounded
+// up, so that few different recordings and products occur.
 void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   const int64_t n = shape_.tokens();
   head_count_ = n;
@@ -98,7 +98,10 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   head_count_ = rounded;
   head_targets_host_.clear();
   for (const int32_t row : head_rows_host_) head_targets_host_.push_back(targets[static_cast<size_t>(row)]);
-  head_rows_host_.resize(static_cast<size_t>(rounded), -1);
+  // The rest are rows without a target, so that all rows have the mean of real ones (see head_loss).
+  for (int64_t i = 0; i < n && std::ssize(head_rows_host_) < rounded; ++i) {
+    if (targets[static_cast<size_t>(i)] < 0) head_rows_host_.push_back(static_cast<int32_t>(i));
+  }
   head_targets_host_.resize(static_cast<size_t>(rounded), -1);
 }
 
@@ -204,18 +207,41 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   const Tensor gradient = gathers ? final_normed_ : dfinal_normed_;
   if (gathers) ops().gather_rows(input.row_range(0, n), final_normed_, part_of(target_rows_, 0, n));
   bool corrects = false;
+  // What the rows of the input have in common is often much larger than their differences, most of all early in a run. FP8
+  // would round the differences away, and the weight learns from these. So the product for the weight's gradient reads rows
+  // without their mean; the mean's share of the gradient is added later, in fp32:
+  //   sum over rows of d x^T = sum of d (x - mean)^T + (sum of d) mean^T.
+  const bool centres = backward && centres_head_input();
+  const float per_row = 1.0f / static_cast<float>(n);
+  if (centres) {
+    device_.zero(head_input_sums_);
+    device_.zero(logit_gradient_sums_);
+    ops().add_column_sum(head_input_sums_, input.row_range(0, n));
+  }
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
     const Operand x = chunk_operand(head_.input(input.row_range(begin, rows), fp8), rows, input8);
-    if (x.fp8) ops().quantize(x);
+    Quantized centred8;  // the copy for the weight's gradient, which is made after the logits
+    if (centres) {
+      centred8 = input8;
+      centred8.rowwise = input8.colwise = {};
+      if (input8.rowwise) centred8.stats = nullptr;  // one copy is counted
+    }
+    if (input8.rowwise || input8.colwise) ops().quantize(x);
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(ops(), logits, x);
+    if (centres) {
+      ops().add_outer(x.dense, {}, head_input_sums_, -per_row);
+      ops().quantize({.dense = x.dense, .fp8 = &centred8});
+      input8.colwise = centred8.colwise;
+    }
     const auto part = [&](const Tensor& t) { return part_of(t, begin, rows); };
     const Tensor &loss = few_rows ? gathered_loss_ : loss_,
                  &penalties = few_rows ? gathered_penalty_ : penalty_;
     if (backward) {
-      const Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
+      Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
+      if (centres) dlogits.column_sum = logit_gradient_sums_;
       corrects = dlogits.fp8 && dlogits.fp8->rule.delayed && head_.has_dense();
       ops().cross_entropy(dlogits, corrects ? part(correction_) : Tensor{}, part(loss), part(penalties), {},
                           logits, part(targets), options);
@@ -235,6 +261,7 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     if (head_.trains() && head_.choice()[Product::Wgrad].fp8)
       ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
+  if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, per_row);
   if (few_rows) {
     // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.
     const Tensor rows = part_of(target_rows_, 0, n);

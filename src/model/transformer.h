@@ -204,6 +204,9 @@ class Transformer {
   void block_forward(size_t index, const LayerPass& pass);
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void choose_head_rows(std::span<const int32_t> targets);
+  // Whether the FP8 product for the head's weight reads the head's input without its mean, see head_loss. Adapters of the
+  // head would read the same input.
+  bool centres_head_input() const { return head_.input_needed_colwise() && !head_.adapter(); }
   bool gathers_head_rows(bool backward) const {
     return (backward || shape_.scoring) && head_count_ < shape_.tokens();
   }
@@ -255,8 +258,9 @@ class Transformer {
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32
   Tensor dropout_seed_;                                    // (2) int32
-  // In training and scoring, the head computes only rows with a target: their indices, rounded up with -1, and their
-  // number. The number is shape_.tokens() if all rows are computed in place.
+  // In training and scoring, the head computes only rows with a target, and a few others that make their number round:
+  // the indices of these rows, those with a target first, and their targets. The number is shape_.tokens() if all rows
+  // are computed in place.
   Tensor target_rows_, gathered_targets_;    // (N) int32
   Tensor head_input_;                        // (N, C) the gathered rows, for scoring
   Tensor gathered_loss_, gathered_penalty_;  // (N) fp32, for training
@@ -272,6 +276,8 @@ class Transformer {
   Tensor dfinal_normed_;           // (N, C)
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
+  Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
+  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient; likewise
   Tensor loss_, penalty_;          // (N) fp32
   Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
   Tensor sums_;                    // (2) fp32: loss, penalty

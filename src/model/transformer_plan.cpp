@@ -383,6 +383,11 @@ void Transformer::plan_head() {
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
   if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
     planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
+  if (centres_head_input()) {
+    planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
+    planner_.add(logit_gradient_sums_, "head.gradient_sums", DType::F32, {config_.padded_vocab()}, category,
+                 at_head);
+  }
 }
 
 void Transformer::plan_gradients() {

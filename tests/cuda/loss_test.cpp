@@ -152,7 +152,7 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
   for (const DType format : {DType::E5M2, DType::E4M3}) {
     for (const bool rowwise : {true, false}) {
       for (const float excess : {1.0f, 8.0f}) {
-        std::vector<std::vector<float>> corrections;
+        std::vector<std::vector<float>> corrections, column_sums;
         for (Side* side : {cpu, cuda}) {
           const float scale = (format == DType::E5M2 ? 57344.0f : 448.0f) / 0.5f * excess;
           Quantized fp8 = make_quantized(
@@ -167,9 +167,12 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
           const Tensor targets = side->tensor(DType::I32, {rows}), loss = side->tensor(DType::F32, {rows});
           (*side)->copy_to_device(targets, ids.data());
           const Tensor correction = side->tensor(DType::F32, {rows});
+          const Tensor sums = side->upload(DType::F32, {width}, std::vector<float>(width, 0.25f));
           (*side)->ops().cross_entropy(
-              {.dense = logits, .fp8 = &fp8}, correction, loss, {}, {}, logits, targets,
-              {.vocab = vocab, .gradient_scale = side->upload(DType::F32, {1}, {0.5f})});
+              {.dense = logits, .fp8 = &fp8, .keep_dense = false, .column_sum = sums}, correction, loss, {},
+              {}, logits, targets, {.vocab = vocab, .gradient_scale = side->upload(DType::F32, {1}, {0.5f})});
+          column_sums.emplace_back(width);
+          (*side)->copy_to_host(column_sums.back().data(), sums);
           std::vector<float> values(rows);
           (*side)->copy_to_host(values.data(), correction);
           corrections.push_back(values);
@@ -183,6 +186,10 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
           largest = std::max(largest, std::fabs(corrections[0][r]));
         }
         EXPECT_GT(largest, excess > 1 ? 0.1f : 1e-3f);
+        // Those of the gradients before they are rounded to FP8, added to what was there.
+        for (size_t c = 0; c < width; ++c)
+          EXPECT_NEAR(column_sums[1][c], column_sums[0][c], 2e-3f) << name_of(format) << ", column " << c;
+        EXPECT_EQ(column_sums[1].back(), 0.25f) << "a column of padding";
       }
     }
   }

@@ -221,6 +221,30 @@ OpCase scaled_rows_case(DType dtype, DType gradient, int64_t count, int64_t rows
   return op;
 }
 
+OpCase outer_case(DType dtype, int64_t rows, int64_t width, bool with_column) {
+  OpCase op = start(with_column ? "outer" : "outer_ones", dtype, {rows, width});
+  op.needs.tokens = rows;
+  op.needs.width = width;
+  op.bytes = bytes_for(dtype, 2 * rows * width);
+  op.add_input("to_before", dtype, {rows, width}, normal(rows * width, dtype, 1));
+  op.add_input("column", DType::F32, {rows}, normal(rows, DType::F32, 2));
+  op.add_input("row", DType::F32, {width}, normal(width, DType::F32, 3));
+  op.add_output("to", dtype, {rows, width});
+  op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[0]); };
+  op.forward = [=](Device& device, Args& args) {
+    device.ops().add_outer(args.out[0], with_column ? args.in[1] : Tensor{}, args.in[2], -0.75f);
+  };
+  op.reference = [=](const Arrays& in) {
+    std::vector<double> to = in[0];
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t c = 0; c < width; ++c)
+        to[at(i * width + c)] -= 0.75 * (with_column ? in[1][at(i)] : 1.0) * in[2][at(c)];
+    }
+    return Arrays{to};
+  };
+  return op;
+}
+
 // Backward is dropout of the gradient, with the same bits.
 OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability, bool accumulate) {
   OpCase op = start(accumulate ? "dropout_add" : "dropout", dtype, {rows, width});
@@ -275,6 +299,9 @@ void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
       table.push_back(scaled_rows_case(dtype, gradient, 5, 3, 7));
     }
     table.push_back(large(scaled_rows_case(dtype, DType::F32, 700, 300, 384)));
+    table.push_back(outer_case(dtype, 17, 24, true));
+    table.push_back(outer_case(dtype, 5, 7, false));
+    table.push_back(large(outer_case(dtype, 700, 384, true)));
     table.push_back(dropout_case(dtype, 17, 24, 0.25f, false));
     table.push_back(dropout_case(dtype, 3, 7, 0.5f, true));
     table.push_back(dropout_case(dtype, 3, 8, 0.0f, false));

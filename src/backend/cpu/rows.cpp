@@ -89,4 +89,19 @@ void CpuOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
   });
 }
 
+void CpuOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
+  check_outer(to, column, row);
+  const int64_t width = to.cols();
+  cpu::dispatch_real("add_outer", to.dtype, [&]<class To>(To) {
+    parallel_.for_range(to.rows(), 32, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        To* out = to.as<To>() + i * width;
+        const float scale = column ? column.as<float>()[i] : 1.0f;
+        for (int64_t c = 0; c < width; ++c)
+          out[c] = cpu::store<To>(cpu::load(out[c]) + scale * (factor * row.as<float>()[c]));
+      }
+    });
+  });
+}
+
 }  // namespace octet

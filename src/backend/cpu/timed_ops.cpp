@@ -87,6 +87,11 @@ void TimedOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) 
   ops_.add_to_rows(to, from, rows, factors);
 }
 
+void TimedOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "add_outer"});
+  ops_.add_outer(to, column, row, factor);
+}
+
 void TimedOps::dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Adapters, .op = "dropout"});
   ops_.dropout(y, x, probability, seed, stream, accumulate);

@@ -33,6 +33,7 @@ class TimedOps final : public Ops {
   void scatter_rows(Tensor to, Tensor from, Tensor rows) override;
   void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
+  void add_outer(Tensor to, Tensor column, Tensor row, float factor) override;
   void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                     Tensor delta, Tensor gain, Tensor bias, float epsilon) override;

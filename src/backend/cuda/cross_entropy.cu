@@ -250,7 +250,7 @@ struct CrossEntropyGradient {
   static constexpr int kAhead = 4;
   static constexpr bool kCopies = false;
   static constexpr bool kBlocks = true;
-  static constexpr bool kSums = false;  // heads have no bias, and partial sums would overlap `rows`
+  static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> logits;
     RowGradient row;
@@ -324,6 +324,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
   Scratch scratch = this->scratch(op);
   auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
   auto* row_errors = correction ? scratch.take<device::RowError>(rows) : nullptr;
+  auto* column_sums =
+      gradient.column_sum ? scratch.take<float>(tile_grid(*this, rows, width).y * width) : nullptr;
   const device::LossArgs args{.loss = static_cast<float*>(loss.data),
                               .penalty = static_cast<float*>(penalty.data),
                               .correct = static_cast<int32_t*>(correct.data),
@@ -346,7 +348,6 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
     const OpScope scope(profiler_, OpKind::Loss, "cross_entropy_gradient", bytes_of(gradient, logits));
     auto plan = plan_operand<T>(gradient, op);
     fuse_blocks<device::CrossEntropyGradient<T, penalised, false>>(plan, gradient, vector, width);
-    if (gradient.column_sum) plan.dense = static_cast<T*>(dlogits.data);
     const auto launch = [&]<bool corrected>() {
       const device::CrossEntropyGradient<T, penalised, corrected> tiles{
           .logits = in,
@@ -364,8 +365,9 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
                     .dense = plan.dense,
                     .cast = plan.cast,
                     .blocks = plan.blocks,
+                    .column_sums = column_sums,
                     .row_errors = row_errors},
-                   vector);
+                   vector, gradient.column_sum);
     };
     if (correction) {
       cuda_check(
@@ -382,7 +384,6 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
     } else {
       launch.template operator()<false>();
     }
-    if (gradient.column_sum) add_column_sum(gradient.column_sum, dlogits);
     finish_operand(gradient, plan);
   };
   const bool penalised = options.penalty == PenaltyKind::Entropy || options.penalty == PenaltyKind::LogitL2;

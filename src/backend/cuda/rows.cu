@@ -50,6 +50,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// to[i] += column[i] * (factor * row). A warp adds to one row at a time.
+template <class To, bool vector>
+__global__ void __launch_bounds__(kThreads) add_outer_kernel(To* to, const float* column, const float* row,
+                                                             float factor, int64_t count, int64_t width) {
+  constexpr int kWarps = kThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kWarps) + warp; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kWarps) {
+    const float scale = column ? column[i] : 1.0f;
+    for (int64_t col = 8 * lane; col < width; col += 8 * 32) {
+      const int64_t left = width - col;
+      To* out = to + i * width + col;
+      const Pack8<float> in = load8<vector>(row + col, left);
+      float v[8];
+      load8<vector>(static_cast<const To*>(out), left).unpack(v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = fmaf(scale, factor * in.at(j), v[j]);
+      store8<vector>(out, Pack8<To>::pack(v), left);
+    }
+  }
+}
+
 // places[rows[i]] = i.
 __global__ void invert_rows_kernel(int32_t* places, const int32_t* rows, int64_t count) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
@@ -133,6 +155,23 @@ void CudaOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
   check_scaled_rows(op, from, to, rows, factors);
   const OpScope scope(profiler_, OpKind::Loss, op, bytes_of(from));
   scatter_add(*this, op, to, from, rows, factors);
+}
+
+void CudaOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
+  constexpr const char* op = "add_outer";
+  check_outer(to, column, row);
+  const OpScope scope(profiler_, OpKind::Loss, op, 2 * bytes_of(to));
+  if (to.numel() == 0) return;
+  const int64_t width = to.cols();
+  const bool vector = width % 8 == 0 && aligned16(to.data) && aligned16(row.data);
+  const int64_t blocks = std::min<int64_t>(div_up(to.rows(), device::kThreads / 32), 32 * sm_count());
+  dispatch_real(op, to.dtype, [&]<class To>(To) {
+    const auto kernel = vector ? device::add_outer_kernel<To, true> : device::add_outer_kernel<To, false>;
+    kernel<<<narrow<unsigned>(blocks), device::kThreads, 0, stream()>>>(
+        static_cast<To*>(to.data), static_cast<const float*>(column.data),
+        static_cast<const float*>(row.data), factor, to.rows(), width);
+  });
+  check_launch(op);
 }
 
 }  // namespace octet

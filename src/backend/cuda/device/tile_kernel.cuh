@@ -253,25 +253,29 @@ void fuse_blocks(OperandPlan<T>& plan, const Operand& operand, bool vector, int6
   }
 }
 
+// Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
+inline dim3 tile_grid(const CudaOps& ops, int64_t rows, int64_t cols) {
+  const int64_t across = div_up(cols, device::CodeTile::kSize), down = div_up(rows, device::CodeTile::kSize);
+  const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
+  return {narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535))};
+}
+
 // Calls launch<vector, sums>(grid, out) for a kernel that walks over all tiles, then adds up its column sums. `vector`
-// says that the inputs meet the op's conditions for vector loads; the pointers of `out` are checked here.
+// says that the inputs meet the op's conditions for vector loads; the pointers of `out` are checked here. Partial sums
+// use the op's scratch memory, unless out.column_sums says where to put them.
 template <bool has_vectors, bool has_sums, class T, class Launch>
 void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out, bool vector,
                        Tensor column_sum, const Launch& launch) {
-  using device::CodeTile;
   if (out.rows == 0 || out.cols == 0) return;
   require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
   require(out.rows < 1 << 30, "[cuda] {}: {} rows are too many", name, out.rows);
-  const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
-  // Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
-  const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
-  const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
+  const dim3 grid = tile_grid(ops, out.rows, out.cols);
   Scratch scratch = ops.scratch(name);
   if (column_sum) {
     require(has_sums, "[cuda] {}: this op does not sum columns", name);
     require(column_sum.numel() == out.width, "[cuda] {}: column_sum has {} elements, expected {}", name,
             column_sum.numel(), out.width);
-    out.column_sums = scratch.take<float>(grid.y * out.width);
+    if (!out.column_sums) out.column_sums = scratch.take<float>(grid.y * out.width);
   }
   const uint8_t* colwise = out.blocks.slot ? out.blocks.colwise.codes : out.cast.colwise;
   require(!colwise || out.rows % 16 != 0 || aligned16(colwise),
