@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace octet {
@@ -98,7 +99,7 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   head_count_ = rounded;
   head_targets_host_.clear();
   for (const int32_t row : head_rows_host_) head_targets_host_.push_back(targets[static_cast<size_t>(row)]);
-  // The rest are rows without a target, so that all rows have the mean of real ones (see head_loss).
+  // The others are the first ones without a target. Empty rows would change the mean, which head_loss takes.
   for (int64_t i = 0; i < n && std::ssize(head_rows_host_) < rounded; ++i) {
     if (targets[static_cast<size_t>(i)] < 0) head_rows_host_.push_back(static_cast<int32_t>(i));
   }
@@ -207,34 +208,34 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   const Tensor gradient = gathers ? final_normed_ : dfinal_normed_;
   if (gathers) ops().gather_rows(input.row_range(0, n), final_normed_, part_of(target_rows_, 0, n));
   bool corrects = false;
-  // What the rows of the input have in common is often much larger than their differences, most of all early in a run. FP8
-  // would round the differences away, and the weight learns from these. So the product for the weight's gradient reads rows
-  // without their mean; the mean's share of the gradient is added later, in fp32:
+  // The rows of the input are often nearly equal, most of all early in a run. FP8 then rounds away their differences, from
+  // which the weight learns. So the product for the weight's gradient reads rows without their mean, and the mean's share is
+  // added afterwards. With d the gradients of logits:
   //   sum over rows of d x^T = sum of d (x - mean)^T + (sum of d) mean^T.
   const bool centres = backward && centres_head_input();
-  const float per_row = 1.0f / static_cast<float>(n);
+  const float mean_factor = 1.0f / static_cast<float>(n);
   if (centres) {
-    device_.zero(head_input_sums_);
-    device_.zero(logit_gradient_sums_);
+    device_.zero(std::array{head_input_sums_, logit_gradient_sums_});
     ops().add_column_sum(head_input_sums_, input.row_range(0, n));
   }
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
     const Operand x = chunk_operand(head_.input(input.row_range(begin, rows), fp8), rows, input8);
-    Quantized centred8;  // the copy for the weight's gradient, which is made after the logits
-    if (centres) {
-      centred8 = input8;
-      centred8.rowwise = input8.colwise = {};
-      if (input8.rowwise) centred8.stats = nullptr;  // one copy is counted
-    }
-    if (input8.rowwise || input8.colwise) ops().quantize(x);
+    Quantized for_logits = input8, for_weight = input8;
+    if (centres || !backward) for_logits.colwise = {};
+    if (centres) for_weight.rowwise = {};
+    if (for_logits.rowwise || for_logits.colwise) ops().quantize({.dense = x.dense, .fp8 = &for_logits});
     const Tensor logits = logits_.row_range(0, rows);
     head_.forward(ops(), logits, x);
     if (centres) {
-      ops().add_outer(x.dense, {}, head_input_sums_, -per_row);
-      ops().quantize({.dense = x.dense, .fp8 = &centred8});
-      input8.colwise = centred8.colwise;
+      // Both copies share a slot. If logits are in FP8, it keeps the scale and the statistics of the rows with their mean.
+      if (for_logits.rowwise) {
+        for_weight.rule.delayed = true;
+        for_weight.stats = nullptr;
+      }
+      ops().add_outer(x.dense, {}, head_input_sums_, -mean_factor);  // in place: add_to_rows reads them, too
+      ops().quantize({.dense = x.dense, .fp8 = &for_weight});
     }
     const auto part = [&](const Tensor& t) { return part_of(t, begin, rows); };
     const Tensor &loss = few_rows ? gathered_loss_ : loss_,
@@ -258,10 +259,11 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     const Tensor factors = part_of(correction_, 0, n), rows = part_of(targets, 0, n);
     if (head_.choice()[Product::Dgrad].fp8)
       ops().add_scaled_rows(gradient.row_range(0, n), head_.weight().whole, rows, factors);
+    // Of centred rows: the mean's share has the sums of gradients that were not rounded.
     if (head_.trains() && head_.choice()[Product::Wgrad].fp8)
       ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
-  if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, per_row);
+  if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
   if (few_rows) {
     // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.
     const Tensor rows = part_of(target_rows_, 0, n);

@@ -205,7 +205,7 @@ class Transformer {
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void choose_head_rows(std::span<const int32_t> targets);
   // Whether the FP8 product for the head's weight reads the head's input without its mean, see head_loss. Adapters of the
-  // head would read the same input.
+  // head would read the same input; a head that has them does not train today.
   bool centres_head_input() const { return head_.input_needed_colwise() && !head_.adapter(); }
   bool gathers_head_rows(bool backward) const {
     return (backward || shape_.scoring) && head_count_ < shape_.tokens();

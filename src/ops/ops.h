@@ -208,7 +208,7 @@ class Ops {
   // to[rows[i]] += factors[i] * from[i] where rows[i] is not -1. to (N, C) fp32 | bf16, from (n, C) real. Rows that go
   // to one place are summed in fp32 in the order of i, and added once.
   virtual void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) = 0;
-  // to[i] += column[i] * (factor * row), in place. to (N, C) fp32 | bf16; column (N) fp32, absent: ones; row (C) fp32.
+  // to[i] += column[i] * (factor * row). to (N, C) fp32 | bf16; column (N) fp32, absent: ones; row (C) fp32.
   virtual void add_outer(Tensor to, Tensor column, Tensor row, float factor) = 0;
 
   // ---- dropout ----

@@ -188,7 +188,9 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
         EXPECT_GT(largest, excess > 1 ? 0.1f : 1e-3f);
         // Those of the gradients before they are rounded to FP8, added to what was there.
         for (size_t c = 0; c < width; ++c)
-          EXPECT_NEAR(column_sums[1][c], column_sums[0][c], 2e-3f) << name_of(format) << ", column " << c;
+          EXPECT_NEAR(column_sums[1][c], column_sums[0][c], 2e-3f)
+              << name_of(format) << (rowwise ? ", both copies" : ", transposed alone") << ", " << excess
+              << ", column " << c;
         EXPECT_EQ(column_sums[1].back(), 0.25f) << "a column of padding";
       }
     }

@@ -251,50 +251,68 @@ TEST(TrainedHead, Fp8GradientsOfTheInputDoNotSeeWhatAllTokensHaveInCommon) {
   }
 }
 
-// The rows of the head's input have a large part in common. E4M3 has a step of 1 there, as large as the rows' differences.
-// Gradients of the head's weight still see these: with every recipe, from the first micro-batch on, and if rows without a
-// target are skipped.
+// A model whose head's inputs have a large part in common, the same in all columns: E4M3 has a step of 1 there, as large as
+// the rows' differences.
+std::unique_ptr<TinyRun> run_with_common_part(Fp8Recipe recipe, Fp8Head head) {
+  auto run = std::make_unique<TinyRun>(
+      TinyRunOptions{.preset = "gpt2-tiny",
+                     .precision = Precision::Fp8,
+                     .fp8 = {.recipe = recipe, .head = head, .skip_layers = {"layers.*"}},
+                     .gradients = DType::F32,
+                     .untied_head = true});
+  Parameter& bias = run->model->parameters()["final_norm.bias"];
+  ParameterSet::set_weight(*run->device, bias,
+                           std::vector<float>(static_cast<size_t>(bias.weight.numel()), 10.0f));
+  run->model->weights_changed();
+  return run;
+}
+
+std::vector<float> head_gradient(TinyRun& run) {
+  return gradient_of(run, run.model->linears().back()->weight());
+}
+
+// The part of each row that does not point in the common direction.
+std::vector<float> without_common_part(TinyRun& run) {
+  std::vector<float> values = head_gradient(run);
+  const auto width = static_cast<size_t>(run.model->linears().back()->weight().gradient.cols());
+  for (size_t row = 0; row < values.size(); row += width) {
+    const float mean = std::accumulate(&values[row], &values[row] + width, 0.0f) / static_cast<float>(width);
+    for (size_t c = 0; c < width; ++c) values[row + c] -= mean;
+  }
+  return values;
+}
+
+// With every recipe, from the first micro-batch on, if rows without a target are skipped, and if gradients are added up.
 TEST(TrainedHead, Fp8GradientsOfTheWeightSeeSmallDifferencesOfItsInput) {
-  // The part of each row's gradient that does not point in the common direction (which is the same in all columns).
-  const auto differences = [](TinyRun& run) {
-    const Tensor gradient = run.model->linears().back()->weight().gradient;
-    std::vector<float> values(static_cast<size_t>(gradient.numel()));
-    run.device->copy_to_host(values.data(), gradient);
-    const auto width = static_cast<size_t>(gradient.cols());
-    for (size_t row = 0; row < values.size(); row += width) {
-      const float mean =
-          std::accumulate(&values[row], &values[row] + width, 0.0f) / static_cast<float>(width);
-      for (size_t c = 0; c < width; ++c) values[row + c] -= mean;
-    }
-    return values;
-  };
-  const auto run_with = [](Fp8Recipe recipe, Fp8Head head) {
-    auto run = std::make_unique<TinyRun>(
-        TinyRunOptions{.preset = "gpt2-tiny",
-                       .precision = Precision::Fp8,
-                       .fp8 = {.recipe = recipe, .head = head, .skip_layers = {"layers.*"}},
-                       .gradients = DType::F32,
-                       .untied_head = true});
-    Parameter& bias = run->model->parameters()["final_norm.bias"];
-    ParameterSet::set_weight(*run->device, bias,
-                             std::vector<float>(static_cast<size_t>(bias.weight.numel()), 10.0f));
-    run->model->weights_changed();
-    return run;
-  };
-  for (const Fp8Recipe recipe : {Fp8Recipe::Delayed, Fp8Recipe::Block}) {
+  for (const Fp8Recipe recipe :
+       {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Recipe::Block, Fp8Recipe::Mxfp8}) {
     for (const Fp8Head head : {Fp8Head::Wgrad, Fp8Head::Backward}) {
-      const auto bf16 = run_with(recipe, Fp8Head::None), fp8 = run_with(recipe, head);
+      const auto bf16 = run_with_common_part(recipe, Fp8Head::None), fp8 = run_with_common_part(recipe, head);
       const Batch batch = next_batch(*bf16);
-      for (const int64_t targets : {64, 64, 40, 1}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", name_of(recipe), static_cast<int>(head), targets));
+      for (const auto& [targets, first] :
+           {std::pair{64, true}, {64, true}, {64, false}, {40, true}, {40, false}, {1, true}}) {
+        SCOPED_TRACE(fmt::format("{} {} {} {}", name_of(recipe), static_cast<int>(head), targets, first));
         const Batch masked = with_targets(batch, targets);
         // Divided by 64 each time: gradients must not be too large for the scales that were delayed.
-        EXPECT_EQ(pass(*fp8, masked, true, 0, 64), pass(*bf16, masked, true, 0, 64));
-        const double error = norm_difference(differences(*fp8), differences(*bf16));
+        EXPECT_EQ(pass(*fp8, masked, first, 0, 64), pass(*bf16, masked, first, 0, 64));
+        const double error = norm_difference(without_common_part(*fp8), without_common_part(*bf16));
         EXPECT_GT(error, 1e-4) << "it is in FP8";
         EXPECT_LT(error, 0.04);
+        EXPECT_LT(norm_difference(head_gradient(*fp8), head_gradient(*bf16)), 0.01);
       }
     }
+  }
+}
+
+// Logits in FP8 read the inputs as they are. The copy without the mean, which is made after it, must not leave them its
+// scale.
+TEST(TrainedHead, Fp8LogitsKeepTheScaleOfTheirInput) {
+  const auto bf16 = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::None),
+             fp8 = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::All);
+  const Batch batch = next_batch(*bf16);
+  for (const bool first : {true, false, false}) {
+    EXPECT_NEAR(pass(*fp8, batch, first) / pass(*bf16, batch, first), 1.0, 1e-2);
+    EXPECT_LT(norm_difference(head_gradient(*fp8), head_gradient(*bf16)), 0.1);  // rounded logits: 0.06
   }
 }
 
