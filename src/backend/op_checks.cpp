@@ -100,13 +100,41 @@ void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, co
           many.cols());
 }
 
+namespace {
+
+void require_row(const char* op, const Tensor& row, const Tensor& matrix) {
+  require(row.dtype == DType::F32 && row.numel() == matrix.cols(), "[{}] the row has {} {}, expected {} fp32",
+          op, row.numel(), name_of(row.dtype), matrix.cols());
+}
+
+void require_column(const char* op, const Tensor& column, const Tensor& matrix) {
+  require(!column || (column.dtype == DType::F32 && column.numel() == matrix.rows()),
+          "[{}] the column has {} {}, expected {} fp32", op, column.numel(), name_of(column.dtype),
+          matrix.rows());
+}
+
+}  // namespace
+
 void check_outer(const Tensor& to, const Tensor& column, const Tensor& row) {
   constexpr const char* op = "add_outer";
   require_real(op, "the matrix", to);
-  require(row.dtype == DType::F32 && row.numel() == to.cols(), "[{}] the row has {} {}, expected {} fp32", op,
-          row.numel(), name_of(row.dtype), to.cols());
-  require(!column || (column.dtype == DType::F32 && column.numel() == to.rows()),
-          "[{}] the column has {} {}, expected {} fp32", op, column.numel(), name_of(column.dtype),
+  require_row(op, row, to);
+  require_column(op, column, to);
+}
+
+void check_sum_of_rows(const Tensor& sum, const Tensor& from, const Tensor& weights) {
+  constexpr const char* op = "add_sum_of_rows";
+  require_real(op, "the matrix", from);
+  require_row(op, sum, from);
+  require_column(op, weights, from);
+}
+
+void check_shift_rows(const Tensor& to, const Tensor& row, const Tensor& targets) {
+  constexpr const char* op = "shift_rows";
+  require_real(op, "the matrix", to);
+  require_row(op, row, to);
+  require(targets.dtype == DType::I32 && targets.numel() == to.rows(),
+          "[{}] {} {} for {} rows, expected one int32 each", op, targets.numel(), name_of(targets.dtype),
           to.rows());
 }
 

@@ -213,11 +213,16 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   // added afterwards. With d the gradients of logits:
   //   sum over rows of d x^T = sum of d (x - mean)^T + (sum of d) mean^T.
   const bool centres = backward && centres_head_input();
+  // The rows of the input's gradient nearly cancel each other in the gradients of the layers, but the errors of FP8 do not:
+  // weights are rounded alike for all rows, and so are probabilities, most of all early in a run. So the sum over rows is
+  // also computed without FP8, and the difference is shared out to the rows.
+  const bool keeps_mean = backward && keeps_mean_of_head_gradient();
   const float mean_factor = 1.0f / static_cast<float>(n);
   if (centres) {
-    device_.zero(std::array{head_input_sums_, logit_gradient_sums_});
+    device_.zero(head_input_sums_);
     ops().add_column_sum(head_input_sums_, input.row_range(0, n));
   }
+  if (centres || keeps_mean) device_.zero(logit_gradient_sums_);
   for (int64_t begin = 0; begin < n; begin += head_rows_) {
     const int64_t rows = std::min(head_rows_, n - begin);
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
@@ -242,7 +247,7 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
                  &penalties = few_rows ? gathered_penalty_ : penalty_;
     if (backward) {
       Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
-      if (centres) dlogits.column_sum = logit_gradient_sums_;
+      if (centres || keeps_mean) dlogits.column_sum = logit_gradient_sums_;
       corrects = dlogits.fp8 && dlogits.fp8->rule.delayed && head_.has_dense();
       ops().cross_entropy(dlogits, corrects ? part(correction_) : Tensor{}, part(loss), part(penalties), {},
                           logits, part(targets), options);
@@ -264,6 +269,13 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
       ops().add_to_rows(head_.weight().gradient, input.row_range(0, n), rows, factors);
   }
   if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
+  if (keeps_mean) {
+    const Tensor rows = gradient.row_range(0, n);
+    device_.zero(head_gradient_error_);
+    ops().add_sum_of_rows(head_gradient_error_, head_.weight().whole, logit_gradient_sums_, 1.0f);
+    ops().add_sum_of_rows(head_gradient_error_, rows, {}, -1.0f);
+    ops().shift_rows(rows, head_gradient_error_, part_of(targets, 0, n), mean_factor);
+  }
   if (few_rows) {
     // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.
     const Tensor rows = part_of(target_rows_, 0, n);

@@ -207,6 +207,10 @@ class Transformer {
   // Whether the FP8 product for the head's weight reads the head's input without its mean, see head_loss. Adapters of the
   // head would read the same input; a head that has them does not train today.
   bool centres_head_input() const { return head_.input_needed_colwise() && !head_.adapter(); }
+  // Whether the mean of the gradient of the head's input is computed without FP8, see head_loss.
+  bool keeps_mean_of_head_gradient() const {
+    return head_.choice()[Product::Dgrad].fp8 && head_.has_dense() && !head_.adapter();
+  }
   bool gathers_head_rows(bool backward) const {
     return (backward || shape_.scoring) && head_count_ < shape_.tokens();
   }
@@ -277,7 +281,8 @@ class Transformer {
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
   Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
-  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient; likewise
+  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient
+  Tensor head_gradient_error_;     // (C) fp32: of the sum over rows; with keeps_mean_of_head_gradient()
   Tensor loss_, penalty_;          // (N) fp32
   Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
   Tensor sums_;                    // (2) fp32: loss, penalty

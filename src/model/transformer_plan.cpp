@@ -383,8 +383,11 @@ void Transformer::plan_head() {
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
   if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
     planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
-  if (centres_head_input()) {
+  if (centres_head_input())
     planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
+  if (keeps_mean_of_head_gradient())
+    planner_.add(head_gradient_error_, "head.gradient_error", DType::F32, {c}, category, at_head);
+  if (centres_head_input() || keeps_mean_of_head_gradient()) {
     planner_.add(logit_gradient_sums_, "head.gradient_sums", DType::F32, {config_.padded_vocab()}, category,
                  at_head);
   }

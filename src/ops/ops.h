@@ -210,6 +210,13 @@ class Ops {
   virtual void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) = 0;
   // to[i] += column[i] * (factor * row). to (N, C) fp32 | bf16; column (N) fp32, absent: ones; row (C) fp32.
   virtual void add_outer(Tensor to, Tensor column, Tensor row, float factor) = 0;
+  // sum += factor * (sum over i of weights[i] * from[i]), in fp32. sum (C) fp32, from (N, C) real, weights (N) fp32,
+  // absent: ones.
+  virtual void add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) = 0;
+  // to[i] += factor * row where targets[i] is not -1. to (N, C) fp32 | bf16, row (C) fp32, targets (N) int32. bf16 is
+  // rounded up or down by noise that depends on the place alone (ops/stochastic.h): the nearest value is often the old
+  // one, and what is added to every row would be lost in a sum over rows.
+  virtual void shift_rows(Tensor to, Tensor row, Tensor targets, float factor) = 0;
 
   // ---- dropout ----
   // y [+]= x / (1 - probability) where an element is kept, else 0. Element i is kept if

@@ -57,6 +57,11 @@ struct RoundingBits {
   OCTET_HOST_DEVICE constexpr uint32_t root(int j) const { return noise(j ^ 2); }
 };
 
+// The noise of Ops::shift_rows, for eight columns of a row.
+OCTET_HOST_DEVICE constexpr RoundingBits shift_noise(int64_t row, int64_t groups, int64_t group) {
+  return RoundingBits::of(0x5348494654ull, 0, 0, row, groups, group);
+}
+
 // The bits of the bf16 above or below a finite x.
 OCTET_HOST_DEVICE constexpr uint16_t to_bf16_stochastic(float x, uint32_t random16) {
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + random16) >> 16);

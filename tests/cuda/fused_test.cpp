@@ -123,9 +123,9 @@ TEST_F(CudaFused, GradientOfTheLoss) {
         [&](const Operand& gradient) {
           (*cuda)->ops().cross_entropy(gradient, {}, loss, penalty, {}, gradient.dense, targets, options);
         },
-        what + ", in place", false);
+        what + ", in place");
     if (HasFailure()) return;
-    // The gradient beside the logits, with its column sums.
+    // The gradient beside the logits.
     if (c.width < 50000) {
       const Tensor logits = cuda->upload(c.dtype, {c.rows, c.width}, values);
       check(

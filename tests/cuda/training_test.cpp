@@ -36,6 +36,8 @@ std::vector<Variant> variants() {
   delayed.fp8 = gpt2.fp8 = small.fp8 = {.recipe = Fp8Recipe::Delayed, .head = Fp8Head::All};
   current.fp8 = {.recipe = Fp8Recipe::Current};
   gpt2.preset = "gpt2-tiny";
+  TinyRunOptions backward = gpt2;
+  backward.fp8.head = Fp8Head::Backward;  // the default of large heads
   TinyRunOptions qwen3 = delayed, mistral = current;
   qwen3.preset = "qwen3-tiny";
   mistral.preset = "mistral-tiny";
@@ -59,6 +61,7 @@ std::vector<Variant> variants() {
           {"Fp8Delayed", delayed},
           {"Fp8Current", current},
           {"Fp8DelayedGpt2", gpt2},
+          {"Fp8HeadBackwardGpt2", backward},
           {"Fp8DelayedQwen3", qwen3},
           {"Fp8CurrentMistral", mistral},
           {"Fp8DelayedSmallStates", small},

@@ -304,6 +304,29 @@ TEST(TrainedHead, Fp8GradientsOfTheWeightSeeSmallDifferencesOfItsInput) {
   }
 }
 
+// The gradient of the final norm's bias is the sum over rows of the gradient of the head's input. Weights in FP8 change it
+// by some percent; what is left is one rounding to bf16.
+TEST(TrainedHead, Fp8GradientsOfTheInputHaveTheRightMean) {
+  for (const Fp8Recipe recipe :
+       {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Recipe::Block, Fp8Recipe::Mxfp8}) {
+    for (const Fp8Head head : {Fp8Head::Dgrad, Fp8Head::Backward}) {
+      const auto bf16 = run_with_common_part(recipe, Fp8Head::None), fp8 = run_with_common_part(recipe, head);
+      const Batch batch = next_batch(*bf16);
+      for (const int targets : {64, 61, 40}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(recipe), static_cast<int>(head), targets));
+        const Batch masked = with_targets(batch, targets);
+        EXPECT_EQ(pass(*fp8, masked, true, 0, 64), pass(*bf16, masked, true, 0, 64));
+        const auto bias = [](TinyRun& run) {
+          return gradient_of(run, run.model->parameters()["final_norm.bias"]);
+        };
+        const double error = norm_difference(bias(*fp8), bias(*bf16));
+        EXPECT_GT(error, 1e-5) << "it is in FP8";
+        EXPECT_LT(error, 0.005);
+      }
+    }
+  }
+}
+
 // Logits in FP8 read the inputs as they are. The copy without the mean, which is made after it, must not leave them its
 // scale.
 TEST(TrainedHead, Fp8LogitsKeepTheScaleOfTheirInput) {

@@ -180,6 +180,58 @@ TEST_F(AdapterOps, RowsRefuseWhatDoesNotFit) {
   }
 }
 
+// Less than half a step of bf16 is added to every row: no value may move to the nearest one, and the mean must move.
+TEST_F(AdapterOps, ShiftedRowsMoveTheirMean) {
+  constexpr int64_t kRows = 4096, kWidth = 12;
+  Host to(DType::BF16, {kRows, kWidth}), row(DType::F32, {kWidth}), targets(DType::I32, {kRows});
+  for (size_t i = 0; i < kRows * kWidth; ++i) to.at<Bf16>(i) = to_bf16(i % 2 == 0 ? 1.5f : -1.25f);
+  for (size_t c = 0; c < kWidth; ++c) row.at<float>(c) = static_cast<float>(c) - 6.0f;
+  for (size_t i = 0; i < kRows; ++i) targets.at<int32_t>(i) = i % 4 == 3 ? -1 : 7;
+  const float step = 0x1p-7f, factor = 0.05f * step;
+  to.at<Bf16>(0).bits = 0x7F80;  // infinite
+  to.at<Bf16>(1).bits = 0x7FFF;  // NaN
+  const std::vector<uint8_t> before = to.bytes;
+  ops().shift_rows(to.tensor, row.tensor, targets.tensor, factor);
+  EXPECT_EQ(to.at<Bf16>(0).bits, 0x7F80);
+  EXPECT_TRUE(std::isnan(to_float(to.at<Bf16>(1))));
+  std::vector<double> sum(kWidth, 0.0);
+  for (size_t i = 1; i < kRows; ++i) {
+    for (size_t c = 0; c < kWidth; ++c) {
+      const size_t place = i * kWidth + c;
+      const float moved = to_float(to.at<Bf16>(place)) - (place % 2 == 0 ? 1.5f : -1.25f);
+      ASSERT_TRUE(moved == 0 || (std::abs(moved) == step && targets.at<int32_t>(i) >= 0 &&
+                                 (moved > 0) == (row.at<float>(c) > 0)))
+          << i << ", " << c << ": " << moved;
+      sum[c] += static_cast<double>(moved);
+    }
+  }
+  // 3,071 rows, each with a probability p of a step: within five standard deviations.
+  for (size_t c = 0; c < kWidth; ++c) {
+    const double p = std::abs(0.05 * static_cast<double>(row.at<float>(c))), rows = 3071;
+    EXPECT_NEAR(std::abs(sum[c]) / static_cast<double>(step), rows * p, 5 * std::sqrt(rows * p * (1 - p)))
+        << c;
+  }
+}
+
+TEST_F(AdapterOps, SumsAndShiftsRefuseWhatDoesNotFit) {
+  Host matrix(DType::BF16, {5, 8}), codes(DType::E4M3, {5, 8}), row(DType::F32, {8}), other(DType::F32, {7});
+  Host weights(DType::F32, {5}), targets(DType::I32, {5}), more(DType::I32, {6});
+  const auto sum = [&](Host& to, Host& from, Host& factors) {
+    return error_of([&] { ops().add_sum_of_rows(to.tensor, from.tensor, factors.tensor, 1.0f); });
+  };
+  const auto shift = [&](Host& to, Host& by, Host& where) {
+    return error_of([&] { ops().shift_rows(to.tensor, by.tensor, where.tensor, 1.0f); });
+  };
+  EXPECT_EQ(sum(row, matrix, weights), "nothing was thrown");
+  EXPECT_EQ(sum(other, matrix, weights), "[add_sum_of_rows] the row has 7 fp32, expected 8 fp32");
+  EXPECT_EQ(sum(row, matrix, other), "[add_sum_of_rows] the column has 7 fp32, expected 5 fp32");
+  EXPECT_THAT(sum(row, codes, weights), testing::HasSubstr("[add_sum_of_rows] the matrix"));
+  EXPECT_EQ(shift(matrix, row, targets), "nothing was thrown");
+  EXPECT_EQ(shift(matrix, other, targets), "[shift_rows] the row has 7 fp32, expected 8 fp32");
+  EXPECT_EQ(shift(matrix, row, more), "[shift_rows] 6 int32 for 5 rows, expected one int32 each");
+  EXPECT_THAT(shift(codes, row, targets), testing::HasSubstr("[shift_rows] the matrix"));
+}
+
 TEST_F(AdapterOps, DropoutInPlaceKeepsItsShare) {
   constexpr int64_t kCount = 100000;
   Host x(DType::F32, {kCount}), y(DType::F32, {kCount}), seed(DType::I32, {2});

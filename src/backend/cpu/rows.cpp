@@ -1,9 +1,13 @@
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/scatter_add.h"
 #include "backend/op_checks.h"
+#include "ops/stochastic.h"
 
 namespace octet {
 namespace {
@@ -99,6 +103,56 @@ void CpuOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
         const float scale = column ? column.as<float>()[i] : 1.0f;
         for (int64_t c = 0; c < width; ++c)
           out[c] = cpu::store<To>(cpu::load(out[c]) + scale * (factor * row.as<float>()[c]));
+      }
+    });
+  });
+}
+
+void CpuOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) {
+  check_sum_of_rows(sum, from, weights);
+  const int64_t width = from.cols();
+  const cpu::RowChunks chunks(from.rows());
+  cpu::Scratch space = scratch();
+  float* partials = space.take<float>(chunks.count * width);
+  cpu::dispatch_real("add_sum_of_rows", from.dtype, [&]<class From>(From) {
+    parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
+      float* __restrict sums = partials + chunk * width;
+      std::fill_n(sums, width, 0.0f);
+      for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+        const From* in = from.as<From>() + i * width;
+        const float weight = weights ? weights.as<float>()[i] : 1.0f;
+        for (int64_t c = 0; c < width; ++c) sums[c] += weight * cpu::load(in[c]);
+      }
+    });
+  });
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
+    for (int64_t c = 0; c < width; ++c) sum.as<float>()[c] += factor * partials[chunk * width + c];
+  }
+}
+
+void CpuOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
+  check_shift_rows(to, row, targets);
+  const int64_t width = to.cols(), groups = div_up(width, 8);
+  // Rounded before it is added, as on every device.
+  std::vector<float> shift(static_cast<size_t>(width));
+  std::ranges::transform(row.span<float>(), shift.begin(), [&](float x) { return factor * x; });
+  cpu::dispatch_real("shift_rows", to.dtype, [&]<class To>(To) {
+    parallel_.for_range(to.rows(), 32, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (targets.as<int32_t>()[i] < 0) continue;
+        To* out = to.as<To>() + i * width;
+        RoundingBits noise{};
+        for (int64_t c = 0; c < width; ++c) {
+          const float x = cpu::load(out[c]) + shift[static_cast<size_t>(c)];
+          if constexpr (sizeof(To) == 2) {
+            if (c % 8 == 0) noise = shift_noise(i, groups, c / 8);
+            if (std::isfinite(x)) {
+              out[c].bits = to_bf16_stochastic(x, noise.weight(static_cast<int>(c % 8)));
+              continue;
+            }
+          }
+          out[c] = cpu::store<To>(x);
+        }
       }
     });
   });

@@ -92,6 +92,16 @@ void TimedOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
   ops_.add_outer(to, column, row, factor);
 }
 
+void TimedOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "add_sum_of_rows"});
+  ops_.add_sum_of_rows(sum, from, weights, factor);
+}
+
+void TimedOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "shift_rows"});
+  ops_.shift_rows(to, row, targets, factor);
+}
+
 void TimedOps::dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Adapters, .op = "dropout"});
   ops_.dropout(y, x, probability, seed, stream, accumulate);

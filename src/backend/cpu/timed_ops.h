@@ -34,6 +34,8 @@ class TimedOps final : public Ops {
   void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void add_outer(Tensor to, Tensor column, Tensor row, float factor) override;
+  void add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) override;
+  void shift_rows(Tensor to, Tensor row, Tensor targets, float factor) override;
   void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                     Tensor delta, Tensor gain, Tensor bias, float epsilon) override;

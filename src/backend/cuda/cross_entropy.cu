@@ -324,8 +324,6 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
   Scratch scratch = this->scratch(op);
   auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
   auto* row_errors = correction ? scratch.take<device::RowError>(rows) : nullptr;
-  auto* column_sums =
-      gradient.column_sum ? scratch.take<float>(tile_grid(*this, rows, width).y * width) : nullptr;
   const device::LossArgs args{.loss = static_cast<float*>(loss.data),
                               .penalty = static_cast<float*>(penalty.data),
                               .correct = static_cast<int32_t*>(correct.data),
@@ -365,9 +363,8 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
                     .dense = plan.dense,
                     .cast = plan.cast,
                     .blocks = plan.blocks,
-                    .column_sums = column_sums,
                     .row_errors = row_errors},
-                   vector, gradient.column_sum);
+                   vector, gradient.column_sum, &scratch);
     };
     if (correction) {
       cuda_check(

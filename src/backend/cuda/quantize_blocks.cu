@@ -14,13 +14,13 @@ void CudaOps::quantize_blocks(const Operand& operand, Tensor column_sum) {
                                        .cols = dense.cols(),
                                        .width = dense.cols(),
                                        .blocks = block_target(*operand.fp8)};
-    launch_over_tiles<true, true>(*this, op, output, dense.cols() % 8 == 0 && aligned16(dense.data),
-                                  column_sum, [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
-                                    const auto kernel =
-                                        square ? device::block_tile_kernel<Cast, vector, sums, true>
-                                               : device::block_tile_kernel<Cast, vector, sums, false>;
-                                    kernel<<<grid, device::CodeTile::kThreads, 0, stream()>>>(cast, out);
-                                  });
+    launch_over_tiles<true, true>(
+        *this, op, output, dense.cols() % 8 == 0 && aligned16(dense.data), column_sum, nullptr,
+        [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
+          const auto kernel = square ? device::block_tile_kernel<Cast, vector, sums, true>
+                                     : device::block_tile_kernel<Cast, vector, sums, false>;
+          kernel<<<grid, device::CodeTile::kThreads, 0, stream()>>>(cast, out);
+        });
   });
 }
 

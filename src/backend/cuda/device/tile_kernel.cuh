@@ -253,29 +253,26 @@ void fuse_blocks(OperandPlan<T>& plan, const Operand& operand, bool vector, int6
   }
 }
 
-// Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
-inline dim3 tile_grid(const CudaOps& ops, int64_t rows, int64_t cols) {
-  const int64_t across = div_up(cols, device::CodeTile::kSize), down = div_up(rows, device::CodeTile::kSize);
-  const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
-  return {narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535))};
-}
-
 // Calls launch<vector, sums>(grid, out) for a kernel that walks over all tiles, then adds up its column sums. `vector`
 // says that the inputs meet the op's conditions for vector loads; the pointers of `out` are checked here. Partial sums
-// use the op's scratch memory, unless out.column_sums says where to put them.
+// lie in `scratch`, if the op has used some of its memory itself.
 template <bool has_vectors, bool has_sums, class T, class Launch>
 void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out, bool vector,
-                       Tensor column_sum, const Launch& launch) {
+                       Tensor column_sum, const Scratch* scratch, const Launch& launch) {
+  using device::CodeTile;
   if (out.rows == 0 || out.cols == 0) return;
   require(out.width < 1 << 24, "[cuda] {}: rows of {} are too long", name, out.width);
   require(out.rows < 1 << 30, "[cuda] {}: {} rows are too many", name, out.rows);
-  const dim3 grid = tile_grid(ops, out.rows, out.cols);
-  Scratch scratch = ops.scratch(name);
+  const int64_t across = div_up(out.cols, CodeTile::kSize), down = div_up(out.rows, CodeTile::kSize);
+  // Each block walks down a strip of tiles; about sixteen blocks per multiprocessor.
+  const int64_t strip = std::max<int64_t>(1, across * down / (16 * ops.sm_count()));
+  const dim3 grid(narrow<unsigned>(across), narrow<unsigned>(std::min<int64_t>(div_up(down, strip), 65535)));
+  Scratch left = scratch ? *scratch : ops.scratch(name);
   if (column_sum) {
     require(has_sums, "[cuda] {}: this op does not sum columns", name);
     require(column_sum.numel() == out.width, "[cuda] {}: column_sum has {} elements, expected {}", name,
             column_sum.numel(), out.width);
-    if (!out.column_sums) out.column_sums = scratch.take<float>(grid.y * out.width);
+    out.column_sums = left.take<float>(grid.y * out.width);
   }
   const uint8_t* colwise = out.blocks.slot ? out.blocks.colwise.codes : out.cast.colwise;
   require(!colwise || out.rows % 16 != 0 || aligned16(colwise),
@@ -300,9 +297,10 @@ void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out
 // Runs block_tile_kernel for an output with blocks (see fuse_blocks).
 template <class Op>
 void launch_block_tiles(CudaOps& ops, const char* name, const Op& op,
-                        const device::TileOutput<typename Op::Type>& output, Tensor column_sum = {}) {
+                        const device::TileOutput<typename Op::Type>& output, Tensor column_sum = {},
+                        const Scratch* scratch = nullptr) {
   launch_over_tiles<true, Op::kSums>(
-      ops, name, output, true, column_sum, [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
+      ops, name, output, true, column_sum, scratch, [&]<bool vector, bool sums>(dim3 grid, const auto& out) {
         if constexpr (vector) {
           device::block_tile_kernel<Op, true, sums, false>
               <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
@@ -316,15 +314,17 @@ void launch_block_tiles(CudaOps& ops, const char* name, const Op& op,
 // `has_vectors`, vectors are never used.
 template <bool has_vectors = true, class Op>
 void launch_tiles(CudaOps& ops, const char* name, const Op& op,
-                  const device::TileOutput<typename Op::Type>& output, bool vector, Tensor column_sum = {}) {
+                  const device::TileOutput<typename Op::Type>& output, bool vector, Tensor column_sum = {},
+                  const Scratch* scratch = nullptr) {
   if constexpr (device::kCastsBlocks<Op> && !Op::kCopies) {
-    if (output.blocks.slot) return launch_block_tiles(ops, name, op, output, column_sum);
+    if (output.blocks.slot) return launch_block_tiles(ops, name, op, output, column_sum, scratch);
   }
-  launch_over_tiles<has_vectors, Op::kSums>(
-      ops, name, output, vector, column_sum, [&]<bool with_vectors, bool sums>(dim3 grid, const auto& out) {
-        device::tile_kernel<Op, with_vectors, sums>
-            <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(op, out);
-      });
+  launch_over_tiles<has_vectors, Op::kSums>(ops, name, output, vector, column_sum, scratch,
+                                            [&]<bool with_vectors, bool sums>(dim3 grid, const auto& out) {
+                                              device::tile_kernel<Op, with_vectors, sums>
+                                                  <<<grid, device::CodeTile::kThreads, 0, ops.stream()>>>(
+                                                      op, out);
+                                            });
 }
 
 // Calls fn(T{}) with the device type of a real dtype.
