@@ -141,6 +141,8 @@ void Transformer::load(const HostBatch& batch, std::optional<float> gradient_sca
                                    {starts, padded_starts_.data()}};
   if (gradient_scale) inputs.push_back({gradient_scale_, &*gradient_scale});
   choose_head_rows(batch.targets);
+  const float target_share = 1.0f / static_cast<float>(std::max<int64_t>(target_count_, 1));
+  if (target_share_) inputs.push_back({target_share_, &target_share});
   if (head_count_ < shape_.tokens()) {
     inputs.push_back({part_of(target_rows_, 0, head_count_), head_rows_host_.data()});
     inputs.push_back({part_of(gathered_targets_, 0, head_count_), head_targets_host_.data()});
@@ -213,9 +215,9 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   // added afterwards. With d the gradients of logits:
   //   sum over rows of d x^T = sum of d (x - mean)^T + (sum of d) mean^T.
   const bool centres = backward && centres_head_input();
-  // The rows of the input's gradient nearly cancel each other in the gradients of the layers, but the errors of FP8 do not:
-  // weights are rounded alike for all rows, and so are probabilities, most of all early in a run. So the sum over rows is
-  // also computed without FP8, and the difference is shared out to the rows.
+  // Layers sum over rows, and there the gradients of the input nearly cancel. The errors of FP8 do not: the weights are
+  // rounded alike for all rows, and so are alike probabilities. So the sum over rows is also computed without FP8, and the
+  // difference is spread over the rows with a target.
   const bool keeps_mean = backward && keeps_mean_of_head_gradient();
   const float mean_factor = 1.0f / static_cast<float>(n);
   if (centres) {
@@ -271,10 +273,12 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
   if (keeps_mean) {
     const Tensor rows = gradient.row_range(0, n);
+    const Tensor error = head_gradient_error_.row_range(0, 1), share = head_gradient_error_.row_range(1, 1);
     device_.zero(head_gradient_error_);
-    ops().add_sum_of_rows(head_gradient_error_, head_.weight().whole, logit_gradient_sums_, 1.0f);
-    ops().add_sum_of_rows(head_gradient_error_, rows, {}, -1.0f);
-    ops().shift_rows(rows, head_gradient_error_, part_of(targets, 0, n), mean_factor);
+    ops().add_sum_of_rows(error, head_.weight().whole, logit_gradient_sums_, 1.0f);
+    ops().add_sum_of_rows(error, rows, {}, -1.0f);
+    ops().add_sum_of_rows(share, error, target_share_, 1.0f);
+    ops().shift_rows(rows, share, part_of(targets, 0, n), 1.0f);
   }
   if (few_rows) {
     // Back to their places, so that sums over all tokens have the same bits as if all rows were computed.

@@ -261,6 +261,7 @@ class Transformer {
 
   Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
   Tensor gradient_scale_;                                  // (1) fp32
+  Tensor target_share_;  // (1) fp32: 1 / rows with a target; with keeps_mean_of_head_gradient()
   Tensor dropout_seed_;                                    // (2) int32
   // In training and scoring, the head computes only rows with a target, and a few others that make their number round:
   // the indices of these rows, those with a target first, and their targets. The number is shape_.tokens() if all rows
@@ -281,8 +282,9 @@ class Transformer {
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
   Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
-  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient
-  Tensor head_gradient_error_;     // (C) fp32: of the sum over rows; with keeps_mean_of_head_gradient()
+  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient; with either of the two
+  Tensor head_gradient_error_;     // (2, C) fp32: of the sum over rows, and a row's share of it;
+                                   // with keeps_mean_of_head_gradient()
   Tensor loss_, penalty_;          // (N) fp32
   Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
   Tensor sums_;                    // (2) fp32: loss, penalty

@@ -386,7 +386,7 @@ void Transformer::plan_head() {
   if (centres_head_input())
     planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
   if (keeps_mean_of_head_gradient())
-    planner_.add(head_gradient_error_, "head.gradient_error", DType::F32, {c}, category, at_head);
+    planner_.add(head_gradient_error_, "head.gradient_error", DType::F32, {2, c}, category, at_head);
   if (centres_head_input() || keeps_mean_of_head_gradient()) {
     planner_.add(logit_gradient_sums_, "head.gradient_sums", DType::F32, {config_.padded_vocab()}, category,
                  at_head);
@@ -418,6 +418,8 @@ void Transformer::plan_workspace() {
   add(positions_, "batch.positions", DType::I32, {n});
   add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
+  if (shape_.training && keeps_mean_of_head_gradient())
+    add(target_share_, "batch.target_share", DType::F32, {1});
   if (shape_.training && !shape_.head_all_rows) {
     add(gathered_loss_, "batch.gathered_loss", DType::F32, {n});
     add(gathered_penalty_, "batch.gathered_penalty", DType::F32, {n});
@@ -483,8 +485,8 @@ void Transformer::allocate() {
   allocated_bytes_ = plan().peak_bytes();
   planner_.bind(memory_.get(), host_memory_.get());
   int64_t inputs = 0;
-  for (const Tensor& input : {tokens_, targets_, positions_, document_starts_, gradient_scale_, target_rows_,
-                              gathered_targets_, dropout_seed_})
+  for (const Tensor& input : {tokens_, targets_, positions_, document_starts_, gradient_scale_, target_share_,
+                              target_rows_, gathered_targets_, dropout_seed_})
     if (input) inputs += round_up(input.bytes(), 256);
   device_.reserve_inputs(inputs);
   scales_.initialise(device_);

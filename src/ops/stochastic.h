@@ -57,7 +57,7 @@ struct RoundingBits {
   OCTET_HOST_DEVICE constexpr uint32_t root(int j) const { return noise(j ^ 2); }
 };
 
-// The noise of Ops::shift_rows, for eight columns of a row.
+// The noise of Ops::shift_rows, for eight columns of a row. It is the same in every call: what is rounded differs.
 OCTET_HOST_DEVICE constexpr RoundingBits shift_noise(int64_t row, int64_t groups, int64_t group) {
   return RoundingBits::of(0x5348494654ull, 0, 0, row, groups, group);
 }

@@ -19,7 +19,7 @@ class CudaFused : public CudaTest {
  protected:
   // `run(operand)` computes into operand.dense, whose content before is `before`.
   void check(DType dtype, int64_t rows, int64_t cols, const std::vector<float>& before,
-             const std::function<void(const Operand&)>& run, const std::string& what, bool sums = true) {
+             const std::function<void(const Operand&)>& run, const std::string& what) {
     struct Case {
       bool keep, stats, equal_scales;
     };
@@ -40,8 +40,8 @@ class CudaFused : public CudaTest {
         Quantized separate = make_quantized(*cuda, rows, cols, rule, slot, stats);
         const Tensor dense_fused = cuda->upload(dtype, {rows, cols}, before);
         const Tensor dense_separate = cuda->upload(dtype, {rows, cols}, before);
-        const Tensor sum_fused = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
-        const Tensor sum_separate = sums ? cuda->upload(DType::F32, {cols}, zeros) : Tensor{};
+        const Tensor sum_fused = cuda->upload(DType::F32, {cols}, zeros);
+        const Tensor sum_separate = cuda->upload(DType::F32, {cols}, zeros);
         run({.dense = dense_fused, .fp8 = &fused, .keep_dense = keep, .column_sum = sum_fused});
         run({.dense = dense_separate});
         (*cuda)->ops().quantize({.dense = dense_separate, .fp8 = &separate, .column_sum = sum_separate});
@@ -49,13 +49,11 @@ class CudaFused : public CudaTest {
         if (keep) {
           EXPECT_EQ(cuda->bytes(dense_fused), cuda->bytes(dense_separate)) << label;
         }
-        if (sums) {
-          std::vector<float> a(zeros.size()), b(zeros.size());
-          (*cuda)->copy_to_host(a.data(), sum_fused);
-          (*cuda)->copy_to_host(b.data(), sum_separate);
-          for (size_t i = 0; i < a.size(); ++i)
-            ASSERT_NEAR(a[i], b[i], 1e-3f + 1e-4f * std::fabs(b[i])) << label;
-        }
+        std::vector<float> a(zeros.size()), b(zeros.size());
+        (*cuda)->copy_to_host(a.data(), sum_fused);
+        (*cuda)->copy_to_host(b.data(), sum_separate);
+        for (size_t i = 0; i < a.size(); ++i)
+          ASSERT_NEAR(a[i], b[i], 1e-3f + 1e-4f * std::fabs(b[i])) << label;
         if (stats) {
           EXPECT_EQ(cuda->value(fused.stats).noise, cuda->value(separate.stats).noise) << label;
         }

@@ -125,15 +125,18 @@ void CpuOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float fact
       }
     });
   });
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    for (int64_t c = 0; c < width; ++c) sum.as<float>()[c] += factor * partials[chunk * width + c];
+  for (int64_t c = 0; c < width; ++c) {
+    float total = 0;
+    for (int64_t chunk = 0; chunk < chunks.count; ++chunk) total += partials[chunk * width + c];
+    sum.as<float>()[c] += factor * total;
   }
 }
 
 void CpuOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
   check_shift_rows(to, row, targets);
   const int64_t width = to.cols(), groups = div_up(width, 8);
-  // Rounded before it is added, as on every device.
+  // Computed before the loop, so that no compiler merges the product into the sum: finite results have the same bits on
+  // every device.
   std::vector<float> shift(static_cast<size_t>(width));
   std::ranges::transform(row.span<float>(), shift.begin(), [&](float x) { return factor * x; });
   cpu::dispatch_real("shift_rows", to.dtype, [&]<class To>(To) {

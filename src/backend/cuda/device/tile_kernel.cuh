@@ -255,7 +255,7 @@ void fuse_blocks(OperandPlan<T>& plan, const Operand& operand, bool vector, int6
 
 // Calls launch<vector, sums>(grid, out) for a kernel that walks over all tiles, then adds up its column sums. `vector`
 // says that the inputs meet the op's conditions for vector loads; the pointers of `out` are checked here. Partial sums
-// lie in `scratch`, if the op has used some of its memory itself.
+// lie in `scratch`: an op that has taken some of its memory itself passes it, so that they do not overwrite that.
 template <bool has_vectors, bool has_sums, class T, class Launch>
 void launch_over_tiles(CudaOps& ops, const char* name, device::TileOutput<T> out, bool vector,
                        Tensor column_sum, const Scratch* scratch, const Launch& launch) {
