@@ -217,5 +217,42 @@ TEST_F(CudaAdapterOps, TransposesParts) {
   }
 }
 
+// What a head does with whole matrices, of sizes at which every warp walks down several times.
+TEST_F(CudaAdapterOps, RowsOfALargeHead) {
+  struct Results {
+    std::vector<double> sum, outer;
+    std::vector<uint8_t> shifted;
+  };
+  const auto run = [](Side& side, int64_t rows, int64_t width) {
+    const std::vector<float> values = normal_values(rows * width, 1);
+    const Tensor row = side.upload(DType::F32, {width}, normal_values(width, 2));
+    const Tensor column = side.upload(DType::F32, {rows}, normal_values(rows, 3));
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = i % 3 == 0 ? -1 : 5;
+    const Tensor targets = side.tensor(DType::I32, {rows});
+    side->copy_to_device(targets, ids.data());
+    const Tensor from = side.upload(DType::BF16, {rows, width}, values);
+    const Tensor outer = side.upload(DType::BF16, {rows, width}, values);
+    const Tensor shifted = side.upload(DType::BF16, {rows, width}, values);
+    const Tensor sum = side.upload(DType::F32, {width}, normal_values(width, 4));
+    side->ops().add_sum_of_rows(sum, from, column, 0.5f);
+    side->ops().add_outer(outer, column, row, -0.01f);
+    side->ops().shift_rows(shifted, row, targets, 0x1p-10f);
+    return Results{values_of(side, sum), values_of(side, outer), side.bytes(shifted)};
+  };
+  std::vector<std::pair<int64_t, int64_t>> sizes = {{50304, 768}, {2100, 4104}, {20001, 1003}};
+  if (under_sanitizer()) sizes = {{2100, 4104}};
+  for (const auto& [rows, width] : sizes) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, width));
+    const size_t cuda_mark = cuda->mark(), cpu_mark = cpu->mark();
+    const Results got = run(*cuda, rows, width), expected = run(*cpu, rows, width);
+    EXPECT_EQ(mismatch(got.sum, expected.sum, kLongSums), "");
+    EXPECT_EQ(mismatch(got.outer, expected.outer, kBf16), "");
+    EXPECT_TRUE(got.shifted == expected.shifted);
+    cuda->release(cuda_mark);
+    cpu->release(cpu_mark);
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

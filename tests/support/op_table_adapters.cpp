@@ -254,6 +254,7 @@ OpCase sum_of_rows_case(DType dtype, int64_t rows, int64_t width, bool weighted)
   op.add_input("weights", DType::F32, {rows}, normal(rows, DType::F32, 2, 1.0, 0.3));
   op.add_input("before", DType::F32, {width}, normal(width, DType::F32, 3));
   op.add_output("sum", DType::F32, {width});
+  op.tolerance = kSums;
   op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[2]); };
   op.forward = [=](Device& device, Args& args) {
     device.ops().add_sum_of_rows(args.out[0], args.in[0], weighted ? args.in[1] : Tensor{}, -0.75f);

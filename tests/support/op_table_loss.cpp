@@ -64,6 +64,7 @@ OpCase column_sum_case(DType dtype, int64_t rows, int64_t width) {
   op.add_input("x", dtype, {rows, width}, normal(rows * width, dtype, 1, 1.0, 0.3));
   op.add_input("before", DType::F32, {width}, normal(width, DType::F32, 2));
   op.add_output("column_sum", DType::F32, {width});
+  op.tolerance = kSums;
   op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[1]); };
   op.forward = [](Device& device, Args& args) { device.ops().add_column_sum(args.out[0], args.in[0]); };
   op.reference = [=](const Arrays& in) {
