@@ -214,8 +214,8 @@ class Ops {
   // absent: ones.
   virtual void add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) = 0;
   // to[i] += factor * row where targets[i] is not -1. to (N, C) fp32 | bf16, row (C) fp32, targets (N) int32. bf16 is
-  // rounded up or down by noise that depends on the place alone (ops/stochastic.h): the nearest value is often the old
-  // one, and what is added to every row would be lost in a sum over rows.
+  // rounded up or down by noise, which depends on the place alone (ops/stochastic.h). The nearest value would often be the
+  // old one. Then a sum over rows would lose what was added to each of them.
   virtual void shift_rows(Tensor to, Tensor row, Tensor targets, float factor) = 0;
 
   // ---- dropout ----
