@@ -122,11 +122,13 @@ void check_outer(const Tensor& to, const Tensor& column, const Tensor& row) {
   require_column(op, column, to);
 }
 
-void check_sum_of_rows(const Tensor& sum, const Tensor& from, const Tensor& weights) {
-  constexpr const char* op = "add_sum_of_rows";
-  require_real(op, "the matrix", from);
-  require_row(op, sum, from);
-  require_column(op, weights, from);
+void check_column_sum(const Tensor& column_sum, const Tensor& x, const Tensor& factors) {
+  constexpr const char* op = "add_column_sum";
+  require_real(op, "the matrix", x);
+  require_real(op, "the sum", column_sum);
+  require(column_sum.numel() == x.cols(), "[{}] the sum has {} elements, expected {}", op, column_sum.numel(),
+          x.cols());
+  require_column(op, factors, x);
 }
 
 void check_shift_rows(const Tensor& to, const Tensor& row, const Tensor& targets) {

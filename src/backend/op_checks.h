@@ -24,7 +24,7 @@ void check_rows(const char* op, const Tensor& few, const Tensor& many, const Ten
 void check_scaled_rows(const char* op, const Tensor& few, const Tensor& many, const Tensor& rows,
                        const Tensor& factors);
 void check_outer(const Tensor& to, const Tensor& column, const Tensor& row);
-void check_sum_of_rows(const Tensor& sum, const Tensor& from, const Tensor& weights);
+void check_column_sum(const Tensor& column_sum, const Tensor& x, const Tensor& factors);
 void check_shift_rows(const Tensor& to, const Tensor& row, const Tensor& targets);
 void check_cross_entropy(const Operand& gradient, const Tensor& correction, const Tensor& loss,
                          const Tensor& penalty, const Tensor& correct, const Tensor& logits,

@@ -275,10 +275,10 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     const Tensor rows = gradient.row_range(0, n);
     const Tensor error = head_gradient_error_.row_range(0, 1), share = head_gradient_error_.row_range(1, 1);
     device_.zero(head_gradient_error_);
-    ops().add_sum_of_rows(error, head_.weight().whole, logit_gradient_sums_, 1.0f);
-    ops().add_sum_of_rows(error, rows, {}, -1.0f);
+    ops().add_column_sum(error, head_.weight().whole, logit_gradient_sums_, 1.0f);
+    ops().add_column_sum(error, rows, {}, -1.0f);
     // Divided on the device: a recording is used for batches with other numbers of targets.
-    ops().add_sum_of_rows(share, error, target_share_, 1.0f);
+    ops().add_column_sum(share, error, target_share_, 1.0f);
     ops().shift_rows(rows, share, part_of(targets, 0, n), 1.0f);
   }
   if (few_rows) {

@@ -210,9 +210,6 @@ class Ops {
   virtual void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) = 0;
   // to[i] += column[i] * (factor * row). to (N, C) fp32 | bf16; column (N) fp32, absent: ones; row (C) fp32.
   virtual void add_outer(Tensor to, Tensor column, Tensor row, float factor) = 0;
-  // sum += factor * (sum over i of weights[i] * from[i]), in fp32. sum (C) fp32, from (N, C) real, weights (N) fp32,
-  // absent: ones.
-  virtual void add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) = 0;
   // to[i] += factor * row where targets[i] is not -1. to (N, C) fp32 | bf16, row (C) fp32, targets (N) int32. bf16 is
   // rounded up or down by noise, which depends on the place alone (ops/stochastic.h). The nearest value would often be the
   // old one. Then a sum over rows would lose what was added to each of them.
@@ -288,8 +285,9 @@ class Ops {
                              Tensor correct, Tensor logits, Tensor targets, const LossOptions&) = 0;
 
   // ---- sums and optimizer ----
-  // column_sum (cols) fp32 | bf16 += sum over rows of x: the gradient of a bias.
-  virtual void add_column_sum(Tensor column_sum, Tensor x) = 0;
+  // column_sum (cols) fp32 | bf16 += factor * (sum over rows of x[i], or of factors[i] * x[i]), computed in fp32. x real,
+  // factors (rows) fp32. Without factors it is the gradient of a bias.
+  virtual void add_column_sum(Tensor column_sum, Tensor x, Tensor factors = {}, float factor = 1.0f) = 0;
   // total (1) fp32 = sum of x, in fixed order.
   virtual void sum(Tensor total, Tensor x) = 0;
   // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when

@@ -13,8 +13,9 @@ constexpr char kFirstMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
 constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '2'};
 
 void append(std::vector<std::byte>& out, const void* data, size_t size) {
-  const auto* bytes = static_cast<const std::byte*>(data);
-  out.insert(out.end(), bytes, bytes + size);
+  const size_t before = out.size();
+  out.resize(before + size);
+  if (size > 0) std::memcpy(out.data() + before, data, size);
 }
 
 // Reads fields one after another and refuses to run past the end.

@@ -235,7 +235,7 @@ TEST_F(CudaAdapterOps, RowsOfALargeHead) {
     const Tensor outer = side.upload(DType::BF16, {rows, width}, values);
     const Tensor shifted = side.upload(DType::BF16, {rows, width}, values);
     const Tensor sum = side.upload(DType::F32, {width}, normal_values(width, 4));
-    side->ops().add_sum_of_rows(sum, from, column, 0.5f);
+    side->ops().add_column_sum(sum, from, column, 0.5f);
     side->ops().add_outer(outer, column, row, -0.01f);
     side->ops().shift_rows(shifted, row, targets, 0x1p-10f);
     return Results{values_of(side, sum), values_of(side, outer), side.bytes(shifted)};

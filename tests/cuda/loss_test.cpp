@@ -186,7 +186,8 @@ TEST_F(CudaLoss, CorrectionsAreThoseOfTheCpu) {
           largest = std::max(largest, std::fabs(corrections[0][r]));
         }
         EXPECT_GT(largest, excess > 1 ? 0.1f : 1e-3f);
-        // Those of the gradients before they are rounded to FP8, added to what was there.
+        // Those of the gradients before they are rounded to FP8, added to what was there. The tolerance is the last bit of
+        // one gradient between 0.25 and 0.5 in bf16, where a value on the border may be rounded up or down.
         for (size_t c = 0; c < width; ++c)
           EXPECT_NEAR(column_sums[1][c], column_sums[0][c], 2e-3f)
               << name_of(format) << (rowwise ? ", both copies" : ", transposed alone") << ", " << excess

@@ -216,15 +216,15 @@ TEST_F(AdapterOps, SumsAndShiftsRefuseWhatDoesNotFit) {
   Host matrix(DType::BF16, {5, 8}), codes(DType::E4M3, {5, 8}), row(DType::F32, {8}), other(DType::F32, {7});
   Host weights(DType::F32, {5}), targets(DType::I32, {5}), more(DType::I32, {6});
   const auto sum = [&](Host& to, Host& from, Host& factors) {
-    return error_of([&] { ops().add_sum_of_rows(to.tensor, from.tensor, factors.tensor, 1.0f); });
+    return error_of([&] { ops().add_column_sum(to.tensor, from.tensor, factors.tensor, 1.0f); });
   };
   const auto shift = [&](Host& to, Host& by, Host& where) {
     return error_of([&] { ops().shift_rows(to.tensor, by.tensor, where.tensor, 1.0f); });
   };
   EXPECT_EQ(sum(row, matrix, weights), "nothing was thrown");
-  EXPECT_EQ(sum(other, matrix, weights), "[add_sum_of_rows] the row has 7 fp32, expected 8 fp32");
-  EXPECT_EQ(sum(row, matrix, other), "[add_sum_of_rows] the column has 7 fp32, expected 5 fp32");
-  EXPECT_THAT(sum(row, codes, weights), testing::HasSubstr("[add_sum_of_rows] the matrix"));
+  EXPECT_EQ(sum(other, matrix, weights), "[add_column_sum] the sum has 7 elements, expected 8");
+  EXPECT_EQ(sum(row, matrix, other), "[add_column_sum] the column has 7 fp32, expected 5 fp32");
+  EXPECT_THAT(sum(row, codes, weights), testing::HasSubstr("[add_column_sum] the matrix"));
   EXPECT_EQ(shift(matrix, row, targets), "nothing was thrown");
   EXPECT_EQ(shift(matrix, other, targets), "[shift_rows] the row has 7 fp32, expected 8 fp32");
   EXPECT_EQ(shift(matrix, row, more), "[shift_rows] 6 int32 for 5 rows, expected one int32 each");

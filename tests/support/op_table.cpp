@@ -86,8 +86,11 @@ void add_loss(std::vector<OpCase>& table, DType dtype) {
   table.push_back(large(cross_entropy_case(dtype, 5, 20001, 20008, PenaltyKind::None, "long")));
   table.push_back(large(cross_entropy_case(dtype, 5, 16384, 16384, PenaltyKind::Entropy, "entropy_long")));
   table.push_back(large(cross_entropy_case(dtype, 5, 8195, 8195, PenaltyKind::LogitL2, "l2_long")));
-  table.push_back(column_sum_case(dtype, 17, 100));
-  table.push_back(large(column_sum_case(dtype, 1030, 384)));
+  for (const bool with_factors : {false, true}) {
+    table.push_back(column_sum_case(dtype, 17, 100, with_factors));
+    table.push_back(column_sum_case(dtype, 5, 7, with_factors));
+    table.push_back(large(column_sum_case(dtype, 3000, 392, with_factors)));
+  }
   table.push_back(sum_case(dtype, 1700));
   table.push_back(large(sum_case(dtype, 395520)));
   table.push_back(grad_norm_case(dtype, 17, 100));

@@ -245,31 +245,6 @@ OpCase outer_case(DType dtype, int64_t rows, int64_t width, bool with_column) {
   return op;
 }
 
-OpCase sum_of_rows_case(DType dtype, int64_t rows, int64_t width, bool weighted) {
-  OpCase op = start(weighted ? "sum_of_rows" : "sum_of_rows_ones", dtype, {rows, width});
-  op.needs.tokens = rows;
-  op.needs.width = width;
-  op.bytes = bytes_for(dtype, rows * width);
-  op.add_input("from", dtype, {rows, width}, normal(rows * width, dtype, 1, 1.0, 0.3));
-  op.add_input("weights", DType::F32, {rows}, normal(rows, DType::F32, 2, 1.0, 0.3));
-  op.add_input("before", DType::F32, {width}, normal(width, DType::F32, 3));
-  op.add_output("sum", DType::F32, {width});
-  op.tolerance = kSums;
-  op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[2]); };
-  op.forward = [=](Device& device, Args& args) {
-    device.ops().add_sum_of_rows(args.out[0], args.in[0], weighted ? args.in[1] : Tensor{}, -0.75f);
-  };
-  op.reference = [=](const Arrays& in) {
-    std::vector<double> sum = in[2];
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t c = 0; c < width; ++c)
-        sum[at(c)] -= 0.75 * (weighted ? in[1][at(i)] : 1.0) * in[0][at(i * width + c)];
-    }
-    return Arrays{sum};
-  };
-  return op;
-}
-
 // Every second row has a target. The bits are the same on every device; what the noise does is tested in
 // adapter_ops_test.cpp.
 OpCase shift_rows_case(DType dtype, int64_t rows, int64_t width) {
@@ -356,9 +331,6 @@ void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
     table.push_back(outer_case(dtype, 17, 24, true));
     table.push_back(outer_case(dtype, 5, 7, false));
     table.push_back(large(outer_case(dtype, 700, 384, true)));
-    table.push_back(sum_of_rows_case(dtype, 17, 24, true));
-    table.push_back(sum_of_rows_case(dtype, 5, 7, false));
-    table.push_back(large(sum_of_rows_case(dtype, 3000, 392, true)));
     table.push_back(shift_rows_case(dtype, 17, 24));
     table.push_back(shift_rows_case(dtype, 5, 7));
     table.push_back(large(shift_rows_case(dtype, 700, 392)));

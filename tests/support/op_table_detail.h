@@ -80,7 +80,7 @@ OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool h
 OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t width);
 OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
                           std::string label);
-OpCase column_sum_case(DType dtype, int64_t rows, int64_t width);
+OpCase column_sum_case(DType dtype, int64_t rows, int64_t width, bool with_factors);
 OpCase sum_case(DType dtype, int64_t count);
 OpCase grad_norm_case(DType dtype, int64_t rows, int64_t width);
 

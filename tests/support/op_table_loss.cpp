@@ -56,20 +56,27 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   return op;
 }
 
-OpCase column_sum_case(DType dtype, int64_t rows, int64_t width) {
-  OpCase op = start("column_sum", dtype, {rows, width});
+OpCase column_sum_case(DType dtype, int64_t rows, int64_t width, bool with_factors) {
+  OpCase op = start(with_factors ? "column_sum_factors" : "column_sum", dtype, {rows, width});
   op.needs.tokens = rows;
   op.needs.width = width;
   op.bytes = bytes_for(dtype, rows * width);
   op.add_input("x", dtype, {rows, width}, normal(rows * width, dtype, 1, 1.0, 0.3));
   op.add_input("before", DType::F32, {width}, normal(width, DType::F32, 2));
+  op.add_input("factors", DType::F32, {rows}, normal(rows, DType::F32, 3, 1.0, 0.3));
   op.add_output("column_sum", DType::F32, {width});
   op.tolerance = kSums;
   op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[1]); };
-  op.forward = [](Device& device, Args& args) { device.ops().add_column_sum(args.out[0], args.in[0]); };
+  op.forward = [=](Device& device, Args& args) {
+    if (with_factors)
+      device.ops().add_column_sum(args.out[0], args.in[0], args.in[2], -0.75f);
+    else
+      device.ops().add_column_sum(args.out[0], args.in[0]);
+  };
   op.reference = [=](const Arrays& in) {
     std::vector<double> columns = in[1];
-    for (size_t i = 0; i < in[0].size(); ++i) columns[i % at(width)] += in[0][i];
+    for (size_t i = 0; i < in[0].size(); ++i)
+      columns[i % at(width)] += with_factors ? -0.75 * in[2][i / at(width)] * in[0][i] : in[0][i];
     return Arrays{columns};
   };
   return op;

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/op_checks.h"
 #include "ops/remainder.h"
 #include "ops/stochastic.h"
 
@@ -287,12 +288,11 @@ int64_t cpu::optimizer_workspace(int64_t parameters) {
   return Scratch::padded((parameters + 1) * 8) + Scratch::padded((parameters + kMaxChunks) * 8);
 }
 
-void CpuOps::add_column_sum(Tensor column_sum, Tensor x) {
+void CpuOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) {
   constexpr std::string_view op = "add_column_sum";
-  const int64_t rows = x.rows(), width = x.cols();
-  require(column_sum.numel() == width, "[{}] column_sum is {}, expected {} elements", op,
-          column_sum.shape.to_string(), width);
-  const cpu::RowChunks chunks(rows);
+  check_column_sum(column_sum, x, factors);
+  const int64_t width = x.cols();
+  const cpu::RowChunks chunks(x.rows());
   Scratch space = scratch();
   float* partials = space.take<float>(chunks.count * width);
   cpu::dispatch_real(op, x.dtype, [&]<class T>(T) {
@@ -301,7 +301,8 @@ void CpuOps::add_column_sum(Tensor column_sum, Tensor x) {
       std::fill_n(sums, width, 0.0f);
       for (int64_t r = chunks.begin(chunk); r < chunks.end(chunk); ++r) {
         const T* row = x.as<T>() + r * width;
-        for (int64_t c = 0; c < width; ++c) sums[c] += load(row[c]);
+        const float scale = factors ? factors.as<float>()[r] : 1.0f;
+        for (int64_t c = 0; c < width; ++c) sums[c] += scale * load(row[c]);
       }
     });
   });
@@ -311,7 +312,7 @@ void CpuOps::add_column_sum(Tensor column_sum, Tensor x) {
       for (int64_t c = 0; c < width; ++c) partials[c] += partials[chunk * width + c];
     }
     if (chunks.count == 0) return;
-    for (int64_t c = 0; c < width; ++c) out[c] = store<G>(load(out[c]) + partials[c]);
+    for (int64_t c = 0; c < width; ++c) out[c] = store<G>(load(out[c]) + factor * partials[c]);
   });
 }
 

@@ -108,30 +108,6 @@ void CpuOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
   });
 }
 
-void CpuOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) {
-  check_sum_of_rows(sum, from, weights);
-  const int64_t width = from.cols();
-  const cpu::RowChunks chunks(from.rows());
-  cpu::Scratch space = scratch();
-  float* partials = space.take<float>(chunks.count * width);
-  cpu::dispatch_real("add_sum_of_rows", from.dtype, [&]<class From>(From) {
-    parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
-      float* __restrict sums = partials + chunk * width;
-      std::fill_n(sums, width, 0.0f);
-      for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-        const From* in = from.as<From>() + i * width;
-        const float weight = weights ? weights.as<float>()[i] : 1.0f;
-        for (int64_t c = 0; c < width; ++c) sums[c] += weight * cpu::load(in[c]);
-      }
-    });
-  });
-  for (int64_t c = 0; c < width; ++c) {
-    float total = 0;
-    for (int64_t chunk = 0; chunk < chunks.count; ++chunk) total += partials[chunk * width + c];
-    sum.as<float>()[c] += factor * total;
-  }
-}
-
 void CpuOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
   check_shift_rows(to, row, targets);
   const int64_t width = to.cols(), groups = div_up(width, 8);

@@ -92,11 +92,6 @@ void TimedOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
   ops_.add_outer(to, column, row, factor);
 }
 
-void TimedOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) {
-  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "add_sum_of_rows"});
-  ops_.add_sum_of_rows(sum, from, weights, factor);
-}
-
 void TimedOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Loss, .op = "shift_rows"});
   ops_.shift_rows(to, row, targets, factor);
@@ -181,9 +176,9 @@ void TimedOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor 
   ops_.cross_entropy(gradient, correction, loss, penalty, correct, logits, targets, options);
 }
 
-void TimedOps::add_column_sum(Tensor column_sum, Tensor x) {
+void TimedOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) {
   const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Other, .op = "add_column_sum"});
-  ops_.add_column_sum(column_sum, x);
+  ops_.add_column_sum(column_sum, x, factors, factor);
 }
 
 void TimedOps::sum(Tensor total, Tensor x) {

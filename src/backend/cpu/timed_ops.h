@@ -34,7 +34,6 @@ class TimedOps final : public Ops {
   void add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) override;
   void add_outer(Tensor to, Tensor column, Tensor row, float factor) override;
-  void add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) override;
   void shift_rows(Tensor to, Tensor row, Tensor targets, float factor) override;
   void dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) override;
   void norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
@@ -58,7 +57,7 @@ class TimedOps final : public Ops {
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
   void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty, Tensor correct,
                      Tensor logits, Tensor targets, const LossOptions& options) override;
-  void add_column_sum(Tensor column_sum, Tensor x) override;
+  void add_column_sum(Tensor column_sum, Tensor x, Tensor factors = {}, float factor = 1.0f) override;
   void sum(Tensor total, Tensor x) override;
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;

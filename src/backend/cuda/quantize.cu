@@ -183,13 +183,4 @@ void CudaOps::update_delayed_scales(const DelayedScaling& state) {
   check_launch("update_delayed_scales");
 }
 
-void CudaOps::add_column_sum(Tensor column_sum, Tensor x) {
-  const OpScope scope(profiler_, OpKind::Other, "add_column_sum", bytes_of(x));
-  dispatch_real("add_column_sum", x.dtype, [&]<class T>(T) {
-    const device::CastOp<T> op{static_cast<const T*>(x.data), narrow<int>(x.cols())};
-    device::TileOutput<T> out{.rows = x.rows(), .cols = x.cols(), .width = x.cols()};
-    launch_tiles(*this, "add_column_sum", op, out, x.cols() % 8 == 0 && aligned16(x.data), column_sum);
-  });
-}
-
 }  // namespace octet

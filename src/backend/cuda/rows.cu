@@ -89,13 +89,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// partials[y] = factor * (sum over the rows of block y of weights[i] * from[i]). A thread adds up eight columns, and the
+// partials[y] = factor * (sum over the rows of block y of factors[i] * from[i]). A thread adds up eight columns, and the
 // warps of a block take turns.
 template <class From, bool vector>
 __global__ void __launch_bounds__(kThreads)
-    sum_of_rows_kernel(float* partials, const From* __restrict__ from, const float* __restrict__ weights,
-                       float factor, int64_t count, int64_t width) {
+    column_sum_kernel(float* partials, const From* __restrict__ from, const float* __restrict__ factors,
+                      float factor, int64_t count, int64_t width) {
   constexpr int kWarps = kThreads / 32, kAhead = 4;
+  static_assert(kThreads == 8 * 32, "at the end a thread has one column");
   __shared__ float sums[kWarps][8 * 32];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t col = 8 * (32ll * blockIdx.x + lane), left = width - col;
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t i = first + a * step;
         if (i >= count) break;
         values[a] = load8<vector>(from + i * width + col, left);
-        scales[a] = weights ? weights[i] : 1.0f;
+        scales[a] = factors ? factors[i] : 1.0f;
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -198,7 +199,8 @@ void copy_rows(CudaOps& ops, const char* op, const Tensor& to, const Tensor& fro
   check_launch(op);
 }
 
-// For kernels whose threads keep eight columns and walk down: about `blocks` blocks, of at least four rows per warp.
+// For kernels whose threads keep eight columns and walk down: about `blocks` blocks, or fewer, so that a warp has four
+// rows.
 dim3 walking_grid(const Tensor& x, int64_t blocks) {
   const int64_t across = div_up(x.cols(), 8 * 32);
   const int64_t down = std::clamp<int64_t>(blocks / across, 1, div_up(x.rows(), 4 * device::kThreads / 32));
@@ -278,25 +280,24 @@ void CudaOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
   check_launch(op);
 }
 
-void CudaOps::add_sum_of_rows(Tensor sum, Tensor from, Tensor weights, float factor) {
-  constexpr const char* op = "add_sum_of_rows";
-  check_sum_of_rows(sum, from, weights);
-  const OpScope scope(profiler_, OpKind::Loss, op, bytes_of(from));
-  if (from.numel() == 0) return;
-  const int64_t width = from.cols();
-  const bool vector = width % 8 == 0 && aligned16(from.data);
-  const dim3 grid = walking_grid(from, 8 * sm_count());
+void CudaOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) {
+  constexpr const char* op = "add_column_sum";
+  check_column_sum(column_sum, x, factors);
+  const OpScope scope(profiler_, OpKind::Other, op, bytes_of(x));
+  if (x.numel() == 0) return;
+  const int64_t width = x.cols();
+  const bool vector = width % 8 == 0 && aligned16(x.data);
+  const dim3 grid = walking_grid(x, 8 * sm_count());
   Scratch space = scratch(op);
   auto* partials = space.take<float>(grid.y * width);
-  dispatch_real(op, from.dtype, [&]<class From>(From) {
-    const auto kernel =
-        vector ? device::sum_of_rows_kernel<From, true> : device::sum_of_rows_kernel<From, false>;
-    kernel<<<grid, device::kThreads, 0, stream()>>>(partials, static_cast<const From*>(from.data),
-                                                    static_cast<const float*>(weights.data), factor,
-                                                    from.rows(), width);
+  dispatch_real(op, x.dtype, [&]<class T>(T) {
+    const auto kernel = vector ? device::column_sum_kernel<T, true> : device::column_sum_kernel<T, false>;
+    kernel<<<grid, device::kThreads, 0, stream()>>>(partials, static_cast<const T*>(x.data),
+                                                    static_cast<const float*>(factors.data), factor, x.rows(),
+                                                    width);
   });
   check_launch(op);
-  add_partials(*this, {{sum, partials}}, grid.y, width, op);
+  add_partials(*this, {{column_sum, partials}}, grid.y, width, op);
 }
 
 void CudaOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
