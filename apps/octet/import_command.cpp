@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/print_stderr.h"
 #include "base/text.h"
 #include "command.h"
 #include "import/environment.h"
@@ -33,7 +34,7 @@ int run(const Options& options) {
   const std::string report = import_report(result) + environment_report();
   std::vector<std::string> errors = refusals(result);
   if (!errors.empty()) {
-    fmt::print(stderr, "{}\n", report);
+    print_stderr("{}\n", report);
     errors.insert(errors.begin(), fmt::format("{} cannot be imported; nothing was written", options.file));
     throw_config_errors(errors);
   }
@@ -42,14 +43,14 @@ int run(const Options& options) {
   if (options.output.empty()) {
     fmt::print("{}", yaml);
     std::fflush(stdout);  // before the report, also in a pipe
-    fmt::print(stderr, "\n{}", report);
+    print_stderr("\n{}", report);
     return kExitDone;
   }
   std::ofstream file(options.output, std::ios::binary);
   file << yaml;
   file.close();
   if (!file) fail_config("--output is {}, which cannot be written", printable(options.output));
-  fmt::print(stderr, "{}", report);
+  print_stderr("{}", report);
   fmt::print("{}: written; use it with 'octet train {}'\n", options.output, options.output);
   return kExitDone;
 }

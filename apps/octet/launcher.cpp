@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "base/print_stderr.h"
 #include "base/text.h"
 #include "dist/rendezvous_messages.h"
 
@@ -211,12 +212,12 @@ class Attempt {
     const int rank = rank_of(local_rank);
     const std::string text = rank == 0 ? "" : last_lines(output_of(local_rank));
     const bool is_shown = !text.empty() && shown_.size() < kShownRanks && shown_.insert(text).second;
-    fmt::print(stderr, "[launch] rank {} {}{}\n", rank, how, is_shown ? "; its last lines:" : "");
+    print_stderr("[launch] rank {} {}{}\n", rank, how, is_shown ? "; its last lines:" : "");
     if (!is_shown) return;
     std::string_view rest = text;
     while (!rest.empty()) {
       const size_t end_of_line = std::min(rest.find('\n'), rest.size());
-      fmt::print(stderr, "[rank {}] {}\n", rank, rest.substr(0, end_of_line));
+      print_stderr("[rank {}] {}\n", rank, rest.substr(0, end_of_line));
       rest.remove_prefix(std::min(end_of_line + 1, rest.size()));
     }
   }

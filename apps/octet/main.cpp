@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/print_stderr.h"
 #include "base/version.h"
 #include "command.h"
 #include "plan/data_prepare.h"
@@ -43,7 +44,7 @@ int run_program(std::span<const std::string> arguments) {
 void print_error(std::string_view message) {
   while (!message.empty()) {
     const size_t end = std::min(message.find('\n'), message.size());
-    if (end > 0) fmt::print(stderr, "error: {}\n", message.substr(0, end));
+    if (end > 0) print_stderr("error: {}\n", message.substr(0, end));
     message.remove_prefix(std::min(end + 1, message.size()));
   }
 }

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "base/print_stderr.h"
+
 namespace octet {
 namespace {
 
@@ -11,7 +13,7 @@ LogSink log_sink;
 
 void write_to_stderr(LogLevel level, std::string_view message) {
   const char* prefix = level == LogLevel::Warning ? "warning: " : level == LogLevel::Error ? "error: " : "";
-  fmt::print(stderr, "{}{}\n", prefix, message);
+  print_stderr("{}{}\n", prefix, message);
 }
 
 }  // namespace

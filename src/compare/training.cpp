@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "base/print_stderr.h"
 #include "base/signals.h"
 #include "checkpoint/model_folder.h"
 #include "compare/child_process.h"
@@ -87,14 +88,14 @@ class ProgressLine {
     const std::optional<Progress> record = progress_of(run_.folder);
     if (!record || record->step == shown_) return;
     shown_ = record->step;
-    fmt::print(stderr, "\r\x1b[K{}: step {} of {}, loss {:.4f}, {} tokens/s", run_.name, record->step,
-               options_.steps, record->loss, human_count(record->tokens_per_second));
+    print_stderr("\r\x1b[K{}: step {} of {}, loss {:.4f}, {} tokens/s", run_.name, record->step,
+                 options_.steps, record->loss, human_count(record->tokens_per_second));
     std::fflush(stderr);
   }
 
  private:
   void clear() {
-    if (shown_ >= 0) fmt::print(stderr, "\r\x1b[K");
+    if (shown_ >= 0) print_stderr("\r\x1b[K");
   }
   const PlannedRun& run_;
   const TrainingOptions& options_;

@@ -84,9 +84,23 @@ TEST_F(RunMessages, ASettingThatCostsAccuracyIsNamed) {
   EXPECT_EQ(warnings("compact"), 0);
 }
 
+// Such as a log on a full disk: the warning is lost, the run is not.
+TEST_F(RunMessages, AnErrorStreamThatCannotBeWrittenEndsNothing) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full on this machine";
+  std::string line = OCTET_PROGRAM;
+  for (const std::string& word : arguments("unheard", {{"master_weights", "stochastic"}, {"max_steps", "2"}}))
+    line += " '" + word + "'";
+  const ProcessResult result = run_process("/bin/sh", {"-c", line + " 2> /dev/full"}, folder.path());
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("\nstep 2/2 "));
+  EXPECT_EQ(metrics("unheard").back()["step"], 2);
+  const ProcessResult wrong =
+      run_process("/bin/sh", {"-c", std::string(OCTET_PROGRAM) + " train --unknown 2> /dev/full"});
+  EXPECT_EQ(wrong.exit_code, 2);
+}
+
 TEST_F(RunMessages, TheThreadsAreShownWithTheirReason) {
-  EXPECT_THAT(run(arguments("a", {{"dry_run", "true"}})).out,
-              HasSubstr("cpu: 1 thread (num_threads), "));
+  EXPECT_THAT(run(arguments("a", {{"dry_run", "true"}})).out, HasSubstr("cpu: 1 thread (num_threads), "));
   EXPECT_THAT(run_with("OMP_NUM_THREADS=3", arguments("a", {{"dry_run", "true"}, {"num_threads", "0"}})).out,
               HasSubstr("cpu: 3 threads (OMP_NUM_THREADS), "));
 }
@@ -147,9 +161,10 @@ TEST_F(RunMessages, AResumeWithAnotherLengthSaysWhatHappensToTheSchedule) {
                     "now ends at step 16 instead of 8"));
   // A change of the rate itself, by a fifth.
   ASSERT_EQ(run(arguments("higher", {{"save_steps", "4"}, {"lr_scheduler_type", "constant"}})).exit_code, 0);
-  const ProcessResult higher =
-      run({"train", "--resume", "runs/higher/checkpoints_fp8/step_4", "--run_name", "risen", "--learning_rate", "7.2e-4"});
-  EXPECT_THAT(higher.err, HasSubstr("warning: the learning rate rises from 6.00e-04 to 7.20e-04; to continue"));
+  const ProcessResult higher = run({"train", "--resume", "runs/higher/checkpoints_fp8/step_4", "--run_name",
+                                    "risen", "--learning_rate", "7.2e-4"});
+  EXPECT_THAT(higher.err,
+              HasSubstr("warning: the learning rate rises from 6.00e-04 to 7.20e-04; to continue"));
   // The same length: nothing to say.
   ASSERT_EQ(run(arguments("same", {{"save_steps", "4"}})).exit_code, 0);
   const ProcessResult same =
