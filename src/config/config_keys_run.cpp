@@ -256,7 +256,8 @@ void add_precision_keys(KeyTable<C>& keys) {
       .refuse({"nvfp4", "mxfp4", "fp4"}, "octet has no 4-bit training");
   keys.add(
           "fp8_format", &C::fp8_format, {"hybrid", "e4m3", "e5m2"},
-          "FP8 format. hybrid: E4M3 forward, E5M2 for gradients. e4m3 may cost accuracy where the head's gradients are in FP8.")
+          "FP8 format. hybrid: E4M3 forward, E5M2 for gradients. e4m3 may cost accuracy where the head's gradients are in FP8. "
+          "e5m2 may cost accuracy: inputs of layers keep one bit less.")
       .also("e4m3", {"float8_e4m3", "float8_e4m3fn", "e4m3fn"})
       .also("e5m2", {"float8_e5m2"});
   keys.add("fp8_margin", &C::fp8_margin,
@@ -293,7 +294,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
           "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Differences of the "
           "evaluation loss from BF16's: with forward_dgrad -0.4 % to 0.0 % on GPT-2 124M, and +0.1 % to +0.25 % on a 1B model. With "
-          "all, -0.25 % to +0.12 % on the 1B (four runs). Wider models have longer sums in forward_dgrad and were not measured.")
+          "all, 0.0 % on the 1B (two runs; -0.25 % and +0.12 % with fp8_head all). Wider models have longer sums in forward_dgrad and were not measured.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

@@ -363,6 +363,8 @@ TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
   EXPECT_THAT(costly("fp8_head: all"), ElementsAre());
   EXPECT_THAT(costly("fp8_head: true\nfp8_recipe: block"), ElementsAre());
   EXPECT_THAT(costly("fp8_format: e4m3"), ElementsAre());
+  EXPECT_THAT(costly("fp8_format: e5m2"), ElementsAre(HasSubstr("set fp8_format to hybrid")));
+  EXPECT_THAT(costly("fp8_format: e5m2\nmixed_precision: bf16"), ElementsAre());
   EXPECT_THAT(costly("fp8_head: forward\nfp8_format: e4m3"), ElementsAre());
   for (const char* products : {"all", "backward", "dgrad", "wgrad"}) {
     EXPECT_THAT(costly(fmt::format("fp8_head: {}\nfp8_format: e4m3", products)),
