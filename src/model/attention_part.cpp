@@ -88,7 +88,7 @@ void AttentionPart::backward(const LayerPass& pass, const Activations& a, const 
   } else if (dqkv.fp8) {
     pass.ops.quantize(dqkv);
   } else if (dqkv.column_sum) {
-    pass.ops.add_column_sum(dqkv.column_sum, dqkv.dense);
+    pass.ops.add_column_sum(dqkv.column_sum, dqkv.dense, {}, 1.0f);
   }
   const bool stops = !below && pass.stops_at_bottom;
   qkv.backward(pass.ops, stops ? Matrix{} : gradients.dnormed, qkv.input(a.normed, true), dqkv, first);

@@ -279,6 +279,7 @@ class Ops {
   // A row without a target has no penalty and no gradient either.
   // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
   // Without it no gradient is computed.
+  // gradient.column_sum, optional, gets sums over rows as with every Operand.
   // correction (n) fp32, optional, for FP8 copies with delayed scaling: what has to be added to the gradient of the
   // target's logit so that the row has the same sum in FP8 as before rounding (0 without a target).
   virtual void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
@@ -287,7 +288,7 @@ class Ops {
   // ---- sums and optimizer ----
   // column_sum (cols) fp32 | bf16 += factor * (sum over rows of x[i], or of factors[i] * x[i]), computed in fp32. x real,
   // factors (rows) fp32. Without factors it is the gradient of a bias.
-  virtual void add_column_sum(Tensor column_sum, Tensor x, Tensor factors = {}, float factor = 1.0f) = 0;
+  virtual void add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) = 0;
   // total (1) fp32 = sum of x, in fixed order.
   virtual void sum(Tensor total, Tensor x) = 0;
   // result (2) fp32 = { global 2-norm of all gradients, clip factor }: factor = min(1, max_norm / norm), or 1 when

@@ -110,7 +110,9 @@ struct Operand {
   Tensor dense;  // (rows, cols) fp32 | bf16
   Quantized* fp8 = nullptr;
   bool keep_dense = true;
-  Tensor column_sum;  // optional (cols) fp32: the sums over rows are added (the gradient of a bias)
+  // Optional, (cols) fp32: the sums over rows are added. They are those of the result as rounded to dense's dtype, before
+  // FP8, whether it is kept or not: the gradient of a bias, or sums of the logits' gradients.
+  Tensor column_sum;
 };
 
 // How an element becomes a code, in fp32 with each operation rounded to nearest (nothing fused), so that all devices

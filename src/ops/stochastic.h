@@ -12,7 +12,7 @@
 
 namespace octet {
 
-// Stochastic rounding for values that the optimizer stores in fewer bits than it computes with. A value is rounded up
+// Stochastic rounding for values that the optimizer, and Ops::shift_rows, store in fewer bits than they compute with. A value is rounded up
 // with a probability equal to its distance from the code below. So changes smaller than a step between codes are not
 // lost: they add up on average. The noise is a function of (seed, stream of the parameter, step, place). A resumed run
 // has the same noise, and so has every device.
@@ -57,7 +57,8 @@ struct RoundingBits {
   OCTET_HOST_DEVICE constexpr uint32_t root(int j) const { return noise(j ^ 2); }
 };
 
-// The noise of Ops::shift_rows, for eight columns of a row. It is the same in every call: what is rounded differs.
+// The noise of Ops::shift_rows, for eight columns of a row. It is the same in every call. That is harmless: what is rounded
+// is the gradient of other tokens in every step, so its errors do not add up in one direction.
 OCTET_HOST_DEVICE constexpr RoundingBits shift_noise(int64_t row, int64_t groups, int64_t group) {
   return RoundingBits::of(0x5348494654ull, 0, 0, row, groups, group);
 }

@@ -85,6 +85,12 @@ struct Tensor {
     return {start, dtype, {count, cols()}};
   }
 
+  // Elements [begin, begin + count) of a vector.
+  Tensor part(int64_t begin, int64_t count) const {
+    assert(begin >= 0 && count >= 0 && begin + count <= numel());
+    return {static_cast<std::byte*>(data) + begin * static_cast<int64_t>(size_of(dtype)), dtype, {count}};
+  }
+
   Tensor reshaped(Shape other) const {
     assert(other.numel() == numel());
     return {data, dtype, other};

@@ -120,7 +120,7 @@ TEST_F(CudaQueues, OpsReachTheHostsMemory) {
   const Tensor y = cuda->tensor(DType::F32, {kRows, kCols});
   (*cuda)->zero(column_sum);
   (*cuda)->ops().activation_forward(Activation::Gelu, {.dense = y}, x);
-  (*cuda)->ops().add_column_sum(column_sum, x);
+  (*cuda)->ops().add_column_sum(column_sum, x, {}, 1.0f);
   (*cuda)->copy(x, y);
   (*cuda)->synchronize();
   std::vector<double> expected_sums(kCols), got_sums(kCols), gelu, got;

@@ -31,7 +31,7 @@ Batch with_targets(Batch batch, int64_t count) {
 double sum_with_penalty(TinyRun& run, const Batch& batch, PenaltyOptions penalty) {
   run.model->load(host_view(batch), 1.0f / 16);
   run.model->clear_sums();
-  run.model->forward_backward(penalty, true, false);
+  run.model->forward_backward(penalty, {}, false);
   return run.model->sums().loss + run.model->sums().penalty;
 }
 
@@ -87,7 +87,7 @@ TEST_P(LoraHead, RowsWithATargetAreEnough) {
     // The comparison sees a single row that is not computed.
     if (targets == 1) continue;
     pass(all, masked);
-    pass(few, with_targets(batch, targets - 1), true, 0, targets);
+    pass(few, with_targets(batch, targets - 1), {}, 0, targets);
     EXPECT_GT(norm_difference(adapter_gradients(few), adapter_gradients(all)), 2 * c.tolerance) << targets;
   }
 }
@@ -253,12 +253,13 @@ TEST(TrainedHead, Fp8GradientsOfTheInputDoNotSeeWhatAllTokensHaveInCommon) {
 
 // A model whose head's inputs have a large part in common, the same in all columns: E4M3 has a step of 1 there, as large as
 // the rows' differences.
-std::unique_ptr<TinyRun> run_with_common_part(Fp8Recipe recipe, Fp8Head head, bool all = false) {
+std::unique_ptr<TinyRun> run_with_common_part(Fp8Recipe recipe, Fp8Head head, bool all = false,
+                                              DType gradients = DType::F32) {
   auto run = std::make_unique<TinyRun>(
       TinyRunOptions{.preset = "gpt2-tiny",
                      .precision = Precision::Fp8,
                      .fp8 = {.recipe = recipe, .head = head, .skip_layers = {"layers.*"}},
-                     .gradients = DType::F32,
+                     .gradients = gradients,
                      .head_all_rows = all,
                      .untied_head = true});
   Parameter& bias = run->model->parameters()["final_norm.bias"];
@@ -283,19 +284,29 @@ std::vector<float> without_common_part(TinyRun& run) {
   return values;
 }
 
+// A step of `micro_batches` micro-batches with `targets` targets each. Their losses are those of the other run. Gradients are
+// divided by 64: they must not be too large for the scales that were delayed.
+void expect_equal_losses(TinyRun& run, TinyRun& other, const std::vector<Batch>& batches, int64_t targets,
+                         int micro_batches) {
+  for (int i = 0; i < micro_batches; ++i) {
+    const StepPart part{.first = i == 0, .last = i + 1 == micro_batches};
+    const Batch masked = with_targets(batches[static_cast<size_t>(i)], targets);
+    EXPECT_EQ(pass(run, masked, part, 0, 64), pass(other, masked, part, 0, 64));
+  }
+}
+
 // With every recipe, from the first micro-batch on, if rows without a target are skipped, and if gradients are added up.
 TEST(TrainedHead, Fp8GradientsOfTheWeightSeeSmallDifferencesOfItsInput) {
   for (const Fp8Recipe recipe :
        {Fp8Recipe::Delayed, Fp8Recipe::Current, Fp8Recipe::Block, Fp8Recipe::Mxfp8}) {
     for (const Fp8Head head : {Fp8Head::Wgrad, Fp8Head::Backward}) {
       const auto bf16 = run_with_common_part(recipe, Fp8Head::None), fp8 = run_with_common_part(recipe, head);
-      const Batch batch = next_batch(*bf16);
-      for (const auto& [targets, first] :
-           {std::pair{64, true}, {64, true}, {64, false}, {40, true}, {40, false}, {1, true}}) {
-        SCOPED_TRACE(fmt::format("{} {} {} {}", name_of(recipe), static_cast<int>(head), targets, first));
-        const Batch masked = with_targets(batch, targets);
-        // Divided by 64 each time: gradients must not be too large for the scales that were delayed.
-        EXPECT_EQ(pass(*fp8, masked, first, 0, 64), pass(*bf16, masked, first, 0, 64));
+      const std::vector<Batch> batches = {next_batch(*bf16), next_batch(*bf16)};
+      for (const auto& [targets, micro_batches] :
+           {std::pair{64, 1}, {64, 1}, {64, 2}, {40, 1}, {40, 2}, {1, 1}}) {
+        SCOPED_TRACE(
+            fmt::format("{} {} {} {}", name_of(recipe), static_cast<int>(head), targets, micro_batches));
+        expect_equal_losses(*fp8, *bf16, batches, targets, micro_batches);
         const double error = norm_difference(without_common_part(*fp8), without_common_part(*bf16));
         EXPECT_GT(error, 1e-4) << "it is in FP8";
         EXPECT_LT(error, 0.04);
@@ -316,18 +327,55 @@ TEST(TrainedHead, Fp8GradientsOfTheInputHaveTheRightMean) {
       for (const bool all : {false, true}) {
         const auto bf16 = run_with_common_part(recipe, Fp8Head::None, all),
                    fp8 = run_with_common_part(recipe, head, all);
-        const Batch batch = next_batch(*bf16);
-        for (const auto& [targets, first] :
-             {std::pair{64, true}, {61, true}, {61, false}, {40, true}, {17, true}, {1, true}}) {
-          SCOPED_TRACE(
-              fmt::format("{} {} {} {} {}", name_of(recipe), static_cast<int>(head), all, targets, first));
-          const Batch masked = with_targets(batch, targets);
-          EXPECT_EQ(pass(*fp8, masked, first, 0, 64), pass(*bf16, masked, first, 0, 64));
+        const std::vector<Batch> batches = {next_batch(*bf16), next_batch(*bf16)};
+        for (const auto& [targets, micro_batches] :
+             {std::pair{64, 1}, {61, 1}, {61, 2}, {40, 1}, {17, 1}, {1, 1}}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {} {}", name_of(recipe), static_cast<int>(head), all, targets,
+                                   micro_batches));
+          expect_equal_losses(*fp8, *bf16, batches, targets, micro_batches);
           const double error = norm_difference(bias(*fp8), bias(*bf16));
           EXPECT_GT(error, 1e-5) << "it is in FP8";
           EXPECT_LT(error, 0.004);
         }
       }
+    }
+  }
+}
+
+// On the GPU, without accumulation, gradients are bf16. That of the weight is then rounded up to three times, by up to 2^-9
+// each.
+TEST(TrainedHead, Fp8GradientsMayBeKeptInBf16) {
+  const auto reference = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::None),
+             fp8 = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::Backward, false, DType::BF16);
+  const std::vector<Batch> batches = {next_batch(*reference), next_batch(*reference)};
+  for (const auto& [targets, micro_batches] : {std::pair{64, 1}, {40, 1}, {40, 2}}) {
+    SCOPED_TRACE(fmt::format("{} {}", targets, micro_batches));
+    expect_equal_losses(*fp8, *reference, batches, targets, micro_batches);
+    EXPECT_LT(norm_difference(head_gradient(*fp8), head_gradient(*reference)), 0.003);
+    EXPECT_LT(norm_difference(without_common_part(*fp8), without_common_part(*reference)), 0.04);
+  }
+}
+
+// A micro-batch may have no target at all, such as one of a long prompt.
+TEST(TrainedHead, Fp8GradientsStayAsTheyAreWithoutTargets) {
+  const auto gradients = [](TinyRun& run) {
+    std::vector<float> values = head_gradient(run);
+    const std::vector<float> bias = gradient_of(run, run.model->parameters()["final_norm.bias"]);
+    values.insert(values.end(), bias.begin(), bias.end());
+    return values;
+  };
+  for (const Fp8Recipe recipe : {Fp8Recipe::Delayed, Fp8Recipe::Block}) {
+    for (const bool all : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(recipe), all));
+      const auto run = run_with_common_part(recipe, Fp8Head::Backward, all);
+      const Batch batch = next_batch(*run), none = with_targets(batch, 0);
+      EXPECT_EQ(pass(*run, none, {}, 0, 64), 0.0);
+      for (const float value : gradients(*run)) ASSERT_EQ(value, 0.0f);
+      EXPECT_GT(pass(*run, batch, {}, 0, 64), 0.0);
+      const std::vector<float> alone = gradients(*run);
+      EXPECT_GT(pass(*run, batch, {.last = false}, 0, 64), 0.0);
+      EXPECT_EQ(pass(*run, none, {.first = false}, 0, 64), 0.0);
+      EXPECT_EQ(gradients(*run), alone);
     }
   }
 }
@@ -338,10 +386,9 @@ TEST(TrainedHead, Fp8LogitsKeepTheScaleOfTheirInput) {
   const auto bf16 = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::None),
              fp8 = run_with_common_part(Fp8Recipe::Delayed, Fp8Head::All);
   const Batch batch = next_batch(*bf16);
-  for (const bool first : {true, false, false}) {
-    EXPECT_NEAR(pass(*fp8, batch, first) / pass(*bf16, batch, first), 1.0, 1e-2);
-    EXPECT_LT(norm_difference(head_gradient(*fp8), head_gradient(*bf16)), 0.1);  // rounded logits: 0.06
-  }
+  for (const StepPart& part : {StepPart{.last = false}, {.first = false, .last = false}, {.first = false}})
+    EXPECT_NEAR(pass(*fp8, batch, part) / pass(*bf16, batch, part), 1.0, 1e-2);
+  EXPECT_LT(norm_difference(head_gradient(*fp8), head_gradient(*bf16)), 0.1);  // rounded logits: 0.06
 }
 
 // Sees what a device would record.

@@ -65,13 +65,13 @@ OpCase column_sum_case(DType dtype, int64_t rows, int64_t width, bool with_facto
   op.add_input("before", DType::F32, {width}, normal(width, DType::F32, 2));
   op.add_input("factors", DType::F32, {rows}, normal(rows, DType::F32, 3, 1.0, 0.3));
   op.add_output("column_sum", DType::F32, {width});
-  op.tolerance = kSums;
+  op.tolerance = kFp32;
   op.prepare = [](Device& device, Args& args) { device.copy(args.out[0], args.in[1]); };
   op.forward = [=](Device& device, Args& args) {
     if (with_factors)
       device.ops().add_column_sum(args.out[0], args.in[0], args.in[2], -0.75f);
     else
-      device.ops().add_column_sum(args.out[0], args.in[0]);
+      device.ops().add_column_sum(args.out[0], args.in[0], {}, 1.0f);
   };
   op.reference = [=](const Arrays& in) {
     std::vector<double> columns = in[1];

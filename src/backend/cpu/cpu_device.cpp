@@ -91,7 +91,7 @@ void CpuOps::finish(const Operand& operand) {
   if (operand.fp8) {
     quantize(operand);
   } else if (operand.column_sum) {
-    add_column_sum(operand.column_sum, operand.dense);
+    add_column_sum(operand.column_sum, operand.dense, {}, 1.0f);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
-#include "backend/op_checks.h"
 #include "ops/remainder.h"
 #include "ops/stochastic.h"
 
@@ -286,34 +285,6 @@ void check(const AdamWParameter& p) {
 
 int64_t cpu::optimizer_workspace(int64_t parameters) {
   return Scratch::padded((parameters + 1) * 8) + Scratch::padded((parameters + kMaxChunks) * 8);
-}
-
-void CpuOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) {
-  constexpr std::string_view op = "add_column_sum";
-  check_column_sum(column_sum, x, factors);
-  const int64_t width = x.cols();
-  const cpu::RowChunks chunks(x.rows());
-  Scratch space = scratch();
-  float* partials = space.take<float>(chunks.count * width);
-  cpu::dispatch_real(op, x.dtype, [&]<class T>(T) {
-    parallel_.for_each(chunks.count, [&](int64_t chunk, int) {
-      float* __restrict sums = partials + chunk * width;
-      std::fill_n(sums, width, 0.0f);
-      for (int64_t r = chunks.begin(chunk); r < chunks.end(chunk); ++r) {
-        const T* row = x.as<T>() + r * width;
-        const float scale = factors ? factors.as<float>()[r] : 1.0f;
-        for (int64_t c = 0; c < width; ++c) sums[c] += scale * load(row[c]);
-      }
-    });
-  });
-  cpu::dispatch_real(op, column_sum.dtype, [&]<class G>(G) {
-    G* out = column_sum.as<G>();
-    for (int64_t chunk = 1; chunk < chunks.count; ++chunk) {
-      for (int64_t c = 0; c < width; ++c) partials[c] += partials[chunk * width + c];
-    }
-    if (chunks.count == 0) return;
-    for (int64_t c = 0; c < width; ++c) out[c] = store<G>(load(out[c]) + factor * partials[c]);
-  });
 }
 
 void CpuOps::sum(Tensor total, Tensor x) {

@@ -256,7 +256,7 @@ void CpuOps::quantize(const Operand& operand) {
     }
     stats.amax = static_cast<double>(larger(static_cast<float>(stats.amax), slot.amax_last));
   }
-  if (operand.column_sum) add_column_sum(operand.column_sum, x);
+  if (operand.column_sum) add_column_sum(operand.column_sum, x, {}, 1.0f);
 }
 
 void CpuOps::update_delayed_scales(const DelayedScaling& state) {

@@ -57,7 +57,7 @@ class TimedOps final : public Ops {
   void activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) override;
   void cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty, Tensor correct,
                      Tensor logits, Tensor targets, const LossOptions& options) override;
-  void add_column_sum(Tensor column_sum, Tensor x, Tensor factors = {}, float factor = 1.0f) override;
+  void add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) override;
   void sum(Tensor total, Tensor x) override;
   void grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) override;
   void adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) override;

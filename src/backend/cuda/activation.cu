@@ -227,7 +227,7 @@ void CudaOps::activation_backward(Activation activation, const Operand& dx, Tens
                    dx.column_sum);
     } else {
       launch_tiles(*this, op, device::SwiGluBackward<T>{dout, in, narrow<int>(width)}, out, vector);
-      if (sum_after) add_column_sum(dx.column_sum, dx.dense);
+      if (sum_after) add_column_sum(dx.column_sum, dx.dense, {}, 1.0f);
     }
     finish_operand(dx, plan);
   });

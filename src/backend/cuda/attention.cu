@@ -134,7 +134,7 @@ void CudaOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, cons
   if (out.fp8) {
     quantize(out);
   } else if (out.column_sum) {
-    add_column_sum(out.column_sum, out.dense);
+    add_column_sum(out.column_sum, out.dense, {}, 1.0f);
   }
 }
 

@@ -372,7 +372,7 @@ void CudaOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Ten
         device::launch_norm_blocks(*this, kind, args, plan.blocks, kept);
       }
     }
-    if (y.column_sum) add_column_sum(y.column_sum, y.dense);
+    if (y.column_sum) add_column_sum(y.column_sum, y.dense, {}, 1.0f);
     finish_operand(y, plan);
   });
 }

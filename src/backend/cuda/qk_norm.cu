@@ -238,7 +238,7 @@ void CudaOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain
   if (dqkv.fp8) {
     quantize(dqkv);
   } else if (dqkv.column_sum) {
-    add_column_sum(dqkv.column_sum, dense);
+    add_column_sum(dqkv.column_sum, dense, {}, 1.0f);
   }
 }
 
