@@ -7,7 +7,9 @@
 # The exit code is 1 if anything failed. Logs: build/PRESET/logs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-[[ ${1:-} == asan-ubsan || ${1:-} == tsan ]] || { sed -n '2,7s/^# //p' scripts/check_sanitizers.sh >&2; exit 2; }
+usage() { sed -n '2,7s/^# //p' scripts/check_sanitizers.sh; }
+[[ ${1:-} == -h || ${1:-} == --help ]] && { usage; exit 0; }
+[[ ${1:-} == asan-ubsan || ${1:-} == tsan ]] || { usage >&2; exit 2; }
 preset=$1
 export logs=$PWD/build/$preset/logs programs=$PWD/build/$preset/tests
 mkdir -p "$logs"

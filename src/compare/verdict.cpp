@@ -24,7 +24,7 @@ std::string speed_text(const Variant& reference, const Variant& variant, const V
   const std::string text =
       speed > 1 ? fmt::format("{} is {:.2f}x faster than {}", variant.label, speed, reference.label)
                 : fmt::format("{} is {:.2f}x slower than {}", variant.label, 1 / speed, reference.label);
-  if (!compared.speed_noise) return text + " (not certain: too few steps)";
+  if (!compared.speed_noise) return text + " (not certain: too few logged steps)";
   if (std::abs(std::log(speed)) > *compared.speed_noise) return text;
   return fmt::format("{} (not certain: the speed scatters by ±{:.0f} %)", text, 100 * *compared.speed_noise);
 }

@@ -52,7 +52,7 @@ TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
   EXPECT_THAT(verdict_of(20, 0.3),
               testing::ContainsRegex("than BF16 .not certain: the speed scatters by ±[0-9]+ %.;"));
   // 4 steps, of which the first is not counted.
-  EXPECT_THAT(verdict_of(4, 0), HasSubstr("faster than BF16 (not certain: too few steps);"));
+  EXPECT_THAT(verdict_of(4, 0), HasSubstr("faster than BF16 (not certain: too few logged steps);"));
 }
 
 // Pairing removes the noise of the batches, so that a difference far below it is found.
