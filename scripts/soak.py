@@ -219,9 +219,12 @@ class Soak:
         room = self.random.choice([0, 0, 1 << 16, self.random.randrange(self.checkpoint_bytes)])
         if full == "from the start":
             self.disk.fill(None, room // 2)
+        # Another process writes the log: a limit on the size of files must not cut it off.
         with open(log, "w") as out:
-            process = subprocess.Popen(command(self.options, True), cwd=killed, env=environment(), stdout=out,
+            process = subprocess.Popen(command(self.options, True), cwd=killed, env=environment(), stdout=subprocess.PIPE,
                                        stderr=subprocess.STDOUT)
+            writer = subprocess.Popen(["cat"], stdin=process.stdout, stdout=out)
+        process.stdout.close()
         self.process = process
         began = time.monotonic()
         if full in ("to the end", "for a while"):
@@ -234,6 +237,7 @@ class Soak:
         self.wait(process, life - (time.monotonic() - began))
         in_save = self.end(process, end, killed)
         seconds = time.monotonic() - began
+        writer.wait()
         self.disk.free(None)
         return self.judge(number, log, process.returncode, end, full, before, in_save, seconds)
 
