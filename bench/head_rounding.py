@@ -8,8 +8,9 @@ is a file of tokens in 16 bits that octet prepare has written (train_00000.octet
 kept, and all others count as one. AdamW, 8,192 tokens a step. Runs of one seed see the same tokens in the same order, and such a
 small model is not chaotic: two runs with different rounding errors end almost alike. So small costs can be seen.
 
-As in octet, inputs and weights of the head are E4M3, gradients of logits are E5M2, and what rounding adds to a row of gradients is
-taken back at its target. Sums are exact. "unkept" is backward without this correction.
+As in octet, inputs and weights of the head are E4M3, gradients of logits are E5M2, what rounding adds to a row of gradients is
+taken back at its target, inputs are centred for the gradient of the weight, and the mean of the input's gradient is kept. Sums are
+exact. "sums alone" is backward without the last two, "unkept" without any of the three.
 
 The first table has the loss on tokens that were held out. The second one compares the gradients that the head's products have at
 the end of the first run with exact ones: relative error (2-norm) and 1 - cosine.
@@ -20,13 +21,15 @@ import time
 import numpy as np
 
 VOCABULARY, WIDTH, BATCH, HELD_OUT = 4096, 64, 8192, 40000
-HEADS = {  # products in FP8; "sums": those of rows are kept
+CORRECTIONS = ("sums", "centred", "mean")
+HEADS = {  # products in FP8, and what is corrected
     "exact": (),
     "forward": ("forward",),
-    "dgrad": ("dgrad", "sums"),
-    "wgrad": ("wgrad", "sums"),
-    "backward": ("dgrad", "wgrad", "sums"),
-    "all": ("forward", "dgrad", "wgrad", "sums"),
+    "dgrad": ("dgrad", *CORRECTIONS),
+    "wgrad": ("wgrad", *CORRECTIONS),
+    "backward": ("dgrad", "wgrad", *CORRECTIONS),
+    "all": ("forward", "dgrad", "wgrad", *CORRECTIONS),
+    "sums alone": ("dgrad", "wgrad", "sums"),
     "unkept": ("dgrad", "wgrad"),
 }
 SHARD_ENDS = 64  # bytes of header and trailer, see docs/formats.md
@@ -91,11 +94,14 @@ def loss_and_gradients(x, weight, targets, products):
             missing = (gradient.sum(axis=1, dtype=np.float64) - gradient8.sum(axis=1, dtype=np.float64)).astype(np.float32)
     if "dgrad" in products:
         dx = gradient8 @ weight8 + missing[:, None] * weight[targets]
+        if "mean" in products:
+            dx += (gradient.sum(axis=0) @ weight - dx.sum(axis=0)) / np.float32(len(x))
     else:
         dx = gradient @ weight
     if "wgrad" in products:
-        dweight = gradient8.T @ x8
-        np.add.at(dweight, targets, missing[:, None] * x)
+        common = x.mean(axis=0) if "centred" in products else np.zeros_like(x[0])
+        dweight = gradient8.T @ e4m3(x - common) + np.outer(gradient.sum(axis=0), common)
+        np.add.at(dweight, targets, missing[:, None] * (x - common))
     else:
         dweight = gradient.T @ x
     return loss, dx, dweight
@@ -167,10 +173,11 @@ def main():
     x, _ = trained.input(held_out[place - 1], held_out[place - 2])
     _, exact_dx, exact_dweight = loss_and_gradients(x, trained.tables[2], held_out[place], ())
     print(f"\nAfter {args.heads[0]}, seed {args.seeds[0]}:\n\n| gradient | error | 1 - cosine |\n| --- | --- | --- |")
-    for head in ("dgrad", "wgrad", "forward", "all"):
+    for head in ("dgrad", "wgrad", "forward", "all", "sums alone"):
         _, dx, dweight = loss_and_gradients(x, trained.tables[2], held_out[place], HEADS[head])
         if head != "wgrad":
             print(compare(f"of the input, {head}", dx, exact_dx))
+            print(compare(f"of the input, mean of all rows, {head}", dx.mean(axis=0), exact_dx.mean(axis=0)))
         if head != "dgrad":
             print(compare(f"of the weight, {head}", dweight, exact_dweight))
 
