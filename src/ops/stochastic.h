@@ -12,10 +12,10 @@
 
 namespace octet {
 
-// Stochastic rounding for values that the optimizer, and Ops::shift_rows, store in fewer bits than they compute with. A value is rounded up
-// with a probability equal to its distance from the code below. So changes smaller than a step between codes are not
-// lost: they add up on average. The noise is a function of (seed, stream of the parameter, step, place). A resumed run
-// has the same noise, and so has every device.
+// Stochastic rounding for values that the optimizer and Ops::shift_rows store in fewer bits than they compute with. A value
+// is rounded up with a probability equal to its distance from the code below. So changes smaller than a step between codes
+// are not lost: they add up on average. The noise of the optimizer is a function of (seed, stream of the parameter, step,
+// place). A resumed run has the same noise, and so has every device.
 //
 // An element begins with random noise, and every step adds the same share of a turn to it (a Weyl sequence). In one step
 // noise is as good as random. Over steps an element's noise is spread evenly, so the errors of a weight nearly cancel while

@@ -31,7 +31,7 @@ StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, 
 }
 
 Tensor StepRunner::outcome_part(int64_t begin) const {
-  return {static_cast<float*>(outcome_.data) + begin, DType::F32, {2}};
+  return outcome_.part(begin, 2);
 }
 
 StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
