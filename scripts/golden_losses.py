@@ -26,6 +26,8 @@ NUMERICS = {
     "delayed-compact": "--mixed_precision fp8 --optimizer_state fp8 --master_weights compact",
     "delayed": "--mixed_precision fp8",
     "delayed-head": "--mixed_precision fp8 --fp8_head all --fp8_format e4m3 --fp8_interval 2",
+    "delayed-gradients": "--mixed_precision fp8 --fp8_head backward",
+    "block-gradients": "--mixed_precision fp8 --fp8_recipe block --fp8_head backward --fp8_skip_layers layers.*",
     "current": "--mixed_precision fp8 --fp8_recipe current --optimizer_state bf16",
     "block": "--mixed_precision fp8 --fp8_recipe block",
     "mxfp8-head": "--mixed_precision fp8 --fp8_recipe mxfp8 --fp8_head all",

@@ -123,7 +123,7 @@ for task in "$@"; do
   case $task in
     quick) gpu_tests ;;
     full) gpu_tests; speeds models ;;
-    speeds) speeds models recipes runs ;;
+    speeds) speeds models recipes heads runs ;;
     *) "$task" ;;
   esac
 done

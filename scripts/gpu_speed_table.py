@@ -3,9 +3,10 @@
 
     scripts/gpu_speed_table.py [--cases NAME ...] [--octet build/release/octet] [--logs FOLDER] [--json FILE] [--set KEY=VALUE ...]
 
---cases takes names of cases or of the groups models (the default), recipes and runs. 'models' are whole steps of the
-presets, 'recipes' the block recipe and long sequences, and 'runs' real training runs: what FP8 statistics cost, and what it
-saves that the head skips tokens without a target. The result is one table. The exit code is 1 if a figure was missed.
+--cases takes names of cases or of the groups models (the default), recipes, heads and runs. 'models' are whole steps of the
+presets, 'recipes' the block recipe and long sequences. 'heads' says how much of the gain of a head in FP8 (fp8_head all) the
+default head has. 'runs' are real training runs: what FP8 statistics cost, and what it saves that the head skips tokens without a
+target. The result is one table. The exit code is 1 if a figure was missed.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import random
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,16 @@ def run_octet(args, name, *words):
         raise Failed(f"exit code {code}, see {log}{': ' + errors[-1] if errors else ''}")
 
 
+def bench(args, name, preset, rows, length, variants, flags):
+    """Tokens per second of `octet bench`, one figure per variant."""
+    figures = pathlib.Path(args.logs, name.replace(" ", "-") + ".json")
+    figures.unlink(missing_ok=True)
+    run_octet(args, name, "bench", "--device", args.device, "--model_preset", preset, "--per_device_train_batch_size", str(rows),
+              "--max_seq_length", str(length), "--gradient_checkpointing", "none", "--variants", ",".join(variants), "--bench_steps", "10",
+              "--json", str(figures), *flags)
+    return [run["tokens_per_second"] for run in json.loads(figures.read_text())]
+
+
 class Steps:
     """`octet bench` of two variants. Required: tokens per second of the second one, or its ratio to the first one."""
 
@@ -46,13 +58,8 @@ class Steps:
         self.must, self.aim, self.must_ratio, self.peers = must, aim, must_ratio, peers
 
     def measure(self, args, name):
-        figures = pathlib.Path(args.logs, name.replace(" ", "-") + ".json")
-        figures.unlink(missing_ok=True)
         variants = [variant for variant in self.variants if variant]
-        run_octet(args, name, "bench", "--device", args.device, "--model_preset", self.preset, "--per_device_train_batch_size",
-                  str(self.rows), "--max_seq_length", str(self.length), "--gradient_checkpointing", "none", "--variants",
-                  ",".join(variants), "--bench_steps", "10", "--json", str(figures), *self.flags)
-        speeds = [run["tokens_per_second"] for run in json.loads(figures.read_text())]
+        speeds = bench(args, name, self.preset, self.rows, self.length, variants, self.flags)
         base, fp8 = speeds if len(speeds) == 2 else (None, speeds[0])
         ratio = fp8 / base if base else None
         wanted = []
@@ -65,6 +72,28 @@ class Steps:
             wanted.append((base >= peer_bf16, f"BF16 {peer_bf16:,}"))
         return {"what": f"{self.preset}, {self.rows} x {self.length}, {self.variants[1]}", "base": base, "measured": fp8, "ratio": ratio,
                 "must": wanted, "aim": self.aim, "peer": peer}
+
+
+class Heads:
+    """A head in BF16, the default head and a head in FP8, in turn. Required: the default's share of the gain in speed."""
+
+    ROUNDS = 3
+
+    def __init__(self, preset, rows, flags=()):
+        self.preset, self.rows, self.flags = preset, rows, flags
+
+    def measure(self, args, name):
+        speeds = {"none": [], "backward": [], "all": []}
+        for number in range(self.ROUNDS):
+            for head, figures in speeds.items():
+                figures += bench(args, f"{name} {head} {number}", self.preset, self.rows, args.length, ["delayed"],
+                                 [*self.flags, "--fp8_head", head])
+        none, backward, whole = (statistics.median(figures) for figures in speeds.values())
+        gain = whole / none - 1
+        share = (backward / none - 1) / gain if gain > 0 else 0.0
+        return {"what": f"{self.preset}, {self.rows} x {args.length}, head in BF16 and default head; the default has {share:.0%} of the gain "
+                        f"of a head in FP8 ({whole:,.0f})", "base": none, "measured": backward, "ratio": backward / none,
+                "must": [(share >= 0.5, "half of the gain")], "speeds": speeds}
 
 
 def train(args, name, folder, *words):
@@ -151,6 +180,11 @@ GROUPS = {
         "gpt2 block": Steps("gpt2", 64, fp8="block", must_ratio=1.0),
         "1b block": Steps("llama-3.2-1b", 12, fp8="block", must_ratio=1.2, flags=SMALL_STATES),
     },
+    "heads": {
+        "gpt2 heads": Heads("gpt2", 64),
+        "1b heads": Heads("llama-3.2-1b", 12, SMALL_STATES),
+        "8b heads": Heads("llama-3.1-8b", 8, SMALL_STATES),
+    },
     "runs": {
         "gpt2 statistics": Statistics("gpt2", 64, 1.15),
         "1b statistics": Statistics("llama-3.2-1b", 12, 1.15),
@@ -179,7 +213,7 @@ def main():
     parser.add_argument("--octet", default="build/release/octet")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=30, help="of the group runs, at least 7")
-    parser.add_argument("--length", type=int, default=1024, help="of the sequences of the group runs")
+    parser.add_argument("--length", type=int, default=1024, help="of the sequences of the groups heads and runs")
     parser.add_argument("--logs", default="build/gpu-check")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of octet for every case")
     parser.add_argument("--json", help="where the rows are written as well")

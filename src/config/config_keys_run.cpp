@@ -282,19 +282,16 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
-          "has 16 million weights or more and gradients are E5M2. all: also the logits, which makes steps 2.0 % to "
-          "2.6 % faster. Evaluation loss with backward against a head in BF16, means of pairs of runs: -0.02 % on GPT-2 124M "
-          "(standard error 0.09 %), +0.10 % on a model of Llama-3.2-1B's size (0.07 %). In earlier versions all added another "
-          "0.04 % (small batches) or 0.2 % (large ones) on GPT-2. forward, dgrad, wgrad: for experiments. The head has delayed "
-          "scaling with every recipe.")
+          "has 16 million weights or more and gradients are E5M2. all: also the logits, which is about 2 % faster and may "
+          "cost up to 0.2 % of the loss. forward, dgrad, wgrad: for experiments. The head has delayed scaling with every "
+          "recipe. Measured losses: docs/fp8.md, The head.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
-          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Differences of the "
-          "evaluation loss from BF16's: with forward_dgrad -0.4 % to 0.0 % on GPT-2 124M, and +0.1 % to +0.25 % on a 1B model. With "
-          "all, 0.0 % on the 1B (two runs; -0.25 % and +0.12 % with fp8_head all). Wider models have longer sums in forward_dgrad and were not measured.")
+          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Measured losses: "
+          "docs/fp8.md, Sums.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

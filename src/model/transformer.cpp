@@ -187,10 +187,10 @@ void Transformer::backward_body(bool first) {
   call(hooks_.after_backward, 0);
 }
 
-void Transformer::forward_backward(const PenaltyOptions& penalty, StepPart part, bool fp8_stats) {
+void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
   for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
   shared_.adapter.dropout.active = true;
-  if (part.first) {
+  if (first) {
     // Linears overwrite the gradients of their weights and adapters; all other gradients are added to.
     std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
@@ -202,14 +202,14 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, StepPart part,
     device_.zero(added);
   }
   const auto forward = [&] { forward_body(pass(true)); };
-  const auto head = [&] { head_loss(true, penalty, part, true); };
-  const auto backward = [&] { backward_body(part.first); };
+  const auto head = [&] { head_loss(true, penalty, first, true); };
+  const auto backward = [&] { backward_body(first); };
   if (!shape_.graphs) {
     forward();
     head();
     backward();
   } else {
-    const std::string common = common_signature(part.first, fp8_stats);
+    const std::string common = common_signature(first, fp8_stats);
     const std::string body = fmt::format("{} body {} {}", common, documents_.count, documents_.max_length);
     const auto body_part = [&](const char* name, const std::function<void()>& work) {
       if (!has_hooks_) return device_.repeat(fmt::format("{} {}", body, name), work);
@@ -218,8 +218,8 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, StepPart part,
       segments_.clear();
     };
     body_part("forward", forward);
-    device_.repeat(fmt::format("{} head {} {} {} {}", common, part.last, head_count_,
-                               static_cast<int>(penalty.kind), std::bit_cast<uint32_t>(penalty.weight)),
+    device_.repeat(fmt::format("{} head {} {} {}", common, head_count_, static_cast<int>(penalty.kind),
+                               std::bit_cast<uint32_t>(penalty.weight)),
                    head);
     body_part("backward", backward);
   }
@@ -238,7 +238,7 @@ void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   for (Linear* linear : linears_) linear->set_pass(scales_, false);
   shared_.adapter.dropout.active = false;
   forward_body(pass(fp8));
-  head_loss(false, penalty, {}, fp8);
+  head_loss(false, penalty, false, fp8);
   device_.begin_phase(Phase::Outside);
   scales_.pop_slots(device_);
 }

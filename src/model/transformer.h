@@ -25,11 +25,6 @@ struct RunShape {
   int64_t tokens() const { return rows * length; }
 };
 
-// Where a micro-batch is in its optimizer step.
-struct StepPart {
-  bool first = true, last = true;
-};
-
 // The dtypes in which the run computes and stores.
 struct Numerics {
   Precision precision = Precision::Bf16;
@@ -158,8 +153,8 @@ class Transformer {
   Tensor gradient_scale() const { return gradient_scale_; }  // (1) fp32
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
-  // ones add to them. After the last one they are complete.
-  void forward_backward(const PenaltyOptions& penalty, StepPart part, bool fp8_stats);
+  // ones add to them.
+  void forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats);
   // Only forward and loss; does not change the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
@@ -224,15 +219,19 @@ class Transformer {
   // Whether the FP8 product for the head's weight reads the head's input without its mean. Adapters of the head would read
   // the same input; a head that has them does not train today.
   bool centres_head_input() const { return head_.input_needed_colwise() && !head_.adapter(); }
-  void centre_head_input(const Operand& x, Quantized& copy, bool has_scale);
+  void centre_head_input(const Operand& x, float mean_factor, Quantized& copy, bool has_scale);
   // Whether the mean of the gradient of the head's input is computed without FP8.
   bool keeps_mean_of_head_gradient() const {
     return head_.choice()[Product::Dgrad].fp8 && head_.has_dense() && !head_.adapter();
   }
   void keep_mean_of_head_gradient(const HeadRows& rows);
+  // Whether rounding errors of a row of the logits' gradient are taken back: their scale must be known before.
+  bool corrects_row_sums() {
+    const Quantized* gradient = head_.gradient({}, false).fp8;
+    return gradient && gradient->rule.delayed && head_.has_dense();
+  }
   void correct_row_sums(const HeadRows& rows);
-  void chunk_logits(const Tensor& logits, const Operand& x, bool backward, bool centres);
-  void head_loss(bool backward, const PenaltyOptions& penalty, StepPart part, bool fp8);
+  void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void backward_body(bool first);
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
@@ -300,16 +299,14 @@ class Transformer {
   Tensor dfinal_normed_;           // (N, C)
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
-  // With centres_head_input(), for a whole step: the mean over the rows of the head's input in the first micro-batch, and
-  // the sums over the rows of the logits' gradients in all of them.
-  Tensor head_input_mean_, step_gradient_sums_;  // (C), (padded vocab) fp32
-  // Of a micro-batch: the sums over the rows of the logits' gradients, and with keeps_mean_of_head_gradient() the error of
-  // the sum over the rows of the input's gradient, and a row's share of it.
-  Tensor logit_gradient_sums_, head_gradient_error_;  // (padded vocab), (2, C) fp32
-  Tensor loss_, penalty_;                             // (N) fp32
-  Tensor correct_;                                    // (N) int32: 1 where the likeliest token was the target
-  Tensor sums_;                                       // (2) fp32: loss, penalty
-  Tensor staging_;                                    // bytes, before the first step
+  Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
+  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient, for both
+  Tensor head_gradient_error_;     // (2, C) fp32: of the sum over rows, and a row's share of it;
+                                   // with keeps_mean_of_head_gradient()
+  Tensor loss_, penalty_;          // (N) fp32
+  Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
+  Tensor sums_;                    // (2) fp32: loss, penalty
+  Tensor staging_;                 // bytes, before the first step
   Tensor workspace_;
 };
 

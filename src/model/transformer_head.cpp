@@ -1,4 +1,4 @@
-// The head: logits, loss, and what keeps its FP8 gradients exact.
+// The head: logits, loss, and corrections of its FP8 gradients.
 #include <algorithm>
 
 #include "model/transformer.h"
@@ -34,7 +34,7 @@ void Transformer::choose_head_rows(std::span<const int32_t> targets) {
   head_count_ = rounded;
   head_targets_host_.clear();
   for (const int32_t row : head_rows_host_) head_targets_host_.push_back(targets[static_cast<size_t>(row)]);
-  // The others are the first ones without a target. Empty rows would change the mean, which head_loss takes.
+  // The others are the first ones without a target. Empty rows would change the mean of the inputs.
   for (int64_t i = 0; i < n && std::ssize(head_rows_host_) < rounded; ++i) {
     if (targets[static_cast<size_t>(i)] < 0) head_rows_host_.push_back(static_cast<int32_t>(i));
   }
@@ -78,31 +78,19 @@ void Transformer::scatter_head_rows(const HeadRows& rows) {
 // which the weight learns. So the product for the weight's gradient reads rows without their mean, and the mean's share is
 // added afterwards. With d the gradients of logits:
 //   sum over rows of d x^T = sum of d (x - mean)^T + (sum of d) mean^T.
-// This holds for any vector in place of the mean. That of the first micro-batch serves for the whole step, so that the
-// mean's share, which costs a pass over the weight's gradient, is added once.
-// Afterwards x itself is without the mean, too: correct_row_sums reads it.
-void Transformer::centre_head_input(const Operand& x, Quantized& copy, bool has_scale) {
+// `mean_factor` makes the mean of head_input_sums_. Afterwards x itself is without it, too: correct_row_sums reads it.
+void Transformer::centre_head_input(const Operand& x, float mean_factor, Quantized& copy, bool has_scale) {
   // Both copies share a slot. If logits are in FP8, this one has the scale that was chosen for the rows with their mean, and
   // is not part of the statistics.
   if (has_scale) {
     copy.rule.delayed = true;
     copy.stats = nullptr;
   }
-  ops().add_outer(x.dense, {}, head_input_mean_, -1.0f);
+  ops().add_outer(x.dense, {}, head_input_sums_, -mean_factor);
   ops().quantize({.dense = x.dense, .fp8 = &copy});
 }
 
-// Logits of a chunk. With `centres`, the FP8 copies of x are afterwards those for the gradient of the weight.
-void Transformer::chunk_logits(const Tensor& logits, const Operand& x, bool backward, bool centres) {
-  Quantized for_logits = x.fp8 ? *x.fp8 : Quantized{}, for_weight = for_logits;
-  if (centres || !backward) for_logits.colwise = {};
-  if (centres) for_weight.rowwise = {};
-  if (for_logits.rowwise || for_logits.colwise) ops().quantize({.dense = x.dense, .fp8 = &for_logits});
-  head_.forward(ops(), logits, x);
-  if (centres) centre_head_input(x, for_weight, static_cast<bool>(for_logits.rowwise));
-}
-
-// The gradients of a row's logits add up to nothing: what is common to all tokens does not matter to the loss, so the
+// The gradients of a row's logits add up to zero: what is common to all tokens does not matter to the loss, so the
 // loss does not hold it in place. E5M2 rounds equal probabilities in the same way, by up to an eighth. Without this, all
 // embeddings would drift, and logits with a large common part have few bits left for their differences.
 void Transformer::correct_row_sums(const HeadRows& rows) {
@@ -128,17 +116,17 @@ void Transformer::keep_mean_of_head_gradient(const HeadRows& rows) {
 }
 
 // Logits, loss and their gradients, one chunk of rows at a time, so that the logits need a limited amount of memory.
-void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, StepPart part, bool fp8) {
+void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8) {
   device_.begin_phase(Phase::Head);
   const LossOptions options{config_.vocab, gradient_scale_, penalty.kind, penalty.weight};
   const HeadRows all = gather_head_rows(backward);
   const bool centres = backward && centres_head_input();
   const bool keeps_mean = backward && keeps_mean_of_head_gradient();
-  bool corrects = false;
-  if (centres && part.first) {
-    device_.zero(head_input_mean_);
-    device_.zero(step_gradient_sums_);
-    ops().add_column_sum(head_input_mean_, all.input, {}, 1.0f / static_cast<float>(all.count));
+  const bool corrects = backward && corrects_row_sums();
+  const float mean_factor = 1.0f / static_cast<float>(all.count);
+  if (centres) {
+    device_.zero(head_input_sums_);
+    ops().add_column_sum(head_input_sums_, all.input, {}, 1.0f);
   }
   if (centres || keeps_mean) device_.zero(logit_gradient_sums_);
   for (int64_t begin = 0; begin < all.count; begin += head_rows_) {
@@ -146,8 +134,13 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, StepPa
     const auto chunk = [&](const Tensor& vector) { return vector.part(begin, rows); };
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
     const Operand x = chunk_operand(head_.input(all.input.row_range(begin, rows), fp8), rows, input8);
+    Quantized for_logits = input8, for_weight = input8;
+    if (centres || !backward) for_logits.colwise = {};
+    if (centres) for_weight.rowwise = {};
+    if (for_logits.rowwise || for_logits.colwise) ops().quantize({.dense = x.dense, .fp8 = &for_logits});
     const Tensor logits = logits_.row_range(0, rows);
-    chunk_logits(logits, x, backward, centres);
+    head_.forward(ops(), logits, x);
+    if (centres) centre_head_input(x, mean_factor, for_weight, static_cast<bool>(for_logits.rowwise));
     if (!backward) {
       ops().cross_entropy({}, {}, chunk(all.loss), chunk(all.penalty), chunk(correct_), logits,
                           chunk(all.targets), options);
@@ -155,17 +148,12 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, StepPa
     }
     Operand dlogits = chunk_operand(head_.gradient(logits, false), rows, gradient8);
     if (centres || keeps_mean) dlogits.column_sum = logit_gradient_sums_;
-    corrects = dlogits.fp8 && dlogits.fp8->rule.delayed && head_.has_dense();
     ops().cross_entropy(dlogits, corrects ? chunk(correction_) : Tensor{}, chunk(all.loss),
                         chunk(all.penalty), {}, logits, chunk(all.targets), options);
-    head_.backward(ops(), all.gradient.row_range(begin, rows), x, dlogits, part.first && begin == 0);
+    head_.backward(ops(), all.gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
   }
   if (corrects) correct_row_sums(all);
-  if (centres) {
-    ops().add_column_sum(step_gradient_sums_, logit_gradient_sums_.reshaped({1, config_.padded_vocab()}), {},
-                         1.0f);
-    if (part.last) ops().add_outer(head_.weight().gradient, step_gradient_sums_, head_input_mean_, 1.0f);
-  }
+  if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
   if (keeps_mean) keep_mean_of_head_gradient(all);
   if (all.apart) scatter_head_rows(all);
   const int64_t summed = all.apart ? shape_.tokens() : all.count;

@@ -383,6 +383,8 @@ void Transformer::plan_head() {
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
   if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
     planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
+  if (centres_head_input())
+    planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
   if (keeps_mean_of_head_gradient())
     planner_.add(head_gradient_error_, "head.gradient_error", DType::F32, {2, c}, category, at_head);
   if (centres_head_input() || keeps_mean_of_head_gradient()) {
@@ -418,10 +420,6 @@ void Transformer::plan_workspace() {
   add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
   if (shape_.training && keeps_mean_of_head_gradient())
     add(target_share_, "batch.target_share", DType::F32, {1});
-  if (shape_.training && centres_head_input()) {
-    add(head_input_mean_, "head.input_mean", DType::F32, {config_.width});
-    add(step_gradient_sums_, "head.step_gradient_sums", DType::F32, {config_.padded_vocab()});
-  }
   if (shape_.training && !shape_.head_all_rows) {
     add(gathered_loss_, "batch.gathered_loss", DType::F32, {n});
     add(gathered_penalty_, "batch.gathered_penalty", DType::F32, {n});

@@ -106,8 +106,8 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
                                              RemainderKind::None};
     numerics.remainder = kRemainders[static_cast<size_t>(keys.master_weights)];
   }
-  // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded once (that of a head in FP8
-  // up to three times, because its corrections are added to it).
+  // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded only once. Gradients that
+  // several products add to, such as the head's, are always fp32 (ParameterSpec::summed).
   using GradAccumDtype = TrainConfig::GradAccumDtype;
   const bool accumulates = keys.gradient_accumulation_steps > 1 || keys.target_effective_batch_size > 0;
   const bool bf16_by_itself = device.capabilities().fast_bf16 && !accumulates;

@@ -62,10 +62,9 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     // Another seed for every micro-batch of every rank, the same in a resumed run.
     const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i * ranks + rank);
-    const StepPart part{.first = i == 0, .last = i + 1 == micro_batches_.size()};
-    if (ranks_) ranks_->begin_micro_batch(part.first, part.last);
+    if (ranks_) ranks_->begin_micro_batch(i == 0, i + 1 == micro_batches_.size());
     model_.load(host_view(micro_batches_[i]), gradient_scale, dropout_seed);
-    model_.forward_backward(penalty_, part, fp8_stats);
+    model_.forward_backward(penalty_, i == 0, fp8_stats);
   }
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);

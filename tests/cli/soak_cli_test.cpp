@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Without root, a limit on the size of files stands for the full disk. It ends writes of checkpoints, not the log's.
+// Without root, a limit on file sizes takes the place of a full disk. It applies to checkpoints, not to the log.
 class SoakCli : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Disk, SoakCli, testing::Values("auto", "limit"),
                          [](const auto& test) { return std::string(test.param); });

@@ -87,7 +87,7 @@ TEST(LoraDropout, ForwardAndBackwardDropTheSame) {
     fill_vectors(*run.device, run.model->parameters());
     const Batch batch = next_batch(run);
     constexpr uint64_t kSeed = 0x123456789ABCDEF0;
-    pass(run, batch, {}, kSeed);
+    pass(run, batch, true, kSeed);
     std::vector<std::vector<float>> gradients;
     for (const Parameter& p : run.model->parameters().all())
       gradients.push_back(p.spec.is_adapter() ? gradient_of(run, p) : std::vector<float>{});
@@ -111,7 +111,7 @@ TEST(LoraDropout, ForwardAndBackwardDropTheSame) {
         for (size_t k = 0; k < moved.size(); ++k)
           moved[k] = static_cast<float>(static_cast<double>(weight[k]) + factor * step * direction[k] / norm);
         ParameterSet::set_weight(*run.device, p, moved);
-        return pass(run, batch, {}, kSeed);
+        return pass(run, batch, true, kSeed);
       };
       const double slope = (8 * (loss_at(0.5) - loss_at(-0.5)) - (loss_at(1) - loss_at(-1))) / (6 * step);
       ParameterSet::set_weight(*run.device, p, weight);
@@ -125,11 +125,11 @@ TEST(LoraDropout, TheSeedDecides) {
     TinyRun run(dropout_options(0.5, "llama-tiny", precision));
     fill_adapters(*run.device, run.model->parameters());
     const Batch batch = next_batch(run);
-    const double first = pass(run, batch, {}, 1);
+    const double first = pass(run, batch, true, 1);
     const std::vector<float> gradients = adapter_gradients(run);
-    EXPECT_NE(pass(run, batch, {}, 2), first);
-    EXPECT_NE(pass(run, batch, {}, uint64_t{1} << 40 | 1), first);  // both words count
-    EXPECT_EQ(pass(run, batch, {}, 1), first);
+    EXPECT_NE(pass(run, batch, true, 2), first);
+    EXPECT_NE(pass(run, batch, true, uint64_t{1} << 40 | 1), first);  // both words count
+    EXPECT_EQ(pass(run, batch, true, 1), first);
     EXPECT_EQ(adapter_gradients(run), gradients);
   }
 }
@@ -168,7 +168,7 @@ TEST(LoraDropout, EvaluationDropsNothing) {
     // In FP8 adapters with dropout read dense inputs, the others their FP8 codes.
     EXPECT_NEAR(losses[1] / losses[0], 1.0, precision == Precision::Fp8 ? 1e-3 : 0.0);
     const double evaluated = losses[1];
-    EXPECT_NE(pass(with, batch, {}, 5), evaluated / static_cast<double>(batch.target_count));
+    EXPECT_NE(pass(with, batch, true, 5), evaluated / static_cast<double>(batch.target_count));
     with.model->clear_sums();
     with.model->forward_loss({}, false);
     EXPECT_EQ(with.model->sums().loss, evaluated) << "after a training pass";
@@ -182,7 +182,7 @@ TEST(LoraDropout, AlmostNoDropoutIsNone) {
     TinyRun without(dropout_options(0, "llama-tiny", precision));
     const Batch batch = next_batch(with);
     for (TinyRun* run : {&with, &without}) fill_adapters(*run->device, run->model->parameters());
-    EXPECT_EQ(pass(with, batch, {}, 3), pass(without, batch, {}, 3));
+    EXPECT_EQ(pass(with, batch, true, 3), pass(without, batch, true, 3));
     EXPECT_LE(norm_difference(adapter_gradients(with), adapter_gradients(without)),
               precision == Precision::Fp32 ? 1e-6 : 1e-2);
   }

@@ -75,7 +75,7 @@ TEST_P(Parity, LogitsOfPackedDocuments) {
 }
 
 TEST_P(Parity, LossAndEveryGradient) {
-  model->forward_backward({}, {}, false);
+  model->forward_backward({}, true, false);
   const double expected_loss = static_cast<double>(golden.floats("loss")[0]);
   EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected_loss,
               kTolerance * expected_loss);
@@ -97,7 +97,7 @@ TEST_P(Parity, FiveAdamWSteps) {
   for (const Parameter& parameter : model->parameters().all()) gradients.push_back(parameter.gradient);
   for (int step = 1; step <= 6; ++step) {
     model->clear_sums();
-    model->forward_backward({}, {}, false);
+    model->forward_backward({}, true, false);
     const double expected = static_cast<double>(losses[static_cast<size_t>(step - 1)]);
     EXPECT_NEAR(model->sums().loss / static_cast<double>(golden.target_count()), expected,
                 kTolerance * expected)

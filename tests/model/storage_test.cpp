@@ -31,7 +31,7 @@ struct StoredRun {
     batches.next(batch);
     model.load(host_view(batch), 1.0f / 64);
     model.clear_sums();
-    model.forward_backward({}, {}, false);
+    model.forward_backward({}, true, false);
   }
   std::vector<float> gradient(const std::string& name) {
     const Tensor tensor = model.parameters()[name].gradient;
@@ -264,7 +264,7 @@ TEST(Documents, RoundedNumbersGiveTheSameBits) {
                              32, 33, 60};  // five documents of up to 27 tokens, four tokens of padding
     model.load(host_view(batch), 1.0f / 64);
     model.clear_sums();
-    model.forward_backward({}, {}, false);
+    model.forward_backward({}, true, false);
     std::vector<float> gradient(static_cast<size_t>(model.parameters()["embedding.tokens"].gradient.numel()));
     device.copy_to_host(gradient.data(), model.parameters()["embedding.tokens"].gradient);
     return std::pair(model.sums().loss, gradient);

@@ -68,11 +68,11 @@ void merge_into(TinyRun& full, TinyRun& lora) {
   full.model->weights_changed();
 }
 
-double pass(TinyRun& run, const Batch& batch, StepPart part, uint64_t dropout_seed, int64_t targets) {
+double pass(TinyRun& run, const Batch& batch, bool first, uint64_t dropout_seed, int64_t targets) {
   const auto count = static_cast<float>(targets > 0 ? targets : std::max<int64_t>(batch.target_count, 1));
   run.model->load(host_view(batch), 1.0f / count, dropout_seed);
   run.model->clear_sums();
-  run.model->forward_backward({}, part, false);
+  run.model->forward_backward({}, first, false);
   return run.model->sums().loss / static_cast<double>(std::max<int64_t>(batch.target_count, 1));
 }
 

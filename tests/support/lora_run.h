@@ -22,7 +22,7 @@ void merge_into(TinyRun& full, TinyRun& lora);
 
 // Forward and backward of one micro-batch, without a step of the optimizer. Returns the mean loss over its targets.
 // Gradients are divided by `targets`; 0: those of the batch.
-double pass(TinyRun& run, const Batch& batch, StepPart part = {}, uint64_t dropout_seed = 0,
+double pass(TinyRun& run, const Batch& batch, bool first = true, uint64_t dropout_seed = 0,
             int64_t targets = 0);
 Batch next_batch(TinyRun& run);
 

@@ -111,15 +111,15 @@ TEST_P(LoraPrecision, AccumulationAddsTheMicroBatches) {
   TinyRun run(options_of(GetParam()));
   fill_adapters(*run.device, run.model->parameters());
   const Batch one = next_batch(run), two = next_batch(run);
-  pass(run, one);  // ends the calibration of the delayed recipe
+  pass(run, one, true);  // ends the calibration of the delayed recipe
   const int64_t targets = one.target_count + two.target_count;
-  pass(run, one, {}, 0, targets);
+  pass(run, one, true, 0, targets);
   std::vector<float> expected = adapter_gradients(run);
-  pass(run, two, {}, 0, targets);
+  pass(run, two, true, 0, targets);
   const std::vector<float> second = adapter_gradients(run);
   for (size_t i = 0; i < expected.size(); ++i) expected[i] += second[i];
-  pass(run, one, {.last = false}, 0, targets);
-  pass(run, two, {.first = false}, 0, targets);
+  pass(run, one, true, 0, targets);
+  pass(run, two, false, 0, targets);
   EXPECT_LE(largest_difference(adapter_gradients(run), expected), 1e-6);
 }
 

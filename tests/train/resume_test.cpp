@@ -57,8 +57,9 @@ INSTANTIATE_TEST_SUITE_P(
         ExactCase{"delayed_interval",
                   true,
                   {{"fp8_recipe", "delayed"}, {"fp8_interval", "4"}, {"fp8_head", "true"}}},
-        ExactCase{
-            "delayed_accumulation", true, {{"fp8_recipe", "delayed"}, {"gradient_accumulation_steps", "3"}}},
+        ExactCase{"delayed_accumulation",
+                  true,
+                  {{"fp8_recipe", "delayed"}, {"gradient_accumulation_steps", "3"}, {"fp8_head", "true"}}},
         ExactCase{"current", true, {{"fp8_recipe", "current"}, {"gradient_checkpointing", "act"}}},
         ExactCase{"block",
                   true,

@@ -133,8 +133,11 @@ TEST(TrainStep, AccumulationEqualsTheLargeBatch) {
 
 // In bf16 and FP8 each micro-batch rounds by itself, and a tensor's scale sees a micro-batch: nearly equal, then.
 TEST(TrainStep, AccumulationEqualsTheLargeBatchNearlyInLowPrecision) {
-  for (const Precision precision : {Precision::Bf16, Precision::Fp8}) {
-    const TinyRunOptions large{.precision = precision, .rows = 4, .length = 32, .masked_every = 3};
+  for (const auto& [precision, head] : {std::pair{Precision::Bf16, Fp8Head::None},
+                                        {Precision::Fp8, Fp8Head::None},
+                                        {Precision::Fp8, Fp8Head::Backward}}) {
+    const TinyRunOptions large{
+        .precision = precision, .fp8 = {.head = head}, .rows = 4, .length = 32, .masked_every = 3};
     TinyRunOptions small = large;
     small.rows = 1;
     small.accumulation = 4;
