@@ -14,8 +14,9 @@ demo: configure
 	cmake --build --preset release -j $(JOBS) --target octet
 	build/release/octet train
 
+# One test more at a time than there are cores, because some mostly wait.
 test: build
-	ctest --preset release -j $(JOBS) -LE gpu
+	ctest --preset release -j $$(($(JOBS) + 1)) -LE gpu
 
 build: configure
 	cmake --build --preset release -j $(JOBS)

@@ -91,8 +91,9 @@ class Heads:
         none, backward, whole = (statistics.median(figures) for figures in speeds.values())
         gain = whole / none - 1
         share = (backward / none - 1) / gain if gain > 0 else 0.0
-        return {"what": f"{self.preset}, {self.rows} x {args.length}, head in BF16 and default head; the default has {share:.0%} of the gain "
-                        f"of a head in FP8 ({whole:,.0f})", "base": none, "measured": backward, "ratio": backward / none,
+        of_gain = f"it has {share:.0%} of the gain of a head in FP8" if gain > 0 else "a head in FP8 gains nothing"
+        return {"what": f"{self.preset}, {self.rows} x {args.length}, head in BF16 and its gradients in FP8; {of_gain} ({whole:,.0f})",
+                "base": none, "measured": backward, "ratio": backward / none,
                 "must": [(share >= 0.5, "half of the gain")], "speeds": speeds}
 
 
