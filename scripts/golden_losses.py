@@ -40,11 +40,13 @@ TEXT = "".join(f"{i} times {i % 7} is {i * (i % 7)}, said the {i % 13}th of them
 
 
 def run(octet: str, folder: pathlib.Path, name: str, flags: list[str]) -> str:
-    subprocess.run([octet, "train", "--device", "cpu", "--output_dir", str(folder), "--run_name", name,
-                    "--max_steps", "3", "--per_device_train_batch_size", "2", "--max_seq_length", "64",
-                    "--gradient_accumulation_steps", "2", "--eval_batches", "2", "--progress", "plain",
-                    "--use_tensorboard", "false", "--save_async", "false", *flags],
-                   check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    result = subprocess.run([octet, "train", "--device", "cpu", "--output_dir", str(folder), "--run_name", name,
+                             "--max_steps", "3", "--per_device_train_batch_size", "2", "--max_seq_length", "64",
+                             "--gradient_accumulation_steps", "2", "--eval_batches", "2", "--progress", "plain",
+                             "--use_tensorboard", "false", "--save_async", "false", *flags],
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{name}: exit code {result.returncode}\n{result.stderr}")
     lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
     numbers = [float(line[key]).hex() for line in lines for key in ("loss", "grad_norm", "eval_loss") if key in line]
     digest = hashlib.sha256()
