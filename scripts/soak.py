@@ -300,7 +300,7 @@ class Soak:
         if code == -signal.SIGKILL and not full:
             self.patience = 1.0 if after > before else min(self.patience * 1.5, 20)
         state = {-signal.SIGKILL: "killed in a save" if in_save else "killed"}.get(code, f"exit code {code}")
-        print(f"process {number}: from step {before}, {state} after {seconds:.1f} s ({end}), at step "
+        print(f"process {number}: from step {before}, {state} after {seconds:.1f} s (planned: {end}), at step "
               f"{lines[-1]['step'] if lines else 0}, saved {after}{', disk full ' + full if full else ''}", flush=True)
         return code == DONE
 

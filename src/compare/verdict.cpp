@@ -97,6 +97,12 @@ void add_verdicts(Comparison& comparison) {
         comparison.notes.push_back(note);
     }
   }
+  if (std::ranges::any_of(comparison.comparisons, [](const VariantComparison& c) {
+        return c.evaluation && !c.evaluation->interval && !is_identical(*c.evaluation);
+      }))
+    comparison.notes.emplace_back(
+        "There are too few evaluations to judge their difference. Several seeds per variant (--seeds 3) or more evaluations "
+        "(a smaller eval_steps) would show the noise.");
   if (std::ranges::any_of(comparison.comparisons,
                           [](const VariantComparison& c) { return c.loss && !c.loss->over_seeds; }))
     comparison.notes.emplace_back(
@@ -104,6 +110,8 @@ void add_verdicts(Comparison& comparison) {
         "that.");
   if (comparison.comparisons.size() == 1) {
     comparison.verdict = comparison.comparisons.front().verdict;
+  } else if (std::ranges::any_of(comparison.variants, is_emulated)) {
+    comparison.verdict = "no variant is called the best, because FP8 is emulated here and speeds say nothing";
   } else if (best) {
     comparison.verdict = fmt::format("best of {}: {}", comparison.variants.size(), best->verdict);
   } else {

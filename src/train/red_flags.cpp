@@ -70,7 +70,17 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
                             std::vector<RedFlag>& flags) {
   const bool is_usable = !step.skipped && std::isfinite(step.loss);
   if (is_usable && !first_level_ && !loss_judged_) {
-    if (!first_loss_) first_loss_ = step.loss;
+    if (!first_loss_) {
+      first_loss_ = step.loss;
+      if (step.loss > Limits::kWorseThanGuessing * about_.uniform_loss) {
+        raise(
+            flags, "worse_than_guessing",
+            fmt::format(
+                "the first loss is {:.4f}, but a model that guesses would have {:.4f}. Check that the tokenizer "
+                "belongs to the model",
+                step.loss, about_.uniform_loss));
+      }
+    }
     first_losses_.push_back(step.loss);
     if (first_losses_.size() == Limits::kFirstLosses) first_level_ = median(first_losses_);
   }

@@ -35,6 +35,7 @@ TEST(Comparison, SaysTheVerdictInOneSentence) {
   EXPECT_EQ(fp8.evaluation->basis, "not known: one run each, 5 evaluations; at least 20 are needed");
   EXPECT_THAT(comparison.warnings, IsEmpty());
   EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("There are too few evaluations to judge their difference")));
 }
 
 TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
@@ -323,6 +324,16 @@ TEST(Comparison, TheBestOfSeveralVariants) {
   EXPECT_THAT(comparison.verdict, testing::StartsWith("best of 3: fp8 is 1.4"));
   EXPECT_THAT(comparison.settings.back().values, ElementsAre("", "", "9"));
   EXPECT_THAT(comparison_text(comparison, false), HasSubstr("worse is "));
+}
+
+TEST(Comparison, NoVariantIsTheBestByEmulatedSpeed) {
+  std::vector<ComparedRun> runs = bf16_and_fp8({.name = "fp8", .precision = "FP8 (emulated)", .speed = 1460});
+  runs.push_back(example_run({.name = "also", .precision = "FP8 (emulated)", .speed = 1300}));
+  runs.back().run.settings.emplace_back("fp8_margin", "9");
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_EQ(comparison.verdict,
+            "no variant is called the best, because FP8 is emulated here and speeds say nothing");
+  EXPECT_THAT(comparison.comparisons[0].verdict, HasSubstr("evaluation loss differs by"));
 }
 
 TEST(Comparison, MetricsDecideMemoryWhereTheyHaveIt) {

@@ -340,6 +340,9 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
   EXPECT_THAT(idle(from_yaml("fp8_head: all\nfp8_skip_layers: [head]")),
               ElementsAre("fp8_head has no effect: fp8_skip_layers has the head"));
   EXPECT_THAT(idle(from_yaml("fp8_head: none\nfp8_skip_layers: [head]")), ElementsAre());
+  EXPECT_THAT(idle(from_yaml("fp8_head: wgrad\nfinetuning_type: lora")),
+              ElementsAre("fp8_head has no effect: LoRA freezes the head, so its weight has no gradient"));
+  EXPECT_THAT(idle(from_yaml("fp8_head: backward\nfinetuning_type: lora")), ElementsAre());
   EXPECT_THAT(idle(from_yaml("grad_accum_dtype: bf16\nmixed_precision: fp32")),
               ElementsAre("grad_accum_dtype has no effect: mixed_precision is fp32"));
   EXPECT_THAT(

@@ -185,6 +185,8 @@ TEST_F(Examples, ErrorsSayWhereAndWhatThereIs) {
               HasSubstr("a.jsonl] line 2: no column text; the columns are: body"));
   EXPECT_THAT(error("a.jsonl", R"({"text":"x"})", {.text_column = "body"}),
               HasSubstr("format text needs the columns body; the columns are: text"));
+  EXPECT_THAT(error("a.jsonl", R"({"instruction":"x","output":"y"})", {.prompt_column = "nope"}),
+              HasSubstr("a.jsonl] line 1: prompt_column is 'nope'; the columns are: instruction, output"));
   EXPECT_THAT(error("a.jsonl", R"({"text":5})"), HasSubstr("column text is number, expected text"));
   EXPECT_THAT(error("a.jsonl", R"({"text":null})"), HasSubstr("column text is null, expected text"));
   EXPECT_THAT(error("a.jsonl", R"({"messages":[{"role":"narrator","content":"x"}]})"),

@@ -67,6 +67,18 @@ TEST(RedFlags, ALossThatStaysWhereItWasIsNotFalling) {
   EXPECT_THAT(series.raised[0].text, HasSubstr("learning_rate (now 0.0003)"));
 }
 
+// As weights have that read the ids of another tokenizer.
+TEST(RedFlags, AFirstLossFarAboveThatOfGuessingIsSaidAtOnce) {
+  Series wrong, high;
+  wrong.run(3, [](int64_t) { return 1.51 * kUniform; });
+  ASSERT_THAT(kinds(wrong.raised), ElementsAre("worse_than_guessing"));
+  EXPECT_THAT(wrong.raised[0].text,
+              HasSubstr("the first loss is 16.3080, but a model that guesses would have 10.8000"));
+  // Only the first one is judged: later there are spikes.
+  high.run(3, [](int64_t step) { return (step == 1 ? 1.49 : 2.0) * kUniform; });
+  EXPECT_THAT(high.raised, IsEmpty());
+}
+
 TEST(RedFlags, AHealthyRunHasNone) {
   Series series;
   // Falls, then a plateau of thousands of steps at the end of the decay.

@@ -200,6 +200,11 @@ FormatColumns choose_format(const ExampleOptions& options, const std::vector<std
     if (!first) first = std::move(result);
   }
   if (given != ExampleFormat::Auto) check_columns(*first, columns, place);
+  for (const auto& [key, name] : {std::pair{"prompt_column", &options.prompt_column},
+                                  {"completion_column", &options.completion_column}}) {
+    require(name->empty() || has(columns, *name), "[{}: {} is '{}'; the columns are: {}", place, key, *name,
+            list_columns(columns));
+  }
   fail_config(
       "[{}: the columns match no format: {}. octet recognises: {}. Name other columns with prompt_column and "
       "completion_column, messages_column, or text_column",
