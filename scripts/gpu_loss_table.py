@@ -168,13 +168,13 @@ def save(path, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bed", choices=list(BEDS))
-    parser.add_argument("--dataset", required=True)
-    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--dataset", required=True, help="a text, as octet train takes it")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json or its folder")
     parser.add_argument("--json", required=True, help="results, also those of earlier calls")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="default: 1 2")
     parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
                         help="any of: " + "; ".join(SETTINGS))
-    parser.add_argument("--against", default="bf16", choices=list(SETTINGS), metavar="SETTING", help="what the others are compared with")
+    parser.add_argument("--against", default="bf16", choices=list(SETTINGS), metavar="SETTING", help="what the others are compared with, seed by seed; default: bf16")
     parser.add_argument("--branch", type=int, default=0, metavar="STEP",
                         help="start from a run with the setting of --against after this many steps; 0: from random weights")
     parser.add_argument("--steps", type=int, default=0, help="0: those of the bed")

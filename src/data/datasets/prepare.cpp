@@ -188,9 +188,7 @@ class Preparation {
     const auto tokens = static_cast<int64_t>(document.tokens.size());
     if (tail == 0) return train.add(document);
     if (tail == tokens) return validation.add(document);
-    log_info(
-        "data: whole documents do not add up to eval_split; the last {} of {} tokens of a document are held out",
-        tail, tokens);
+    log_info("data: one document is split: its last {} of {} tokens are held out", tail, tokens);
     train.add(part_of(document, 0, tokens - tail));
     validation.add(part_of(document, tokens - tail, tokens));
   }
