@@ -302,9 +302,10 @@ void add_precision_keys(KeyTable<C>& keys) {
           "Steps between records of FP8 statistics (amax, scale, saturated and underflowed share). 0: never.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add("require_fp8", &C::require_fp8,
-           "Fail if no layer can run in FP8; emulation on the CPU counts. Otherwise the run warns and continues in BF16. octet "
-           "doctor --require_fp8 demands a GPU with FP8.");
+  keys.add(
+      "require_fp8", &C::require_fp8,
+      "Fail if no layer can run in FP8; emulation on the CPU counts. Otherwise the run warns and continues in BF16. octet "
+      "doctor --require_fp8 demands a GPU with FP8.");
 
   keys.group("Memory");
   keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},

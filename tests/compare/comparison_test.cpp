@@ -35,7 +35,8 @@ TEST(Comparison, SaysTheVerdictInOneSentence) {
   EXPECT_EQ(fp8.evaluation->basis, "not known: one run each, 5 evaluations; at least 20 are needed");
   EXPECT_THAT(comparison.warnings, IsEmpty());
   EXPECT_THAT(comparison.notes, Contains(HasSubstr("noise is that between steps")));
-  EXPECT_THAT(comparison.notes, Contains(HasSubstr("There are too few evaluations to judge their difference")));
+  EXPECT_THAT(comparison.notes,
+              Contains(HasSubstr("There are too few evaluations to judge their difference")));
 }
 
 TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
