@@ -19,14 +19,14 @@ def text_of(page):
 
 
 def broken_links(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", text_of(page)):
         if re.match(r"[a-z]+:", target):
             continue
         file, _, name = target.partition("#")
         other = page.parent / file if file else page
         if not other.exists():
             yield f"{target}: there is no such file"
-        elif name and name not in {anchor(heading) for heading in re.findall(r"^#+ (.*)$", text_of(other), re.MULTILINE)}:
+        elif name and other.is_file() and name not in {anchor(heading) for heading in re.findall(r"^#+ (.*)$", text_of(other), re.MULTILINE)}:
             yield f"{target}: there is no such heading"
 
 

@@ -330,6 +330,7 @@ Difference difference_of(const Tables& tables, const Curve& curve, const Variant
   } else if (!estimate) {
     const std::vector<double> last = paired(tables, curve, pairs.front(), curve.last);
     estimate = estimate_series_mean(last);
+    difference.too_few_values = !estimate->interval;
     const std::string count = counted(static_cast<int64_t>(last.size()), curve.unit);
     const auto name = [&](size_t run) { return tables.comparison.runs[run].run.name; };
     const std::string which =

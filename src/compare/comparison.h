@@ -61,6 +61,7 @@ struct Difference {
   std::optional<ConfidenceInterval> interval;  // of the mean, 95 %; absent: the noise is not known
   std::string basis;  // what the interval follows from, or why there is none: "t interval over 3 seeds"
   std::string unit;   // "step" or "evaluation"
+  bool too_few_values = false;  // to know the noise
   bool over_seeds =
       false;  // the interval is over several runs of each variant, else over the steps of one run each
   bool within_noise() const { return interval && interval->holds(0); }
@@ -98,6 +99,7 @@ struct Comparison {
   std::vector<std::string> notes;     // about the comparison
   std::vector<std::string> warnings;  // why it is not fair
   std::string verdict;
+  std::optional<size_t> best;  // of comparisons: the fastest good one; none if speeds were emulated
 };
 
 struct CompareOptions {

@@ -166,11 +166,7 @@ std::string sentence(std::string text) {
 }
 
 const VariantComparison& shown_first(const Comparison& comparison) {
-  const VariantComparison* best = &comparison.comparisons.front();
-  for (const VariantComparison& compared : comparison.comparisons) {
-    if (compared.is_good && (!best->is_good || compared.speed > best->speed)) best = &compared;
-  }
-  return *best;
+  return comparison.comparisons[comparison.best.value_or(0)];
 }
 
 Tone tone_of(const Difference& difference) {
@@ -356,14 +352,15 @@ HtmlPage comparison_page(const Comparison& comparison, const Checklist* checklis
   std::vector<std::string> names;
   for (const Variant& variant : comparison.variants) names.push_back(variant.name);
   const VariantComparison& first = shown_first(comparison);
+  // Of a single variant the verdict is its own, also if its speed was emulated.
+  const bool is_good = comparison.best || (comparison.comparisons.size() == 1 && first.is_good);
   HtmlPage page{.title = fmt::format("{}", fmt::join(names, " / ")),
                 .subtitle = fmt::format("{} compared over steps {} to {}; the reference is {}",
                                         counted(static_cast<int64_t>(comparison.runs.size()), "run"),
                                         comparison.steps.front(), comparison.steps.back(), names.front()),
                 .footer = "Made by octet compare. Drag in a chart to zoom, double-click to reset."};
   HtmlSection top{"", {}};
-  top.parts.emplace_back(
-      HtmlVerdict{sentence(comparison.verdict), first.is_good ? Tone::Good : Tone::Warning});
+  top.parts.emplace_back(HtmlVerdict{sentence(comparison.verdict), is_good ? Tone::Good : Tone::Warning});
   for (const std::string& warning : comparison.warnings)
     top.parts.emplace_back(HtmlText{fmt::format("Warning: {}", warning), Tone::Warning});
   if (names.size() > 2)

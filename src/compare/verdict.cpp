@@ -82,14 +82,20 @@ std::string difference_text(const Difference& difference) {
 
 void add_verdicts(Comparison& comparison) {
   const Variant& reference = comparison.variants.front();
-  const VariantComparison* best = nullptr;
-  for (VariantComparison& compared : comparison.comparisons) {
+  const auto faster = [&](const VariantComparison& compared) {
+    return !comparison.best || compared.speed > comparison.comparisons[*comparison.best].speed;
+  };
+  bool all_emulated = true;
+  for (size_t i = 0; i < comparison.comparisons.size(); ++i) {
+    VariantComparison& compared = comparison.comparisons[i];
     const Variant& variant = comparison.variants[compared.variant];
+    const bool emulated = is_emulated(variant) || is_emulated(reference);
+    all_emulated = all_emulated && emulated;
     compared.verdict =
         fmt::format("{}; {}", speed_text(reference, variant, compared), loss_text(comparison, compared));
     compared.is_good = is_good(comparison, compared);
-    if (compared.is_good && (!best || compared.speed > best->speed)) best = &compared;
-    if (is_emulated(variant) || is_emulated(reference)) {
+    if (compared.is_good && !emulated && faster(compared)) comparison.best = i;
+    if (emulated) {
       const std::string note =
           "FP8 is emulated on this device. Its speed says nothing about a GPU; its losses should be close to those of real "
           "FP8.";
@@ -98,7 +104,7 @@ void add_verdicts(Comparison& comparison) {
     }
   }
   if (std::ranges::any_of(comparison.comparisons, [](const VariantComparison& c) {
-        return c.evaluation && !c.evaluation->interval && !is_identical(*c.evaluation);
+        return c.evaluation && c.evaluation->too_few_values && !is_identical(*c.evaluation);
       }))
     comparison.notes.emplace_back(
         "There are too few evaluations to judge their difference. Several seeds per variant (--seeds 3) or more evaluations "
@@ -110,10 +116,11 @@ void add_verdicts(Comparison& comparison) {
         "that.");
   if (comparison.comparisons.size() == 1) {
     comparison.verdict = comparison.comparisons.front().verdict;
-  } else if (std::ranges::any_of(comparison.variants, is_emulated)) {
-    comparison.verdict = "no variant is called the best, because FP8 is emulated here and speeds say nothing";
-  } else if (best) {
-    comparison.verdict = fmt::format("best of {}: {}", comparison.variants.size(), best->verdict);
+  } else if (comparison.best) {
+    comparison.verdict = fmt::format("best of {}: {}", comparison.variants.size(),
+                                     comparison.comparisons[*comparison.best].verdict);
+  } else if (all_emulated) {
+    comparison.verdict = "no variant is called the best, because FP8 is emulated and its speed says nothing";
   } else {
     comparison.verdict = fmt::format("no variant is as fast and as good as {}", reference.label);
   }

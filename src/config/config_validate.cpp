@@ -188,7 +188,7 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
     }
     if (config.fp8_head != Fp8Head::None && std::ranges::count(config.fp8_skip_layers, "head") > 0)
       note("fp8_head", "fp8_skip_layers has the head");
-    if (config.fp8_head == Fp8Head::Wgrad && config.is_lora())
+    else if (config.fp8_head == Fp8Head::Wgrad && config.is_lora())
       note("fp8_head", "LoRA freezes the head, so its weight has no gradient");
   }
   if (!config.is_lora()) {

@@ -225,7 +225,8 @@ class Transformer {
     return head_.choice()[Product::Dgrad].fp8 && head_.has_dense() && !head_.adapter();
   }
   void keep_mean_of_head_gradient(const HeadRows& rows);
-  // Whether rounding errors of a row of the logits' gradient are taken back: their scale must be known before.
+  // Whether rounding errors of a row of the logits' gradient are taken back. They are known only with a delayed scale, so not
+  // in a pass that calibrates (set_pass).
   bool corrects_row_sums() {
     const Quantized* gradient = head_.gradient({}, false).fp8;
     return gradient && gradient->rule.delayed && head_.has_dense();
@@ -300,7 +301,7 @@ class Transformer {
   Tensor logits_;                  // (head_rows, padded vocab)
   Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
   Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
-  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient, for both
+  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient; if either
   Tensor head_gradient_error_;     // (2, C) fp32: of the sum over rows, and a row's share of it;
                                    // with keeps_mean_of_head_gradient()
   Tensor loss_, penalty_;          // (N) fp32

@@ -68,7 +68,7 @@ std::vector<RedFlag> RedFlags::look(const Step& step, const std::vector<double>&
 
 void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
                             std::vector<RedFlag>& flags) {
-  const bool is_usable = !step.skipped && std::isfinite(step.loss);
+  const bool is_usable = !step.skipped && std::isfinite(step.loss) && step.loss > 0;  // 0: no targets
   if (is_usable && !first_level_ && !loss_judged_) {
     if (!first_loss_) {
       first_loss_ = step.loss;
@@ -76,8 +76,8 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
         raise(
             flags, "worse_than_guessing",
             fmt::format(
-                "the first loss is {:.4f}, but a model that guesses would have {:.4f}. Check that the tokenizer "
-                "belongs to the model",
+                "the first loss is {:.4f}, but a model that guesses would have {:.4f}. Check that the tokenizer belongs to the "
+                "model and the data to what it was trained on; with random weights, check initializer_range",
                 step.loss, about_.uniform_loss));
       }
     }

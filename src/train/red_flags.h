@@ -27,8 +27,8 @@ struct RedFlagLimits {
   static constexpr double kMostRise = 0.10;
   static constexpr size_t kFirstLosses = 20;
 
-  // worse_than_guessing: the first loss against ln(vocabulary), which a model has that knows nothing. Random weights are a
-  // few percent above it. Weights that read the ids of another tokenizer are sure of the wrong tokens.
+  // worse_than_guessing: the first loss against ln(vocabulary), which a model has that knows nothing. Random weights are up
+  // to about 15 % above it. Weights that read the ids of another tokenizer are sure of the wrong tokens.
   static constexpr double kWorseThanGuessing = 1.5;
 
   // loss_spikes: a run recovers from one spike. Several close together mean that it is about to diverge.

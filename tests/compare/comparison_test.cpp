@@ -333,8 +333,12 @@ TEST(Comparison, NoVariantIsTheBestByEmulatedSpeed) {
   runs.back().run.settings.emplace_back("fp8_margin", "9");
   const Comparison comparison = compare_runs(runs);
   EXPECT_EQ(comparison.verdict,
-            "no variant is called the best, because FP8 is emulated here and speeds say nothing");
+            "no variant is called the best, because FP8 is emulated and its speed says nothing");
   EXPECT_THAT(comparison.comparisons[0].verdict, HasSubstr("evaluation loss differs by"));
+  // The others can be compared.
+  runs.push_back(example_run({.name = "real", .precision = "FP8", .speed = 1400}));
+  runs.back().run.settings.emplace_back("fp8_margin", "8");
+  EXPECT_THAT(compare_runs(runs).verdict, testing::StartsWith("best of 4: real is 1."));
 }
 
 TEST(Comparison, MetricsDecideMemoryWhereTheyHaveIt) {

@@ -77,6 +77,13 @@ TEST(RedFlags, AFirstLossFarAboveThatOfGuessingIsSaidAtOnce) {
   // Only the first one is judged: later there are spikes.
   high.run(3, [](int64_t step) { return (step == 1 ? 1.49 : 2.0) * kUniform; });
   EXPECT_THAT(high.raised, IsEmpty());
+  // Neither a skipped step nor one without targets is the first loss, and a resumed run has had it.
+  Series skipped, resumed;
+  skipped.run(3, [](int64_t step) { return step == 1 ? NAN : step == 2 ? 0.0 : 2 * kUniform; });
+  ASSERT_THAT(kinds(skipped.raised), ElementsAre("worse_than_guessing"));
+  resumed.flags.restore({}, kUniform, {kUniform, kUniform}, 2);
+  resumed.run(3, [](int64_t) { return 2 * kUniform; });
+  EXPECT_THAT(resumed.raised, IsEmpty());
 }
 
 TEST(RedFlags, AHealthyRunHasNone) {

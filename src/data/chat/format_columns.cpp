@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -202,8 +203,8 @@ FormatColumns choose_format(const ExampleOptions& options, const std::vector<std
   if (given != ExampleFormat::Auto) check_columns(*first, columns, place);
   for (const auto& [key, name] : {std::pair{"prompt_column", &options.prompt_column},
                                   {"completion_column", &options.completion_column}}) {
-    require(name->empty() || has(columns, *name), "[{}: {} is '{}'; the columns are: {}", place, key, *name,
-            list_columns(columns));
+    require(name->empty() || has(columns, *name), "[{}: {} is '{}'; the columns are: {}", place, key,
+            printable(*name), list_columns(columns));
   }
   fail_config(
       "[{}: the columns match no format: {}. octet recognises: {}. Name other columns with prompt_column and "
