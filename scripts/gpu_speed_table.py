@@ -186,6 +186,7 @@ GROUPS = {
         "gpt2 heads": Heads("gpt2", 64),
         "1b heads": Heads("llama-3.2-1b", 12, SMALL_STATES),
         "8b heads": Heads("llama-3.1-8b", 8, SMALL_STATES),
+        "8b heads, fast sums": Heads("llama-3.1-8b", 8, FAST_SUMS + SMALL_STATES),
     },
     "runs": {
         "gpt2 statistics": Statistics("gpt2", 64, 1.15),
