@@ -80,8 +80,8 @@ sanitize() {
     # A group that ran no test proves nothing.
     passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
     case $code in
-      0) [[ ${passed:-0} -gt 0 ]] || verdict="NO TEST RAN"
-         grep -q "RACECHECK SUMMARY: [1-9]" "$log" && verdict="HAZARDS" ;;
+      0) grep -qE "ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards" "$log" || verdict="NO CLEAN SUMMARY"
+         [[ ${passed:-0} -gt 0 ]] || verdict="NO TEST RAN" ;;
       124) verdict="NOT FINISHED after $limit s" ;;
       *) verdict="FAILED" ;;
     esac

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Measures training steps on this machine's GPU and compares them with the figures that they must reach.
 
-    scripts/gpu_speed_table.py [--cases NAME ...] [--octet build/release/octet] [--logs FOLDER] [--json FILE] [--set KEY=VALUE ...]
+    scripts/gpu_speed_table.py [--cases NAME ...] [--rounds N] [--octet build/release/octet] [--logs FOLDER] [--json FILE]
+                               [--set KEY=VALUE ...]
 
 --cases takes names of cases or of the groups models (the default), recipes, heads and runs. 'models' are whole steps of the
 presets, 'recipes' the block recipe and long sequences. 'heads' says how much of the gain of a head in FP8 (fp8_head all) the
 default head has. 'runs' are real training runs: what FP8 statistics cost, and what it saves that the head skips tokens without a
 target. The result is one table. The exit code is 1 if a figure was missed.
+
+The cases but for 'runs' are measured in several rounds. Their figures are medians, and the lowest and highest one is shown.
 """
 import argparse
 import json
@@ -50,41 +53,50 @@ def bench(args, name, preset, rows, length, variants, flags):
     return [run["tokens_per_second"] for run in json.loads(figures.read_text())]
 
 
+def scatter(figures):
+    return f"{min(figures):,.0f} to {max(figures):,.0f}"
+
+
 class Steps:
     """`octet bench` of two variants. Required: tokens per second of the second one, or its ratio to the first one."""
 
-    def __init__(self, preset, rows, length=1024, fp8="delayed", base="bf16", must=0, aim=0, must_ratio=0, peers=(0, 0), flags=()):
+    def __init__(self, preset, rows, length=1024, fp8="delayed", base="bf16", must=0, aim=0, must_ratio=0, peers=(0, 0), must_peer=0,
+                 flags=()):
         self.preset, self.rows, self.length, self.variants, self.flags = preset, rows, length, [base, fp8], flags
-        self.must, self.aim, self.must_ratio, self.peers = must, aim, must_ratio, peers
+        self.must, self.aim, self.must_ratio, self.peers, self.must_peer = must, aim, must_ratio, peers, must_peer
 
     def measure(self, args, name):
         variants = [variant for variant in self.variants if variant]
-        speeds = bench(args, name, self.preset, self.rows, self.length, variants, self.flags)
-        base, fp8 = speeds if len(speeds) == 2 else (None, speeds[0])
+        speeds = {variant: [] for variant in variants}
+        for number in range(args.rounds):
+            for variant, speed in zip(variants, bench(args, f"{name} {number}", self.preset, self.rows, self.length, variants, self.flags)):
+                speeds[variant].append(speed)
+        base, fp8 = (statistics.median(speeds[variant]) if variant else None for variant in self.variants)
         ratio = fp8 / base if base else None
         wanted = []
         if self.must:
             wanted.append((fp8 >= self.must, f"{self.must:,}"))
+        if self.must_peer:
+            wanted.append((fp8 >= self.must_peer * self.peers[0], f"{self.must_peer:.2f}x PyTorch"))
         if self.must_ratio:
             wanted.append((ratio >= self.must_ratio, f"{self.must_ratio:.2f}x"))
         peer, peer_bf16 = self.peers
         if peer_bf16 and base:
             wanted.append((base >= peer_bf16, f"BF16 {peer_bf16:,}"))
-        return {"what": f"{self.preset}, {self.rows} x {self.length}, {self.variants[1]}", "base": base, "measured": fp8, "ratio": ratio,
-                "must": wanted, "aim": self.aim, "peer": peer}
+        what = f"{self.preset}, {self.rows} x {self.length}, {self.variants[1]} ({scatter(speeds[self.variants[1]])})"
+        return {"what": what, "base": base, "measured": fp8, "ratio": ratio, "must": wanted, "aim": self.aim, "peer": peer,
+                "speeds": speeds}
 
 
 class Heads:
     """A head in BF16, the default head and a head in FP8, in turn. Required: the default's share of the gain in speed."""
-
-    ROUNDS = 3
 
     def __init__(self, preset, rows, flags=()):
         self.preset, self.rows, self.flags = preset, rows, flags
 
     def measure(self, args, name):
         speeds = {"none": [], "backward": [], "all": []}
-        for number in range(self.ROUNDS):
+        for number in range(args.rounds):
             for head, figures in speeds.items():
                 figures += bench(args, f"{name} {head} {number}", self.preset, self.rows, args.length, ["delayed"],
                                  [*self.flags, "--fp8_head", head])
@@ -93,7 +105,8 @@ class Heads:
         # A small gain is lost in the scatter of the runs.
         share = (backward / none - 1) / gain if gain > 0.01 else 0.0
         of_gain = f"they have {share:.0%} of the gain of a head in FP8" if gain > 0.01 else "a head in FP8 gains too little to tell"
-        return {"what": f"{self.preset}, {self.rows} x {args.length}, head in BF16 and its gradients in FP8; {of_gain} ({whole:,.0f})",
+        return {"what": f"{self.preset}, {self.rows} x {args.length}, head in BF16 ({scatter(speeds['none'])}) and its gradients in FP8 "
+                        f"({scatter(speeds['backward'])}); {of_gain} ({scatter(speeds['all'])})",
                 "base": none, "measured": backward, "ratio": backward / none,
                 "must": [(share >= 0.5, "half of the gain")], "speeds": speeds}
 
@@ -106,8 +119,9 @@ def train(args, name, folder, *words):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     # By the clock: what a step leaves behind on the GPU, the next one pays for.
     first, last = [record for record in records if record["step"] >= 6][0], records[-1]
-    packing = re.search(r"packing efficiency ([0-9.]+ %); loss is taken on ([0-9.]+ %)", pathlib.Path(args.logs, name + ".log").read_text())
-    return (last["tokens"] - first["tokens"]) / (last["time"] - first["time"]), packing.groups() if packing else ("", "")
+    packing = re.search(r"packing efficiency ([0-9.]+) %; loss is taken on ([0-9.]+) %", pathlib.Path(args.logs, name + ".log").read_text())
+    percent = [float(figure) for figure in packing.groups()] if packing else None
+    return (last["tokens"] - first["tokens"]) / (last["time"] - first["time"]), percent
 
 
 class Statistics:
@@ -159,11 +173,16 @@ class Targets:
                                   "bytes", "--chat_template", "alpaca", "--train_on", train_on, "--per_device_train_batch_size",
                                   str(self.rows), "--gradient_accumulation_steps", str(self.accumulation), "--max_seq_length",
                                   str(args.length), "--max_steps", str(args.steps), "--fp8_stats_steps", "0", *self.flags))
-        (base, (_, all_share)), (speed, (packed, share)) = runs
+        (base, of_all), (speed, of_completions) = runs
+        if not of_all or not of_completions:
+            raise Failed("a run's log does not say on how many tokens the loss is taken")
+        packed, share = of_completions
+        if abs(share - 100 * self.share) > 1:
+            raise Failed(f"the loss is taken on {share} % of the tokens, expected {self.share:.0%}")
         wanted = [(speed >= self.must, f"{self.must:,}")] if self.must else []
         if self.must_ratio:
             wanted.append((speed / base >= self.must_ratio, f"{self.must_ratio:.2f}x"))
-        return {"what": f"{self.preset}, {self.rows} x {args.length} x {self.accumulation}, {packed} packed, loss on {all_share} and {share}",
+        return {"what": f"{self.preset}, {self.rows} x {args.length} x {self.accumulation}, {packed} % packed, loss on {of_all[1]} % and {share} %",
                 "base": base, "measured": speed, "ratio": speed / base, "must": wanted}
 
 
@@ -173,7 +192,7 @@ GROUPS = {
         "gpt2": Steps("gpt2", 64, must=745000, aim=800000, peers=(483531, 483000), flags=FAST_SUMS),
         "1b": Steps("llama-3.2-1b", 12, must=105000, aim=113000, peers=(75228, 65200), flags=FAST_SUMS + SMALL_STATES),
         "3b": Steps("llama-3.2-3b", 12, must=45000, aim=47500, peers=(34100, 27200), flags=FAST_SUMS + SMALL_STATES),
-        "8b": Steps("llama-3.1-8b", 8, must=20300, aim=21800, peers=(16200, 11600), flags=FAST_SUMS + SMALL_STATES),
+        "8b": Steps("llama-3.1-8b", 8, must=20300, aim=21800, peers=(16200, 11600), must_peer=1.25, flags=FAST_SUMS + SMALL_STATES),
         "14b": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST_SUMS + SMALL_STATES),
         "14b stochastic": Steps("qwen2.5-14b", 4, must=10300, aim=11000, peers=(6070, 4750), flags=FAST_SUMS + SMALLEST_STATES),
     },
@@ -181,6 +200,7 @@ GROUPS = {
         "8b long": Steps("llama-3.1-8b", 1, 8192, base=None, must=16500, flags=FAST_SUMS + SMALL_STATES),
         "gpt2 block": Steps("gpt2", 64, fp8="block", must_ratio=1.0),
         "1b block": Steps("llama-3.2-1b", 12, fp8="block", must_ratio=1.2, flags=SMALL_STATES),
+        "8b block": Steps("llama-3.1-8b", 8, fp8="block", must_ratio=1.2, flags=SMALL_STATES),
     },
     "heads": {
         "gpt2 heads": Heads("gpt2", 64),
@@ -215,6 +235,7 @@ def main():
     parser.add_argument("--cases", nargs="+", default=["models"], choices=[*GROUPS, *CASES], metavar="NAME")
     parser.add_argument("--octet", default="build/release/octet")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=3, help="of every case but those of the group runs [%(default)s]")
     parser.add_argument("--steps", type=int, default=30, help="of the group runs, at least 7")
     parser.add_argument("--length", type=int, default=1024, help="of the sequences of the groups heads and runs")
     parser.add_argument("--logs", default="build/gpu-check")
@@ -226,7 +247,11 @@ def main():
         parser.error(f"there is no program {args.octet}: build it, or name it with --octet")
     if args.steps < 7:
         parser.error(f"--steps is {args.steps}, expected 7 or more: the first six are not counted")
+    if args.rounds < 1:
+        parser.error(f"--rounds is {args.rounds}, expected 1 or more")
     pathlib.Path(args.logs).mkdir(parents=True, exist_ok=True)
+    if args.json:
+        pathlib.Path(args.json).unlink(missing_ok=True)
     names = [name for given in args.cases for name in GROUPS.get(given, {given: None})]
 
     rows, ok = {}, True

@@ -179,8 +179,8 @@ class Soak:
         print(f"reference: {self.options.steps} steps in {self.whole_seconds:.1f} s; then a kill every "
               f"{self.options.kill_every:.1f} s", flush=True)
 
-    def choose(self, number):
-        """What happens to the next process: how it is ended and whether the disk gets full."""
+    def choose(self, number, before):
+        """What happens to the next process, which continues from step `before`: how it is ended and whether the disk gets full."""
         draw = self.random.random()
         end = "SIGKILL"
         if draw < 0.35:
@@ -199,7 +199,11 @@ class Soak:
             elif draw < 0.30:
                 full = "for a while"
         life = self.options.kill_every * self.random.uniform(0.2, 1.8) * self.patience
-        # A short soak has few draws. It still meets a full disk: from the second process on until one has.
+        # A short soak has few draws. It is killed often enough all the same: early in a process, if it is behind. (A killed
+        # process counts even if it got nowhere, so this ends.)
+        if before * (self.options.kills + 2) > self.counts.get("SIGKILL", 0) * self.options.steps:
+            end, full, life = "SIGKILL", "", self.options.kill_every * self.random.uniform(0.2, 0.6)
+        # And it meets a full disk: from the second process on until one has.
         if self.disk.kind != "off" and number > 1 and not any(what.startswith("full disk") for what in self.counts):
             end, full = "SIGTERM", "to the end"
         return end, full, life
@@ -213,8 +217,8 @@ class Soak:
     def live(self, number):
         """One process from its start to its end. True when the run is done."""
         killed = self.disk.folder
-        end, full, life = self.choose(number)
         before = published(killed)
+        end, full, life = self.choose(number, before)
         log = self.folder / f"life_{number:04}.txt"
         room = self.random.choice([0, 0, 1 << 16, self.random.randrange(self.checkpoint_bytes)])
         if full == "from the start":

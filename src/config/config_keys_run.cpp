@@ -282,16 +282,17 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
-          "has 16 million weights or more and gradients are E5M2. all: also the logits, which is about 2 % faster and may "
-          "cost accuracy (0.1 % to 0.2 % of the loss in earlier versions). forward, dgrad, wgrad: for experiments. The head has delayed scaling with every "
-          "recipe. Measured losses: docs/fp8.md, The head.")
+          "has 16 million weights or more and gradients are E5M2. all: also the logits, which is 1.5 % to 3.3 % faster and "
+          "may cost accuracy (0.1 % to 0.2 % of the loss in earlier versions). forward, dgrad, wgrad: for experiments. The "
+          "head has delayed scaling with every recipe. Measured losses: docs/fp8.md, The head.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
-          "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs. all: gradients of "
-          "weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. Measured losses: "
-          "docs/fp8.md, Sums.")
+          "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs; these may cost "
+          "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward). "
+          "all: gradients of weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. "
+          "Measured losses: docs/fp8.md, Sums.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

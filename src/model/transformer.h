@@ -205,10 +205,10 @@ class Transformer {
   // The rows that the head computes, and what belongs to them.
   struct HeadRows {
     int64_t count;
-    Tensor input, gradient;  // (count, C)
-    Tensor targets;          // (count) int32
-    Tensor loss, penalty;    // (N) fp32: the first `count` are theirs
-    bool apart = false;      // gradient, loss and penalty must still be brought to their places
+    Tensor input, gradient;      // (count, C)
+    Tensor targets;              // (count) int32
+    Tensor loss, penalty;        // (N) fp32: the first `count` are theirs
+    bool needs_scatter = false;  // gradient, loss and penalty must still be brought to their places
   };
   void choose_head_rows(std::span<const int32_t> targets);
   bool gathers_head_rows(bool backward) const {

@@ -57,7 +57,7 @@ Transformer::HeadRows Transformer::gather_head_rows(bool backward) {
                 .targets = gathered_targets_.part(0, head_count_),
                 .loss = backward ? gathered_loss_ : loss_,
                 .penalty = backward ? gathered_penalty_ : penalty_,
-                .apart = backward};
+                .needs_scatter = backward};
   ops().gather_rows(rows.input, final_normed_, target_rows_.part(0, head_count_));
   return rows;
 }
@@ -155,8 +155,8 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
   if (corrects) correct_row_sums(all);
   if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
   if (keeps_mean) keep_mean_of_head_gradient(all);
-  if (all.apart) scatter_head_rows(all);
-  const int64_t summed = all.apart ? shape_.tokens() : all.count;
+  if (all.needs_scatter) scatter_head_rows(all);
+  const int64_t summed = all.needs_scatter ? shape_.tokens() : all.count;
   const auto add_to_sum = [&](int64_t index, const Tensor& values) {
     ops().add_column_sum(sums_.part(index, 1), values.part(0, summed).reshaped({summed, 1}), {}, 1.0f);
   };
