@@ -15,8 +15,8 @@ With --branch STEP, one run with the setting of --against goes up to that step a
 --against as well. So the runs of a seed differ only in what happens after that step. The checkpoint takes up to 12 bytes per weight in
 the folder for temporary files (TMPDIR), and is removed after its seed.
 
-Runs of this program and text that --json already has are not repeated, so a table can be made in several calls. With --branch, a
-seed that lacks a result is done again as a whole. Every run is one process on the GPU.
+Runs of this program and text (told by its SHA-256) that --json already has are not repeated, so a table can be made in several
+calls. With --branch, a seed that lacks a result is done again as a whole. Every run is one process on the GPU.
 """
 import argparse
 import hashlib
@@ -88,6 +88,12 @@ def command_of(args, folder, name, setting, seed):
             "--output_dir", folder, "--run_name", name, *SETTINGS[setting]]
 
 
+def checksum(path):
+    """Of a file, or of the manifest of a prepared dataset: another text of the same name has other losses."""
+    path = pathlib.Path(path, "manifest.json") if pathlib.Path(path).is_dir() else pathlib.Path(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
 def failed(command, code, errors):
     sys.exit(f"{' '.join(command)}\nfailed with {code}:\n{errors}")
 
@@ -121,7 +127,7 @@ def train(args, folder, setting, seed, checkpoint):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > args.branch + (args.steps - args.branch) // 5]
     losses = [record["loss"] for record in records if record["step"] > args.steps - args.steps // 10]
-    return {"octet": args.program, "bed": args.bed, "dataset": args.dataset, "rows": args.rows, "steps": args.steps,
+    return {"octet": args.program, "bed": args.bed, "dataset": args.dataset, "text": args.text, "rows": args.rows, "steps": args.steps,
             "branch": args.branch, "trunk": args.against if args.branch else "", "setting": setting, "seed": seed,
             "eval_loss": records[-1]["eval_loss"], "train_loss": statistics.mean(losses), "tokens_per_second": statistics.median(speeds),
             "seconds": round(time.monotonic() - start, 1)}
@@ -129,7 +135,7 @@ def train(args, folder, setting, seed, checkpoint):
 
 def kind_of(row):
     rows = row.get("rows", SEQUENCES[row["bed"]] // 2)
-    return row["bed"], row.get("dataset", ""), rows, row["steps"], row.get("branch", 0), row.get("trunk", "")
+    return row["bed"], row.get("text", ""), rows, row["steps"], row.get("branch", 0), row.get("trunk", "")
 
 
 def identity(row):
@@ -191,10 +197,13 @@ def main():
     for name in ("dataset", "tokenizer"):
         if not pathlib.Path(getattr(args, name)).exists():
             parser.error(f"--{name}: {getattr(args, name)} does not exist")
+    if pathlib.Path(args.dataset).is_dir() and not pathlib.Path(args.dataset, "manifest.json").exists():
+        parser.error(f"--dataset: {args.dataset} has no manifest.json; expected a file, or a folder that octet prepare wrote")
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
-    args.program = hashlib.sha256(pathlib.Path(shutil.which(args.octet)).read_bytes()).hexdigest()[:12]
+    args.program = checksum(shutil.which(args.octet))
+    args.text = checksum(args.dataset)
     args.rows = args.rows or SEQUENCES[args.bed] // 2
     if args.rows < 1 or SEQUENCES[args.bed] % args.rows:
         parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")
@@ -207,7 +216,7 @@ def main():
         done = {identity(row) for row in results}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         parser.error(f"--json: {path} has no results of this script: {error!r}")
-    kind = (args.bed, args.dataset, args.rows, args.steps, args.branch, args.against if args.branch else "")
+    kind = (args.bed, args.text, args.rows, args.steps, args.branch, args.against if args.branch else "")
     for seed in args.seeds:
         settings = [setting for setting in args.settings if (*kind, setting, seed, args.program) not in done]
         if args.branch and settings:
@@ -220,7 +229,7 @@ def main():
                 save(path, results)
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), "
                       f"{row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
-    print(table(results, kind, args.against))
+    print(f"text: {args.dataset}, SHA-256 {args.text}...\n{table(results, kind, args.against)}")
 
 
 if __name__ == "__main__":
