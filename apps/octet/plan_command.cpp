@@ -153,9 +153,10 @@ int run(const Options& options) {
   const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
-  fmt::print("{}: {} parameters, {} layers, width {}; {} x {} tokens; {} on {}\n\n", model.name,
-             human_count(static_cast<double>(model.parameter_count())), model.layers, model.width,
-             plan.shape.rows, plan.shape.length, plan.precision_label, device->description());
+  fmt::print("{}: {} parameters, {} {}, width {}; {} x {} tokens; {} on {}\n\n", model.name,
+             human_count(static_cast<double>(model.parameter_count())), model.layers,
+             model.layers == 1 ? "layer" : "layers", model.width, plan.shape.rows, plan.shape.length,
+             plan.precision_label, device->description());
   if (transformer.has_adapters()) fmt::print("{}\n\n", adapters_text(model, plan.finetuning));
   fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
   fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));

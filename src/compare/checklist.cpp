@@ -109,8 +109,7 @@ ChecklistItem memory(const Comparison& comparison, const VariantComparison& comp
   const auto planned = static_cast<double>(run.plan->memory_bytes);
   const auto limit = static_cast<double>(run.plan->memory_limit);
   item.passed = planned <= limit && used <= planned;
-  item.text = fmt::format("{} of {} planned ({:.0f} %)", human_bytes(planned), human_bytes(limit),
-                          100 * planned / limit);
+  item.text = fmt::format("{} planned, the limit is {}", human_bytes(planned), human_bytes(limit));
   if (!variant.mean.memory_is_planned) item.text += fmt::format(", {} used", human_bytes(used));
   if (reference.mean.memory_bytes)
     item.text += fmt::format("; {} uses {}", reference.name,

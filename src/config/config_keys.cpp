@@ -305,7 +305,7 @@ void add_optimizer(KeyTable<C>& keys) {
       .at_least(0)
       .at_most(kMaxCount)
       .alias("warmup_iters")
-      .note("50 in the demo from random weights, else 0");
+      .note("50 in the demo from random weights, at most a quarter of its steps; else 0");
   keys.add("warmup_ratio", &C::warmup_ratio, "Length of the warm-up as a share of all steps.")
       .at_least(0)
       .at_most(1)

@@ -122,8 +122,8 @@ std::string overview_text(const RunStages& stages) {
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<10} {}\n", what, value);
   };
-  line("model", fmt::format("{}: {} parameters, {} layers, width {}", model.name,
-                            count(model.parameter_count()), model.layers, model.width));
+  line("model", fmt::format("{}: {} parameters, {} {}, width {}", model.name, count(model.parameter_count()),
+                            model.layers, model.layers == 1 ? "layer" : "layers", model.width));
   if (!plan.finetuning.adapters.empty()) line("training", adapters_text(model, plan.finetuning));
   line("device", fmt::format("{}: {}", stages.device->name(), stages.device->description()));
   if (plan.finetuning.sharding.is_active()) line("ranks", ranks_text(plan));

@@ -150,8 +150,10 @@ TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
   EXPECT_EQ(partly.find("emulated"), partly.rfind("emulated")) << partly;
   EXPECT_THAT(plan({"--gpu", "h200", "--finetuning_type", "lora"}).out, HasSubstr("this model is small"));
   const std::string large = plan({"--gpu", "rtx4090", "--model_preset", "llama-3.1-8b"}).out;
-  EXPECT_THAT(large, AllOf(HasSubstr("fine-tune it with LoRA, which needs less (finetuning_type lora)"), Not(HasSubstr("it fits on"))));
-  EXPECT_THAT(plan({"--gpu", "h200", "--nodes", "2"}).err, HasSubstr("--nodes is 2, but --ranks is not given"));
+  EXPECT_THAT(large, AllOf(HasSubstr("fine-tune it with LoRA, which needs less (finetuning_type lora)"),
+                           Not(HasSubstr("it fits on"))));
+  EXPECT_THAT(plan({"--gpu", "h200", "--nodes", "2"}).err,
+              HasSubstr("--nodes is 2, but --ranks is not given"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "mxfp8"}).err,
               HasSubstr("no kernels for fp8_recipe mxfp8; use delayed or block"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block", "--max_seq_length", "100",
@@ -251,6 +253,30 @@ TEST(PlanCli, SaysWhereSumsOfWeightsGradientsStayExact) {
   EXPECT_THAT(notes("9", {"--fp8_fast_accum", "all", "--fp8_recipe", "block"}), Not(HasSubstr(note)));
   EXPECT_THAT(notes("9", {"--fp8_fast_accum", "all", "--mixed_precision", "bf16"}), Not(HasSubstr(note)));
   EXPECT_THAT(notes("9", {"--fp8_fast_accum", "all", "--finetuning_type", "lora"}), Not(HasSubstr(note)));
+}
+
+TEST(PlanCli, WarnsOfFastSumsThatWereNotComparedWithBf16) {
+  const auto notes = [](const char* model, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--gpu", "h200", "--model_preset", model, "--max_seq_length", "1024"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const ProcessResult planned = plan(flags);
+    EXPECT_EQ(planned.exit_code, 0) << planned.err;
+    return planned.err;
+  };
+  const char* warning = " may cost accuracy: gradients of inputs have fast sums of up to ";
+  EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all"}),
+              HasSubstr("warning: fp8_fast_accum all" + std::string(warning) +
+                        "28672 terms, and losses were compared with BF16 for sums of up to 16384"));
+  EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "forward_dgrad"}),
+              HasSubstr("warning: fp8_fast_accum forward_dgrad" + std::string(warning)));
+  EXPECT_THAT(notes("llama-3.1-8b", {}), Not(HasSubstr(warning)));
+  EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--fp8_skip_layers", "*.mlp.up"}),
+              Not(HasSubstr(warning)));
+  EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--fp8_recipe", "block"}),
+              Not(HasSubstr(warning)));
+  EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--mixed_precision", "bf16"}),
+              Not(HasSubstr(warning)));
+  EXPECT_THAT(notes("llama-3.2-1b", {"--fp8_fast_accum", "all"}), Not(HasSubstr(warning)));
 }
 
 TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {

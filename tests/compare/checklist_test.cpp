@@ -37,6 +37,7 @@ TEST(Checklist, AGoodRunIsReady) {
   EXPECT_TRUE(checklist.is_ready());
   EXPECT_EQ(checklist.items.size(), 8U);
   EXPECT_THAT(checklist_text(checklist, false), HasSubstr("ready for a long run\n"));
+  EXPECT_THAT(checklist_text(checklist, false), HasSubstr("14.6 KiB planned, the limit is 97.7 KiB"));
   EXPECT_EQ(checklist_json(checklist)["ready"], true);
   EXPECT_FALSE(Checklist{}.is_ready());
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "compare/example_runs.h"
 #include "compare/report.h"
+#include "compare/verdict.h"
 
 namespace octet::test {
 namespace {
@@ -55,6 +56,14 @@ TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
               testing::ContainsRegex("than BF16 .not certain: the speed scatters by ±[0-9]+ %.;"));
   // 4 steps, of which the first is not counted.
   EXPECT_THAT(verdict_of(4, 0), HasSubstr("faster than BF16 (not certain: too few logged steps);"));
+}
+
+TEST(Comparison, ATinyDifferenceIsNotWrittenAsZero) {
+  const auto text = [](double percent) {
+    return difference_text({.mean = percent / 100, .percent = percent, .interval = ConfidenceInterval{1, 2}});
+  };
+  EXPECT_EQ(text(-0.0049), "differs by less than 0.01 %, more than the noise between steps");
+  EXPECT_EQ(text(0.0051), "differs by +0.01 %, more than the noise between steps");
 }
 
 // Pairing removes the noise of the batches, so that a difference far below it is found.
