@@ -15,8 +15,8 @@ With --branch STEP, one run with the setting of --against goes up to that step a
 --against as well. So the runs of a seed differ only in what happens after that step. The checkpoint takes up to 12 bytes per weight in
 the folder for temporary files (TMPDIR), and is removed after its seed.
 
-Runs of this program and text (told by its SHA-256) that --json already has are not repeated, so a table can be made in several
-calls. With --branch, a seed that lacks a result is done again as a whole. Every run is one process on the GPU.
+Runs of this program, text and tokenizer, told by their checksums, that --json already has are not repeated, so a table can be made
+in several calls. With --branch, a seed that lacks a result is done again as a whole. Every run is one process on the GPU.
 """
 import argparse
 import hashlib
@@ -89,9 +89,16 @@ def command_of(args, folder, name, setting, seed):
 
 
 def checksum(path):
-    """Of a file, or of the manifest of a prepared dataset: another text of the same name has other losses."""
-    path = pathlib.Path(path, "manifest.json") if pathlib.Path(path).is_dir() else pathlib.Path(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:12]
+
+
+def identity_of(text):
+    """What tells a text from another one of the same name, in words: a file's SHA-256, or the checksums of prepared shards."""
+    manifest = pathlib.Path(text, "manifest.json")
+    if not pathlib.Path(text).is_dir():
+        return f"SHA-256 {checksum(text)}..."
+    splits = json.loads(manifest.read_text())
+    return "shards " + " ".join(shard["crc32c"] for split in ("train", "validation") for shard in splits[split]["shards"])
 
 
 def failed(command, code, errors):
@@ -127,7 +134,8 @@ def train(args, folder, setting, seed, checkpoint):
     records = [json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()]
     speeds = [record["tokens_per_second"] for record in records if record["step"] > args.branch + (args.steps - args.branch) // 5]
     losses = [record["loss"] for record in records if record["step"] > args.steps - args.steps // 10]
-    return {"octet": args.program, "bed": args.bed, "dataset": args.dataset, "text": args.text, "rows": args.rows, "steps": args.steps,
+    return {"octet": args.program, "bed": args.bed, "dataset": args.dataset, "text": args.text_identity,
+            "tokenizer": args.tokenizer_identity, "rows": args.rows, "steps": args.steps,
             "branch": args.branch, "trunk": args.against if args.branch else "", "setting": setting, "seed": seed,
             "eval_loss": records[-1]["eval_loss"], "train_loss": statistics.mean(losses), "tokens_per_second": statistics.median(speeds),
             "seconds": round(time.monotonic() - start, 1)}
@@ -135,7 +143,7 @@ def train(args, folder, setting, seed, checkpoint):
 
 def kind_of(row):
     rows = row.get("rows", SEQUENCES[row["bed"]] // 2)
-    return row["bed"], row.get("text", ""), rows, row["steps"], row.get("branch", 0), row.get("trunk", "")
+    return row["bed"], row.get("text", ""), row.get("tokenizer", ""), rows, row["steps"], row.get("branch", 0), row.get("trunk", "")
 
 
 def identity(row):
@@ -174,8 +182,8 @@ def save(path, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bed", choices=list(BEDS))
-    parser.add_argument("--dataset", required=True, help="a text, as octet train takes it")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json or its folder")
+    parser.add_argument("--dataset", required=True, help="a file as octet train takes it, or a folder that octet prepare wrote")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json")
     parser.add_argument("--json", required=True, help="results, also those of earlier calls")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="default: 1 2")
     parser.add_argument("--settings", nargs="+", default=["bf16", "fp8, BF16 head", "fp8"], choices=list(SETTINGS), metavar="SETTING",
@@ -197,13 +205,15 @@ def main():
     for name in ("dataset", "tokenizer"):
         if not pathlib.Path(getattr(args, name)).exists():
             parser.error(f"--{name}: {getattr(args, name)} does not exist")
+    if pathlib.Path(args.tokenizer).is_dir():
+        parser.error(f"--tokenizer: {args.tokenizer} is a folder, expected its tokenizer.json")
     if pathlib.Path(args.dataset).is_dir() and not pathlib.Path(args.dataset, "manifest.json").exists():
         parser.error(f"--dataset: {args.dataset} has no manifest.json; expected a file, or a folder that octet prepare wrote")
     if not shutil.which(args.octet):
         parser.error(f"--octet: there is no program {args.octet}; build it, or name another")
 
     args.program = checksum(shutil.which(args.octet))
-    args.text = checksum(args.dataset)
+    args.text_identity, args.tokenizer_identity = identity_of(args.dataset), checksum(args.tokenizer)
     args.rows = args.rows or SEQUENCES[args.bed] // 2
     if args.rows < 1 or SEQUENCES[args.bed] % args.rows:
         parser.error(f"--rows: a step has {SEQUENCES[args.bed]} sequences, which {args.rows} does not divide")
@@ -216,7 +226,8 @@ def main():
         done = {identity(row) for row in results}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         parser.error(f"--json: {path} has no results of this script: {error!r}")
-    kind = (args.bed, args.text, args.rows, args.steps, args.branch, args.against if args.branch else "")
+    kind = (args.bed, args.text_identity, args.tokenizer_identity, args.rows, args.steps, args.branch,
+            args.against if args.branch else "")
     for seed in args.seeds:
         settings = [setting for setting in args.settings if (*kind, setting, seed, args.program) not in done]
         if args.branch and settings:
@@ -229,7 +240,9 @@ def main():
                 save(path, results)
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), "
                       f"{row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
-    print(f"text: {args.dataset}, SHA-256 {args.text}...\n{table(results, kind, args.against)}")
+    if others := sum(kind_of(row) != kind for row in results):
+        print(f"{others} results of {path} are of another text, tokenizer or bed, and are not shown", file=sys.stderr)
+    print(f"text: {args.dataset}, {args.text_identity}\n{table(results, kind, args.against)}")
 
 
 if __name__ == "__main__":

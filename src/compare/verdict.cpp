@@ -72,7 +72,7 @@ bool is_good(const Comparison& comparison, const VariantComparison& compared) {
 std::string difference_text(const Difference& difference) {
   if (is_identical(difference)) return "is identical";
   const std::string by = std::abs(difference.percent) < 0.005
-                             ? "differs by less than 0.01 %"
+                             ? fmt::format("differs by {:+.1g} %", difference.percent)
                              : fmt::format("differs by {:+.2f} %", difference.percent);
   if (!difference.interval) return fmt::format("{} (noise not known: too few {}s)", by, difference.unit);
   if (!difference.within_noise())

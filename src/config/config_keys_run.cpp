@@ -290,7 +290,8 @@ void add_precision_keys(KeyTable<C>& keys) {
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
           "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs; these may cost "
-          "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward). "
+          "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward; "
+          "in layers with more than 16,384 outputs the loss was never compared, and a run warns). "
           "all: gradients of weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. "
           "Measured losses: docs/fp8.md, Sums.")
       .bools("forward", "none");
