@@ -15,8 +15,8 @@ With --branch STEP, one run with the setting of --against goes up to that step a
 --against as well. So the runs of a seed differ only in what happens after that step. The checkpoint takes up to 12 bytes per weight in
 the folder for temporary files (TMPDIR), and is removed after its seed.
 
-Runs of this program, text and tokenizer, told by their checksums, that --json already has are not repeated, so a table can be made
-in several calls. With --branch, a seed that lacks a result is done again as a whole. Every run is one process on the GPU.
+Results that --json already has are not repeated, so a table can be made in several calls. They count only for the same program, text
+and tokenizer, which are recognised by their checksums. With --branch, a seed that lacks a result is done again as a whole. Every run is one process on the GPU.
 """
 import argparse
 import hashlib
@@ -93,11 +93,10 @@ def checksum(path):
 
 
 def identity_of(text):
-    """What tells a text from another one of the same name, in words: a file's SHA-256, or the checksums of prepared shards."""
-    manifest = pathlib.Path(text, "manifest.json")
+    """Two texts of the same name differ in it: a file's SHA-256, or the checksums of prepared shards."""
     if not pathlib.Path(text).is_dir():
         return f"SHA-256 {checksum(text)}..."
-    splits = json.loads(manifest.read_text())
+    splits = json.loads(pathlib.Path(text, "manifest.json").read_text())
     return "shards " + " ".join(shard["crc32c"] for split in ("train", "validation") for shard in splits[split]["shards"])
 
 

@@ -115,8 +115,8 @@ void warn_of_wide_sums(const Transformer& transformer, const Device& device) {
   }
   if (terms > kMostTermsCompared) {
     log_warning(
-        "fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to {} terms, but only with sums of up to {} was "
-        "the loss shown to be within 0.25 % of BF16's; fp8_fast_accum forward keeps these sums exact",
+        "fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to {} terms. The loss was compared with BF16 only "
+        "for sums of up to {} terms. fp8_fast_accum forward keeps these sums exact",
         terms, kMostTermsCompared);
   }
 }
