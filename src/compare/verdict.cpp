@@ -71,9 +71,10 @@ bool is_good(const Comparison& comparison, const VariantComparison& compared) {
 
 std::string difference_text(const Difference& difference) {
   if (is_identical(difference)) return "is identical";
-  const std::string by = std::abs(difference.percent) < 0.005
-                             ? fmt::format("differs by {:+.1g} %", difference.percent)
-                             : fmt::format("differs by {:+.2f} %", difference.percent);
+  const double size = std::abs(difference.percent);
+  const std::string by = size < 0.00005
+                             ? "differs by less than 0.0001 %"
+                             : fmt::format("differs by {:+.{}f} %", difference.percent, size < 0.005 ? 4 : 2);
   if (!difference.interval) return fmt::format("{} (noise not known: too few {}s)", by, difference.unit);
   if (!difference.within_noise())
     return by + (difference.over_seeds ? ", more than noise" : ", more than the noise between steps");

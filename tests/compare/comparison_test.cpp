@@ -62,7 +62,8 @@ TEST(Comparison, ATinyDifferenceIsNotWrittenAsZero) {
   const auto text = [](double percent) {
     return difference_text({.mean = percent / 100, .percent = percent, .interval = ConfidenceInterval{1, 2}});
   };
-  EXPECT_EQ(text(-0.0049), "differs by -0.005 %, more than the noise between steps");
+  EXPECT_EQ(text(-0.0049), "differs by -0.0049 %, more than the noise between steps");
+  EXPECT_EQ(text(0.00003), "differs by less than 0.0001 %, more than the noise between steps");
   EXPECT_EQ(text(0.0051), "differs by +0.01 %, more than the noise between steps");
 }
 
