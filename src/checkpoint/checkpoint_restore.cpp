@@ -263,9 +263,9 @@ class ParameterRestorer {
     }
   }
 
-  void note(std::string remark) {
+  void note(std::string_view remark) {
     if (!remark.empty() && std::find(remarks_.begin(), remarks_.end(), remark) == remarks_.end())
-      remarks_.push_back(std::move(remark));
+      remarks_.emplace_back(remark);
   }
 
   Device& device_;

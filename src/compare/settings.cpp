@@ -60,12 +60,12 @@ std::string common_name(const std::vector<ComparedRun>& runs, const std::vector<
     const std::string& name = runs[member].run.name;
     size_t same = 0;
     while (same < std::min(prefix.size(), name.size()) && prefix[same] == name[same]) ++same;
-    prefix.resize(same);
+    prefix.erase(same);
   }
   for (const std::string_view ending : {"seed", "s"}) {
     if (prefix.size() > ending.size() + 1 && prefix.ends_with(ending) &&
         std::string_view("-_.").find(prefix[prefix.size() - ending.size() - 1]) != std::string_view::npos)
-      prefix.resize(prefix.size() - ending.size());
+      prefix.erase(prefix.size() - ending.size());
   }
   while (!prefix.empty() && std::string_view("-_. ").find(prefix.back()) != std::string_view::npos)
     prefix.pop_back();

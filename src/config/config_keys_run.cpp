@@ -282,8 +282,8 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add(
           "fp8_head", &C::fp8_head, {"auto", "none", "backward", "all", "forward", "dgrad", "wgrad"},
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
-          "has 16 million weights or more and gradients are E5M2. all: also the logits, which is 1 % to 3 % faster and "
-          "may cost accuracy (0.1 % to 0.2 % of the loss in earlier versions). forward, dgrad, wgrad: for experiments. The "
+          "has 16 million weights or more and gradients are E5M2. all: also the logits, which is 1 % to 3 % faster; in earlier "
+          "versions it added 0.1 % to 0.2 % to the loss. forward, dgrad, wgrad: for experiments. The "
           "head has delayed scaling with every recipe. Measured losses: docs/fp8.md, The head.")
       .bools("backward", "none");
   keys.add(

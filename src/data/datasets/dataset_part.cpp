@@ -102,7 +102,7 @@ std::vector<std::string> part_names(std::span<const DatasetPart> parts) {
       for (const std::string_view ending :
            {".gz", ".zst", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet", ".bin"}) {
         if (!stem.ends_with(ending) || stem.size() == ending.size()) continue;
-        stem.resize(stem.size() - ending.size());
+        stem.erase(stem.size() - ending.size());
         more = true;
       }
     }
