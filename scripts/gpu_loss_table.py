@@ -9,7 +9,8 @@ evaluation losses as a table: what FP8, its head and the small optimizer states 
 The beds: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
 gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30.
 The last 5 % of the text are held out. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the
-weights' gradients. The training loss is the mean of every tenth of the last tenth of the steps.
+weights' gradients. The training loss is the mean of steps 460, 470, 480, 490
+and 500 (llama-1b: 280, 290 and 300).
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
 With --branch STEP, one run with the setting of --against goes up to that step and saves a checkpoint. Every setting starts from it,
@@ -201,8 +202,8 @@ def main():
         parser.error(f"--steps: expected 0 or at least 10, got {args.steps}")
     args.steps = args.steps or STEPS[args.bed]
     if not 0 <= args.branch <= args.steps - args.steps // 10:
-        parser.error(f"--branch: expected 0 to {args.steps - args.steps // 10} (the training loss is the mean of every "
-                     f"tenth of the last {args.steps // 10} steps), got {args.branch}")
+        parser.error(f"--branch: expected 0 to {args.steps - args.steps // 10} (the training loss is a mean over the last "
+                     f"{args.steps // 10} steps), got {args.branch}")
     for name in ("dataset", "tokenizer"):
         if not pathlib.Path(getattr(args, name)).exists():
             parser.error(f"--{name}: {getattr(args, name)} does not exist")
@@ -242,7 +243,8 @@ def main():
                 print(f"{setting}, seed {seed}: {row['eval_loss']:.4f} (training {row['train_loss']:.4f}), "
                       f"{row['tokens_per_second']:,.0f} tokens/s, {row['seconds']} s", flush=True)
     if others := sum(kind_of(row) != kind for row in results):
-        print(f"{others} results of {path} have another text, tokenizer, bed, --rows, --steps or --branch, and are not shown", file=sys.stderr)
+        print(f"{others} results of {path} are not shown: they have another text, tokenizer, bed, --rows, --steps or --branch",
+              file=sys.stderr)
     print(f"text: {args.dataset}, {args.text_identity}\n{table(results, kind, args.against)}")
 
 

@@ -83,6 +83,8 @@ std::string last_lines(const std::string& path, size_t count) {
   std::ifstream file(path, std::ios::binary);
   std::deque<std::string> lines;
   for (std::string line; std::getline(file, line);) {
+    constexpr std::string_view kPrefix = "error: ";
+    if (line.starts_with(kPrefix)) line.erase(0, kPrefix.size());
     lines.push_back(std::move(line));
     if (lines.size() > count) lines.pop_front();
   }

@@ -25,7 +25,8 @@ class ChildProcess {
   pid_t pid_ = -1;
 };
 
-// The last `count` lines of a text file; fewer if it has fewer.
+// The last `count` lines of a text file; fewer if it has fewer. Errors come without "error: ", which is written again where the
+// lines are shown.
 std::string last_lines(const std::string& path, size_t count);
 
 }  // namespace octet

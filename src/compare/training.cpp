@@ -30,16 +30,6 @@
 namespace octet {
 namespace {
 
-// The program writes "error: " before every line of an error, so the lines of another program's errors lose theirs.
-std::string without_prefixes(std::string lines) {
-  constexpr std::string_view kPrefix = "error: ";
-  for (size_t line = 0; line < lines.size();) {
-    if (std::string_view(lines).substr(line).starts_with(kPrefix)) lines.erase(line, kPrefix.size());
-    line = std::min(lines.find('\n', line), lines.size() - 1) + 1;
-  }
-  return lines;
-}
-
 namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 0.2;
@@ -186,7 +176,7 @@ void train_one(const PlannedRun& run, const TrainingOptions& options, Found foun
   }
   if (stop.requested()) throw Stopped{kExitRequeue};
   if (code == 0) return;
-  const std::string tail = without_prefixes(terminal_safe(last_lines(log, kShownLines)));
+  const std::string tail = terminal_safe(last_lines(log, kShownLines));
   if (code == kExitUsage) fail_config("[{}] cannot be trained:\n{}", run.name, tail);
   // A run whose loss became NaN has metrics, and those say more than a failure does.
   if (code == kExitNotFinite && is_run_folder(run.folder)) {

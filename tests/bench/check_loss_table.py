@@ -69,7 +69,7 @@ def main():
         output, runs = table("--seeds", "1")
         expect("another text of the same name is another table", runs == ["bf16 1", "fp8 1"], (runs, output))
         expect("only its own runs are compared", "| fp8 | 1 | 10.0500 | +0.500 % |" in output, output)
-        expect("what is not shown is said", "6 results of " in output and "are not shown" in output, output)
+        expect("what is not shown is said", "6 results of " in output and "are not shown: " in output, output)
         expect("results of the first text are kept", len(json.loads(results.read_text())) == 8, results.read_text())
 
         words.write_text("{ }")
