@@ -98,6 +98,8 @@ void verify_shards(std::span<const std::string> folders, Shards which) {
 
 // Checks what an earlier call has written, whatever it was made of.
 int verify_prepared(const std::string& output) {
+  if (!posix_env().is_directory(output))
+    fail_config("[{}] is not a folder, expected a prepared dataset", printable(output));
   std::vector<std::string> folders = {output};
   if (has_prepared_list(output)) {
     folders.clear();

@@ -156,7 +156,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                          .max_examples = request.max_samples,
                          .threads = static_cast<int>(config.num_threads),
                          .identity = identity_of(config, request.examples, reader->files())};
-  options.wait_for_lock = request.output.empty();
+  options.in_cache = request.output.empty();
   options.output = request.output.empty() ? join_path(join_path(cache_folder(config), "datasets"),
                                                       cache_name(dataset, options, tokenizer))
                                           : request.output;

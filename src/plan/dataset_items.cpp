@@ -54,10 +54,8 @@ DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
     shards = shards || (entry.is_regular_file() && is_shard_name(entry.path().filename().string()));
     records = records || ends_with_any(path, {".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"});
   }
-  require(!shards,
-          "[dataset] {} holds shards of a prepared dataset, but its {} is missing or damaged; run the same "
-          "'octet prepare' command again",
-          dataset, kManifestName);
+  require(!shards, "[dataset] {} holds shards of a prepared dataset, but its {} is missing or damaged; {}",
+          dataset, kManifestName, kPrepareAgain);
   if (tokens || (text && !records)) return kind_of_file(tokens ? "x.bin" : "x.txt");
   return DataKind::Examples;
 }

@@ -87,10 +87,11 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("train_on \"completion\", this call asks for \"all\""));
   write_chats("chats.jsonl", 201);
-  const ProcessResult changed = run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes", "--output",
-                                     "out", "--eval_split", "0.1", "--chat_template", "plain"});
+  const ProcessResult changed = run({"prepare", "--dataset", "chats.jsonl", "--tokenizer", "bytes",
+                                     "--output", "out", "--eval_split", "0.1", "--chat_template", "plain"});
   EXPECT_EQ(changed.exit_code, 2);
-  EXPECT_THAT(changed.err, HasSubstr("chats.jsonl\" has changed since (its size or time); choose another folder"));
+  EXPECT_THAT(changed.err,
+              HasSubstr("chats.jsonl\" has changed since (its size or time); choose another folder"));
 }
 
 TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {
@@ -236,7 +237,7 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   };
   ASSERT_EQ(run(with("whole")).exit_code, 0);
   const pid_t child = start_process(OCTET_PROGRAM, with("stopped"), folder.path());
-  for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/progress.json"); ++i) usleep(1000);
+  for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/train_00001.octet"); ++i) usleep(1000);
   kill(child, SIGTERM);
   EXPECT_EQ(wait_for_process(child), 143);
   EXPECT_THAT(read_text(folder.path() + "/out.txt"), HasSubstr("run the same command again to continue"));

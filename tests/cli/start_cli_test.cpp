@@ -125,21 +125,34 @@ TEST_F(StartCli, ADamagedPreparedFolderIsNamedWithWhatHelps) {
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr(kShard), HasSubstr("is missing"), HasSubstr(helps)));
   const ProcessResult planned = run({"plan", "--dataset", "data", "--device", "cpu"});
   EXPECT_EQ(planned.exit_code, 0);
-  EXPECT_THAT(planned.err, AllOf(HasSubstr("this run would not start"), HasSubstr(kShard), HasSubstr("is missing")));
+  EXPECT_THAT(planned.err,
+              AllOf(HasSubstr("this run would not start"), HasSubstr(kShard), HasSubstr("is missing")));
   fs::rename(path("kept"), path(kShard));
   fs::resize_file(path("data/manifest.json"), fs::file_size(path("data/manifest.json")) - 10);
   EXPECT_THAT(train({"--dry_run"}).err, AllOf(HasSubstr("data/manifest.json"), HasSubstr(helps)));
   fs::remove(path("data/manifest.json"));
   EXPECT_THAT(train({"--dry_run"}).err,
-              HasSubstr("data holds shards of a prepared dataset, but its manifest.json is missing or damaged; run the"));
+              AllOf(HasSubstr("data holds shards of a prepared dataset, but its manifest.json is missing"),
+                    HasSubstr(helps)));
+  const ProcessResult kept = run(same);
+  EXPECT_EQ(kept.exit_code, 2);
+  EXPECT_THAT(
+      kept.err,
+      HasSubstr("data holds shards ('train_00000.octet'), but no manifest.json and no progress.json"));
+  fs::remove_all(path("data"));
   EXPECT_EQ(run(same).exit_code, 0);
   EXPECT_EQ(train({"--dry_run"}).exit_code, 0) << "that has helped";
-  // A manifest of another program is nothing that octet should advise to remove.
+  // A file of another program is nothing that octet should advise to remove.
   fs::create_directories(path("other"));
-  std::ofstream(path("other/manifest.json")) << "{}";
-  const ProcessResult other = run({"prepare", "--dataset", "text.jsonl", "--output", "other", "--tokenizer", "bytes"});
-  EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, AllOf(HasSubstr("other/manifest.json is no manifest of an octet dataset"), Not(HasSubstr(helps))));
+  for (const std::string name : {"manifest.json", "progress.json"}) {
+    std::ofstream(path("other/" + name)) << "{}";
+    const ProcessResult other =
+        run({"prepare", "--dataset", "text.jsonl", "--output", "other", "--tokenizer", "bytes"});
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(other.err, AllOf(HasSubstr(fmt::format("other/{} is no manifest of an octet dataset", name)),
+                                 Not(HasSubstr(helps))));
+    fs::remove(path("other/" + name));
+  }
 }
 
 TEST_F(StartCli, PrepareAndEvalVerify) {
@@ -175,7 +188,10 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
     EXPECT_THAT(result.err, HasSubstr("lists \"more\", but there is no such folder in list"));
   }
   EXPECT_THAT(run({"prepare", "--output", "nowhere", "--verify"}).err,
-              HasSubstr("nowhere holds no prepared dataset"));
+              HasSubstr("[nowhere] is not a folder, expected a prepared dataset"));
+  fs::create_directory(path("empty"));
+  EXPECT_THAT(run({"prepare", "--output", "empty", "--verify"}).err,
+              HasSubstr("empty holds no prepared dataset: it has no "));
   EXPECT_THAT(run({"plan", "--dataset", "data", "--verify"}).err, HasSubstr("verify has no effect"));
   damage();
   ASSERT_EQ(run(same).exit_code, 0);

@@ -19,6 +19,7 @@
 namespace octet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -64,6 +65,15 @@ PrepareResult prepare(const PrepareOptions& given, const PrepareHooks& hooks = {
                       int64_t count = kExamples) {
   return prepare_dataset(
       env, given, BytesTokenizer(), [&] { return std::make_unique<TestReader>(count); }, hooks);
+}
+
+// Stops before the first shard is complete.
+void begin(const std::string& output) {
+  PrepareOptions large = options(output);
+  large.shard_tokens = 1 << 20;
+  ASSERT_FALSE(prepare(large, {.stop = [] { return true; }}).whole);
+  ASSERT_TRUE(fs::exists(output + "/progress.json"));
+  ASSERT_FALSE(fs::exists(output + "/train_00000.octet"));
 }
 
 // The files of a dataset with sizes and checksums.
@@ -230,6 +240,7 @@ TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
   PrepareOptions half = options(folder.file("half"));
   ASSERT_FALSE(prepare(half, {.stop = [&] { return --left <= 0; }}).whole);
   ASSERT_TRUE(fs::exists(folder.file("half/progress.json")));
+  ASSERT_TRUE(fs::exists(folder.file("half/train_00000.octet")));
   half.shard_tokens = 21000;
   EXPECT_THAT(error_of([&] { prepare(half); }), HasSubstr("shard_tokens 20000, this call asks for 21000"));
 
@@ -242,7 +253,7 @@ TEST(Prepare, OtherOptionsAndForeignFilesAreRefused) {
 
 TEST(Prepare, ARefusedFolderStaysAsItIs) {
   const TemporaryFolder folder;
-  fs::create_directory(folder.file("mine"));
+  begin(folder.file("mine"));
   for (const char* name : {"train_00000.octet", ".tmp-train_00001.octet", "zebra.txt"}) {
     folder.write(fmt::format("mine/{}", name), "x");
   }
@@ -256,6 +267,37 @@ TEST(Prepare, ARefusedFolderStaysAsItIs) {
     fs::remove(folder.file(fmt::format("mine/{}", name)));
   }
   EXPECT_TRUE(prepare(options(folder.file("mine"))).whole);  // a crash's own leftovers are no hindrance
+}
+
+// Only a folder in which a preparation has begun has leftovers of a crash.
+TEST(Prepare, ShardsWhoseManifestIsGoneAreKept) {
+  const TemporaryFolder folder;
+  const std::string output = folder.file("d");
+  prepare(options(output));
+  fs::remove(folder.file("d/manifest.json"));
+  const auto left = files_of(output);
+  PrepareOptions other = options(output);
+  other.seed = 9;
+  for (const PrepareOptions& asked : {options(output), other}) {
+    EXPECT_THAT(
+        error_of([&] { prepare(asked); }),
+        AllOf(HasSubstr("holds shards ('train_00000.octet'), but no manifest.json and no progress.json"),
+              HasSubstr("choose another folder or remove this one")));
+    EXPECT_EQ(files_of(output), left);
+  }
+  other.in_cache = true;  // there the name of the folder says it
+  EXPECT_EQ(prepare(other).manifest.options["seed"], 9);
+}
+
+TEST(Prepare, OptionsMayChangeBeforeTheFirstShard) {
+  const TemporaryFolder folder;
+  begin(folder.file("d"));
+  PrepareOptions other = options(folder.file("d"));
+  other.seed = 9;
+  const PrepareResult result = prepare(other);
+  EXPECT_TRUE(result.whole);
+  EXPECT_EQ(result.manifest.options["seed"], 9);
+  EXPECT_FALSE(fs::exists(folder.file("d/progress.json")));
 }
 
 TEST(Prepare, FewDocumentsAreSplitToo) {
@@ -287,7 +329,7 @@ TEST(Prepare, AStopWhileItWaitsForTheLockIsHeard) {
   fs::create_directory(folder.file("d"));
   const FileLock lock = posix_env().lock(folder.file("d/.lock"), "1\n");
   PrepareOptions given = options(folder.file("d"));
-  given.wait_for_lock = true;
+  given.in_cache = true;
   int asked = 0;
   EXPECT_FALSE(prepare(given, {.stop = [&] { return ++asked == 2; }}).whole);
   EXPECT_EQ(asked, 2);

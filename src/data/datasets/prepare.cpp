@@ -26,7 +26,7 @@ constexpr const char* kTemporaryPrefix = ".tmp-";
 std::optional<FileLock> lock_folder(Env& env, const PrepareOptions& options, const PrepareHooks& hooks) {
   const std::string path = join_path(options.output, kLockName);
   const auto on_wait = [&] {
-    if (!options.wait_for_lock) {
+    if (!options.in_cache) {
       fail("[prepare] {}: another process is preparing this folder (it holds {})", options.output, path);
     }
     log_info("data: another process is preparing {}; waiting for it", options.output);
@@ -85,8 +85,15 @@ void check_same(const DatasetManifest& there, const DatasetManifest& asked, cons
        there.options.dump());
 }
 
-// Removes what a crash left. Refuses a folder with other files, and then changes nothing.
-void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known) {
+// A file that may be another program's: nothing is said of removing it.
+void require_own(bool is_own, const std::string& path) {
+  require(is_own, "[prepare] {} is no manifest of an octet dataset, or is damaged; choose another folder",
+          path);
+}
+
+// Removes what a crash left. Refuses a folder with other files, and then changes nothing. Shards may be left over only if
+// `may_have_shards`: otherwise they are what remains of a dataset whose manifest is gone.
+void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& known, bool may_have_shards) {
   std::vector<std::string> left_over;
   for (const std::string& name : env.list(folder)) {
     const auto listed = [&](const SplitManifest& split) {
@@ -98,6 +105,12 @@ void tidy_folder(Env& env, const std::string& folder, const DatasetManifest& kno
     std::string_view own = name;
     const bool is_temporary = own.starts_with(kTemporaryPrefix);
     if (is_temporary) own.remove_prefix(std::string_view(kTemporaryPrefix).size());
+    if (is_shard_name(name) && !may_have_shards) {
+      fail(
+          "[prepare] {} holds shards ('{}'), but no {} and no {}, so what they are made of is not known; choose another "
+          "folder or remove this one",
+          folder, name, kManifestName, kProgressName);
+    }
     // A shard that is whole but not yet in the progress file is written again, with the same bytes.
     if (is_shard_name(own) || is_checked_files_name(name) ||
         (is_temporary && (own == kProgressName || own == kManifestName))) {
@@ -245,11 +258,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
   if (!lock) return result;
   const auto path = [&](const char* name) { return join_path(options.output, name); };
   if (env.exists(path(kManifestName))) {
-    require(
-        has_dataset_manifest(env, options.output),
-        "[prepare] {} is no manifest of an octet dataset, or is damaged; choose another folder, or remove this file and run the "
-        "command again",
-        path(kManifestName));
+    require_own(has_dataset_manifest(env, options.output), path(kManifestName));
     result.manifest = read_dataset_manifest(env, path(kManifestName));
     check_same(result.manifest, asked, options.output);
     for (const SplitManifest* split : {&result.manifest.train, &result.manifest.validation})
@@ -258,8 +267,14 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     result.whole = result.was_there = true;
     return result;
   }
-  if (env.exists(path(kProgressName))) {
-    DatasetManifest there = read_dataset_manifest(env, path(kProgressName));
+  const bool has_begun = env.exists(path(kProgressName));
+  DatasetManifest there;
+  if (has_begun) {
+    require_own(has_dataset_progress(env, options.output), path(kProgressName));
+    there = read_dataset_manifest(env, path(kProgressName));
+  }
+  // Where no shard is complete, nothing is continued.
+  if (!there.train.shards.empty() || !there.validation.shards.empty()) {
     check_same(there, asked, options.output);
     asked = std::move(there);
     asked.tokenizer = options.tokenizer_name;
@@ -267,9 +282,10 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     check_shard_sizes(env, options.output, asked.validation, kProgressName);
     result.examples_skipped = std::max(asked.train.end_example(), asked.validation.end_example());
   }
-  tidy_folder(env, options.output, asked);
+  tidy_folder(env, options.output, asked, has_begun || options.in_cache);
 
   const std::unique_ptr<DatasetReader> reader = open_reader();
+  write_file_atomically(env, options.output, kProgressName, dataset_manifest_text(asked));
   Preparation preparation(env, options, tokenizer, std::move(asked), hooks);
   result.whole = preparation.run(*reader);
   result.manifest = preparation.manifest();

@@ -20,8 +20,9 @@ struct PrepareOptions {
   int threads = 0;                            // 0: one per core; the result is the same
   // What else determines the shards: the input and how it is read. A folder with other options is refused.
   nlohmann::ordered_json identity;
-  // When another process prepares the same folder: wait for it instead of failing.
-  bool wait_for_lock = false;
+  // The folder is octet's own, named by what its shards are made of. While another process prepares it, this one waits instead
+  // of failing, and shards whose manifest is gone are made again instead of kept.
+  bool in_cache = false;
 };
 
 struct PrepareProgress {
