@@ -72,13 +72,26 @@ std::string common_name(const std::vector<ComparedRun>& runs, const std::vector<
   return prefix.size() < 2 ? runs[members.front()].run.name : prefix;
 }
 
+// The keys that are set in some run and are part of what it computes, in their order. What follows from other keys in all runs
+// is not among them: a batch size may depend on the memory that was free.
+std::vector<std::string> compared_keys(const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> keys;
+  for (const ComparedRun& run : runs) {
+    for (const auto& [key, value] : run.run.settings) {
+      if (!is_elsewhere(key) && std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
 // What distinguishes variants: all settings but the seed, and the precision that was really used.
-std::string identity_of(const ComparedRun& run, const RunFigures& figures, size_t index) {
+std::string identity_of(const ComparedRun& run, const RunFigures& figures, size_t index,
+                        const std::vector<std::string>& keys) {
   if (!run.variant.empty()) return run.variant;
   if (run.run.settings.empty()) return fmt::format("run {}", index);  // not known: a variant of its own
   std::map<std::string, std::string> settings;
-  for (const auto& [key, value] : run.run.settings) {
-    if (!is_elsewhere(key) && key != "seed") settings[key] = value;
+  for (const std::string& key : keys) {
+    if (key != "seed") settings[key] = run.run.value(key);
   }
   return fmt::format("{} {}", figures.precision, settings);
 }
@@ -95,7 +108,7 @@ std::vector<std::string> values_of(const Comparison& comparison, std::string_vie
   std::vector<std::string> values;
   for (const Variant& variant : comparison.variants) {
     std::set<std::string> own;
-    for (const size_t run : variant.runs) own.insert(comparison.runs[run].run.setting(key));
+    for (const size_t run : variant.runs) own.insert(comparison.runs[run].run.value(key));
     values.push_back(fmt::format("{}", fmt::join(own, ", ")));
   }
   return values;
@@ -149,9 +162,11 @@ void note_seeds(Comparison& comparison) {
 std::vector<Variant> group_into_variants(const std::vector<ComparedRun>& runs,
                                          const std::vector<RunFigures>& figures) {
   std::vector<Variant> variants;
+  const std::vector<std::string> keys = compared_keys(runs);
   std::map<std::string, size_t> found;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const auto [place, is_new] = found.try_emplace(identity_of(runs[i], figures[i], i), variants.size());
+    const auto [place, is_new] =
+        found.try_emplace(identity_of(runs[i], figures[i], i, keys), variants.size());
     if (is_new) variants.emplace_back();
     variants[place->second].runs.push_back(i);
   }
@@ -171,13 +186,7 @@ std::vector<Variant> group_into_variants(const std::vector<ComparedRun>& runs,
 }
 
 void add_settings(Comparison& comparison) {
-  std::vector<std::string> keys;
-  for (const ComparedRun& run : comparison.runs) {
-    for (const auto& [key, value] : run.run.settings) {
-      if (!is_elsewhere(key) && std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
-    }
-  }
-  for (const std::string& key : keys) {
+  for (const std::string& key : compared_keys(comparison.runs)) {
     std::vector<std::string> values = values_of(comparison, key);
     if (!all_equal(values)) comparison.settings.push_back({key, std::move(values)});
   }

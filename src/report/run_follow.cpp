@@ -119,7 +119,7 @@ void RunFollower::look_at_settings() {
   if (const auto changed = change_of(config); changed && *changed != settings_changed_) {
     settings_changed_ = *changed;
     try {
-      run_.settings = read_run_settings(config.string());
+      read_run_settings(config.string(), run_);
     } catch (const Error&) {
     }
   }

@@ -182,6 +182,32 @@ TEST(Comparison, HowOftenARunLogsOrSavesMakesNoVariant) {
   EXPECT_EQ(compare_runs(runs).settings.size(), 1U) << "mixed_precision";
 }
 
+// What a key comes to counts where another run sets it.
+TEST(Comparison, KeysThatFollowFromOthersAreNoDifference) {
+  std::vector<ComparedRun> runs = {example_run({.name = "a", .seed = 1}),
+                                   example_run({.name = "b", .seed = 2}),
+                                   example_run({.name = "c", .precision = "BF16"})};
+  runs[0].run.settings.insert(runs[0].run.settings.end(),
+                              {{"per_device_train_batch_size", "8"}, {"max_batch_size", "0"}});
+  runs[0].run.decided = {{"max_steps", "100"}};  // nobody sets it, so it is no difference
+  for (const size_t i : {1, 2}) {
+    runs[i].run.settings.emplace_back("per_device_train_batch_size", "8");
+    runs[i].run.decided = {{"max_batch_size", "0"}, {"max_steps", "90"}};
+  }
+  Comparison comparison = compare_runs(runs);
+  ASSERT_EQ(comparison.settings.size(), 2U);
+  EXPECT_EQ(comparison.settings[0].key, "mixed_precision");
+  EXPECT_EQ(comparison.settings[1].key, "seed");
+  EXPECT_EQ(comparison.variants.size(), 2U) << "a and b differ in the seed alone";
+  runs[0].run.settings.emplace_back("gradient_accumulation_steps", "2");
+  runs[1].run.decided.emplace_back("gradient_accumulation_steps", "4");
+  comparison = compare_runs(runs);
+  EXPECT_EQ(comparison.variants.size(), 3U);
+  ASSERT_EQ(comparison.settings.size(), 3U);
+  EXPECT_EQ(comparison.settings[2].key, "gradient_accumulation_steps");
+  EXPECT_THAT(comparison.settings[2].values, ElementsAre("2", "4", ""));
+}
+
 TEST(Comparison, RunsOfDifferentLengthsAreComparedOverTheirCommonSteps) {
   const Comparison comparison = compare_runs(bf16_and_fp8({.name = "fp8", .speed = 1460, .steps = 60}));
   EXPECT_EQ(comparison.steps.size(), 60U);

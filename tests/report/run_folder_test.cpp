@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "config/config.h"
 #include "report/metrics.h"
 #include "report_test_support.h"
 
@@ -38,6 +39,24 @@ TEST(RunFolder, HasNameRecordsAndSettings) {
   EXPECT_EQ(read.setting("dataset"), "[a.txt, b.txt]");
   EXPECT_EQ(read.setting("no_such_key"), "");
   EXPECT_EQ(read_run_folder((run / "metrics.jsonl").string()).name, "first");
+}
+
+// to_yaml writes such a key as a comment.
+TEST(RunFolder, AKeyThatFollowsFromAnotherHasAValue) {
+  TemporaryFolder folder;
+  write_contents(folder.path() / "metrics.jsonl", "");
+  write_contents(folder.path() / "given.yaml",
+                 "per_device_train_batch_size: 2\ntarget_effective_batch_size: 8\nwarmup_steps: 5\n");
+  const TrainConfig config = load_train_config((folder.path() / "given.yaml").string(), {});
+  write_contents(folder.path() / "config.yaml", "# note: [1  (from me)\n" + to_yaml(config));
+  const RunFolder read = read_run_folder(folder.path().string());
+  EXPECT_EQ(read.setting("gradient_accumulation_steps"), "");
+  EXPECT_EQ(read.value("gradient_accumulation_steps"), "4");
+  EXPECT_EQ(read.value("max_batch_size"), config_text(config, "max_batch_size"));
+  EXPECT_EQ(read.value("warmup_ratio"), "0");
+  EXPECT_EQ(read.setting("warmup_steps"), "5");
+  EXPECT_EQ(read.value("warmup_steps"), "5");
+  EXPECT_EQ(read.value("note"), "") << "a comment of somebody else";
 }
 
 TEST(RunFolder, SaysWhatIsMissing) {
