@@ -261,12 +261,14 @@ int run(const Options& options) {
 
   std::vector<BenchResult> results;
   for (const BenchRun& run : plan_bench(variants)) {
-    results.push_back(bench(run, {.warmup = options.bench_warmup,
-                                  .steps = options.bench_steps,
-                                  .trace_steps = traced,
-                                  .trace_path = fmt::format("trace-{}.json", variants[results.size()].name),
-                                  .profile = options.profile,
-                                  .progress = [](const std::string& what) { log_info("{}", what); }}));
+    const std::string& name = variants[results.size()].name;
+    results.push_back(
+        bench(run, {.warmup = options.bench_warmup,
+                    .steps = options.bench_steps,
+                    .trace_steps = traced,
+                    .trace_path = fmt::format("trace-{}.json", name),
+                    .profile = options.profile,
+                    .progress = [&](const std::string& what) { log_info("{}: {}", name, what); }}));
   }
   if (!results.front().ranks.empty()) fmt::print("{}\n", results.front().ranks);
   const std::string& adapters = results.front().adapters;
@@ -304,7 +306,8 @@ Command bench_command() {
       "warm-up included.";
   builder.keys
       .add("variants", &Options::variants,
-           fmt::format("What to measure: {}. fp8 is delayed. Overrides mixed_precision and fp8_recipe.", kVariants))
+           fmt::format("What to measure: {}. fp8 is delayed. Overrides mixed_precision and fp8_recipe.",
+                       kVariants))
       .note("bf16 and the configured precision (bf16,delayed if mixed_precision and fp8_recipe are not set)");
   builder.keys.add("bench_steps", &Options::bench_steps, "Steps to measure. The median is reported.")
       .at_least(1);

@@ -67,9 +67,9 @@ int list(const Options& options) {
   if (!env.is_directory(options.directory))
     fail_config("[{}] is not a folder, expected a run or its checkpoints", options.directory);
   const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
-  require(!folders.empty(),
-          "[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
-          options.directory);
+  if (folders.empty())
+    fail_config("[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
+                options.directory);
   bool all_whole = true;
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (const std::string& folder : folders) {
@@ -96,7 +96,8 @@ Command checkpoints_command() {
   builder.line.about =
       "Lists checkpoints with their step, age, precision, loss and size, and says whether each one is "
       "complete.";
-  builder.line.notes = "Exit code: 0 if every checkpoint is complete, 1 otherwise.";
+  builder.line.notes =
+      "Exit code: 0 if every checkpoint is complete, 1 if one is damaged, 2 if there are none.";
   builder.word(
       &Options::directory,
       {.name = "DIR", .what = "folder", .help = "Folder of a run, or folder of checkpoints (step_N)."});

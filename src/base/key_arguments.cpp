@@ -96,8 +96,11 @@ class ArgumentReader {
     } else if (has_next() && !is_written_as_flag(keys_, next())) {
       setting.values = {arguments_[at_++]};
     } else {
+      const Key& key = keys_[found->index];
       errors_.push_back(
-          fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(keys_[found->index])));
+          key.type == KeyType::String || key.repeats
+              ? fmt::format("--{} needs a value. {}", setting.name, key.help)
+              : fmt::format("--{} needs a value; expected {}", setting.name, allowed_text(key)));
       setting.is_null = true;  // counts as given: a required key is not also reported as missing
     }
     // Such as --resume "$FOLDER" without a FOLDER, which must not mean a new run.

@@ -203,7 +203,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     if (options.progress) options.progress(what);
   };
   const auto begin = Clock::now();
-  tell(fmt::format("{}: {} on {}", plan.precision_label,
+  tell(fmt::format("{}, {} on {}", plan.precision_label,
                    human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
   const std::unique_ptr<Ranks> ranks = make_ranks(run.config);

@@ -147,8 +147,10 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
 TEST(CommandLine, ValuesOfAllCommandsAreReadByTheSameRules) {
   expect_usage_error(octet({"export", "m", "-o", "out", "--dtype", "fp16"}),
                      "error: --dtype is 'fp16'; expected one of bf16, fp32\n");
-  expect_usage_error(octet({"export", "m", "--output"}),
-                     "error: --output needs a value; expected UTF-8 text\n");
+  expect_usage_error(
+      octet({"export", "m", "--output"}),
+      "error: --output needs a value. Folder to create. An existing folder must be empty. With --format "
+      "gguf: file to create.\n");
   expect_usage_error(octet({"export", "m", "--output="}), "error: --output is empty; expected a value\n");
   expect_usage_error(octet({"eval", "m", "--dataset", "d", "--mixed-precision", "fp4"}),
                      "error: --mixed_precision is 'fp4'; expected one of fp32, bf16, fp8\n");

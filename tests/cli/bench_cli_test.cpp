@@ -99,7 +99,8 @@ TEST_F(BenchCli, RefusesBeforeItMeasures) {
   expect_refused({"--json", "nowhere/bench.json"}, "nowhere/bench.json cannot be written: No such file");
   expect_refused({"--json", "."}, ". cannot be written");
   // A refusal for another reason leaves no file.
-  expect_refused({"--json", "bench.json", "--profile_steps", "90:99"}, "profile_steps is 90:99, but bench runs");
+  expect_refused({"--json", "bench.json", "--profile_steps", "90:99"},
+                 "profile_steps is 90:99, but bench runs");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/bench.json"));
 }
 
@@ -127,7 +128,7 @@ TEST_F(BenchCli, ReadsItsOwnFlagsAsKeys) {
   EXPECT_EQ(run({"--bench_steps", "3", "--bench-steps", "4"}), "error: --bench_steps is given twice\n");
   EXPECT_EQ(run({"--variants", "bf16", "--variants", "fp32"}), "error: --variants is given twice\n");
   EXPECT_EQ(run({"--json="}), "error: --json is empty; expected a value\n");
-  EXPECT_EQ(run({"--json"}), "error: --json needs a value; expected UTF-8 text\n");
+  EXPECT_EQ(run({"--json"}), "error: --json needs a value. Also write the results to this file.\n");
   EXPECT_EQ(run({"--profile=maybe"}), "error: --profile is 'maybe'; expected true or false\n");
   EXPECT_EQ(run({"a.yaml", "b.yaml"}),
             "error: octet bench takes one configuration file, got 'a.yaml' and 'b.yaml'\n");

@@ -267,7 +267,7 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("config.json"));
   result = run({"checkpoints", "run/checkpoints/step_10"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("holds no checkpoints"));
 }
 
