@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Trains small models on a text in BF16 and in every FP8 recipe, several seeds each, and prints the table of final
-evaluation losses: mean, difference to BF16, standard deviation over the seeds.
+"""Trains small models on a text in BF16, in every FP8 recipe or with small optimizer states, several seeds each, and prints the
+table of final evaluation losses: mean and standard deviation over the seeds, mean difference to the first variant's run of the
+same seed and its standard error.
 
     scripts/fp8_loss_table.py --text tinyshakespeare.txt [--octet build/release/octet] [--steps 500] [--seeds 3] [--rows 8] [--length 128] [--lr 6e-4]
-                              [--models llama-tiny gpt2-tiny] [--device cpu] [--jobs N] [--json out.json]
+                              [--models llama-tiny gpt2-tiny] [--variants bf16 ...] [--set KEY=VALUE ...] [--device cpu] [--jobs N] [--json out.json]
 
 Every run uses one thread; --jobs runs work in parallel.
 """
@@ -27,16 +28,27 @@ VARIANTS = {
     "delayed e4m3": ["--fp8_recipe", "delayed", "--fp8_format", "e4m3"],
     "delayed e5m2": ["--fp8_recipe", "delayed", "--fp8_format", "e5m2"],
 }
+# States of the optimizer, in BF16 runs.
+STATES = {
+    "bf16 moments": ["--optimizer_state", "bf16"],
+    "8-bit moments": ["--optimizer_state", "fp8"],
+    "compact": ["--master_weights", "compact"],
+    "compact, 8-bit moments": ["--master_weights", "compact", "--optimizer_state", "fp8"],
+    "stochastic": ["--master_weights", "stochastic"],
+    "stochastic, 8-bit moments": ["--master_weights", "stochastic", "--optimizer_state", "fp8"],
+}
+FLAGS = {**VARIANTS, **{name: [*VARIANTS["bf16"], *flags] for name, flags in STATES.items()}}
 
 
 def train(args, folder, model, variant, seed):
-    name = f"{model}-{variant}-{seed}".replace(" ", "").replace("+", "-")
+    name = f"{model}-{variant}-{seed}".translate(str.maketrans(" +,", "---"))
+    settings = [word for setting in args.set for word in ("--" + setting).split("=", 1)]
     command = [args.octet, "train", "--model_preset", model, "--dataset", args.text, "--tokenizer", "bytes",
                "--max_seq_length", str(args.length), "--per_device_train_batch_size", str(args.rows), "--max_steps", str(args.steps),
                "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(40960 // (args.rows * args.length)),
                "--logging_steps", "50", "--seed", str(seed), "--device", args.device, "--num_threads", "1",
                "--save_strategy", "no", "--data_order", "random", "--use_tensorboard", "false",
-               "--output_dir", folder, "--run_name", name, "--progress", "plain", *VARIANTS[variant]]
+               "--output_dir", folder, "--run_name", name, "--progress", "plain", *FLAGS[variant], *settings]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\nfailed with {result.returncode}:\n{result.stderr}")
@@ -54,7 +66,9 @@ def main():
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--lr", default="6e-4")
     parser.add_argument("--models", nargs="+", default=["llama-tiny", "gpt2-tiny"])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(FLAGS), metavar="VARIANT",
+                        help="any of: " + "; ".join(FLAGS) + "; default: the first " + str(len(VARIANTS)))
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run, such as adam_beta2=0.999")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json")
@@ -72,16 +86,19 @@ def main():
                     jobs[model, variant, seed] = pool.submit(train, args, folder, model, variant, seed)
         losses = {key: job.result() for key, job in jobs.items()}
 
-    print(f"{args.steps} steps of {args.rows} x {args.length} tokens, learning rate {args.lr}, {args.seeds} seeds, device {args.device}")
-    print("| model | precision | eval loss | against BF16 | std over seeds |")
-    print("| --- | --- | --- | --- | --- |")
+    seeds = range(1, args.seeds + 1)
+    print(f"{args.steps} steps of {args.rows} x {args.length} tokens, learning rate {args.lr}, {args.seeds} seeds, device {args.device}"
+          + "".join(f", {setting}" for setting in args.set))
+    print(f"| model | variant | eval loss | standard deviation | against {args.variants[0]} | standard error |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for model in args.models:
-        base = statistics.mean(losses[model, args.variants[0], s] for s in range(1, args.seeds + 1))
         for variant in args.variants:
-            values = [losses[model, variant, s] for s in range(1, args.seeds + 1)]
-            mean = statistics.mean(values)
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            print(f"| {model} | {variant} | {mean:.4f} | {100 * (mean / base - 1):+.3f} % | {deviation:.4f} |")
+            values = [losses[model, variant, seed] for seed in seeds]
+            deviation = f"{statistics.stdev(values):.4f}" if args.seeds > 1 else ""
+            differences = [100 * (losses[model, variant, seed] / losses[model, args.variants[0], seed] - 1) for seed in seeds]
+            error = f"{statistics.stdev(differences) / args.seeds ** 0.5:.3f} %" if args.seeds > 1 else ""
+            cells = [f"{statistics.mean(differences):+.3f} %", error] if variant != args.variants[0] else ["", ""]
+            print(f"| {model} | {variant} | {statistics.mean(values):.4f} | {deviation} | {' | '.join(cells)} |")
     if args.json:
         rows = [{"model": m, "variant": v, "seed": s, "eval_loss": x} for (m, v, s), x in losses.items()]
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))

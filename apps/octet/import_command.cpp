@@ -7,6 +7,7 @@
 #include "base/print_stderr.h"
 #include "base/text.h"
 #include "command.h"
+#include "config/costly_settings.h"
 #include "import/environment.h"
 #include "import/import.h"
 
@@ -38,7 +39,9 @@ int run(const Options& options) {
     errors.insert(errors.begin(), fmt::format("{} cannot be imported; nothing was written", options.file));
     throw_config_errors(errors);
   }
-  load_train_config({.path = options.file, .settings = import_settings(result), .errors = {}}, {});
+  const TrainConfig config =
+      load_train_config({.path = options.file, .settings = import_settings(result), .errors = {}}, {});
+  warn_of_costly_settings({&config, 1});
   const std::string yaml = import_yaml(result);
   if (options.output.empty()) {
     fmt::print("{}", yaml);

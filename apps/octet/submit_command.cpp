@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/costly_settings.h"
 #include "import/import.h"
 #include "io/env.h"
 #include "io/output_file.h"
@@ -71,6 +72,7 @@ void describe_run(SlurmJob& job, const Options& options) {
   }
   if (config.dry_run || config.list_checkpoints)
     fail_config("octet submit starts training; dry_run and list_checkpoints are for 'octet train'");
+  warn_of_costly_settings({&config, 1});
   job.run_name = config.run_name;
   if (job.run_name.empty()) {
     const std::string stem = fs::path(options.run.config_file).stem().string();

@@ -350,7 +350,8 @@ void add_optimizer(KeyTable<C>& keys) {
   keys.add(
       "optimizer_state", &C::optimizer_state, {"fp32", "bf16", "fp8"},
       "Precision of AdamW's two moments. fp8: those of matrices have 8 bits, with one scale per 128 values "
-      "and stochastic rounding; they take 2 bytes per weight instead of 8.");
+      "and stochastic rounding; they take 2 bytes per weight instead of 8. fp8 may cost accuracy with an adam_beta2 above "
+      "0.99, and a run warns.");
   keys.add(
       "master_weights", &C::master_weights, {"exact", "compact", "stochastic"},
       "How the optimizer stores BF16 matrices. exact: as fp32 (BF16 plus a 16-bit remainder), 4 bytes per "

@@ -243,7 +243,7 @@ void add_precision_keys(KeyTable<C>& keys) {
   keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
            "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
            "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
-           "powers of two.")
+           "powers of two; emulated on every device, so it gains no speed.")
       .alias("fp8_scenario")
       .alias("fp8_scaling")
       .also("delayed", {"default", "delayed_scaling", "delayedscaling", "per_tensor_delayed"})

@@ -248,7 +248,7 @@ class RemedySearch {
       if (master != config.master_weights && precision == Precision::Fp32) continue;
       for (const State state : {State::Fp32, State::Bf16, State::Fp8}) {
         if (state < config.optimizer_state) continue;
-        // FP8 moments save more than fewer bits of weights and cost less accuracy, so they come first.
+        // FP8 moments save more than fewer bits of weights, so they come first.
         if (master != config.master_weights && state != State::Fp8) continue;
         TrainConfig way = config;
         way.master_weights = master;

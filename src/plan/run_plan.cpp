@@ -101,24 +101,32 @@ void log_exact_sums(const Transformer& transformer, const Device& device) {
   }
 }
 
-// A sum of an input's gradient has a term for every output of the layer. The largest model whose loss with fast sums was compared
-// with BF16's, of Llama-3.2-1B's size, has sums of this many terms (bench/RESULTS.md).
+// The loss of a model of Llama-3.2-1B's size, whose gradients of inputs have fast sums of this many terms, was compared with
+// BF16's (bench/RESULTS.md).
 constexpr int64_t kMostTermsCompared = 16384;
 
-// Warns of fast sums in the gradients of inputs that are longer than those.
+// Warns of fast sums that are longer. A forward sum has a term for every input of the layer, a sum of an input's gradient one
+// for every output.
 void warn_of_wide_sums(const Transformer& transformer, const Device& device) {
   if (device.name() != "cuda") return;
-  int64_t terms = 0;
+  int64_t forward = 0, dgrad = 0;
   for (const Linear* linear : transformer.linears()) {
-    const ProductChoice& dgrad = linear->choice()[Product::Dgrad];
-    if (dgrad.fp8 && dgrad.fast_accumulation) terms = std::max(terms, linear->site().out);
+    const auto terms = [&](Product product, int64_t count) {
+      const ProductChoice& choice = linear->choice()[product];
+      return choice.fp8 && choice.fast_accumulation ? count : 0;
+    };
+    forward = std::max(forward, terms(Product::Forward, linear->site().in));
+    dgrad = std::max(dgrad, terms(Product::Dgrad, linear->site().out));
   }
-  if (terms > kMostTermsCompared) {
+  const auto warn = [](std::string_view products, int64_t terms, std::string_view exact) {
+    if (terms <= kMostTermsCompared) return;
     log_warning(
-        "fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to {} terms. The loss was compared with BF16 only "
-        "for sums of up to {} terms. fp8_fast_accum forward keeps these sums exact",
-        terms, kMostTermsCompared);
-  }
+        "fp8_fast_accum may cost accuracy: {} have fast sums of up to {} terms. The loss was compared with BF16 only for products "
+        "with up to {} terms. fp8_fast_accum {} keeps these sums exact",
+        products, terms, kMostTermsCompared, exact);
+  };
+  warn("forward products", forward, "none");
+  warn("gradients of inputs", dgrad, "forward");
 }
 
 // Trained weights with their exact values and both moments; scales and other small things do not count.

@@ -42,6 +42,18 @@ TEST(ImportCli, PrintsTheConfigurationAndTheReport) {
                     HasSubstr("0 refused; "), HasSubstr("defaults of LLaMA-Factory")));
 }
 
+// What it comes to may cost accuracy: other trainers have a beta2 of 0.999 by default.
+TEST(ImportCli, WarnsOfSettingsThatMayCostAccuracy) {
+  const TemporaryFolder folder;
+  const std::string lf = folder.write("lf.yaml", std::string(kTinyRun) + "optim: adamw_8bit\n");
+  EXPECT_THAT(run_process(OCTET_PROGRAM, {"import", lf}).err,
+              HasSubstr("optimizer_state fp8 may cost accuracy with adam_beta2 0.999"));
+  folder.write("lf.yaml", std::string(kTinyRun) + "optim: adamw_8bit\nadam_beta2: 0.95\n");
+  const ProcessResult sound = run_process(OCTET_PROGRAM, {"import", lf});
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_THAT(sound.err, Not(HasSubstr("may cost accuracy")));
+}
+
 TEST(ImportCli, WritesAFileThatLoads) {
   const TemporaryFolder folder;
   const std::string lf = folder.write("lf.yaml", kTinyRun);

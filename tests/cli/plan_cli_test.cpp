@@ -191,7 +191,8 @@ TEST(PlanCli, Refusals) {
   EXPECT_THAT(size.err, HasSubstr("--device_memory_limit_gb"));
   const ProcessResult none = plan({"--gpu"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_EQ(none.err, "error: --gpu needs a value; expected UTF-8 text\n");
+  EXPECT_THAT(none.err, AllOf(HasSubstr("error: --gpu needs a value. Plan for this GPU"),
+                              HasSubstr("Known: h100, h100-nvl, h200")));
   EXPECT_EQ(plan({"--gpu="}).err, "error: --gpu is empty; expected a value\n");
   EXPECT_EQ(plan({"--gpu", "h200", "--gpu=h200"}).err, "error: --gpu is given twice\n");
   EXPECT_EQ(plan({"--gpus", "h200"}).err, "error: unknown flag '--gpus'; did you mean '--gpu'?\n");
@@ -267,7 +268,7 @@ TEST(PlanCli, WarnsOfFastSumsThatWereNotComparedWithBf16) {
       "warning: fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to ";
   const std::string of_the_8b =
       std::string(warning) +
-      "28672 terms. The loss was compared with BF16 only for sums of up to 16384 terms";
+      "28672 terms. The loss was compared with BF16 only for products with up to 16384 terms";
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all"}), HasSubstr(of_the_8b));
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "forward_dgrad"}), HasSubstr(of_the_8b));
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--finetuning_type", "lora"}),
@@ -280,6 +281,14 @@ TEST(PlanCli, WarnsOfFastSumsThatWereNotComparedWithBf16) {
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--mixed_precision", "bf16"}),
               Not(HasSubstr(warning)));
   EXPECT_THAT(notes("llama-3.2-1b", {"--fp8_fast_accum", "all"}), Not(HasSubstr(warning)));
+  // The default has fast sums in forward products alone.
+  const char* forward =
+      "warning: fp8_fast_accum may cost accuracy: forward products have fast sums of up to 28672 terms. The loss was "
+      "compared with BF16 only for products with up to 16384 terms. fp8_fast_accum none keeps these sums exact";
+  EXPECT_THAT(notes("llama-3.1-70b", {"--finetuning_type", "lora"}), HasSubstr(forward));
+  EXPECT_THAT(notes("llama-3.1-70b", {"--finetuning_type", "lora", "--fp8_fast_accum", "none"}),
+              Not(HasSubstr("may cost accuracy")));
+  EXPECT_THAT(notes("llama-3.1-8b", {}), Not(HasSubstr("may cost accuracy")));
 }
 
 TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {

@@ -50,6 +50,16 @@ TEST_F(SubmitCli, PrintShowsTheScriptAndWritesNothing) {
   EXPECT_FALSE(fs::exists(folder.path() + "/slurm"));
 }
 
+// As octet train would, but before the job waits in the queue.
+TEST_F(SubmitCli, WarnsOfSettingsThatMayCostAccuracy) {
+  const ProcessResult costly = submit({"run.yaml", "--time", "60", "--print", "--fp8_format", "e5m2"});
+  EXPECT_EQ(costly.exit_code, 0) << costly.err;
+  EXPECT_THAT(costly.err, HasSubstr("fp8_format e5m2 may cost accuracy"));
+  const ProcessResult sound = submit({"run.yaml", "--time", "60", "--print"});
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_THAT(sound.err, Not(HasSubstr("may cost accuracy")));
+}
+
 TEST_F(SubmitCli, ARunWithoutANameGetsOneAndCpuRunsAskForNoGpu) {
   const ProcessResult result = submit({"run.yaml", "--time", "60", "--print"});
   EXPECT_THAT(result.out, testing::ContainsRegex("run_name=run-[0-9]{8}-[0-9]{6}\n"));

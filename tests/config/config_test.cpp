@@ -361,6 +361,14 @@ TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
   EXPECT_THAT(costly("master_weights: stochastic"),
               ElementsAre(AllOf(HasSubstr("master_weights stochastic may cost accuracy"),
                                 HasSubstr("set master_weights to compact"))));
+  EXPECT_THAT(costly("optimizer_state: fp8\nadam_beta2: 0.99"), ElementsAre());
+  EXPECT_THAT(costly("optimizer_state: bf16\nadam_beta2: 0.999"), ElementsAre());
+  for (const char* precision : {"fp8", "bf16", "fp32"}) {
+    EXPECT_THAT(
+        costly(fmt::format("optimizer_state: fp8\nadam_beta2: 0.999\nmixed_precision: {}", precision)),
+        ElementsAre(AllOf(HasSubstr("optimizer_state fp8 may cost accuracy with adam_beta2 0.999"),
+                          HasSubstr("for 1000 steps"), HasSubstr("optimizer_state to bf16"))));
+  }
   EXPECT_THAT(costly("fp8_head: true"), ElementsAre());
   EXPECT_THAT(costly("fp8_fast_accum: all"), ElementsAre());
   EXPECT_THAT(costly("fp8_head: all"), ElementsAre());
