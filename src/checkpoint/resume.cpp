@@ -52,8 +52,9 @@ bool is_compared(const Key& key) {
 }
 
 // The configuration of a run, as octet wrote it. What an older octet wrote means what it meant there: before
-// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept: with
-// fp8_fast_accum all, gradients of weights over more than 8,192 tokens once had fast sums, which cost accuracy.
+// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept: once,
+// sums were fast also over more than kMostTokensOfFastSums tokens and kMostInputsOfFastSums inputs, which cost accuracy or
+// may cost it.
 TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
   file.settings = read_settings_file(path, file.errors);

@@ -284,12 +284,14 @@ void add_precision_keys(KeyTable<C>& keys) {
           "Products of the output head that run in FP8. backward (or true): both gradients. auto: backward if the head "
           "has 16 million weights or more and gradients are E5M2. all: also the logits, which is 1 % to 3 % faster; in earlier "
           "versions it added 0.1 % to 0.2 % to the loss. forward, dgrad, wgrad: for experiments. The "
-          "head has delayed scaling with every recipe. Measured losses: docs/fp8.md, The head.")
+          "head has delayed scaling with every recipe. With LoRA, losses were not compared. Measured losses: docs/fp8.md, "
+          "The head.")
       .bools("backward", "none");
   keys.add(
           "fp8_fast_accum", &C::fp8_fast_accum, {"none", "forward", "forward_dgrad", "all"},
           "For delayed and current, on the GPU: products of the layers that add up inside the tensor cores, which is "
-          "faster and keeps fewer bits of the sum. forward_dgrad: forward products and gradients of inputs; these may cost "
+          "faster and keeps fewer bits of the sum. forward: forward products of layers with at most 16,384 inputs. "
+          "forward_dgrad: also gradients of inputs; these may cost "
           "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward; "
           "in layers with more than 16,384 outputs the loss was never compared, and a run warns). "
           "all: gradients of weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. "

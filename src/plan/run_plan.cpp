@@ -85,15 +85,29 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
            human_bytes(static_cast<double>(target.limit.bytes)));
 }
 
-// Says so if the gradients of weights have no fast sums, although fp8_fast_accum is all.
+// Says which sums stay exact although fp8_fast_accum asks for fast ones.
 void log_exact_sums(const Transformer& transformer, const Device& device) {
-  if (device.name() != "cuda" || transformer.numerics().fp8.fast_accumulation != Fp8FastAccum::All) return;
-  const bool any = std::ranges::any_of(transformer.linears(), [](const Linear* linear) {
-    const LinearChoice& choice = linear->choice();
-    return linear->trains() && choice[Product::Forward].fast_accumulation && choice[Product::Wgrad].fp8 &&
-           !choice[Product::Wgrad].fast_accumulation;
-  });
-  if (any) {
+  const Fp8Config& fp8 = transformer.numerics().fp8;
+  const bool can_sum_fast = fp8.recipe == Fp8Recipe::Delayed || fp8.recipe == Fp8Recipe::Current;
+  if (device.name() != "cuda" || !can_sum_fast) return;
+  bool exact_wgrad = false;
+  int64_t exact_forward = 0;
+  for (const Linear* linear : transformer.linears()) {
+    if (linear->site().kind == WorkKind::Head) continue;
+    const auto is_exact = [&](Product product) {
+      const ProductChoice& choice = linear->choice()[product];
+      return choice.fp8 && !choice.fast_accumulation;
+    };
+    if (fp8.fast_accumulation >= Fp8FastAccum::Forward && is_exact(Product::Forward)) ++exact_forward;
+    if (fp8.fast_accumulation == Fp8FastAccum::All && linear->trains() && is_exact(Product::Wgrad))
+      exact_wgrad = true;
+  }
+  if (exact_forward > 0) {
+    log_info(
+        "fp8_fast_accum: the forward products of {} keep exact sums; sums over more than {} inputs are never fast",
+        counted(exact_forward, "layer"), kMostInputsOfFastSums);
+  }
+  if (exact_wgrad) {
     log_info(
         "fp8_fast_accum all: the gradients of weights keep exact sums, because a micro-batch has {} tokens; sums over "
         "more than {} are never fast",
@@ -101,32 +115,24 @@ void log_exact_sums(const Transformer& transformer, const Device& device) {
   }
 }
 
-// The loss of a model of Llama-3.2-1B's size, whose gradients of inputs have fast sums of this many terms, was compared with
-// BF16's (bench/RESULTS.md).
+// A sum of an input's gradient has a term for every output of the layer. The largest model whose loss with fast sums was
+// compared with BF16's, of Llama-3.2-1B's size, has sums of this many terms (bench/RESULTS.md).
 constexpr int64_t kMostTermsCompared = 16384;
 
-// Warns of fast sums that are longer. A forward sum has a term for every input of the layer, a sum of an input's gradient one
-// for every output.
+// Warns of fast sums in the gradients of inputs that are longer than those.
 void warn_of_wide_sums(const Transformer& transformer, const Device& device) {
   if (device.name() != "cuda") return;
-  int64_t forward = 0, dgrad = 0;
+  int64_t terms = 0;
   for (const Linear* linear : transformer.linears()) {
-    const auto terms = [&](Product product, int64_t count) {
-      const ProductChoice& choice = linear->choice()[product];
-      return choice.fp8 && choice.fast_accumulation ? count : 0;
-    };
-    forward = std::max(forward, terms(Product::Forward, linear->site().in));
-    dgrad = std::max(dgrad, terms(Product::Dgrad, linear->site().out));
+    const ProductChoice& dgrad = linear->choice()[Product::Dgrad];
+    if (dgrad.fp8 && dgrad.fast_accumulation) terms = std::max(terms, linear->site().out);
   }
-  const auto warn = [](std::string_view products, int64_t terms, std::string_view exact) {
-    if (terms <= kMostTermsCompared) return;
+  if (terms > kMostTermsCompared) {
     log_warning(
-        "fp8_fast_accum may cost accuracy: {} have fast sums of up to {} terms. The loss was compared with BF16 only for products "
-        "with up to {} terms. fp8_fast_accum {} keeps these sums exact",
-        products, terms, kMostTermsCompared, exact);
-  };
-  warn("forward products", forward, "none");
-  warn("gradients of inputs", dgrad, "forward");
+        "fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to {} terms. The loss was compared with "
+        "BF16 only for sums of up to {} terms. fp8_fast_accum forward keeps these sums exact",
+        terms, kMostTermsCompared);
+  }
 }
 
 // Trained weights with their exact values and both moments; scales and other small things do not count.

@@ -25,9 +25,11 @@ enum class Fp8Head : uint8_t {
 // Which FP8 products of the layers add up inside the tensor cores alone: faster, with fewer bits of the sum. The others
 // move partial sums to fp32 registers now and then. The head never does it: its sums are the longest.
 enum class Fp8FastAccum : uint8_t { None, Forward, ForwardDgrad, All };
-// The tensor cores cut off the last bits of a partial sum at every step, so the error grows with the number of terms. A sum of
-// a weight's gradient has a term for every token of a micro-batch. With more tokens than this, it is never fast.
+// The tensor cores cut off the last bits of a partial sum at every step, so the error grows with the number of terms. With more
+// than these, sums are never fast: a sum of a weight's gradient has a term for every token of a micro-batch, a forward sum one
+// for every input of the layer.
 inline constexpr int64_t kMostTokensOfFastSums = 8192;
+inline constexpr int64_t kMostInputsOfFastSums = 16384;
 std::string_view name_of(Fp8Recipe recipe);  // as users write it
 std::string_view name_of(Fp8Format format);
 

@@ -68,7 +68,7 @@ ProductChoice choose_head(const LinearSite& site, Product product, const Fp8Conf
 bool sums_fast(const LinearSite& site, Product product, Fp8FastAccum products) {
   switch (product) {
     case Product::Forward:
-      return products >= Fp8FastAccum::Forward;
+      return products >= Fp8FastAccum::Forward && site.in <= kMostInputsOfFastSums;
     case Product::Dgrad:
       return products >= Fp8FastAccum::ForwardDgrad;
     case Product::Wgrad:

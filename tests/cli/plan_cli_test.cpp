@@ -268,7 +268,7 @@ TEST(PlanCli, WarnsOfFastSumsThatWereNotComparedWithBf16) {
       "warning: fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to ";
   const std::string of_the_8b =
       std::string(warning) +
-      "28672 terms. The loss was compared with BF16 only for products with up to 16384 terms";
+      "28672 terms. The loss was compared with BF16 only for sums of up to 16384 terms";
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all"}), HasSubstr(of_the_8b));
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "forward_dgrad"}), HasSubstr(of_the_8b));
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--finetuning_type", "lora"}),
@@ -281,14 +281,25 @@ TEST(PlanCli, WarnsOfFastSumsThatWereNotComparedWithBf16) {
   EXPECT_THAT(notes("llama-3.1-8b", {"--fp8_fast_accum", "all", "--mixed_precision", "bf16"}),
               Not(HasSubstr(warning)));
   EXPECT_THAT(notes("llama-3.2-1b", {"--fp8_fast_accum", "all"}), Not(HasSubstr(warning)));
-  // The default has fast sums in forward products alone.
-  const char* forward =
-      "warning: fp8_fast_accum may cost accuracy: forward products have fast sums of up to 28672 terms. The loss was "
-      "compared with BF16 only for products with up to 16384 terms. fp8_fast_accum none keeps these sums exact";
-  EXPECT_THAT(notes("llama-3.1-70b", {"--finetuning_type", "lora"}), HasSubstr(forward));
-  EXPECT_THAT(notes("llama-3.1-70b", {"--finetuning_type", "lora", "--fp8_fast_accum", "none"}),
-              Not(HasSubstr("may cost accuracy")));
-  EXPECT_THAT(notes("llama-3.1-8b", {}), Not(HasSubstr("may cost accuracy")));
+  for (const char* wide : {"llama-3.1-8b", "qwen2.5-7b", "llama-3.1-70b"})
+    EXPECT_THAT(notes(wide, {}), Not(HasSubstr("may cost accuracy"))) << "the defaults do not warn";
+}
+
+TEST(PlanCli, SaysThatForwardSumsOverManyInputsStayExact) {
+  const auto notes = [](const char* model, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--gpu", "h200", "--model_preset", model, "--max_seq_length", "1024"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return plan(flags).err;
+  };
+  const auto note = HasSubstr(
+      "fp8_fast_accum: the forward products of 28 layers keep exact sums; sums over more than 16384 inputs are never fast");
+  EXPECT_THAT(notes("qwen2.5-7b", {}), note) << "mlp.down has 18,944 inputs";
+  EXPECT_THAT(notes("qwen2.5-7b", {"--fp8_fast_accum", "all"}), note);
+  const auto any = HasSubstr("keep exact sums; sums over");
+  EXPECT_THAT(notes("qwen2.5-7b", {"--fp8_fast_accum", "none"}), Not(any));
+  EXPECT_THAT(notes("qwen2.5-7b", {"--fp8_recipe", "block"}), Not(any));
+  EXPECT_THAT(notes("qwen2.5-7b", {"--mixed_precision", "bf16"}), Not(any));
+  EXPECT_THAT(notes("llama-3.1-8b", {}), Not(any));
 }
 
 TEST(PlanCli, OnlyTheDemosModelsArePlannedForTheDemo) {

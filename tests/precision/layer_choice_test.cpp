@@ -115,6 +115,19 @@ TEST(LayerChoice, GradientsOfWeightsHaveFastSumsOnlyOverFewTokens) {
   EXPECT_FALSE(fast(8208));
 }
 
+// A forward sum has a term for every input of the layer.
+TEST(LayerChoice, ForwardSumsAreFastOnlyOverFewInputs) {
+  const auto fast = [](int64_t inputs) {
+    const LinearSite site{.name = "x", .layers = 4, .out = 512, .in = inputs, .tokens = 64};
+    const LinearChoice choice =
+        choose_precision({site}, Precision::Fp8, {.fast_accumulation = Fp8FastAccum::All}).at(0);
+    EXPECT_TRUE(choice[Product::Forward].fp8 && choice[Product::Dgrad].fast_accumulation);
+    return choice[Product::Forward].fast_accumulation;
+  };
+  EXPECT_TRUE(fast(16384));
+  EXPECT_FALSE(fast(16400));
+}
+
 TEST(LayerChoice, SkipsNamesGlobsAndEnds) {
   EXPECT_EQ(in_fp8({.skip_layers = {"layers.1.mlp.down", "layers.0.*", "last:2"}}),
             "layers.1.attention.qkv ");
