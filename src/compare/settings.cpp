@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
+#include "base/text.h"
 #include "report/text.h"
 
 namespace octet {
@@ -124,13 +126,28 @@ bool all_equal(const std::vector<std::string>& values) {
   return std::ranges::all_of(values, [&](const std::string& value) { return value == values.front(); });
 }
 
+// How many sequences an evaluation reads at most; 0 if it reads all data, if there is none, or if that is not known.
+int64_t most_evaluated(const RunFolder& run) {
+  if (run.value("eval_strategy") == "no") return 0;
+  const std::optional<int64_t> batches = parse_int(run.value("eval_batches")),
+                               rows = parse_int(run.value("per_device_train_batch_size"));
+  return batches.value_or(0) * rows.value_or(0);
+}
+
 void warn_of_batch_and_device(Comparison& comparison) {
-  std::set<int64_t> tokens;
+  std::set<int64_t> tokens, evaluated;
   std::set<std::string> devices;
   for (const ComparedRun& run : comparison.runs) {
+    if (const int64_t sequences = most_evaluated(run.run); sequences > 0) evaluated.insert(sequences);
     if (!run.plan) continue;
     tokens.insert(run.plan->sequences_per_step * run.plan->sequence_length);
     devices.insert(run.plan->device);
+  }
+  if (evaluated.size() > 1) {
+    comparison.warnings.push_back(fmt::format(
+        "The evaluations may cover different data (at most {} sequences): eval_batches counts batches of "
+        "per_device_train_batch_size sequences. Compare evaluation losses with care.",
+        fmt::join(evaluated, ", ")));
   }
   if (tokens.size() > 1) {
     comparison.warnings.push_back(fmt::format(

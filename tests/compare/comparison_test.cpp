@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -180,6 +181,26 @@ TEST(Comparison, HowOftenARunLogsOrSavesMakesNoVariant) {
   runs[0].run.settings.emplace_back("save_steps", "10");
   runs[0].run.settings.emplace_back("price_per_hour", "2");
   EXPECT_EQ(compare_runs(runs).settings.size(), 1U) << "mixed_precision";
+}
+
+TEST(Comparison, EvaluationsDependOnTheBatch) {
+  const auto warnings = [](std::array<const char*, 2> batches, std::array<const char*, 2> rows,
+                           const char* strategy) {
+    std::vector<ComparedRun> runs = bf16_and_fp8();
+    for (size_t i = 0; i < 2; ++i) {
+      runs[i].run.settings.emplace_back("eval_batches", batches[i]);
+      runs[i].run.settings.emplace_back("per_device_train_batch_size", rows[i]);
+      runs[i].run.settings.emplace_back("eval_strategy", strategy);
+    }
+    return compare_runs(runs).warnings;
+  };
+  const auto warning = HasSubstr("The evaluations may cover different data");
+  EXPECT_THAT(warnings({"20", "20"}, {"4", "16"}, "steps"),
+              Contains(AllOf(warning, HasSubstr("at most 80, 320 sequences"))));
+  EXPECT_THAT(warnings({"20", "20"}, {"4", "4"}, "steps"), Not(Contains(warning)));
+  EXPECT_THAT(warnings({"20", "40"}, {"4", "2"}, "steps"), Not(Contains(warning)));
+  EXPECT_THAT(warnings({"20", "20"}, {"4", "16"}, "no"), Not(Contains(warning)));
+  EXPECT_THAT(warnings({"0", "0"}, {"4", "16"}, "steps"), Not(Contains(warning))) << "all of the data";
 }
 
 // What a key comes to counts where another run sets it.
