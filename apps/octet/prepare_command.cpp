@@ -108,8 +108,10 @@ int verify_prepared(const std::string& output) {
   }
   for (const std::string& folder : folders) {
     if (!has_dataset_manifest(posix_env(), folder)) {
-      fail_config("{} holds no {}prepared dataset: it has no {}", printable(folder),
-                  has_dataset_progress(posix_env(), folder) ? "finished " : "", kManifestName);
+      const bool has_begun = has_dataset_progress(posix_env(), folder);
+      fail_config("{} holds no {}prepared dataset: it has no {}{}", printable(folder),
+                  has_begun ? "finished " : "", kManifestName,
+                  has_begun ? "; run the same 'octet prepare' command again" : "");
     }
   }
   verify_shards(folders, Shards::All);
@@ -137,9 +139,15 @@ int run(const Options& options) {
     std::optional<ModelFolder> start;
     if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
     config = keys_with_chat(std::move(config), start);
+    parts = expanded_dataset(config);
+    for (const DatasetPart& part : parts) {
+      if (has_dataset_manifest(posix_env(), part.path))
+        fail_config(
+            "dataset {} is already prepared: train on it as it is, or give --dataset the files that it was made from",
+            printable(part.path));
+    }
     tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
     tokenizer = make_tokenizer(tokenizer_name);
-    parts = expanded_dataset(config);
     throw_config_errors(idle_choices(config));
     if (options.preview == 0) return;
     for (const DatasetPart& part : parts)

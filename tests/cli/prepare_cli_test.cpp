@@ -244,7 +244,11 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   EXPECT_FALSE(fs::exists(folder.path() + "/stopped/manifest.json"));
   const ProcessResult unfinished = run(train("x", {"--dataset", "stopped"}));
   EXPECT_THAT(unfinished.err, HasSubstr("is not fully prepared"));
-  ASSERT_EQ(run(with("stopped")).exit_code, 0);
+  EXPECT_THAT(run({"prepare", "--output", "stopped", "--verify"}).err,
+              HasSubstr("run the same 'octet prepare' command again"));
+  const ProcessResult continued = run(with("stopped"));
+  ASSERT_EQ(continued.exit_code, 0);
+  EXPECT_THAT(continued.err, HasSubstr("data: stopped continues, complete shards: "));
   EXPECT_EQ(manifest("stopped"), manifest("whole"));
   EXPECT_TRUE(files("stopped") == files("whole"));
 }
