@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/costly_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
 #include "ops/device.h"
@@ -199,6 +200,8 @@ int run(const Options& options) {
   const TrainConfig first = check_first_run(spec, config_file, settings, seed);
   if (first.is_demo() && !first.is_set("dataset") && !options.status)
     log_info("no dataset is given: every run trains the demo; --config RUN.yaml names a configuration");
+  // Of what all runs share, and of the first run's own values; the others warn in their logs.
+  if (!options.status) warn_of_costly_settings({&first, 1});
 
   SweepPlan plan;
   plan.seed = seed;

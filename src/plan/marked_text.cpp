@@ -73,7 +73,10 @@ std::string marked_text(const Document& document, const Tokenizer& tokenizer, Ma
 }
 
 std::string marked_counts(const Document& document) {
-  const auto trained = std::count(document.is_target.begin(), document.is_target.end(), uint8_t{1});
+  // Nothing predicts the first token.
+  const int64_t trained = document.is_target.empty() ? 0
+                                                     : std::count(document.is_target.begin() + 1,
+                                                                  document.is_target.end(), uint8_t{1});
   return fmt::format("{} tokens, {} trained ({:.1f} %)", document.tokens.size(), trained,
                      document.tokens.empty() ? 0.0
                                              : 100.0 * static_cast<double>(trained) /

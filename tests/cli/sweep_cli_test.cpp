@@ -103,9 +103,10 @@ TEST_F(SweepCli, AGridIsTrainedAndRanked) {
   EXPECT_EQ(read_text(path("runs/again/metrics.jsonl")).substr(0, 60),
             read_text(path(json["best"]["folder"].get<std::string>() + "/metrics.jsonl")).substr(0, 60));
   // Another sweep in the same folder is refused.
-  result = sweep({"grid.yaml", "--config", "base.yaml", "--max_steps", "7"});
+  result = sweep({"grid.yaml", "--config", "base.yaml", "--master_weights", "stochastic"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("holds another sweep"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("warning: master_weights stochastic may cost accuracy"),
+                                HasSubstr("holds another sweep")));
 }
 
 TEST_F(SweepCli, CtrlCIsPassedOnAndTheSweepContinues) {

@@ -266,9 +266,13 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   result = run_cpu({"generate", "run/checkpoints/step_10", "--prompt", "x"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("config.json"));
-  result = run({"checkpoints", "run/checkpoints/step_10"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("holds no checkpoints"));
+  for (const char* step : {"run/checkpoints/step_10", "run/checkpoints/step_10/"}) {
+    result = run({"checkpoints", step});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("is a single checkpoint, expected the folder of a run"));
+  }
+  fs::create_directory(path("step_empty"));
+  EXPECT_THAT(run({"checkpoints", "step_empty"}).err, HasSubstr("holds no checkpoints"));
 }
 
 TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {

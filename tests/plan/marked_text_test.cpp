@@ -23,6 +23,9 @@ TEST(MarkedText, TellsTrainedTokensApart) {
   EXPECT_EQ(marked_text(document, tokenizer, MarkStyle::Color),
             "\x1b[2mQx\n\x1b[0m\x1b[32mA\\x1b\x1b[0m\x1b[2m!\x1b[0m");
   EXPECT_EQ(marked_counts(document), "6 tokens, 2 trained (33.3 %)");
+  EXPECT_EQ(marked_counts(document_of("abcd", "1111")), "4 tokens, 3 trained (75.0 %)")
+      << "nothing predicts the first";
+  EXPECT_EQ(marked_counts({}), "0 tokens, 0 trained (0.0 %)");
 }
 
 TEST(MarkedText, IsCutInTheMiddle) {
