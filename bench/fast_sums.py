@@ -11,8 +11,12 @@ to have one sign, as in the gradient of a weight that all tokens want to change 
 The table has the error of the sums (root mean square, relative), and by how much they are too small.
 """
 import argparse
+import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("this script needs numpy")
 
 TERMS = [768, 4096, 8192, 16384, 28672, 65536]
 CORRELATIONS = [0.0, 0.02, 0.1]

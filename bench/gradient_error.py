@@ -23,7 +23,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("this script needs numpy")
 
 OCTET = Path(__file__).resolve().parent.parent / "build/release/octet"
 HEADS = ["backward", "all", "forward", "dgrad", "wgrad"]

@@ -16,9 +16,13 @@ The first table has the loss on tokens that were held out. The second one compar
 the end of the first run with exact ones: relative error (2-norm) and 1 - cosine.
 """
 import argparse
+import sys
 import time
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("this script needs numpy")
 
 VOCABULARY, WIDTH, BATCH, HELD_OUT = 4096, 64, 8192, 40000
 CORRECTIONS = ("sums", "centred", "mean")

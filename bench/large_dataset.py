@@ -55,8 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--octet", default="octet", help="the program")
-    parser.add_argument("--tokens", type=float, default=10e9)
+    parser.add_argument("--tokens", type=float, default=10e9, help="rounded up to whole shards of about 105 million (default: 10e9)")
     options = parser.parse_args()
+    if options.folder.exists():
+        parser.error(f"{options.folder} exists already")
+    if not shutil.which(options.octet):
+        parser.error(f"there is no program {options.octet}: build it, or name it with --octet")
     options.folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=options.folder.parent) as temporary:
         documents, one = Path(temporary) / "documents.jsonl", Path(temporary) / "one"

@@ -9,8 +9,12 @@ src/ops/stochastic.h has it), four more bits (compact), and rounding to the near
 """
 import argparse
 import math
+import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("this script needs numpy")
 
 CASES = [(0.02, 1.0, 0.03), (0.02, 1.0, 0.1), (0.1, 1.0, 0.03), (0.1, 1.0, 0.1)]  # spread of goals, curvature, noise of gradients
 

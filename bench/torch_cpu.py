@@ -13,11 +13,15 @@ import argparse
 import contextlib
 import json
 import statistics
+import sys
 import time
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit("this script needs torch")
 
 # Dimension letters: B batch, T sequence, C width, H heads, K KV heads, D head width.
 

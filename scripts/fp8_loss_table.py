@@ -16,6 +16,7 @@ import pathlib
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 VARIANTS = {
@@ -84,6 +85,11 @@ def main():
             for variant in args.variants:
                 for seed in range(1, args.seeds + 1):
                     jobs[model, variant, seed] = pool.submit(train, args, folder, model, variant, seed)
+        names = {job: key for key, job in jobs.items()}
+        for done, job in enumerate(concurrent.futures.as_completed(names), start=1):
+            model, variant, seed = names[job]
+            note = f"{done}/{len(jobs)} {model}, {variant}, seed {seed}: eval loss {job.result():.4f}"
+            print(note, file=sys.stderr, flush=True)
         losses = {key: job.result() for key, job in jobs.items()}
 
     seeds = range(1, args.seeds + 1)
