@@ -146,10 +146,9 @@ std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments&
   return settings;
 }
 
-// Checks the first run as octet train would, so that a sweep does not begin with failures that were known before.
-TrainConfig check_first_run(const SweepSpec& spec, const std::string& config_file,
-                            std::vector<KeySetting> settings, uint64_t seed) {
-  const SweepValues values = propose(spec, seed, 0, {}).value();
+// The configuration of a run with `values`. Throws ConfigError as octet train would.
+TrainConfig config_of(const SweepSpec& spec, const SweepValues& values, const FileSettings& file,
+                      std::vector<KeySetting> settings) {
   std::erase_if(settings, [&](const KeySetting& setting) {
     const Key* key = key_called(train_keys().keys(), setting.name);
     return key &&
@@ -157,7 +156,13 @@ TrainConfig check_first_run(const SweepSpec& spec, const std::string& config_fil
   });
   for (size_t i = 0; i < values.size(); ++i)
     settings.push_back({.name = spec.parameters[i].name, .values = {values[i]}});
-  const TrainConfig config = load_train_config(read_run_file(config_file), settings);
+  return load_train_config(file, settings);
+}
+
+// Checks the first run, so that a sweep does not begin with failures that were known before.
+TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
+                            const std::vector<KeySetting>& settings, uint64_t seed) {
+  const TrainConfig config = config_of(spec, propose(spec, seed, 0, {}).value(), file, settings);
   for (const char* key :
        {"run_name", "output_dir", "resume", "checkpoint_dir", "dry_run", "list_checkpoints"}) {
     const auto origin = config.origins.find(key);
@@ -167,6 +172,22 @@ TrainConfig check_first_run(const SweepSpec& spec, const std::string& config_fil
   if (spec.metric->needs_evaluation() && config.eval_strategy == TrainConfig::Strategy::No)
     fail_config("the metric is {}, but eval_strategy is no: the runs would have none", spec.metric->label());
   return config;
+}
+
+// Warns of costly settings in the first runs; those that bayes chooses later warn in their logs.
+void warn_of_costly_runs(const SweepSpec& spec, const FileSettings& file,
+                         const std::vector<KeySetting>& settings, const SweepPlan& plan) {
+  constexpr int64_t kMostRuns = 200;
+  std::vector<TrainConfig> configs;
+  for (int64_t index = 0; index < std::min(plan.runs, kMostRuns); ++index) {
+    try {
+      if (const std::optional<SweepValues> values = propose(spec, plan.seed, index, {}))
+        configs.push_back(config_of(spec, *values, file, settings));
+    } catch (const ConfigError&) {
+      // This run will fail and say why.
+    }
+  }
+  warn_of_costly_settings(configs);
 }
 
 int64_t count_runs(const SweepSpec& spec, const Options& options) {
@@ -197,11 +218,10 @@ int run(const Options& options) {
   const std::string config_file = files.config.empty() ? spec.base_config : files.config;
   const std::vector<KeySetting> settings = base_settings(spec, options.run);
   const auto seed = static_cast<uint64_t>(options.sweep_seed);
-  const TrainConfig first = check_first_run(spec, config_file, settings, seed);
+  const FileSettings file = read_run_file(config_file);
+  const TrainConfig first = check_first_run(spec, file, settings, seed);
   if (first.is_demo() && !first.is_set("dataset") && !options.status)
     log_info("no dataset is given: every run trains the demo; --config RUN.yaml names a configuration");
-  // Of what all runs share, and of the first run's own values; the others warn in their logs.
-  if (!options.status) warn_of_costly_settings({&first, 1});
 
   SweepPlan plan;
   plan.seed = seed;
@@ -223,6 +243,7 @@ int run(const Options& options) {
   if (options.retry_failed) log_info("{} that failed will be repeated", counted(store.retry_failed(), "run"));
   int code = kExitDone;
   if (!options.status) {
+    warn_of_costly_runs(spec, file, settings, plan);
     log_info("sweep in {}: {}, method {}, metric {}, {} at a time", folder, counted(plan.runs, "run"),
              to_string(spec.method), spec.metric->label(), plan.slots.size());
     code = run_sweep(spec, plan, store);

@@ -103,10 +103,21 @@ TEST_F(SweepCli, AGridIsTrainedAndRanked) {
   EXPECT_EQ(read_text(path("runs/again/metrics.jsonl")).substr(0, 60),
             read_text(path(json["best"]["folder"].get<std::string>() + "/metrics.jsonl")).substr(0, 60));
   // Another sweep in the same folder is refused.
-  result = sweep({"grid.yaml", "--config", "base.yaml", "--master_weights", "stochastic"});
+  result = sweep({"grid.yaml", "--config", "base.yaml", "--max_steps", "7"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("warning: master_weights stochastic may cost accuracy"),
-                                HasSubstr("holds another sweep")));
+  EXPECT_THAT(result.err, HasSubstr("holds another sweep"));
+}
+
+TEST_F(SweepCli, WarnsOfValuesThatMayCostAccuracy) {
+  folder.write("costly.yaml",
+               "method: grid\nparameters:\n  master_weights: {values: [compact, stochastic]}\n"
+               "  fp8_format: {values: [hybrid, e5m2]}\n");
+  const std::string said = sweep({"costly.yaml", "--config", "base.yaml", "--max_steps", "1"}).err;
+  for (const std::string text : {"warning: master_weights stochastic may cost accuracy",
+                                 "warning: fp8_format e5m2 may cost accuracy"}) {
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+    EXPECT_EQ(said.find(text), said.rfind(text)) << "once";
+  }
 }
 
 TEST_F(SweepCli, CtrlCIsPassedOnAndTheSweepContinues) {
