@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
-#include "io/checkpoint_manifest.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -59,12 +59,6 @@ nlohmann::ordered_json as_json(const std::string& folder, const CheckpointListin
   return object;
 }
 
-// Whether `path` is a step_N, not a folder of them.
-bool is_checkpoint(Env& env, const std::string& path) {
-  const std::filesystem::path folder = (std::filesystem::path(path) / "").parent_path();
-  return folder.filename().string().starts_with("step_") && env.exists(join_path(path, kManifestName));
-}
-
 struct Options {
   std::string directory;
   bool verify = false, json = false;
@@ -76,9 +70,11 @@ int list(const Options& options) {
     fail_config("[{}] is not a folder, expected a run or its checkpoints", options.directory);
   const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
   if (folders.empty()) {
-    if (is_checkpoint(env, options.directory))
-      fail_config("[{}] is a single checkpoint, expected the folder of a run, or a folder with step_N in it",
-                  options.directory);
+    const std::filesystem::path folder = (std::filesystem::path(options.directory) / "").parent_path();
+    const std::string parent = folder.has_parent_path() ? folder.parent_path().string() : ".";
+    if (folder.filename().string().starts_with("step_") && holds_checkpoints(env, parent))
+      fail_config("[{}] is a single checkpoint; octet checkpoints takes the folder of all, {}",
+                  options.directory, printable(parent));
     fail_config("[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
                 options.directory);
   }

@@ -246,6 +246,8 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   EXPECT_THAT(unfinished.err, HasSubstr("is not fully prepared"));
   EXPECT_THAT(run({"prepare", "--output", "stopped", "--verify"}).err,
               HasSubstr("run the same 'octet prepare' command again"));
+  EXPECT_THAT(run({"prepare", "--dataset", "stopped", "--output", "second"}).err,
+              HasSubstr("dataset stopped is a folder of octet prepare, finished or not"));
   const ProcessResult continued = run(with("stopped"));
   ASSERT_EQ(continued.exit_code, 0);
   EXPECT_THAT(continued.err, HasSubstr("data: stopped continues, complete shards: "));

@@ -197,7 +197,7 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_THAT(
       twice.err,
-      HasSubstr("dataset data is already prepared: train on it as it is, or give --dataset the files"));
+      HasSubstr("dataset data is a folder of octet prepare, finished or not: give --dataset the files"));
   damage();
   ASSERT_EQ(run(same).exit_code, 0);
   damage();

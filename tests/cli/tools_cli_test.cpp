@@ -269,7 +269,9 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   for (const char* step : {"run/checkpoints/step_10", "run/checkpoints/step_10/"}) {
     result = run({"checkpoints", step});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("is a single checkpoint, expected the folder of a run"));
+    EXPECT_THAT(
+        result.err,
+        HasSubstr("is a single checkpoint; octet checkpoints takes the folder of all, run/checkpoints"));
   }
   fs::create_directory(path("step_empty"));
   EXPECT_THAT(run({"checkpoints", "step_empty"}).err, HasSubstr("holds no checkpoints"));
