@@ -59,21 +59,26 @@ def train(args, folder, model, variant, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", required=True)
-    parser.add_argument("--octet", default="build/release/octet")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--lr", default="6e-4")
+    parser.add_argument("--text", required=True, help="file of text, read as bytes")
+    parser.add_argument("--octet", default="build/release/octet", help="the program [%(default)s]")
+    parser.add_argument("--steps", type=int, default=500, help="steps of each run [%(default)s]")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each variant [%(default)s]")
+    parser.add_argument("--rows", type=int, default=8, help="sequences per step [%(default)s]")
+    parser.add_argument("--length", type=int, default=128, help="tokens per sequence [%(default)s]")
+    parser.add_argument("--lr", default="6e-4", help="largest learning rate [%(default)s]")
     parser.add_argument("--models", nargs="+", default=["llama-tiny", "gpt2-tiny"])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(FLAGS), metavar="VARIANT",
                         help="any of: " + "; ".join(FLAGS) + "; default: the first " + str(len(VARIANTS)))
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run, such as adam_beta2=0.999")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--json")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda [%(default)s]")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at the same time [one per core]")
+    parser.add_argument("--json", help="also write all losses to this file")
     args = parser.parse_args()
+    for name in ("steps", "seeds", "rows", "length", "jobs"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} is {getattr(args, name)}; expected 1 or more")
+    if args.json and not pathlib.Path(args.json).absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder for {args.json}")
     if not shutil.which(args.octet):
         parser.error(f"there is no program {args.octet}: build it, or name it with --octet")
     if not pathlib.Path(args.text).is_file():

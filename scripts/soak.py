@@ -414,6 +414,10 @@ def main():
     for name in ("steps", "save_steps", "batch", "length", "kills"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected 1 or more")
+    if options.kill_every < 0:
+        parser.error(f"--kill_every is {options.kill_every}; expected 0 or more")
+    if options.folder and pathlib.Path(options.folder).exists():
+        parser.error(f"--folder: {options.folder} exists already")
     if not shutil.which(options.octet):
         parser.error(f"--octet: there is no program {options.octet}; build it, or name another")
     options.octet = str(pathlib.Path(shutil.which(options.octet)).resolve())
