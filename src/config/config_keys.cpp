@@ -200,7 +200,9 @@ void add_data(KeyTable<C>& keys) {
       .alias("val_split")
       .alias("validation_split")
       .alias("eval_ratio");
-  keys.add("shard_tokens", &C::shard_tokens, "Approximate number of tokens per shard of a prepared dataset.")
+  keys.add(
+          "shard_tokens", &C::shard_tokens,
+          "Approximate number of tokens per shard of a prepared dataset. Less than 1,048,576 also changes which documents are held out.")
       .at_least(1)
       .at_most(kMaxCount);
   keys.add("cache_dir", &C::cache_dir, "Folder for datasets that octet train prepares itself.")

@@ -295,7 +295,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward; "
           "in layers with more than 16,384 outputs the loss was never compared, and a run warns). "
           "all: gradients of weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. "
-          "Measured losses: docs/fp8.md, Sums.")
+          "With LoRA, losses were compared with none only. Measured losses: docs/fp8.md, Sums.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

@@ -25,9 +25,9 @@ std::vector<std::string> costly_settings(const TrainConfig& config) {
         "compact (half a byte more per weight)");
   if (config.optimizer_state == TrainConfig::OptimizerState::Fp8 && config.adam_beta2 > kLargestBeta2) {
     texts.push_back(fmt::format(
-        "optimizer_state fp8 may cost accuracy with adam_beta2 {:g}: v remembers its rounding errors for {:.0f} steps, "
-        "which makes updates noisy by about 8 % with 0.999 (3 % with 0.95). The loss of GPT-2 124M was compared with 0.95 "
-        "only; set adam_beta2 to 0.95, or optimizer_state to bf16",
+        "optimizer_state fp8 may cost accuracy with adam_beta2 {:g}: the second moment remembers its rounding errors for "
+        "{:.0f} steps, which makes updates noisy (by 3 % with 0.95, 6 % with 0.99, 8 % with 0.999). The loss of GPT-2 124M was "
+        "compared with 0.95 only; set adam_beta2 to 0.95, or optimizer_state to bf16",
         config.adam_beta2, 1 / (1 - config.adam_beta2)));
   }
   const bool fp8 = config.mixed_precision == TrainConfig::Precision::Fp8;
