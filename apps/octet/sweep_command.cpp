@@ -10,6 +10,7 @@
 #include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/log_silencer.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
@@ -174,15 +175,17 @@ TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
   return config;
 }
 
-// Warns of costly settings in the first runs; those that bayes chooses later warn in their logs.
+// Warns of costly settings in the runs whose values are known now; those that bayes chooses later warn in their logs.
 void warn_of_costly_runs(const SweepSpec& spec, const FileSettings& file,
                          const std::vector<KeySetting>& settings, const SweepPlan& plan) {
   constexpr int64_t kMostRuns = 200;
+  int64_t runs = std::min(plan.runs, kMostRuns);
+  if (spec.method == SweepMethod::Bayes) runs = std::min(runs, random_runs_first(spec));
   std::vector<TrainConfig> configs;
-  for (int64_t index = 0; index < std::min(plan.runs, kMostRuns); ++index) {
+  for (int64_t index = 0; index < runs; ++index) {
+    const LogSilencer silence;  // what the first run has to say was said
     try {
-      if (const std::optional<SweepValues> values = propose(spec, plan.seed, index, {}))
-        configs.push_back(config_of(spec, *values, file, settings));
+      configs.push_back(config_of(spec, propose(spec, plan.seed, index, {}).value(), file, settings));
     } catch (const ConfigError&) {
       // This run will fail and say why.
     }

@@ -1,18 +1,13 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <vector>
 
 #include "config/config.h"
 
 namespace octet {
 
-// Settings of a run that cost accuracy, or may do so because nobody has measured them, one message each, with what to set
-// instead. Figures are in bench/RESULTS.md.
-std::vector<std::string> costly_settings(const TrainConfig& config);
-
-// Warns of each once.
+// Warns once of each setting of these runs that costs accuracy, or may do so because nobody has measured it, and says what to
+// set instead. Figures are in bench/RESULTS.md.
 void warn_of_costly_settings(std::span<const TrainConfig> runs);
 
 }  // namespace octet

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/log_silencer.h"
 #include "base/text.h"
 #include "report/metrics.h"
 #include "report/text.h"
@@ -108,7 +109,7 @@ class Agent {
     }
     if (failures_ < plan_.failures_in_a_row || nothing_left_) return 0;
     log_warning(
-        "{} in a row have failed, so the sweep stops. The last one: {}. Their output is in {}/trials. The same "
+        "{} failed in a row, so the sweep stops. The last one: {}. Their output is in {}/trials. The same "
         "command continues with the next run; --retry_failed repeats those that failed",
         counted(failures_, "run"), last_reason_, store_.folder());
     return 1;
@@ -410,14 +411,12 @@ std::vector<StepRecord> records_of_run(const SweepStore& store, int64_t index) {
   std::error_code code;
   if (!std::filesystem::exists(path, code)) return {};
   // The last line of a run that goes on may be incomplete. That is no news.
-  const LogSink before = set_log_sink([](LogLevel, std::string_view) {});
-  std::vector<StepRecord> records;
+  const LogSilencer silence;
   try {
-    records = drop_superseded(read_metrics(path));
+    return drop_superseded(read_metrics(path));
   } catch (const Error&) {  // being written
+    return {};
   }
-  set_log_sink(before);
-  return records;
 }
 
 int run_sweep(const SweepSpec& spec, const SweepPlan& plan, SweepStore& store) {

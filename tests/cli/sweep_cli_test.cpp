@@ -108,16 +108,38 @@ TEST_F(SweepCli, AGridIsTrainedAndRanked) {
   EXPECT_THAT(result.err, HasSubstr("holds another sweep"));
 }
 
-TEST_F(SweepCli, WarnsOfValuesThatMayCostAccuracy) {
+TEST_F(SweepCli, WarnsOnceOfValuesThatMayCostAccuracy) {
   folder.write("costly.yaml",
                "method: grid\nparameters:\n  master_weights: {values: [compact, stochastic]}\n"
-               "  fp8_format: {values: [hybrid, e5m2]}\n");
-  const std::string said = sweep({"costly.yaml", "--config", "base.yaml", "--max_steps", "1"}).err;
-  for (const std::string text : {"warning: master_weights stochastic may cost accuracy",
-                                 "warning: fp8_format e5m2 may cost accuracy"}) {
+               "  fp8_format: {values: [hybrid, e5m2]}\n  adam_beta2: {values: [0.95, 0.995, 0.999]}\n");
+  // The first run fails, and the sweep ends. What the configuration has to say is said once, too.
+  const std::string said = sweep({"costly.yaml", "--config", "base.yaml", "--optimizer_state", "fp8",
+                                  "--max_steps", "6", "--num_train_epochs", "1", "--dataset", "missing.txt",
+                                  "--max_failures", "1", "--sweep_seed", "1"})
+                               .err;
+  for (const std::string text :
+       {"warning: master_weights stochastic may cost accuracy", "warning: fp8_format e5m2 may cost accuracy",
+        "warning: optimizer_state fp8 may cost accuracy with adam_beta2 0.995", "num_train_epochs"}) {
     EXPECT_NE(said.find(text), std::string::npos) << said;
-    EXPECT_EQ(said.find(text), said.rfind(text)) << "once";
+    EXPECT_EQ(said.find(text), said.rfind(text)) << text << " once in: " << said;
   }
+  EXPECT_THAT(said, Not(HasSubstr("with adam_beta2 0.999")));
+}
+
+// With bayes, only the first values are known before the runs.
+TEST_F(SweepCli, WarnsOfNoValuesThatAreNotDrawnYet) {
+  const auto said = [&](const std::string& method) {
+    folder.write(method + ".yaml",
+                 "method: " + method +
+                     "\nrun_cap: 100\nmetric: {name: loss, goal: minimize}\nparameters:\n"
+                     "  lr: {min: 0.001, max: 0.01}\n"
+                     "  master_weights: {values: [compact, stochastic], probabilities: [0.95, 0.05]}\n");
+    return sweep({method + ".yaml", "--config", "base.yaml", "--dataset", "missing.txt", "--max_failures",
+                  "1", "--sweep_seed", "1"})
+        .err;
+  };
+  EXPECT_THAT(said("random"), HasSubstr("master_weights stochastic may cost accuracy"));
+  EXPECT_THAT(said("bayes"), Not(HasSubstr("master_weights stochastic may cost accuracy")));
 }
 
 TEST_F(SweepCli, CtrlCIsPassedOnAndTheSweepContinues) {
@@ -200,8 +222,7 @@ TEST_F(SweepCli, FailedRunsAreMarkedAndManyInARowEndTheSweep) {
   folder.write("bad.yaml", "method: grid\nparameters: {seed: {min: 1, max: 9}}\n");
   result = sweep({"bad.yaml", "--config", "base.yaml", "--dataset", "nowhere.txt", "--max_failures", "2"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err,
-              HasSubstr("2 runs in a row have failed, so the sweep stops. The last one: exit code 2"));
+  EXPECT_THAT(result.err, HasSubstr("2 runs failed in a row, so the sweep stops. The last one: exit code 2"));
   EXPECT_THAT(result.out, HasSubstr("0 of 9 runs finished, 2 failed, 7 open"));
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "config/costly_settings.h"
 #include "support/process.h"
@@ -355,7 +356,15 @@ TEST(TrainConfig, SettingsWithoutEffectAreNamed) {
 }
 
 TEST(TrainConfig, SettingsThatCostAccuracyAreNamed) {
-  const auto costly = [](const std::string& text) { return costly_settings(from_yaml(text)); };
+  const auto costly = [](const std::string& text) {
+    std::vector<std::string> warnings;
+    const TrainConfig config = from_yaml(text);
+    const LogSink before =
+        set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
+    warn_of_costly_settings({&config, 1});
+    set_log_sink(before);
+    return warnings;
+  };
   EXPECT_THAT(costly(""), ElementsAre());
   EXPECT_THAT(costly("optimizer_state: fp8\nmaster_weights: compact"), ElementsAre());
   EXPECT_THAT(costly("master_weights: stochastic"),
