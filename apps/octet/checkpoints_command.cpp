@@ -70,11 +70,14 @@ int list(const Options& options) {
     fail_config("[{}] is not a folder, expected a run or its checkpoints", options.directory);
   const std::vector<std::string> folders = checkpoint_folders(env, options.directory);
   if (folders.empty()) {
-    const std::filesystem::path folder = (std::filesystem::path(options.directory) / "").parent_path();
-    const std::string parent = folder.has_parent_path() ? folder.parent_path().string() : ".";
-    if (folder.filename().string().starts_with("step_") && holds_checkpoints(env, parent))
-      fail_config("[{}] is a single checkpoint; octet checkpoints takes the folder of all, {}",
-                  options.directory, printable(parent));
+    const std::filesystem::path folder =
+        (std::filesystem::absolute(options.directory) / "").lexically_normal().parent_path();
+    const std::string parent = folder.parent_path().string();
+    for (const CheckpointListing& entry : CheckpointStore(env, parent).list()) {
+      if (std::filesystem::path(entry.checkpoint.path) == folder)
+        fail_config("[{}] is a single checkpoint; use 'octet checkpoints {}'", options.directory,
+                    printable(parent));
+    }
     fail_config("[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
                 options.directory);
   }

@@ -141,9 +141,13 @@ int run(const Options& options) {
     config = keys_with_chat(std::move(config), start);
     parts = expanded_dataset(config);
     for (const DatasetPart& part : parts) {
-      if (has_dataset_manifest(posix_env(), part.path) || has_dataset_progress(posix_env(), part.path))
+      if (has_dataset_manifest(posix_env(), part.path))
         fail_config(
-            "dataset {} is a folder of octet prepare, finished or not: give --dataset the files that it is made from",
+            "dataset {} is already prepared: train on it as it is, or give the files that it was made from",
+            printable(part.path));
+      if (has_dataset_progress(posix_env(), part.path))
+        fail_config(
+            "dataset {} is not fully prepared: run the same 'octet prepare' command again, or give the files that it is made from",
             printable(part.path));
     }
     tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");

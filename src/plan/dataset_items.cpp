@@ -44,7 +44,7 @@ DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
   std::error_code error;
   if (!fs::is_directory(dataset, error)) return kind_of_file(dataset);
   if (has_dataset_manifest(posix_env(), dataset)) return DataKind::Prepared;
-  require(!fs::exists(fs::path(dataset) / kProgressName, error),
+  require(!has_dataset_progress(posix_env(), dataset),
           "[dataset] {} is not fully prepared; run the same 'octet prepare' command again", dataset);
   bool tokens = false, text = false, records = false, shards = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(dataset)) {

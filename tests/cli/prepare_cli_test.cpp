@@ -247,7 +247,7 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   EXPECT_THAT(run({"prepare", "--output", "stopped", "--verify"}).err,
               HasSubstr("run the same 'octet prepare' command again"));
   EXPECT_THAT(run({"prepare", "--dataset", "stopped", "--output", "second"}).err,
-              HasSubstr("dataset stopped is a folder of octet prepare, finished or not"));
+              HasSubstr("dataset stopped is not fully prepared: run the same"));
   const ProcessResult continued = run(with("stopped"));
   ASSERT_EQ(continued.exit_code, 0);
   EXPECT_THAT(continued.err, HasSubstr("data: stopped continues, complete shards: "));

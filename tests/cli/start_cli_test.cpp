@@ -195,9 +195,8 @@ TEST_F(StartCli, PrepareAndEvalVerify) {
   EXPECT_THAT(run({"plan", "--dataset", "data", "--verify"}).err, HasSubstr("verify has no effect"));
   const ProcessResult twice = run({"prepare", "--dataset", "data", "--output", "again"});
   EXPECT_EQ(twice.exit_code, 2);
-  EXPECT_THAT(
-      twice.err,
-      HasSubstr("dataset data is a folder of octet prepare, finished or not: give --dataset the files"));
+  EXPECT_THAT(twice.err,
+              HasSubstr("dataset data is already prepared: train on it as it is, or give the files"));
   damage();
   ASSERT_EQ(run(same).exit_code, 0);
   damage();

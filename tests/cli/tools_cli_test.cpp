@@ -269,12 +269,11 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   for (const char* step : {"run/checkpoints/step_10", "run/checkpoints/step_10/"}) {
     result = run({"checkpoints", step});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(
-        result.err,
-        HasSubstr("is a single checkpoint; octet checkpoints takes the folder of all, run/checkpoints"));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("is a single checkpoint; use 'octet checkpoints "),
+                                  HasSubstr("/run/checkpoints'\n")));
   }
-  fs::create_directory(path("step_empty"));
-  EXPECT_THAT(run({"checkpoints", "step_empty"}).err, HasSubstr("holds no checkpoints"));
+  fs::create_directory(path("run/checkpoints/step_notes"));
+  EXPECT_THAT(run({"checkpoints", "run/checkpoints/step_notes"}).err, HasSubstr("holds no checkpoints"));
 }
 
 TEST_F(ToolsCli, PlotReadsRunsThatWereCutOff) {
