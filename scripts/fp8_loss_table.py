@@ -46,7 +46,7 @@ def train(args, folder, model, variant, seed):
     settings = [word for setting in args.set for word in ("--" + setting).split("=", 1)]
     command = [args.octet, "train", "--model_preset", model, "--dataset", args.text, "--tokenizer", "bytes",
                "--max_seq_length", str(args.length), "--per_device_train_batch_size", str(args.rows), "--max_steps", str(args.steps),
-               "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(40960 // (args.rows * args.length)),
+               "--warmup_steps", "20", "--learning_rate", args.lr, "--eval_steps", "0", "--eval_batches", str(max(1, 40960 // (args.rows * args.length))),
                "--logging_steps", "50", "--seed", str(seed), "--device", args.device, "--num_threads", "1",
                "--save_strategy", "no", "--data_order", "random", "--use_tensorboard", "false",
                "--output_dir", folder, "--run_name", name, "--progress", "plain", *FLAGS[variant], *settings]
@@ -77,6 +77,9 @@ def main():
     for name in ("steps", "seeds", "rows", "length", "jobs"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} is {getattr(args, name)}; expected 1 or more")
+    for setting in args.set:
+        if "=" not in setting:
+            parser.error(f"--set {setting}: expected KEY=VALUE")
     if args.json and not pathlib.Path(args.json).absolute().parent.is_dir():
         parser.error(f"--json: there is no folder for {args.json}")
     if not shutil.which(args.octet):

@@ -8,8 +8,9 @@ evaluation losses as a table: what FP8, its head and the small optimizer states 
 
 The beds: gpt2: 128 x 1,024 tokens a step, 500 steps, learning rate 1e-3, warm-up of 60 steps;
 gpt2-short: the same with 16 x 1,024 tokens, for many seeds; llama-1b: 24 x 1,024 tokens, 300 steps, 6e-4, warm-up of 30.
-octet holds out 5 % of the tokens: random documents, or the end of a plain text. A step has two micro-batches; with at most 8 rows, "fast sums" include those of the
-weights' gradients. The training loss is the mean of steps 460, 470, 480, 490 and 500 (llama-1b: 280, 290 and 300).
+octet holds out 5 % of the tokens: random documents, or the end of a plain text. A step has two micro-batches; with at most
+8 rows, "fast sums" include those of the weights' gradients. The training loss is the mean of steps 460, 470, 480, 490 and 500
+(llama-1b: 280, 290 and 300).
 The table compares runs of one seed and one program with --against, and gives the standard error of the mean difference.
 
 With --branch STEP, one run with the setting of --against goes up to that step and saves a checkpoint. Every setting starts from it,
