@@ -52,9 +52,9 @@ bool is_compared(const Key& key) {
 }
 
 // The configuration of a run, as octet wrote it. What an older octet wrote means what it meant there: before
-// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept: once,
-// sums were fast also over more than kMostTokensOfFastSums tokens and kMostInputsOfFastSums inputs, which cost accuracy or
-// may cost it.
+// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept:
+// an older octet had fast sums of any length. Today, those over more than kMostTokensOfFastSums tokens or
+// kMostInputsOfFastSums inputs are exact, because longer fast sums may cost accuracy.
 TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
   file.settings = read_settings_file(path, file.errors);

@@ -61,7 +61,7 @@ void add_run(KeyTable<C>& keys) {
       .note("made from the time and the model");
   keys.add(
           "seed", &C::seed,
-          "Random seed for the initial weights, the data order and the samples; with octet prepare and for the demo, also for what is held out.")
+          "Random seed for the initial weights, the data order and the samples. octet prepare and the demo also draw with it what is held out.")
       .at_least(0)
       .alias("random_seed");
   keys.add("device", &C::device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.")
@@ -297,7 +297,7 @@ void add_precision_keys(KeyTable<C>& keys) {
           "accuracy in wide layers (two runs of a model of Llama-1B's size had 0.16 % and 0.32 % more loss than with forward; "
           "in layers with more than 16,384 outputs the loss was never compared, and a run warns). "
           "all: gradients of weights, too, if a micro-batch has at most 8,192 tokens; over more tokens their sums stay exact. "
-          "With LoRA, only none was compared with BF16. Measured losses: docs/fp8.md, Sums.")
+          "With LoRA, the loss was measured only with none. Measured losses: docs/fp8.md, Sums.")
       .bools("forward", "none");
   keys.add("fp8_skip_layers", &C::fp8_skip_layers,
            "Layers that stay in BF16: names or globs (layers.0.*, *.mlp.down, *down_proj), first:N, last:N. "

@@ -250,7 +250,7 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
               HasSubstr("dataset stopped is not fully prepared: run the same"));
   const ProcessResult continued = run(with("stopped"));
   ASSERT_EQ(continued.exit_code, 0);
-  EXPECT_THAT(continued.err, HasSubstr("data: stopped continues, complete shards: "));
+  EXPECT_THAT(continued.err, HasSubstr("data: continuing stopped, complete shards so far: "));
   EXPECT_EQ(manifest("stopped"), manifest("whole"));
   EXPECT_TRUE(files("stopped") == files("whole"));
 }

@@ -281,7 +281,7 @@ PrepareResult prepare_dataset(Env& env, const PrepareOptions& options, const Tok
     check_shard_sizes(env, options.output, asked.train, kProgressName);
     check_shard_sizes(env, options.output, asked.validation, kProgressName);
     result.examples_skipped = std::max(asked.train.end_example(), asked.validation.end_example());
-    log_info("data: {} continues, complete shards: {}", options.output,
+    log_info("data: continuing {}, complete shards so far: {}", options.output,
              asked.train.shards.size() + asked.validation.shards.size());
   }
   tidy_folder(env, options.output, asked, has_begun || options.in_cache);
