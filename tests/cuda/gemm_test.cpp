@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "backend/cuda/gemm_check.h"
 #include "cuda/fixture.h"
 #include "support/op_case.h"
 
@@ -93,6 +94,51 @@ TEST_F(CudaGemm, FastAccumulationIsCloseEnough) {
   EXPECT_LT(error(results[3]), 2e-3);
   EXPECT_LT(error(results[2]), error(results[3]));
   EXPECT_NE(results[2], results[3]);
+}
+
+// The shapes of real products, because an algorithm may be wrong for some of them alone. The plan of a product without its
+// last rows of K runs on the same operands.
+TEST_F(CudaGemm, TheCheckFindsAMissingRowOfK) {
+  constexpr int64_t kWorkspace = int64_t{32} << 20;
+  const DeviceMemory workspace = allocate_device(kWorkspace, "test");
+  const CudaStream stream;
+  GemmPlanner planner(stream.get(), "test", "", false);
+  const auto forward = [](int64_t m, int64_t n, int64_t k) {
+    return GemmKey{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = m, .transpose_a = true};
+  };
+  const auto fp8 = [](GemmKey key, bool fast) {
+    key.type_a = key.type_b = CUDA_R_8F_E4M3;
+    key.scale_a = key.scale_b = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    key.fast_accumulation = fast;
+    return key;
+  };
+  std::vector<GemmKey> keys = {forward(2304, 4096, 768), fp8(forward(2304, 4096, 768), true),
+                               fp8(forward(4096, 512, 65536), true), fp8(forward(4096, 512, 14336), false)};
+  keys[0].bias = CUDA_R_16BF;
+  GemmKey weight_gradient{
+      .m = 768, .n = 3072, .k = 8192, .lda = 768, .ldb = 3072, .ldc = 768, .transpose_b = true};
+  weight_gradient.type_c = CUDA_R_32F;
+  weight_gradient.accumulate = true;
+  keys.push_back(weight_gradient);
+  weight_gradient.accumulate = false;
+  weight_gradient.type_a = weight_gradient.type_b = CUDA_R_32F;
+  keys.push_back(weight_gradient);
+  for (const GemmKey& key : keys) {
+    const std::unique_ptr<GemmCheck> check = GemmCheck::make(key, stream.get());
+    ASSERT_TRUE(check);
+    check->prepare();
+    EXPECT_GT(check->wrong_elements(), key.m * key.n * 9 / 10)
+        << key.to_string() << ": C was not computed yet";
+    check->prepare();
+    planner.run(key, check->call(), workspace.get(), kWorkspace);
+    EXPECT_EQ(check->wrong_elements(), 0) << key.to_string();
+    GemmKey shorter = key;
+    shorter.k -= key.scale_a ? 16 : 1;
+    check->prepare();
+    planner.run(shorter, check->call(), workspace.get(), kWorkspace);
+    // Several rows may cancel, one does not.
+    EXPECT_GT(check->wrong_elements(), key.m * key.n * (key.scale_a ? 6 : 9) / 10) << key.to_string();
+  }
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct CublasLt {
   X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)       \
       X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) \
           X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic)         \
-              X(MatmulAlgoCheck)
+              X(MatmulAlgoCheck) X(MatmulAlgoConfigGetAttribute)
 #define OCTET_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
   OCTET_CUBLASLT_FUNCTIONS(OCTET_DECLARE)
 #undef OCTET_DECLARE

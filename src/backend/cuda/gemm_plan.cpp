@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <vector>
 
+#include "backend/cuda/gemm_check.h"
 #include "base/log.h"
 
 namespace octet {
@@ -19,6 +21,10 @@ constexpr float kBudgetMs = 300.0f;  // of a plan; the library proposes likely w
 constexpr size_t kFinalists = 5;
 constexpr float kClose = 1.05f;
 constexpr int kFinalRounds = 6;
+// Choices of versions before 2 were timed, but not checked.
+constexpr int kCacheVersion = 2;
+// Rows and columns of the checked product where the memory is not enough for all of them. K is always whole.
+constexpr int64_t kCheckedLines[] = {4096, 512};
 
 struct TimedAlgo {
   cublasLtMatmulAlgo_t algo;
@@ -59,6 +65,28 @@ size_t bytes_of(cudaDataType_t type) {
     default:
       return 1;
   }
+}
+
+int config_of(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  int value = 0;
+  size_t written = 0;
+  lt().check(lt().MatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written),
+             "algorithm attribute");
+  return value;
+}
+
+int split_k(const cublasLtMatmulAlgo_t& algo) {
+  return config_of(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+}
+
+// NVIDIA's release notes: wrong results from cuBLAS 12.6.3 to at least 13.7.0.
+bool known_to_be_wrong(const cublasLtMatmulAlgo_t& algo, int64_t k) {
+  const int parts = split_k(algo);
+  return config_of(algo, CUBLASLT_ALGO_CONFIG_ID) == 66 && parts > 1 && k % parts != 0;
+}
+
+std::string describe_algo(const cublasLtMatmulAlgo_t& algo) {
+  return fmt::format("algorithm {} (split-K {})", config_of(algo, CUBLASLT_ALGO_CONFIG_ID), split_k(algo));
 }
 
 std::string to_hex(const cublasLtMatmulAlgo_t& algo) {
@@ -112,7 +140,8 @@ struct GemmPlanner::Plan {
 GemmPlanner::GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache_file, bool tune)
     : stream_(stream),
       tune_(tune),
-      cache_(std::move(cache_file), std::move(gpu), "cublaslt", std::to_string(lt().GetVersion())) {
+      cache_(std::move(cache_file), std::move(gpu), "cublaslt",
+             fmt::format("{} checked{}", lt().GetVersion(), kCacheVersion)) {
   cublasLtHandle_t handle = nullptr;
   lt().check(lt().Create(&handle), "cublasLtCreate");
   handle_.reset(handle);
@@ -120,9 +149,7 @@ GemmPlanner::GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache
 
 GemmPlanner::~GemmPlanner() = default;
 
-GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes) {
-  auto& slot = plans_[key];
-  if (slot) return *slot;
+std::unique_ptr<GemmPlanner::Plan> GemmPlanner::describe(const GemmKey& key) {
   auto plan = std::make_unique<Plan>();
   cublasLtMatmulDesc_t desc = nullptr;
   lt().check(lt().MatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "matmul descriptor");
@@ -148,7 +175,14 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   plan->b =
       make_layout(key.type_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.ldb);
   plan->c = make_layout(key.type_c, key.m, key.n, key.ldc);
+  return plan;
+}
 
+GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes) {
+  auto& slot = plans_[key];
+  if (slot) return *slot;
+  auto plan = describe(key);
+  cublasLtMatmulDesc_t desc = plan->desc.get();
   cublasLtMatmulPreference_t preference_handle = nullptr;
   lt().check(lt().MatmulPreferenceCreate(&preference_handle), "matmul preference");
   const LtPreference preference(preference_handle);
@@ -169,6 +203,10 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
       handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
       static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
   plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+  std::erase_if(plan->candidates, [&](const cublasLtMatmulHeuristicResult_t& candidate) {
+    return candidate.workspaceSize > static_cast<size_t>(workspace_bytes) ||
+           known_to_be_wrong(candidate.algo, key.k);
+  });
 
   if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
@@ -210,8 +248,8 @@ cublasStatus_t GemmPlanner::launch(const GemmKey& key, Plan& plan, const cublasL
                      stream_);
 }
 
-bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
-                       int64_t workspace_bytes) {
+std::vector<GemmPlanner::Algo> GemmPlanner::by_speed(const GemmKey& key, Plan& plan, const GemmCall& call,
+                                                     void* workspace, int64_t workspace_bytes) {
   // Repeated launches must not add to C several times, so they write to separate memory.
   DeviceMemory own;
   void* c = call.c;
@@ -222,7 +260,7 @@ bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
       cudaGetLastError();
       log_warning("[gemm] {}: no {} MB free to time the algorithms; the first proposal is used",
                   key.to_string(), bytes >> 20);
-      return false;
+      return {};
     }
     own.reset(memory);
     c = memory;
@@ -247,7 +285,6 @@ bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
   std::vector<TimedAlgo> timed;  // the fastest first
   cublasStatus_t last = CUBLAS_STATUS_NOT_SUPPORTED;
   for (const auto& candidate : plan.candidates) {
-    if (candidate.workspaceSize > static_cast<size_t>(workspace_bytes)) continue;
     if (!timed.empty() && spent_ms > kBudgetMs) break;
     last = launch(key, plan, candidate.algo, call, c, workspace, workspace_bytes);
     if (last != CUBLAS_STATUS_SUCCESS) continue;
@@ -266,23 +303,73 @@ bool GemmPlanner::tune(const GemmKey& key, Plan& plan, const GemmCall& call, voi
 
   // Clocks drop while the GPU is busy, so the first algorithms tried look better than they are. Close ones are timed
   // again in turns.
-  while (timed.size() > kFinalists || timed.back().ms > kClose * timed.front().ms) timed.pop_back();
-  if (timed.size() > 1) {
-    for (TimedAlgo& entry : timed) entry.ms = 0;
+  size_t close = 1;
+  while (close < std::min(timed.size(), kFinalists) && timed[close].ms <= kClose * timed.front().ms) ++close;
+  const auto finalists = std::span(timed).first(close);
+  if (close > 1) {
+    for (TimedAlgo& entry : finalists) entry.ms = 0;
     for (int round = 0; round < kFinalRounds; ++round) {
-      for (TimedAlgo& entry : timed) entry.ms += sample(entry.algo, entry.repetitions) / kFinalRounds;
+      for (TimedAlgo& entry : finalists) entry.ms += sample(entry.algo, entry.repetitions) / kFinalRounds;
     }
+    std::ranges::stable_sort(finalists, {}, &TimedAlgo::ms);
   }
-  const TimedAlgo& winner = *std::ranges::min_element(timed, {}, &TimedAlgo::ms);
-  plan.algo = winner.algo;
-  plan.ms = winner.ms;
-  cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
+  plan.ms = timed.front().ms;
+  std::vector<Algo> algos;
+  for (const TimedAlgo& entry : timed) algos.push_back(entry.algo);
+  return algos;
+}
+
+std::optional<GemmPlanner::Algo> GemmPlanner::first_right(const GemmKey& key, const std::vector<Algo>& algos,
+                                                          void* workspace, int64_t workspace_bytes) {
+  GemmKey checked = key;
+  std::unique_ptr<GemmCheck> check = GemmCheck::make(checked, stream_);
+  for (const int64_t lines : kCheckedLines) {
+    if (check) break;
+    checked.m = std::min(key.m, lines);
+    checked.n = std::min(key.n, lines);
+    if (!key.transpose_a) checked.lda = checked.m;
+    if (key.transpose_b) checked.ldb = checked.n;
+    checked.ldc = checked.m;
+    check = GemmCheck::make(checked, stream_);
+  }
+  if (!check) {
+    log_warning("[gemm] {}: no memory free to check the algorithms; one that splits no sum is used",
+                key.to_string());
+    const auto whole = std::ranges::find_if(algos, [](const Algo& algo) { return split_k(algo) <= 1; });
+    return whole == algos.end() ? std::nullopt : std::optional(*whole);
+  }
+  const std::unique_ptr<Plan> plan = describe(checked);
+  for (const Algo& algo : algos) {
+    check->prepare();
+    if (launch(checked, *plan, algo, check->call(), check->call().c, workspace, workspace_bytes) !=
+        CUBLAS_STATUS_SUCCESS)
+      continue;
+    const int64_t wrong = check->wrong_elements();
+    if (wrong == 0) return algo;
+    log_warning("[gemm] {}: {} computes {} of {} elements wrong; it is not used", key.to_string(),
+                describe_algo(algo), wrong, checked.m * checked.n);
+  }
+  return std::nullopt;
+}
+
+bool GemmPlanner::choose(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
+                         int64_t workspace_bytes) {
+  std::vector<Algo> algos;
+  if (tune_) algos = by_speed(key, plan, call, workspace, workspace_bytes);
+  const bool timed = !algos.empty();
+  if (!timed) {
+    for (const auto& candidate : plan.candidates) algos.push_back(candidate.algo);
+  }
+  const std::optional<Algo> right = first_right(key, algos, workspace, workspace_bytes);
+  if (!right) return false;
+  plan.algo = *right;
+  if (timed) cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
   return true;
 }
 
 void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace, int64_t workspace_bytes) {
   Plan& plan = find(key, workspace_bytes);
-  const auto run_by = [&](const cublasLtMatmulAlgo_t& algo) {
+  const auto run_by = [&](const Algo& algo) {
     return launch(key, plan, algo, call, call.c, workspace, workspace_bytes);
   };
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -295,15 +382,19 @@ void GemmPlanner::run(const GemmKey& key, const GemmCall& call, void* workspace,
     plan.chosen = false;
   }
   require(!plan.candidates.empty(), "[gemm] {}: cuBLASLt has no algorithm for this product", key.to_string());
-  if (tune_ && !is_capturing(stream_) && tune(key, plan, call, workspace, workspace_bytes)) {
-    status = run_by(plan.algo);
-  } else {
-    // The first proposal that the library can actually run.
+  if (is_capturing(stream_)) {
+    // Nothing can be checked now: the first proposal that splits no sum and that the library can run.
     for (const auto& candidate : plan.candidates) {
+      if (split_k(candidate.algo) > 1) continue;
       plan.algo = candidate.algo;
       status = run_by(plan.algo);
       if (status == CUBLAS_STATUS_SUCCESS) break;
     }
+  } else {
+    require(choose(key, plan, call, workspace, workspace_bytes),
+            "[gemm] {}: no algorithm of cuBLASLt {} computes this product without an error", key.to_string(),
+            lt().GetVersion());
+    status = run_by(plan.algo);
   }
   if (status != CUBLAS_STATUS_SUCCESS) lt().check(status, ("gemm " + key.to_string()).c_str());
   plan.chosen = true;

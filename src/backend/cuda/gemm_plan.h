@@ -2,8 +2,10 @@
 
 #include <compare>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_check.h"
@@ -42,11 +44,12 @@ struct GemmCall {
 };
 
 // Plans of all products of a run. At the first use of a key, every algorithm that cuBLASLt proposes is timed on the
-// real operands, and the fastest is kept. The choice is written to a file, so that later runs on the same GPU with
-// the same library start at once.
+// real operands, and the fastest is kept that also computes a known product without an error (gemm_check.h): some versions
+// of the library have algorithms that leave out a part of the sum. The choice is written to a file, so that later runs on
+// the same GPU with the same library start at once.
 class GemmPlanner {
  public:
-  // `tune` false: cuBLASLt's first proposal is taken, which does not depend on timing.
+  // `tune` false: cuBLASLt's first proposal that passes the check is taken, which does not depend on timing.
   GemmPlanner(cudaStream_t stream, std::string gpu, std::string cache_file, bool tune);
   ~GemmPlanner();
 
@@ -56,11 +59,19 @@ class GemmPlanner {
 
  private:
   struct Plan;
+  using Algo = cublasLtMatmulAlgo_t;
+  static std::unique_ptr<Plan> describe(const GemmKey& key);
   Plan& find(const GemmKey& key, int64_t workspace_bytes);
-  // False if there is no memory for it; otherwise the plan has its algorithm.
-  bool tune(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
-  cublasStatus_t launch(const GemmKey& key, Plan& plan, const cublasLtMatmulAlgo_t& algo,
-                        const GemmCall& call, void* c, void* workspace, int64_t workspace_bytes);
+  // Fills the plan's choice from its candidates. False if none of them runs.
+  bool choose(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
+  // The candidates that run, the fastest first. Empty if there is no memory to time them.
+  std::vector<Algo> by_speed(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
+                             int64_t workspace_bytes);
+  // The first that computes its product rightly.
+  std::optional<Algo> first_right(const GemmKey& key, const std::vector<Algo>& algos, void* workspace,
+                                  int64_t workspace_bytes);
+  cublasStatus_t launch(const GemmKey& key, Plan& plan, const Algo& algo, const GemmCall& call, void* c,
+                        void* workspace, int64_t workspace_bytes);
 
   cudaStream_t stream_;
   bool tune_;
