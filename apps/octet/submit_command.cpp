@@ -61,6 +61,11 @@ std::vector<KeySetting> without(const std::vector<KeySetting>& settings,
   return rest;
 }
 
+// A job that has asked for GPUs must not train on the CPU, as device auto does where the program cannot use them.
+void insist_on_gpu(SlurmJob& job, bool chooses_device) {
+  if (job.gpus_per_node > 0 && !chooses_device) job.arguments.emplace_back("--device=cuda");
+}
+
 // The part of the job that follows from the configuration of a run.
 void describe_run(SlurmJob& job, const Options& options) {
   const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
@@ -92,11 +97,27 @@ void describe_run(SlurmJob& job, const Options& options) {
       fail_config("{} is given, but --array sets {} to the number of each task", origin->second, key->name);
     job.array_key = key->name;
   }
-  job.command.emplace_back("train");
-  if (!options.run.config_file.empty()) job.command.push_back(options.run.config_file);
-  const std::vector<std::string> words = words_of(without(options.run.settings, {"run_name", "resume"}));
-  job.command.insert(job.command.end(), words.begin(), words.end());
-  job.command.emplace_back("--resume=latest");
+  job.config = options.run.config_file;
+  job.arguments = words_of(without(options.run.settings, {"run_name", "resume"}));
+  insist_on_gpu(job, config.is_set("device"));
+  job.arguments.emplace_back("--resume=latest");
+}
+
+// Whether the runs of the sweep are told which device to use.
+bool sweep_chooses_device(const SweepSpec& spec, const std::string& config,
+                          std::span<const KeySetting> flags) {
+  const auto sets = [](const std::string& name) {
+    const Key* key = key_called(train_keys().keys(), name);
+    return key && key->name == "device";
+  };
+  const auto is_flag = [](const std::string& word) {
+    return word == "--device" || word.starts_with("--device=");
+  };
+  const FileSettings file = read_run_file(config.empty() ? spec.base_config : config);
+  return std::ranges::any_of(spec.parameters, sets, &SweepParameter::key) ||
+         std::ranges::any_of(spec.base_flags, is_flag) ||
+         std::ranges::any_of(file.settings, sets, &KeySetting::name) ||
+         std::ranges::any_of(flags, sets, &KeySetting::name);
 }
 
 // Agents of a sweep: one per node, which uses all GPUs of the node, or one per array task.
@@ -110,14 +131,14 @@ void describe_sweep(SlurmJob& job, const Options& options, const std::string& sw
   if (options.gpus_per_node < 0) job.gpus_per_node = 1;
   const std::string stem = fs::path(sweep).stem().string();
   job.name = spec.name.empty() ? stem : spec.name;
-  job.command.insert(job.command.end(), {"sweep", sweep});
-  if (!config.empty()) job.command.push_back(config);
-  job.command.push_back(
-      fmt::format("--folder={}", options.folder.empty() ? fmt::format("sweeps/{}", stem) : options.folder));
-  if (job.gpus_per_node > 0) job.command.emplace_back("--gpus=all");
-  job.command.insert(job.command.end(), options.sweep_arg.begin(), options.sweep_arg.end());
+  job.sweep = sweep;
+  job.config = config;
+  job.sweep_folder = options.folder.empty() ? fmt::format("sweeps/{}", stem) : options.folder;
+  if (job.gpus_per_node > 0) job.arguments.emplace_back("--gpus=all");
+  job.arguments.insert(job.arguments.end(), options.sweep_arg.begin(), options.sweep_arg.end());
   const std::vector<std::string> words = words_of(options.run.settings);
-  job.command.insert(job.command.end(), words.begin(), words.end());
+  job.arguments.insert(job.arguments.end(), words.begin(), words.end());
+  insist_on_gpu(job, sweep_chooses_device(spec, config, options.run.settings));
   job.wait_seconds = 0;  // agents need not end together
 }
 
@@ -153,7 +174,7 @@ SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
                     printable(options.time)));
   }
   // Inside a container the path of this program means nothing.
-  job.command = {!options.octet.empty() ? options.octet : job.container.empty() ? this_program() : "octet"};
+  job.octet = !options.octet.empty() ? options.octet : job.container.empty() ? this_program() : "octet";
   const auto sweep = std::ranges::find_if(options.files, is_sweep_file);
   if (sweep != options.files.end()) {
     const bool is_first = sweep == options.files.begin();
@@ -210,7 +231,9 @@ std::string submit_script(const std::string& path) {
         "'sbatch {0}'",
         path);
   }
-  const Answer answer = run_shell(fmt::format("sbatch --parsable {} 2>&1", shell_quoted(path)));
+  // sbatch passes the environment on. What is set there for other purposes must not change this job.
+  const Answer answer =
+      run_shell(fmt::format("unset CONFIG RUN_NAME SWEEP_ID; sbatch --parsable {} 2>&1", shell_quoted(path)));
   if (answer.code != 0)
     fail("sbatch refused the job (exit code {}): {}\nthe script is {}", answer.code,
          terminal_safe(answer.text), path);
@@ -221,8 +244,8 @@ std::string submit_script(const std::string& path) {
   return last.substr(0, last.find(';'));
 }
 
-std::string log_of(const SlurmJob& job, const std::string& id) {
-  const std::string pattern = log_pattern(job);
+std::string log_of(const SlurmJob& job, const std::string& id, std::string_view ending) {
+  const std::string pattern = log_pattern(job, ending);
   std::string path;
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '%' || i + 1 == pattern.size()) {
@@ -250,7 +273,9 @@ int run(const Options& options) {
   // SLURM does not make the folder of the log, and a job that cannot write it fails without a word.
   posix_env().make_directories(fs::absolute(options.log_dir).string());
   if (!options.output.empty()) {
-    fmt::print("{} written; submit it with: sbatch {}\n", path, shell_quoted(path));
+    fmt::print("{0} written; submit it with: sbatch {1}\n{2}: sbatch --export=ALL,{3} {1}\n", path,
+               shell_quoted(path), job.sweep.empty() ? "another configuration" : "another sweep",
+               job.sweep.empty() ? "CONFIG=FILE" : "SWEEP_ID=NAME");
     return kExitDone;
   }
   const std::string id = submit_script(path);
@@ -260,8 +285,21 @@ int run(const Options& options) {
              : job.run_name.empty() ? "1 agent"
                                     : counted(job.tasks_per_node, "CPU rank"),
              slurm_time(job.seconds));
-  fmt::print("script   {}\nlog      {}\ncancel   scancel {}\n", path, log_of(job, id), id);
+  fmt::print("script   {}\nlog      {}\nmessages {}\ncancel   scancel {}\n", path, log_of(job, id, ".out"),
+             log_of(job, id, ".err"), id);
   return kExitDone;
+}
+
+// sbatch --export=CONFIG=FILE SCRIPT is how other scripts take a configuration.
+void refuse_export(std::span<const std::string> arguments) {
+  for (const std::string& word : arguments) {
+    if (word == "--") return;
+    if (word != "--export" && !word.starts_with("--export=")) continue;
+    fail_config(
+        "--export is a flag of sbatch; give the configuration itself: octet submit CONFIG.yaml --time TIME. For one script "
+        "that serves several: octet submit CONFIG.yaml --time TIME --output job.sh, then sbatch "
+        "--export=ALL,CONFIG=OTHER.yaml job.sh. For other variables: --sbatch_arg=--export=...");
+  }
 }
 
 }  // namespace
@@ -276,7 +314,9 @@ Command submit_command() {
       "job again, and the run continues from its last checkpoint, until it is done.";
   builder.line.notes =
       "--array 0-3 starts four runs that differ in their seed: each gets the number of its task as seed and as suffix of "
-      "its run_name. With a sweep file, every node (or array task) is an agent of 'octet sweep'. A run without run_name is named after the configuration and the time. docs/slurm.md has more.";
+      "its run_name. With a sweep file, every node (or array task) is an agent of 'octet sweep'. "
+      "A job with GPUs trains with device cuda, unless you set a device: it ends with an error where no GPU can be used. "
+      "A script of --output serves other configurations: sbatch --export=ALL,CONFIG=OTHER.yaml SCRIPT. A run without run_name is named after the configuration and the time. docs/slurm.md has more.";
   auto& keys = builder.keys;
   keys.add("time", &Options::time, "Time limit of one start: minutes, 4:00:00 or 2-12:00:00.")
       .value("TIME")
@@ -367,7 +407,12 @@ Command submit_command() {
   builder.words(&Options::files, config_file_word());
   builder.run_arguments(&Options::run);
   builder.line.words.front().many = true;
-  return builder.command(run);
+  Command command = builder.command(run);
+  command.run = [read = command.run](std::span<const std::string> arguments) {
+    refuse_export(arguments);
+    return read(arguments);
+  };
+  return command;
 }
 
 }  // namespace octet

@@ -55,6 +55,7 @@ std::string directives(const SlurmJob& job) {
   add("array", job.array);
   add("chdir", job.folder);
   add("output", log_pattern(job));
+  add("error", log_pattern(job, ".err"));
   text += "#SBATCH --open-mode=append\n";
   text += fmt::format("#SBATCH --signal=USR1@{}\n", job.signal_seconds);
   text += job.requeues ? "#SBATCH --requeue\n" : "#SBATCH --no-requeue\n";
@@ -167,19 +168,38 @@ std::string srun_words(const SlurmJob& job) {
   return shell_command(words);
 }
 
-std::string command_lines(const SlurmJob& job) {
-  std::string text;
-  std::string run_name_word;
-  if (!job.run_name.empty()) {
-    text += fmt::format("run_name={}\n", shell_quoted(job.run_name));
-    if (!job.array_key.empty())
-      text += fmt::format("run_name=\"$run_name-{}${{SLURM_ARRAY_TASK_ID:?}}\"\n", job.array_key);
-    run_name_word = " \"--run_name=$run_name\"";
+// The run of another configuration has a name of its own, so that it never continues the run of this script.
+std::string run_lines(const SlurmJob& job) {
+  std::string text = fmt::format(
+      "config={}\nrun_name={}\n"
+      "if [ -n \"${{CONFIG:-}}\" ]; then  # sbatch --export=ALL,CONFIG=FILE: another configuration, a run of its own\n"
+      "  config=$CONFIG\n"
+      "  run_name=${{CONFIG##*/}}\n"
+      "  run_name=${{RUN_NAME:-${{run_name%.*}}-${{SLURM_ARRAY_JOB_ID:-${{SLURM_JOB_ID:?}}}}}}\n"
+      "fi\n",
+      shell_quoted(job.config), shell_quoted(job.run_name));
+  std::string key_word;
+  if (!job.array_key.empty()) {
+    text += fmt::format("run_name=\"$run_name-{}${{SLURM_ARRAY_TASK_ID:?}}\"\n", job.array_key);
+    key_word = fmt::format(" \"--{}=${{SLURM_ARRAY_TASK_ID:?}}\"", job.array_key);
   }
-  text += fmt::format(
-      "command=({}{}{})\n", shell_command(job.command), run_name_word,
-      job.array_key.empty() ? "" : fmt::format(" \"--{}=${{SLURM_ARRAY_TASK_ID:?}}\"", job.array_key));
-  return text;
+  return text + fmt::format("command=({} train ${{config:+\"$config\"}} {} \"--run_name=$run_name\"{})\n",
+                            shell_quoted(job.octet), shell_command(job.arguments), key_word);
+}
+
+std::string sweep_lines(const SlurmJob& job) {
+  return fmt::format(
+      "config=${{CONFIG:-{}}}\nsweep={}\nfolder={}\n"
+      "if [ -n \"${{SWEEP_ID:-}}\" ]; then  # sbatch --export=ALL,SWEEP_ID=NAME: a folder of sweeps/, or a sweep file\n"
+      "  case \"$SWEEP_ID\" in\n"
+      "    *.yaml | *.yml) sweep=$SWEEP_ID folder=${{SWEEP_ID##*/}} folder=sweeps/${{folder%.*}} ;;\n"
+      "    */*) folder=$SWEEP_ID ;;\n"
+      "    *) folder=sweeps/$SWEEP_ID ;;\n"
+      "  esac\n"
+      "fi\n"
+      "command=({} sweep \"$sweep\" ${{config:+\"$config\"}} \"--folder=$folder\" {})\n",
+      shell_quoted(job.config), shell_quoted(job.sweep), shell_quoted(job.sweep_folder),
+      shell_quoted(job.octet), shell_command(job.arguments));
 }
 
 }  // namespace
@@ -284,10 +304,10 @@ std::string job_file_name(const SlurmJob& job) {
   return name.starts_with('.') ? "_" + name : name;
 }
 
-std::string log_pattern(const SlurmJob& job) {
+std::string log_pattern(const SlurmJob& job, std::string_view ending) {
   std::string folder;
   for (const char c : job.log_folder) folder.append(c == '%' ? 2 : 1, c);
-  return fmt::format("{}/{}-{}.out", folder, job_file_name(job), job.array.empty() ? "%j" : "%A_%a");
+  return fmt::format("{}/{}-{}{}", folder, job_file_name(job), job.array.empty() ? "%j" : "%A_%a", ending);
 }
 
 std::string sbatch_script(const SlurmJob& job) {
@@ -297,7 +317,7 @@ std::string sbatch_script(const SlurmJob& job) {
       "# Then this script queues the job again, and the run continues from its last checkpoint.\n";
   text += directives(job) + module_lines(job) + setup_lines(job);
   text += '\n';
-  text += command_lines(job);
+  text += job.sweep.empty() ? run_lines(job) : sweep_lines(job);
   if (job.nodes > 1) {
     text +=
         "\n# Ranks on several machines prove to each other that they belong together. A new secret for every start.\n"

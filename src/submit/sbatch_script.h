@@ -38,10 +38,13 @@ struct SlurmJob {
   // Seconds after the end of the first task at which srun ends the others; 0: never. Ranks end together.
   int64_t wait_seconds = 300;
 
-  // How every task starts: the program, the command and its arguments. The script adds --run_name and the array key.
-  std::vector<std::string> command;
-  std::string run_name;   // for --run_name; "": the command has no such flag, as for a sweep
-  std::string array_key;  // the key that gets the number of the array task; "": none
+  // How every task starts. The script adds --run_name and the array key, or the folder of the sweep.
+  std::string octet;                   // the program
+  std::string config;                  // "": none. The variable CONFIG replaces it when the job starts
+  std::vector<std::string> arguments;  // what follows
+  std::string run_name;                // of octet train; "" for a sweep
+  std::string array_key;               // the key that gets the number of the array task; "": none
+  std::string sweep, sweep_folder;     // of octet sweep; "" for a run. The variable SWEEP_ID replaces them
 };
 
 // "90" (minutes), "1:30", "4:00:00", "2-12", "2-12:30", "2-12:30:00", as SLURM reads them; none if it is no time.
@@ -58,8 +61,8 @@ ContainerRuntime container_runtime(const SlurmJob& job);  // Auto decided by the
 
 // The name of the job as that of a file.
 std::string job_file_name(const SlurmJob& job);
-// Where the job writes, as sbatch reads it: "logs/name-%j.out".
-std::string log_pattern(const SlurmJob& job);
+// Where the job writes, as sbatch reads it: "logs/name-%j.out"; with ".err" its messages.
+std::string log_pattern(const SlurmJob& job, std::string_view ending = ".out");
 
 // The script. `job` must have no faults. It asks for a signal before the time limit. On exit code 75 it queues the job
 // again, and the run continues from its last checkpoint.

@@ -45,9 +45,27 @@ TEST_F(SubmitCli, PrintShowsTheScriptAndWritesNothing) {
   EXPECT_THAT(result.out,
               AllOf(StartsWith("#!/bin/bash\n"), HasSubstr("#SBATCH --partition=gpu\n"),
                     HasSubstr("#SBATCH --mail-type=END\n"),
-                    HasSubstr("octet train run.yaml --learning_rate=1e-3 --fp8_head=true --resume=latest "
-                              "\"--run_name=$run_name\")")));
+                    HasSubstr("octet train ${config:+\"$config\"} --learning_rate=1e-3 --fp8_head=true "
+                              "--resume=latest \"--run_name=$run_name\")")));
   EXPECT_FALSE(fs::exists(folder.path() + "/slurm"));
+}
+
+// A job that waits for GPUs must not train on the CPU.
+TEST_F(SubmitCli, AJobWithGpusInsistsOnThemUnlessADeviceIsChosen) {
+  folder.write("auto.yaml", "device: auto\n");
+  folder.write("any.yaml", "max_steps: 10\n");
+  folder.write("s.yaml", "parameters: {seed: {values: [1, 2]}}\n");
+  const auto script = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--time", "60", "--print"});
+    return submit(arguments).out;
+  };
+  const auto insists = HasSubstr(" --device=cuda");
+  EXPECT_THAT(script({"any.yaml"}), insists);
+  EXPECT_THAT(script({"s.yaml", "--config", "any.yaml"}), insists);
+  EXPECT_THAT(script({"any.yaml", "--gpus_per_node", "0"}), Not(insists));
+  EXPECT_THAT(script({"auto.yaml"}), Not(insists));
+  EXPECT_THAT(script({"s.yaml", "--config", "auto.yaml"}), Not(insists));
+  EXPECT_THAT(script({"s.yaml", "--device", "auto"}), Not(insists));
 }
 
 // As octet train would, but before the job waits in the queue.
@@ -70,7 +88,7 @@ TEST_F(SubmitCli, OutputWritesTheScriptOnly) {
   const ProcessResult result =
       submit({"run.yaml", "--time", "60", "--output", "jobs/my job.sh", "--run_name", "a", "--resume"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out, "jobs/my job.sh written; submit it with: sbatch 'jobs/my job.sh'\n");
+  EXPECT_THAT(result.out, StartsWith("jobs/my job.sh written; submit it with: sbatch 'jobs/my job.sh'\n"));
   EXPECT_EQ(run_process("bash", {"-n", folder.path() + "/jobs/my job.sh"}).err, "");
   EXPECT_TRUE(fs::is_directory(folder.path() + "/slurm"));
   // Again is fine; another file is not replaced.
@@ -100,7 +118,8 @@ TEST_F(SubmitCli, TheAnswerOfSbatch) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out,
               HasSubstr("submitted job 1234: a on 2 nodes, 1 CPU rank each, at most 1:00:00 per start\n"
-                        "script   slurm/a.sbatch\nlog      slurm/a-1234_*.out\ncancel   scancel 1234\n"));
+                        "script   slurm/a.sbatch\nlog      slurm/a-1234_*.out\nmessages slurm/a-1234_*.err\n"
+                        "cancel   scancel 1234\n"));
   EXPECT_THAT(result.out, HasSubstr("Welcome, --parsable slurm/a.sbatch\n"));
   // sbatch reads a % in the name of the log; the shell and the file system do not.
   result = submit_with_path(path, {"run.yaml", "--time", "60", "--run_name", "a", "--log_dir", "50%/x%j"});
@@ -124,8 +143,8 @@ TEST_F(SubmitCli, ASweepFileStartsAgents) {
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("#SBATCH --job-name=\"a sweep\"\n"), HasSubstr("#SBATCH --ntasks-per-node=1\n"),
                     HasSubstr("#SBATCH --gpus-per-node=4\n"), HasSubstr(" --wait=0 "),
-                    HasSubstr(" sweep s.yaml run.yaml --folder=sweeps/s --gpus=all --max_failures=1 "
-                              "--max_steps=3)\n")));
+                    HasSubstr("config=${CONFIG:-run.yaml}\nsweep=s.yaml\nfolder=sweeps/s\n"),
+                    HasSubstr(" \"--folder=$folder\" --gpus=all --max_failures=1 --max_steps=3)\n")));
   expect_error({"s.yaml", "--time", "60", "--array", "0-1", "--array_key", "seed"},
                "the tasks of a sweep are agents");
   expect_error({"run.yaml", "--time", "60", "--folder", "x"},
@@ -152,6 +171,7 @@ TEST_F(SubmitCli, BadInput) {
   expect_error({"run.yaml", "--time", "60", "--print", "--output", "a"},
                "--print and --output exclude each other");
   expect_error({"run.yaml", "--time", "60", "--dry_run"}, "octet submit starts training");
+  expect_error({"run.yaml", "--time", "60", "--export=CONFIG=other.yaml"}, "--export=ALL,CONFIG=OTHER.yaml");
   expect_error({"run.yaml", "--time", "60", "--job_name", "a\nb"}, "--job_name is 'a\\x0ab'");
 }
 

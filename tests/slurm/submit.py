@@ -37,7 +37,8 @@ def submit(octet, folder, *arguments):
 
 
 def log_text(folder):
-    return "\n".join(f"--- {path}\n{path.read_text()}" for path in sorted((folder / "slurm").glob("*.out")))
+    return "\n".join(f"--- {path}\n{path.read_text()}" for path in sorted((folder / "slurm").glob("*"))
+                     if path.suffix in (".out", ".err"))
 
 
 def check_requeue(cluster, octet):
@@ -90,7 +91,7 @@ def check_sweep(cluster, octet):
     assert result.returncode == 0, result.stderr
     job = result.stdout.split("submitted job ")[1].split(":")[0]
     wait_for("the end of the sweep", lambda: job_state(job).get("JobState") in ("COMPLETED", "FAILED"))
-    text = (folder / f"slurm/seeds-{job}.out").read_text()
+    text = "".join((folder / f"slurm/seeds-{job}.{ending}").read_text() for ending in ("out", "err"))
     assert job_state(job)["JobState"] == "COMPLETED", text
     starts = [line.split()[0] for line in text.split("\n") if " of 5 starts: " in line]
     assert sorted(starts) == [f"run-{i:04}" for i in range(5)], text
@@ -98,6 +99,28 @@ def check_sweep(cluster, octet):
         path = folder / "sweeps/seeds/runs" / run / "metrics.jsonl"
         assert len(path.read_text().splitlines()) == 3, path
     assert text.count("5 of 5 runs finished") == 2, text
+
+
+def check_one_script(cluster, octet):
+    """A script serves another configuration, and the agents of another sweep, as sbatch users pass them on."""
+    folder = cluster.folder
+    other = "configs/other 'one'.yaml"
+    (folder / "configs").mkdir()
+    (folder / other).write_text(RUN + "max_steps: 3\n")
+    (folder / "pair.yaml").write_text("parameters: {seed: {values: [1, 2]}}\n")
+    for arguments in (["run.yaml", "--output", "job.sh"],
+                      ["pair.yaml", "--config", other, "--output", "sweep.sh"]):
+        subprocess.run([octet, "submit", *arguments, "--gpus_per_node", "0", "--time", "5:00"], cwd=folder, check=True,
+                       capture_output=True)
+    jobs = [output("sbatch", "--parsable", *words) for words in (
+        [f"--export=CONFIG={other}", folder / "job.sh"],
+        ["--export=ALL,SWEEP_ID=mine", folder / "sweep.sh"], ["--export=ALL,SWEEP_ID=mine", folder / "sweep.sh"])]
+    wait_for("the end of the jobs", lambda: all(
+        job_state(job).get("JobState") in ("COMPLETED", "FAILED") for job in jobs))
+    assert all(job_state(job)["JobState"] == "COMPLETED" for job in jobs), log_text(folder)
+    assert len(losses(folder, f"other 'one'-{jobs[0]}")) == 3
+    for index in range(2):
+        assert len((folder / f"sweeps/mine/runs/run-{index:04}/metrics.jsonl").read_text().splitlines()) == 3
 
 
 def check_refusal(cluster, octet):
@@ -115,6 +138,7 @@ def run_jobs(cluster, octet):
     (cluster.folder / "run.yaml").write_text(RUN + "max_steps: 100000\n")
     check_refusal(cluster, octet)
     check_sweep(cluster, octet)
+    check_one_script(cluster, octet)
     # Until shortly before the controller looks at time limits, so that few steps are made before its warning.
     passed = (time.monotonic() - cluster.started) % LOOKS_EVERY
     time.sleep((LOOKS_EVERY - 16 - passed) % LOOKS_EVERY)

@@ -24,7 +24,18 @@ SlurmJob usual_job() {
   job.tasks_per_node = job.gpus_per_node = 8;
   job.folder = "/home/me";
   job.log_folder = "slurm";
-  job.command = {"octet", "train", "run.yaml", "--resume=latest"};
+  job.octet = "octet";
+  job.config = "run.yaml";
+  job.arguments = {"--resume=latest"};
+  return job;
+}
+
+SlurmJob sweep_job() {
+  SlurmJob job = usual_job();
+  job.run_name.clear();
+  job.sweep = "grid.yaml";
+  job.sweep_folder = "sweeps/grid";
+  job.arguments = {"--gpus=all"};
   return job;
 }
 
@@ -69,15 +80,31 @@ TEST(SbatchScript, AsksForWhatTheJobNeeds) {
   job.gpu_type = "h100";
   job.sbatch_arguments = {"--exclusive", "--mail-type=END"};
   const std::string script = sbatch_script(job);
-  for (const char* line :
-       {"--job-name=big", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=h100:8", "--cpus-per-task=6",
-        "--mem=200G", "--time=4:00:00", "--partition=gpu", "--account=lab", "--qos=long",
-        "--constraint=\"a100|h100\"", "--dependency=afterok:7", "--chdir=/home/me",
-        "--output=slurm/big-%j.out", "--open-mode=append", "--signal=USR1@180", "--requeue", "--exclusive",
-        "--mail-type=END"})
+  for (const char* line : {"--job-name=big",
+                           "--nodes=2",
+                           "--ntasks-per-node=8",
+                           "--gpus-per-node=h100:8",
+                           "--cpus-per-task=6",
+                           "--mem=200G",
+                           "--time=4:00:00",
+                           "--partition=gpu",
+                           "--account=lab",
+                           "--qos=long",
+                           "--constraint=\"a100|h100\"",
+                           "--dependency=afterok:7",
+                           "--chdir=/home/me",
+                           "--output=slurm/big-%j.out",
+                           "--error=slurm/big-%j.err",
+                           "--open-mode=append",
+                           "--signal=USR1@180",
+                           "--requeue",
+                           "--exclusive",
+                           "--mail-type=END"})
     EXPECT_THAT(script, HasSubstr(fmt::format("\n#SBATCH {}\n", line)));
   EXPECT_THAT(script, StartsWith(std::string(kScriptHeader)));
-  EXPECT_THAT(script, HasSubstr("command=(octet train run.yaml --resume=latest \"--run_name=$run_name\")\n"));
+  EXPECT_THAT(script, HasSubstr("\nconfig=run.yaml\n"));
+  EXPECT_THAT(script, HasSubstr("command=(octet train ${config:+\"$config\"} --resume=latest "
+                                "\"--run_name=$run_name\")\n"));
   EXPECT_THAT(script, HasSubstr("--gpu-bind=none --cpus-per-task=6 \"${command[@]}\"\n"));
   EXPECT_THAT(script, HasSubstr("scontrol requeue \"$SLURM_JOB_ID\""));
   EXPECT_THAT(script, HasSubstr("export OCTET_SECRET\n"));
@@ -130,28 +157,31 @@ TEST(SbatchScript, ArrayTasksHaveTheirOwnSeedAndName) {
   EXPECT_THAT(script, HasSubstr("\"--seed=${SLURM_ARRAY_TASK_ID:?}\")"));
 }
 
-// The script is run by bash with srun and scontrol of our own: which words arrive, and what the exit code does.
+// Runs a script with srun and scontrol of our own, which print their words.
+test::ProcessResult run_script(const test::TemporaryFolder& folder, const SlurmJob& job,
+                               const std::string& variables) {
+  const std::string script = folder.write("job.sh", sbatch_script(job));
+  folder.write(
+      "tools",
+      "srun() { printf '<%s>\\n' \"$@\" \"$SETUP_DONE\" \"${#OCTET_SECRET}\"; return \"${FAKE_CODE:-0}\"; }\n"
+      "scontrol() { echo \"scontrol $*\"; }\n");
+  return test::run_process(
+      "bash", {"-c", fmt::format(". ./tools; export SLURM_JOB_ID=77 {}; . {}", variables, script)},
+      folder.path());
+}
+
+// Which words arrive, and what the exit code does.
 TEST(SbatchScript, OddNamesStayNamesAndOnly75IsQueuedAgain) {
   SlurmJob job = usual_job();
   job.name = job.run_name = job.partition = job.container = kOdd;
   job.runtime = ContainerRuntime::Apptainer;
-  job.command = {"octet", "train", kOdd, "--resume=latest"};
+  job.config = kOdd;
   job.mounts = {"/with space"};
   job.setup = {"export SETUP_DONE='yes indeed'"};
   EXPECT_THAT(check_job(job), IsEmpty());
   const test::TemporaryFolder folder;
   job.folder = folder.path();
-  const std::string script = folder.write("job.sh", sbatch_script(job));
-  EXPECT_EQ(test::run_process("bash", {"-n", script}).err, "");
-  folder.write(
-      "tools",
-      "srun() { printf '<%s>\\n' \"$@\" \"$SETUP_DONE\" \"${#OCTET_SECRET}\"; return \"$FAKE_CODE\"; }\n"
-      "scontrol() { echo \"scontrol $*\"; }\n");
-  const auto run = [&](int code) {
-    return test::run_process(
-        "bash", {"-c", fmt::format(". ./tools; export FAKE_CODE={} SLURM_JOB_ID=77; . {}", code, script)},
-        folder.path());
-  };
+  const auto run = [&](int code) { return run_script(folder, job, fmt::format("FAKE_CODE={}", code)); };
   test::ProcessResult result = run(75);
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_EQ(result.err, "");
@@ -169,6 +199,44 @@ TEST(SbatchScript, OddNamesStayNamesAndOnly75IsQueuedAgain) {
   EXPECT_EQ(log_pattern(job).find_first_of(" '\"$;\\`#"), std::string::npos);
 }
 
+TEST(SbatchScript, ConfigTakesAnotherConfigurationAsARunOfItsOwn) {
+  const test::TemporaryFolder folder;
+  SlurmJob job = usual_job();
+  const std::string given = std::string("configs/") + kOdd + ".yaml", quoted = shell_quoted(given);
+  const std::string name = std::string(kOdd) + "-77";
+  EXPECT_THAT(run_script(folder, job, "CONFIG=" + quoted).out,
+              HasSubstr(fmt::format("<train>\n<{}>\n<--resume=latest>\n<--run_name={}>\n", given, name)));
+  EXPECT_THAT(run_script(folder, job, "CONFIG=b.yaml RUN_NAME=mine").out,
+              HasSubstr("<b.yaml>\n<--resume=latest>\n<--run_name=mine>\n"));
+  EXPECT_THAT(run_script(folder, job, "RUN_NAME=mine").out,
+              HasSubstr("<run.yaml>\n<--resume=latest>\n<--run_name=big>\n"))
+      << "only with CONFIG";
+  job.config = "";
+  EXPECT_THAT(run_script(folder, job, "A=b").out, HasSubstr("<train>\n<--resume=latest>\n"));
+  // All tasks of an array, and all its starts, have the name of one job.
+  job.array = "0-3";
+  job.array_key = "seed";
+  EXPECT_THAT(run_script(folder, job, "CONFIG=b.yaml SLURM_ARRAY_JOB_ID=70 SLURM_ARRAY_TASK_ID=2").out,
+              HasSubstr("<b.yaml>\n<--resume=latest>\n<--run_name=b-70-seed2>\n<--seed=2>\n"));
+  EXPECT_NE(test::run_process("test", {"-e", folder.path() + "/injected"}).exit_code, 0);
+}
+
+TEST(SbatchScript, SweepIdNamesTheSweep) {
+  const test::TemporaryFolder folder;
+  const auto words = [&](const std::string& variables) {
+    return run_script(folder, sweep_job(), variables).out;
+  };
+  EXPECT_THAT(words("A=b"),
+              HasSubstr("<sweep>\n<grid.yaml>\n<run.yaml>\n<--folder=sweeps/grid>\n<--gpus=all>\n"));
+  EXPECT_THAT(words("SWEEP_ID=" + shell_quoted(kOdd)),
+              HasSubstr(fmt::format("<grid.yaml>\n<run.yaml>\n<--folder=sweeps/{}>\n", kOdd)));
+  EXPECT_THAT(words("SWEEP_ID=/scratch/s CONFIG=b.yaml"),
+              HasSubstr("<grid.yaml>\n<b.yaml>\n<--folder=/scratch/s>\n"));
+  EXPECT_THAT(words("SWEEP_ID='configs/other one.yaml'"),
+              HasSubstr("<configs/other one.yaml>\n<run.yaml>\n<--folder=sweeps/other one>\n"));
+  EXPECT_NE(test::run_process("test", {"-e", folder.path() + "/injected"}).exit_code, 0);
+}
+
 TEST(SbatchScript, ShellcheckFindsNothing) {
   const test::ProcessResult found = test::run_process("bash", {"-c", "command -v shellcheck"});
   if (found.exit_code != 0) GTEST_SKIP() << "shellcheck is not installed";
@@ -180,7 +248,8 @@ TEST(SbatchScript, ShellcheckFindsNothing) {
   job.container = "octet.sif";
   job.setup = {"export A=b"};
   const std::string script = folder.write("job.sh", sbatch_script(job));
-  EXPECT_EQ(test::run_process(found.out.substr(0, found.out.find('\n')), {script}).out, "");
+  const std::string sweep = folder.write("sweep.sh", sbatch_script(sweep_job()));
+  EXPECT_EQ(test::run_process(found.out.substr(0, found.out.find('\n')), {script, sweep}).out, "");
 }
 
 TEST(SbatchScript, FaultsOfAJob) {
