@@ -57,6 +57,7 @@ struct Nvml::Api {
   int (*SystemGetDriverVersion)(char*, unsigned) = nullptr;
   int (*SystemGetCudaDriverVersion_v2)(int*) = nullptr;
   int (*DeviceGetName)(Gpu, char*, unsigned) = nullptr;
+  int (*DeviceGetCudaComputeCapability)(Gpu, int*, int*) = nullptr;
   int (*DeviceGetUUID)(Gpu, char*, unsigned) = nullptr;
   int (*DeviceGetPowerUsage)(Gpu, unsigned*) = nullptr;
   int (*DeviceGetEnforcedPowerLimit)(Gpu, unsigned*) = nullptr;
@@ -84,6 +85,7 @@ struct Nvml::Api {
     OCTET_FIND(SystemGetDriverVersion);
     OCTET_FIND(SystemGetCudaDriverVersion_v2);
     OCTET_FIND(DeviceGetName);
+    OCTET_FIND(DeviceGetCudaComputeCapability);
     OCTET_FIND(DeviceGetUUID);
     OCTET_FIND(DeviceGetPowerUsage);
     OCTET_FIND(DeviceGetEnforcedPowerLimit);
@@ -212,6 +214,7 @@ GpuState Nvml::read(void* gpu) const {
   read_changing(gpu, state);
   char text[96] = {};
   if (api.DeviceGetName && api.DeviceGetName(gpu, text, sizeof text) == kSuccess) state.name = text;
+  if (api.DeviceGetCudaComputeCapability) api.DeviceGetCudaComputeCapability(gpu, &state.major, &state.minor);
   if (api.DeviceGetUUID && api.DeviceGetUUID(gpu, text, sizeof text) == kSuccess) state.uuid = text;
   state.power_limit_watts = scaled(Api::ask<unsigned>(api.DeviceGetEnforcedPowerLimit, gpu), 1e-3);
   state.default_power_limit_watts =

@@ -18,6 +18,7 @@ struct GpuState {
   std::optional<double> temperature_c;
   std::optional<int64_t> memory_bytes, memory_used_bytes;
   std::optional<int> compute_processes;
+  int major = 0, minor = 0;  // compute capability; 0: not told
   std::optional<bool> persistence_mode, ecc, mig;
   uint64_t throttle_reasons = 0;  // as NVML gives them
 

@@ -5,14 +5,15 @@
 #include "backend/cuda_libraries.h"
 #include "dist/engines.h"
 #include "doctor/checks.h"
+#include "plan/device_choice.h"
 #include "report/text.h"
 
 namespace octet {
 namespace {
 
 constexpr const char* kNeeded =
-    "FP8 needs an NVIDIA GPU of compute capability 9.0 (H100, H200) or 10.0 (B200), a driver for CUDA 13 (580 or later), "
-    "and a build of octet with CUDA ('make build CUDA=ON')";
+    "FP8 needs an NVIDIA GPU of compute capability 9.0 (H100, H200, GH200), a driver for CUDA 13 (580 or later), and a "
+    "build of octet with CUDA ('make build CUDA=ON')";
 
 bool insists_on_gpu(const TrainConfig& config) {
   return config.device == TrainConfig::Device::Cuda || config.require_fp8;
@@ -89,11 +90,11 @@ std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, con
     results.ok("driver", fmt::format("{}, supports CUDA {}; {}", nvml->driver_version(), nvml->cuda_version(),
                                      counted(nvml->gpus(), "GPU")));
   } else {
-    results.add(absent, "driver", nvml_problem, "install the NVIDIA driver, version 580 or later");
+    results.add(absent, "driver", nvml_problem,
+                "on a machine with an NVIDIA GPU, install the driver, version 580 or later");
   }
   if (!cuda_backend_built()) {
-    results.add(absent, "program", probe.reason,
-                "'make build CUDA=ON' builds the GPU kernels if the CUDA toolkit is installed");
+    results.add(absent, "program", probe.reason, gpu_remedy(probe));
   } else {
     results.ok("program", fmt::format("built with CUDA: {}", probe.driver));
   }
@@ -104,7 +105,8 @@ std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, con
     gpu.figures = {{"compute_capability", probe.major + 0.1 * probe.minor},
                    {"memory_bytes", static_cast<double>(probe.memory)}};
   } else {
-    results.add(absent, "device", fmt::format("no GPU can be used: {}", probe.reason), kNeeded);
+    results.add(absent, "device", fmt::format("no GPU can be used: {}", probe.reason),
+                probe.major > 0 ? gpu_remedy(probe) : kNeeded);
   }
   std::vector<CheckResult> all = results.take();
   if (nvml) {

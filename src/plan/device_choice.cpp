@@ -1,5 +1,7 @@
 #include "plan/device_choice.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -38,7 +40,6 @@ std::string gpu_of_rank(const TrainConfig& config, int local_rank) {
 }
 
 std::unique_ptr<Device> make_device(const TrainConfig& config, int local_rank) {
-  const bool wants_cuda = config.device == TrainConfig::Device::Cuda;
   if (config.device != TrainConfig::Device::Cpu) {
     const int gpu = gpu_index(local_rank);
     const CudaProbe probe = probe_cuda(gpu);
@@ -46,12 +47,30 @@ std::unique_ptr<Device> make_device(const TrainConfig& config, int local_rank) {
       return make_cuda_device(
           {.device = gpu, .deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
     }
-    if (wants_cuda) fail_config("device is cuda, but {}; use device cpu or auto", probe.reason);
+    require_device(config, probe);
     // If a driver is installed, the user probably expects the GPU to be used.
     if (probe.driver.starts_with("driver"))
-      log_warning("the GPU is not used: {}; running on the CPU", probe.reason);
+      log_warning("the GPU is not used, the run is on the CPU: {}; {}", probe.reason, gpu_remedy(probe));
   }
   return make_cpu_device(static_cast<int>(config.num_threads));
+}
+
+void require_device(const TrainConfig& config, const CudaProbe& probe) {
+  if (config.device != TrainConfig::Device::Cuda || probe.usable) return;
+  fail_config("device is cuda, but {}; {}; use device cpu or auto", probe.reason, gpu_remedy(probe));
+}
+
+std::string gpu_remedy(const CudaProbe& probe) {
+  const bool is_hopper = probe.major == 9 && probe.minor == 0;
+  if (probe.major == 10 && probe.minor == 0)
+    return "a build with -DOCTET_CUDA=ON -DOCTET_CUDA_BLACKWELL=ON has kernels for this GPU, which nobody has run yet";
+  if (probe.major > 0 && !is_hopper)
+    return fmt::format(
+        "octet has no kernels for {} (compute capability {}.{}): it needs 9.0 (H100, H200, GH200)",
+        probe.name, probe.major, probe.minor);
+  if (!cuda_backend_built())
+    return "to use an H100, H200 or GH200, build it with 'make build CUDA=ON', which needs the CUDA toolkit";
+  return "it needs an NVIDIA GPU of compute capability 9.0 (H100, H200, GH200) and a driver for CUDA 13 (580 or later)";
 }
 
 bool runs_on_gpu(const TrainConfig& config) {

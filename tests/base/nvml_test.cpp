@@ -32,7 +32,7 @@ TEST(Nvml, ReadsTheStateOfAGpu) {
   FakeNvml fake(
       "name NVIDIA H200\npower_mw 512300\npower_limit_mw 600000\ndefault_power_limit_mw 700000\nenergy_mj 5000\n"
       "utilization 97\nsm_clock 1755\nmax_sm_clock 1980\nmemory_clock 3201\nmax_memory_clock 3201\ntemperature 61\n"
-      "memory 150754820096\nmemory_used 1048576\nprocesses 2\npersistence 1\nthrottle 5\n");
+      "memory 150754820096\nmemory_used 1048576\nprocesses 2\npersistence 1\nthrottle 5\nmajor 9\nminor 0\n");
   std::string reason;
   const auto nvml = Nvml::open(reason);
   ASSERT_TRUE(nvml) << reason;
@@ -42,6 +42,7 @@ TEST(Nvml, ReadsTheStateOfAGpu) {
   const auto state = nvml->state(0);
   ASSERT_TRUE(state);
   EXPECT_EQ(state->name, "NVIDIA H200");
+  EXPECT_EQ(state->major, 9);
   EXPECT_EQ(state->uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff");
   EXPECT_DOUBLE_EQ(*state->power_watts, 512.3);
   EXPECT_DOUBLE_EQ(*state->power_limit_watts, 600);

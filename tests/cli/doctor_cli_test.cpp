@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ops/device.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -92,6 +93,32 @@ TEST(DoctorCommand, AFakeGpuIsReportedButNotUsed) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("580.95.05, supports CUDA 13.0; 1 GPU"),
                                 HasSubstr("450 W, 700 W by default"), HasSubstr("nvidia-smi -pm 1")));
+}
+
+// The remedy must not be a build that leaves the GPU idle again.
+TEST(DoctorCommand, RemediesFitTheGpu) {
+  const auto said = [](const std::string& state, std::vector<std::string> command) {
+    const TemporaryFolder folder;
+    std::vector<std::string> words = {"OCTET_NVML_LIBRARY=" OCTET_FAKE_NVML,
+                                      "FAKE_NVML_STATE=" + folder.write("state", state), OCTET_PROGRAM};
+    words.insert(words.end(), command.begin(), command.end());
+    const ProcessResult result = run_process("env", words, folder.path());
+    return result.out + result.err;
+  };
+  if (probe_cuda().usable || cuda_backend_built()) GTEST_SKIP() << "this program looks at real GPUs";
+  const std::string ampere = "name NVIDIA A100\nmajor 8\nminor 0\n", hopper = "major 9\nminor 0\n",
+                    blackwell = "major 10\nminor 0\n";
+  EXPECT_THAT(said(ampere, {"doctor", "--device", "cpu"}),
+              AllOf(HasSubstr("no kernels for NVIDIA A100 (compute capability 8.0)"),
+                    Not(HasSubstr("make build CUDA=ON"))));
+  EXPECT_THAT(said(hopper, {"doctor", "--device", "cpu"}), HasSubstr("'make build CUDA=ON'"));
+  EXPECT_THAT(said(blackwell, {"doctor", "--device", "cpu"}), HasSubstr("-DOCTET_CUDA_BLACKWELL=ON"));
+  // A run says that it leaves the GPU idle, unless that was asked for.
+  const std::vector<std::string> train = {"train", "--dry_run", "--max_steps", "1"};
+  const std::vector<std::string> on_cpu = {"train", "--dry_run", "--max_steps", "1", "--device", "cpu"};
+  EXPECT_THAT(said(hopper, train),
+              AllOf(HasSubstr("warning: the GPU is not used"), HasSubstr("'make build CUDA=ON'")));
+  EXPECT_THAT(said(hopper, on_cpu), Not(HasSubstr("the GPU is not used")));
 }
 
 TEST(DoctorCommand, AGpuThatTheRunInsistsOnIsAFailure) {

@@ -1,5 +1,10 @@
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
 #include "backend/cuda_libraries.h"
 #include "base/error.h"
+#include "base/nvml.h"
 #include "dist/engines.h"
 #include "ops/device.h"
 
@@ -15,9 +20,32 @@ bool cuda_backend_built() {
   return false;
 }
 
-CudaProbe probe_cuda(int) {
+namespace {
+
+// Only what the driver says, so that a run can tell which GPU it leaves idle. `driver` is empty if there is no GPU.
+CudaProbe look_for_gpu() {
   CudaProbe probe;
-  probe.reason = "built without CUDA: " OCTET_NO_CUDA_REASON;
+  probe.reason = "this program was built without CUDA (" OCTET_NO_CUDA_REASON ")";
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible && (std::string_view(visible).empty() || std::string_view(visible) == "-1")) return probe;
+  std::string problem;
+  std::error_code code;
+  if (const std::shared_ptr<const Nvml> nvml = Nvml::open(problem); nvml && nvml->gpus() > 0) {
+    const GpuState gpu = nvml->state(0).value_or(GpuState{});
+    probe.driver = "driver " + nvml->driver_version();
+    probe.name = gpu.name;
+    probe.major = gpu.major;
+    probe.minor = gpu.minor;
+  } else if (std::filesystem::exists("/dev/nvidia0", code)) {
+    probe.driver = "driver";
+  }
+  return probe;
+}
+
+}  // namespace
+
+CudaProbe probe_cuda(int) {
+  static const CudaProbe probe = look_for_gpu();
   return probe;
 }
 

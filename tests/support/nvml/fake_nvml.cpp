@@ -73,6 +73,10 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
 int nvmlDeviceGetName(void*, char* to, unsigned size) {
   return give_text("name", "Fake H200", to, size);
 }
+int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
+  const int status = give("major", major);
+  return status == kSuccess ? give("minor", minor) : status;
+}
 int nvmlDeviceGetUUID(void*, char* to, unsigned size) {
   return give_text("uuid", kUuid, to, size);
 }
