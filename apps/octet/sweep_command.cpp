@@ -15,9 +15,11 @@
 #include "command.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
+#include "config/idle_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
 #include "ops/device.h"
+#include "plan/device_choice.h"
 #include "report/text.h"
 #include "run_words.h"
 #include "sweep/sweep_report.h"
@@ -175,9 +177,9 @@ TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
   return config;
 }
 
-// Warns of costly settings in the runs whose values are known now; those that bayes chooses later warn in their logs.
-void warn_of_costly_runs(const SweepSpec& spec, const FileSettings& file,
-                         const std::vector<KeySetting>& settings, const SweepPlan& plan) {
+// The runs whose values are known now; bayes chooses others later.
+std::vector<TrainConfig> known_runs(const SweepSpec& spec, const FileSettings& file,
+                                    const std::vector<KeySetting>& settings, const SweepPlan& plan) {
   constexpr int64_t kMostRuns = 200;
   int64_t runs = std::min(plan.runs, kMostRuns);
   if (spec.method == SweepMethod::Bayes) runs = std::min(runs, random_runs_first(spec));
@@ -190,7 +192,19 @@ void warn_of_costly_runs(const SweepSpec& spec, const FileSettings& file,
       // This run will fail and say why.
     }
   }
-  warn_of_costly_settings(configs);
+  return configs;
+}
+
+// Runs that differ only in such a parameter are equal, and the best of them is none.
+void refuse_idle_parameters(const SweepSpec& spec, std::span<const TrainConfig> configs) {
+  if (configs.empty()) return;
+  std::vector<std::string> errors;
+  for (const IdleSetting& idle : find_idle_settings(configs, runs_on_gpu(configs.front()))) {
+    const auto swept = std::ranges::find(spec.parameters, idle.key, &SweepParameter::key);
+    if (swept != spec.parameters.end() && swept->distribution.count() != 1)
+      errors.push_back(fmt::format("{}, so the sweep would train equal runs ({})", idle.text, swept->place));
+  }
+  throw_config_errors(errors);
 }
 
 int64_t count_runs(const SweepSpec& spec, const Options& options) {
@@ -231,7 +245,13 @@ int run(const Options& options) {
   plan.runs = count_runs(spec, options);
   plan.failures_in_a_row = options.max_failures;
   plan.base_words = base_words(spec, config_file, settings);
-  if (!options.status) place_runs(plan, options);
+  std::vector<TrainConfig> known;
+  if (!options.status) {
+    known = known_runs(spec, file, settings, plan);
+    refuse_idle_parameters(spec, known);
+    require_device(first, probe_cuda());
+    place_runs(plan, options);
+  }
 
   const std::string folder = options.folder.empty()
                                  ? fmt::format("sweeps/{}", fs::path(files.sweep).stem().string())
@@ -246,7 +266,7 @@ int run(const Options& options) {
   if (options.retry_failed) log_info("{} that failed will be repeated", counted(store.retry_failed(), "run"));
   int code = kExitDone;
   if (!options.status) {
-    warn_of_costly_runs(spec, file, settings, plan);
+    warn_of_costly_settings(known);
     log_info("sweep in {}: {}, method {}, metric {}, {} at a time", folder, counted(plan.runs, "run"),
              to_string(spec.method), spec.metric->label(), plan.slots.size());
     code = run_sweep(spec, plan, store);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "config/idle_settings.h"
 #include "config/step_range.h"
 
 namespace octet {
@@ -155,13 +156,13 @@ std::string_view decided_by(const TrainConfig& config, std::string_view key) {
 
 namespace {
 
-struct IdleSetting {
+struct IdleInRun {
   std::string key, because;
   bool is_changed;  // from its default, so somebody may expect an effect
 };
 
-std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu) {
-  std::vector<IdleSetting> idle;
+std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) {
+  std::vector<IdleInRun> idle;
   const auto note = [&](std::string_view key, std::string_view because) {
     if (config.is_set(key)) idle.push_back({std::string(key), std::string(because), is_changed(config, key)});
   };
@@ -241,7 +242,7 @@ std::vector<IdleSetting> idle_settings_of(const TrainConfig& config, bool on_gpu
 
 }  // namespace
 
-std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+std::vector<IdleSetting> find_idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
   struct Found {
     std::set<const TrainConfig*> runs;
     bool is_changed = false;
@@ -250,7 +251,7 @@ std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool o
   std::vector<std::string> keys;  // in the order of the first run that has them
   std::map<std::string, Found> idle;
   for (const TrainConfig& run : runs) {
-    for (const IdleSetting& setting : idle_settings_of(run, on_gpu)) {
+    for (const IdleInRun& setting : idle_settings_of(run, on_gpu)) {
       Found& found = idle[setting.key];
       if (found.runs.empty()) keys.push_back(setting.key);
       found.runs.insert(&run);
@@ -259,17 +260,24 @@ std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool o
         found.reasons.push_back(setting.because);
     }
   }
-  std::vector<std::string> texts;
+  std::vector<IdleSetting> settings;
   for (const std::string& key : keys) {
     const Found& found = idle[key];
     const bool has_effect = std::ranges::any_of(
         runs, [&](const TrainConfig& run) { return run.is_set(key) && !found.runs.contains(&run); });
     if (has_effect || !found.is_changed) continue;
     const bool differs = found.reasons.size() > 1 && found.runs.size() > 1;
-    texts.push_back(
-        differs ? fmt::format("{} has no effect in any of the runs ({})", key, fmt::join(found.reasons, "; "))
-                : fmt::format("{} has no effect: {}", key, fmt::join(found.reasons, ", ")));
+    settings.push_back({key, differs
+                                 ? fmt::format("{} has no effect in any of the runs ({})", key,
+                                               fmt::join(found.reasons, "; "))
+                                 : fmt::format("{} has no effect: {}", key, fmt::join(found.reasons, ", "))});
   }
+  return settings;
+}
+
+std::vector<std::string> idle_settings(std::span<const TrainConfig> runs, bool on_gpu) {
+  std::vector<std::string> texts;
+  for (const IdleSetting& setting : find_idle_settings(runs, on_gpu)) texts.push_back(setting.text);
   return texts;
 }
 

@@ -63,13 +63,17 @@ class SweepReader {
     const std::string text = tree_.text("method");
     if (text == "grid") {
       spec_.method = SweepMethod::Grid;
+    } else if (!tree_.has("method")) {
+      spec_.method = SweepMethod::Grid;
+      spec_.notes.push_back(
+          fmt::format("{} is not set: grid, every combination is a run", in_file("method")));
     } else if (text == "random") {
       spec_.method = SweepMethod::Random;
     } else if (text == "bayes") {
       spec_.method = SweepMethod::Bayes;
     } else {
       error("{} is {}; expected grid, random or bayes", leaf ? leaf->describe() : in_file("method"),
-            leaf ? leaf->shown() : "missing");
+            leaf ? leaf->shown() : "a map");
     }
   }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "ops/device.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -263,6 +264,12 @@ TEST_F(SweepCli, BadInput) {
   expect_error({"grid.yaml", "--config", "base.yaml", "--status"}, "there is no sweep yet");
   // Nothing else says that the runs would be on the CPU.
   expect_error({"grid.yaml", "--config", "base.yaml", "--gpus", "99"}, "--gpus ");
+  if (!probe_cuda().usable)
+    expect_error({"grid.yaml", "--config", "base.yaml", "--device", "cuda"}, "device is cuda, but ");
+  folder.write("idle.yaml", "parameters: {decay_ratio: {values: [0.1, 0.5]}, seed: {values: [1, 2]}}\n");
+  expect_error(
+      {"idle.yaml", "--config", "base.yaml"},
+      "decay_ratio has no effect: lr_scheduler_type is not wsd, so the sweep would train equal runs");
   expect_error({"grid.yaml", "a.yaml", "b.yaml"}, "at most one configuration, got 3 files");
   expect_error({"base.yaml"}, "unknown key 'model_preset' in base.yaml:1");
   expect_error({}, "octet sweep needs SWEEP.yaml");

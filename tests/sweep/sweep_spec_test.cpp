@@ -72,7 +72,7 @@ parameters:
 
 TEST(SweepSpec, TheProjectsOwnFilesAreRead) {
   for (const char* name : {"fp8_recipe", "learning_rate"}) {
-    const std::string path = std::string(OCTET_SOURCE_DIR "/configs/sweeps/") + name + ".yaml";
+    const std::string path = std::string(OCTET_SOURCE_DIR "/configs/sweep_") + name + ".yaml";
     EXPECT_TRUE(is_sweep_file(path));
     const SweepSpec spec = read_sweep_file(path);
     EXPECT_EQ(spec.grid_size(), 8);
@@ -96,6 +96,12 @@ TEST(SweepSpec, CommandsOfOctetGiveTheBase) {
   EXPECT_THAT(spec.notes, ElementsAre("metric in s.yaml is not set: runs are ranked by eval_loss"));
   EXPECT_THAT(errors_of("command: [octet, launch, -n, '2', train]\n" + rest),
               HasSubstr("octet sweep --ranks N"));
+}
+
+TEST(SweepSpec, WithoutAMethodItIsAGrid) {
+  const SweepSpec spec = parse_sweep("parameters:\n  seed: {values: [1, 2]}\n  lr: {value: 0.1}\n", "s.yaml");
+  EXPECT_EQ(spec.grid_size(), 2);
+  EXPECT_THAT(spec.notes, Contains("method in s.yaml is not set: grid, every combination is a run"));
 }
 
 TEST(SweepSpec, NestedParametersAreFlatKeys) {
@@ -162,8 +168,8 @@ TEST(SweepSpec, ResultsOfAMetric) {
 }
 
 TEST(SweepSpec, BadFiles) {
-  EXPECT_THAT(errors_of("parameters: {seed: {value: 1}}\n"),
-              HasSubstr("method in s.yaml is missing; expected grid, random or bayes"));
+  EXPECT_THAT(errors_of("method: {name: grid}\nparameters: {seed: {value: 1}}\n"),
+              HasSubstr("method in s.yaml is a map; expected grid, random or bayes"));
   EXPECT_THAT(errors_of("method: gird\nparameters: {seed: {value: 1}}\n"),
               HasSubstr("method in s.yaml:1 is gird"));
   EXPECT_THAT(errors_of("method: grid\n"), HasSubstr("parameters in s.yaml is missing"));
