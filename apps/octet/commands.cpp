@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "command.h"
+#include "other_names.h"
 
 namespace octet {
 
@@ -20,50 +21,6 @@ std::span<const Command> commands() {
 }
 
 namespace {
-
-// What people call a command elsewhere, and how to say it here.
-constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
-    {"finetune", "train --model_name_or_path MODEL --dataset DATA"},
-    {"fine-tune", "train --model_name_or_path MODEL --dataset DATA"},
-    {"sft", "train --model_name_or_path MODEL --dataset DATA"},
-    {"pretrain", "train"},
-    {"fit", "train"},
-    {"resume", "train --resume"},
-    {"continue", "train --resume"},
-    {"chat", "generate MODEL --chat"},
-    {"inference", "generate MODEL"},
-    {"infer", "generate MODEL"},
-    {"sample", "generate MODEL"},
-    {"evaluate", "eval MODEL"},
-    {"validate", "eval MODEL"},
-    {"test", "eval MODEL"},
-    {"merge", "export RUN --output DIR"},
-    {"convert", "export RUN --output DIR"},
-    {"save", "export RUN --output DIR"},
-    {"list", "checkpoints RUN"},
-    {"ls", "checkpoints RUN"},
-    {"preprocess", "prepare --dataset DATA --output DIR"},
-    {"benchmark", "bench"},
-    {"profile", "bench"},
-    {"memory", "plan"},
-    {"estimate", "plan"},
-    {"schedule", "lr CONFIG.yaml"},
-    {"config", "keys"},
-    {"options", "keys"},
-    {"follow", "watch RUN"},
-    {"monitor", "watch RUN"},
-    {"top", "watch RUN"},
-    {"run", "train"},
-    {"torchrun", "launch"},
-    {"sbatch", "submit CONFIG.yaml --time TIME"},
-    {"slurm", "submit CONFIG.yaml --time TIME"},
-    {"agent", "sweep SWEEP.yaml"},
-    {"tune", "sweep SWEEP.yaml"},
-    {"check", "doctor"},
-    {"diagnose", "doctor"},
-    {"env", "doctor"},
-    {"version", "--version"},
-};
 
 constexpr ExitCodeText kExitCodes[] = {
     {"0", "done"},
@@ -82,14 +39,13 @@ std::span<const ExitCodeText> exit_code_texts() {
 }
 
 const Command& find_command(std::string_view name) {
-  for (const auto& [other, here] : kOtherNames) {
-    if (name == other) fail_config("unknown command '{}'; use 'octet {}'", name, here);
-  }
   std::vector<std::string> names;
   for (const Command& command : commands()) {
     if (command.line.name == name) return command;
     names.push_back(command.line.name);
   }
+  if (const std::string here = command_here(name); !here.empty())
+    fail_config("unknown command '{}'; {}", printable(name), here);
   const std::string near = nearest_name(name, names);
   fail_config("unknown command '{}'; {}", printable(name),
               near.empty() ? "'octet --help' lists the commands" : fmt::format("did you mean '{}'?", near));

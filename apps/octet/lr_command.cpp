@@ -17,6 +17,7 @@
 #include "io/output_file.h"
 #include "plan/run_stages.h"
 #include "plan/schedule_view.h"
+#include "report/plot.h"
 
 namespace octet {
 namespace {
@@ -174,10 +175,8 @@ Command lr_command() {
       .at_least(1)
       .at_most(1 << 14);
   builder.check([](const Options& options, std::vector<std::string>& errors) {
-    if (!options.output.empty() && !options.output.ends_with(".svg"))
-      errors.push_back(
-          fmt::format("--output is '{}', expected a name that ends in .svg: octet draws SVG only",
-                      printable(options.output)));
+    if (const std::string problem = picture_name_problem(options.output); !problem.empty())
+      errors.push_back(problem);
   });
   builder.words(&Options::files, config_file_word());
   builder.run_arguments(&Options::run);

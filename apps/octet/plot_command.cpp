@@ -73,14 +73,8 @@ struct Options {
 };
 
 void check(const Options& options, std::vector<std::string>& errors) {
-  const std::string& output = options.output;
-  if (output.empty() || output.ends_with(".svg")) return;
-  const std::string svg = fs::path(output).replace_extension(".svg").string();
-  errors.push_back(
-      fmt::format("--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any "
-                  "browser shows an SVG file. To convert it: write {1}, then run 'rsvg-convert {1} -o "
-                  "{0}'",
-                  printable(output), printable(svg)));
+  if (const std::string problem = picture_name_problem(options.output); !problem.empty())
+    errors.push_back(problem);
 }
 
 int run(const Options& options) {

@@ -27,7 +27,12 @@ constexpr KnownGpu kGpus[] = {
     {"h100", "NVIDIA H100", 78.5, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
     {"h100-nvl", "NVIDIA H100 NVL", 92.5, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
     {"h200", "NVIDIA H200", 139, 132, Fp8Kernels::TensorAndBlock, true, ""},
+    {"gh200", "NVIDIA GH200 96GB", 94.5, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
+    // Like the H200, which has little less memory.
+    {"gh200-144gb", "NVIDIA GH200 144GB", 139, 132, Fp8Kernels::TensorAndBlock, true, kHopper},
     {"b200", "NVIDIA B200", 177.5, 148, Fp8Kernels::Tensor, true, kBlackwell},
+    // One of its GPUs, planned like a B200.
+    {"gb200", "NVIDIA GB200", 177.5, 148, Fp8Kernels::Tensor, true, kBlackwell},
     {"a100", "NVIDIA A100 80GB", 78.5, 108, Fp8Kernels::None, false, kNoKernels},
     {"a100-40gb", "NVIDIA A100 40GB", 38.8, 108, Fp8Kernels::None, false, kNoKernels},
     {"l40s", "NVIDIA L40S", 43.8, 142, Fp8Kernels::Tensor, false, kNoKernels},
@@ -69,8 +74,10 @@ bool is_memory_size(std::string_view text) {
 KnownGpu known_gpu(std::string_view name) {
   // A card's memory is part of its name where there are several.
   constexpr std::pair<std::string_view, std::string_view> kOther[] = {
-      {"h10080gb", "h100"}, {"h100nvl94gb", "h100nvl"}, {"h200141gb", "h200"},
-      {"a10080gb", "a100"}, {"4090", "rtx4090"},        {"5090", "rtx5090"}};
+      {"h10080gb", "h100"},   {"h100nvl94gb", "h100nvl"}, {"h200141gb", "h200"},
+      {"gh20096gb", "gh200"}, {"gh200480gb", "gh200"},    {"gh200144ghbm3e", "gh200144gb"},
+      {"gb100", "b200"},      {"a10080gb", "a100"},       {"4090", "rtx4090"},
+      {"5090", "rtx5090"}};
   std::string wanted = plain(name);
   for (const auto& [other, key] : kOther) {
     if (wanted == other) wanted = key;

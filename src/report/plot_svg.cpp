@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <string_view>
 
+#include "base/text.h"
 #include "report/plot.h"
 #include "report/plot_axis.h"
 #include "report/text.h"
@@ -183,6 +185,15 @@ void draw_legend(const Plot& plot, SvgCanvas& canvas) {
 }
 
 }  // namespace
+
+std::string picture_name_problem(const std::string& path) {
+  if (path.empty() || path.ends_with(".svg")) return "";
+  const std::string svg = std::filesystem::path(path).replace_extension(".svg").string();
+  return fmt::format(
+      "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG file. To "
+      "convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
+      printable(path), printable(svg));
+}
 
 std::string plot_svg(const Plot& plot) {
   const double legend = kTop + kLegendLine * static_cast<double>(legend_lines(plot));

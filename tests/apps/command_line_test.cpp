@@ -80,6 +80,30 @@ TEST(CommandLine, HelpOfWhatIsNoCommand) {
   for (const char* way : {"help", "--help", "-h"}) EXPECT_EQ(octet({way}).out, list);
 }
 
+TEST(CommandLine, NamesOfScriptsAreAnsweredWithTheCommand) {
+  const std::pair<const char*, const char*> scripts[] = {
+      {"scripts/verify_fp8.py", "octet doctor"},
+      {"diagnose_fp8.py", "octet plan CONFIG.yaml"},
+      {"benchmark_fp8_vs_bf16", "octet bench"},
+      {"compare-performance", "octet compare RUN RUN"},
+      {"visualize_lr_schedule.py", "octet lr CONFIG.yaml"},
+      {"test_lr_schedule", "octet lr CONFIG.yaml"},
+      {"submit_fp8.sh", "octet submit CONFIG.yaml"},
+      {"Run-Sweep.sh", "octet sweep SWEEP.yaml"},
+      {"load_in_fp8", "octet train CONFIG.yaml"},
+      {"setup_fp8_mixed_precision_training(backend=te)", "octet train CONFIG.yaml"},
+      {"./start_tensorboard.sh", "octet tensorboard runs"},
+      {"src/train_fp8.py", "octet train CONFIG.yaml"},
+      {"train_multi_gpu.py", "octet launch -n N train"},
+      {"configs/x.yaml", "octet train configs/x.yaml"},
+  };
+  for (const auto& [script, command] : scripts) {
+    const ProcessResult result = octet({script, "--flag", "x"});
+    EXPECT_EQ(result.exit_code, kExitUsage) << script;
+    EXPECT_THAT(result.err, HasSubstr(command)) << script;
+  }
+}
+
 TEST(CommandLine, FlagsBeforeTheCommand) {
   EXPECT_THAT(octet({"--version"}).out, testing::MatchesRegex("octet [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   const std::string place = "error: flags of a command go after its name: octet COMMAND --key value\n";

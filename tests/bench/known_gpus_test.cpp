@@ -20,6 +20,11 @@ TEST(KnownGpus, AreFoundByEverySpelling) {
                                                            {"H100_NVL", "h100-nvl"},
                                                            {"h100 pcie", "h100"},
                                                            {"NVIDIA H200", "h200"},
+                                                           {"gh200", "gh200"},
+                                                           {"NVIDIA GH200 480GB", "gh200"},
+                                                           {"NVIDIA GH200 144G HBM3e", "gh200-144gb"},
+                                                           {"GB200", "gb200"},
+                                                           {"gb100", "b200"},
                                                            {"b200", "b200"},
                                                            {"NVIDIA A100-SXM4-80GB", "a100"},
                                                            {"a100-40gb", "a100-40gb"},
@@ -35,7 +40,8 @@ TEST(KnownGpus, AreFoundByEverySpelling) {
 TEST(KnownGpus, OthersAreRefusedWithTheNames) {
   for (const char* text : {"h20", "h2000", "b100", "v100", "x", "h100h200"})
     EXPECT_THAT(error_of([&] { known_gpu(text); }),
-                AllOf(HasSubstr("is not known"), HasSubstr("h100, h100-nvl, h200, b200, a100")))
+                AllOf(HasSubstr("is not known"),
+                      HasSubstr("h100, h100-nvl, h200, gh200, gh200-144gb, b200, gb200, a100")))
         << text;
   for (const char* text : {"80", "80GB", "141 GiB", "24g"})
     EXPECT_THAT(error_of([&] { known_gpu(text); }), HasSubstr("device_memory_limit_gb")) << text;

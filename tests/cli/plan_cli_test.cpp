@@ -185,7 +185,7 @@ TEST(PlanCli, Refusals) {
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.out, "");
   EXPECT_THAT(unknown.err,
-              HasSubstr("error: --gpu: 'x' is not known, expected one of h100, h100-nvl, h200, b200, a100"));
+              HasSubstr("error: --gpu: 'x' is not known, expected one of h100, h100-nvl, h200, gh200"));
   const ProcessResult size = plan({"--gpu", "80GB"});
   EXPECT_EQ(size.exit_code, 2);
   EXPECT_THAT(size.err, HasSubstr("--device_memory_limit_gb"));
