@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -121,6 +122,16 @@ bool in_range(const Key& key, double value) {
   return key.max_open ? value < key.max : value <= key.max;
 }
 
+// octet computes in fp32. What a number becomes there, where that is no longer what was meant: 0, infinite, or a limit
+// that the key excludes.
+std::optional<std::string> lost_in_fp32(const Key& key, double value) {
+  const auto rounded = static_cast<float>(value);
+  if (std::isinf(rounded) && std::isfinite(value)) return "infinite";
+  const bool is_zero = rounded == 0 && value != 0;
+  const bool at_limit = (key.min_open && rounded <= key.min) || (key.max_open && rounded >= key.max);
+  return is_zero || at_limit ? std::optional(fmt::format("{}", rounded)) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
@@ -133,7 +144,8 @@ std::optional<KeyValue> parse_scalar(const Key& key, const std::string& text) {
         return *value;
       return std::nullopt;
     case KeyType::Double:
-      if (const auto value = parse_double(text); value && in_range(key, *value)) return *value;
+      if (const auto value = parse_double(text); value && in_range(key, *value) && !lost_in_fp32(key, *value))
+        return *value;
       return std::nullopt;
     case KeyType::Choice:
       if (const auto value = meaning_of_choice(text, key)) return *value;
@@ -320,6 +332,16 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
     if (!setting.is_list) {
       if (const std::string* reason = find_spelling(key.refused_values, setting.values.front())) {
         errors.push_back(fmt::format("{} is {}; {}", setting.describe(), shown_value(setting), *reason));
+        continue;
+      }
+    }
+    if (key.type == KeyType::Double && !setting.is_list) {
+      const std::optional<double> value = parse_double(setting.values.front());
+      const std::optional<std::string> lost =
+          value && in_range(key, *value) ? lost_in_fp32(key, *value) : std::nullopt;
+      if (lost) {
+        errors.push_back(fmt::format("{} is {}, which becomes {} in fp32; expected {}", setting.describe(),
+                                     shown_value(setting), *lost, allowed_text(key)));
         continue;
       }
     }

@@ -102,7 +102,9 @@ void CheckpointSaver::write_texts(CheckpointWriter& writer) const {
     writer.file(file.name, [&](Sink& sink) { sink.append(file.text); });
 }
 
-void CheckpointSaver::prune() {
+void CheckpointSaver::published() {
+  if (options_.on_published)
+    options_.on_published(join_path(store_.directory(), fmt::format("step_{}", snapshot_.step())));
   try {
     store_.prune(options_.total_limit);
   } catch (const Error& error) {  // the checkpoint itself is safe
@@ -124,12 +126,12 @@ void CheckpointSaver::write() {
       const Publication publication{.summary = summary_,
                                     .best = is_best_,
                                     .add_files = [this](CheckpointWriter& writer) { write_texts(writer); },
-                                    .prune = [this] { prune(); }};
+                                    .published = [this] { published(); }};
       pending_cost_.bytes = save_together(env_, store_, snapshot_, *options_.ranks->host, publication);
     } else {
       snapshot_.check();
       store_.save(snapshot_.step(), write_files, summary_, is_best_);
-      prune();
+      published();
     }
   } catch (const RankError&) {  // the ranks are no longer in step
     unexpected = std::current_exception();

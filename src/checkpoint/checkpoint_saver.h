@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ struct SaveOptions {
   bool in_place = false;  // written from the device without a copy on the host; never in the background
   std::optional<double> best = std::nullopt;  // lowest evaluation loss of a checkpoint that is there already
   std::vector<NamedText> texts = {};          // files written into every checkpoint, such as the tokenizer's
+  // Called with the folder of every checkpoint that is there now, by the thread that has written it; with ranks, by the
+  // first one's.
+  std::function<void(const std::string& path)> on_published = nullptr;
   // Set if several ranks save together: each has a saver, and calls save() for the same steps. `best`, the summaries and
   // the states are the same on all of them. The first rank's disk holds the checkpoints, and all see it.
   std::optional<RankSaving> ranks = std::nullopt;
@@ -56,7 +60,7 @@ class CheckpointSaver {
  private:
   void write();
   void write_texts(CheckpointWriter& writer) const;
-  void prune();
+  void published();  // what follows when a checkpoint is safe
   const RankSaving* ranks() const { return options_.ranks ? &*options_.ranks : nullptr; }
   void finish(std::optional<std::string> failure, std::exception_ptr unexpected, double seconds);
   void run();

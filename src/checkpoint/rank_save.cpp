@@ -104,7 +104,7 @@ class TogetherSave {
     publication_.add_files(writer);
     published_ = true;  // the store removes what it could not publish
     store_.publish(*draft_, writer.files(), publication_.summary, publication_.best);
-    publication_.prune();
+    publication_.published();
   }
 
   // Does this rank's work and returns what all ranks say of theirs. Error on all of them if it failed on one.

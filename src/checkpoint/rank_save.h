@@ -10,7 +10,7 @@ struct Publication {
   CheckpointSummary summary;
   bool best = false;
   std::function<void(CheckpointWriter&)> add_files;  // on the first rank: what is not of the snapshot
-  std::function<void()> prune;                       // on the first rank, after the checkpoint is published
+  std::function<void()> published;                   // on the first rank, when the checkpoint is there
 };
 
 // Writes a checkpoint together with the other ranks, which have all taken their snapshot of the same step. The first

@@ -7,6 +7,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/rank_saving.h"
+#include "checkpoint/resume_path.h"
+#include "checkpoint/run_history.h"
+#include "io/checkpoint_manifest.h"
 
 namespace octet {
 namespace {
@@ -15,34 +18,18 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLatest = "latest";
 
-bool is_run_with_checkpoints(const fs::path& folder) {
-  return !checkpoint_folders(posix_env(), folder.string()).empty();
-}
-
-// The run below output_dir that was written to last.
-fs::path newest_run(const fs::path& output_dir) {
+// The run below output_dir that was written to last; empty: there is none. One whose checkpoints are out of sight counts:
+// an older run must not be continued in its place.
+std::string newest_run(const std::string& output_dir) {
   std::optional<std::pair<fs::file_time_type, fs::path>> newest;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
-    if (!is_run_with_checkpoints(entry.path())) continue;
+    const std::string run = entry.path().string();
+    if (checkpoint_folders(posix_env(), run).empty() && !last_checkpoint_of(posix_env(), run)) continue;
     const auto time = fs::last_write_time(entry.path() / "metrics.jsonl", error);
     if (!error && (!newest || time > newest->first)) newest = {time, entry.path()};
   }
-  if (!newest) {
-    fail_config("resume is latest, but {} holds no run with a checkpoint; set run_name or output_dir",
-                output_dir.string());
-  }
-  return newest->second;
-}
-
-// The run that a path belongs to: the folder itself, or a parent of a checkpoint. Empty: unknown.
-fs::path run_of(const fs::path& path) {
-  fs::path folder = fs::absolute(path).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
-  for (int up = 0; up < 3 && folder.has_filename(); ++up, folder = folder.parent_path()) {
-    if (fs::exists(folder / "config.yaml") && is_run_with_checkpoints(folder)) return folder;
-  }
-  return {};
+  return newest ? newest->second.string() : "";
 }
 
 // Whether a key changes what the run computes, not only where it is stored and how it is shown.
@@ -72,18 +59,9 @@ TrainConfig load_stored_config(const std::string& path, std::span<const KeySetti
   return config;
 }
 
-// Nothing if the file cannot be read, for example because a newer octet wrote it.
-std::optional<TrainConfig> readable_config(const std::string& path) {
-  try {
-    return load_stored_config(path, {});
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 void say_other_dataset(const fs::path& of_checkpoint, const fs::path& of_run) {
   const auto dataset_in = [](const fs::path& path) {
-    const std::optional<TrainConfig> config = readable_config(path.string());
+    const std::optional<TrainConfig> config = stored_config(path.string());
     return config ? config_text(*config, "dataset") : "";
   };
   const std::string own = dataset_in(of_checkpoint), later = dataset_in(of_run);
@@ -102,44 +80,157 @@ std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
   return (fs::path(run_folder(config)) / kCheckpointFolders[fp8]).string();
 }
 
+std::optional<TrainConfig> stored_config(const std::string& path) {
+  try {
+    return load_stored_config(path, {});
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+namespace {
+
+// Where `latest` looks: in the run's folders, in the checkpoint_dir that it had, and in the one that is set now.
+std::vector<std::string> latest_folders(Env& env, const TrainConfig& config) {
+  std::vector<std::string> folders = checkpoint_folders(env, run_folder(config));
+  const std::string& own = config.checkpoint_dir;
+  const bool is_new = std::ranges::none_of(folders, [&](const std::string& folder) {
+    return fs::weakly_canonical(folder) == fs::weakly_canonical(own);
+  });
+  if (!own.empty() && is_new && holds_checkpoints(env, own)) folders.push_back(own);
+  return folders;
+}
+
+// What a resume continues from, before the checkpoint is chosen.
+struct Origin {
+  std::string run;            // empty: not known, as of a copied checkpoint
+  std::string configuration;  // the file that says how it was trained; empty: there is none
+  std::string checkpoint;     // the newest one; empty: there is none
+};
+
+bool has_text(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && fs::file_size(path, error) > 0;
+}
+
+// A checkpoint has the configuration that it was trained with. That of the run may be a later one: it counts if the run
+// itself, or its latest checkpoint, is asked for.
+Origin find_origin(Env& env, const TrainConfig& config, bool tells_of_dataset) {
+  const bool latest = config.resume == kLatest;
+  Origin origin;
+  origin.run = latest ? run_folder(config) : run_of_checkpoint(env, config.resume);
+  std::string checkpoint = latest ? "" : config.resume;
+  const std::string own = join_path(checkpoint, checkpoint_file::kTrainConfig);
+  const bool is_checkpoint = !latest && (env.exists(own) || env.exists(join_path(checkpoint, kManifestName)));
+  if (!is_checkpoint) {
+    const auto newest =
+        newest_checkpoint(env, latest ? latest_folders(env, config) : checkpoint_folders(env, config.resume));
+    checkpoint = newest ? newest->checkpoint.path : "";
+  }
+  origin.checkpoint = checkpoint;
+  const fs::path of_run = origin.run.empty() ? fs::path() : fs::path(origin.run) / "config.yaml";
+  const fs::path of_checkpoint =
+      checkpoint.empty() ? fs::path() : fs::path(checkpoint) / checkpoint_file::kTrainConfig;
+  std::error_code ignored;
+  const bool means_run = latest || fs::equivalent(config.resume, origin.run, ignored);
+  if (tells_of_dataset && !means_run && has_text(of_run) && has_text(of_checkpoint))
+    say_other_dataset(of_checkpoint, of_run);
+  const fs::path choices[] = {means_run ? of_run : of_checkpoint, means_run ? of_checkpoint : of_run};
+  const auto* found = std::ranges::find_if(choices, has_text);
+  if (found == std::end(choices)) return origin;
+  origin.configuration = found->string();
+  if (tells_of_dataset && found != std::begin(choices))
+    log_info("resume: {} is not there; the settings are those in {}", choices[0].string(),
+             origin.configuration);
+  return origin;
+}
+
+// A dataset that has a name is never replaced by the demo because nobody has named one now.
+void require_dataset(const TrainConfig& config, const FileSettings& given, const Origin& origin) {
+  if (config.is_set("dataset") || !config.is_demo()) return;
+  if (!given.path.empty()) {
+    const std::optional<TrainConfig> stored = stored_config(origin.configuration);
+    if (!stored || stored->is_demo()) return;
+    fail_config("{} names no dataset, but the run was trained on {}; set dataset (demo is the built-in data)",
+                given.path, config_text(*stored, "dataset"));
+  }
+  const bool has_run = !origin.run.empty() && has_text(fs::path(origin.run) / "metrics.jsonl");
+  if (!origin.configuration.empty() || (origin.checkpoint.empty() && !has_run)) return;
+  fail_config(
+      "resume is {}, but it is not known how it was trained: there is neither {} nor the config.yaml of the run; pass the "
+      "configuration file, or set dataset and all other keys that it had (demo is the built-in data)",
+      config.resume, join_path(origin.checkpoint, checkpoint_file::kTrainConfig));
+}
+
+}  // namespace
+
 TrainConfig load_resumable_config(const FileSettings& given, std::span<const KeySetting> flags) {
   const std::string& path = given.path;
   TrainConfig config = load_train_config(given, flags);
   if (config.resume.empty() || config.list_checkpoints) return config;
-  const bool named = config.is_set("run_name");
-  fs::path run;
-  if (config.resume != kLatest) {
-    run = run_of(config.resume);
-  } else if (named) {
-    run = run_folder(config);
-  } else if (!path.empty() || !config.checkpoint_dir.empty()) {
-    fail_config("resume is latest, but no run is named; set run_name{}",
-                path.empty() ? "" : fmt::format(", in {} or as --run_name", path));
+  Env& env = posix_env();
+  const bool named = config.is_set("run_name"), places_checkpoints = config.is_set("checkpoint_dir");
+  const bool is_word = config.resume == kLatest || config.resume == "best";
+  const auto run_here = [&]() -> std::string {
+    if (named) return run_folder(config);
+    const bool is_unclear = !path.empty() || (is_word && places_checkpoints);
+    const std::string run = is_unclear ? "" : newest_run(config.output_dir);
+    if (!run.empty() || !is_word) return run;
+    if (is_unclear) {
+      fail_config("resume is {}, but no run is named; set run_name{}", config.resume,
+                  path.empty() ? "" : fmt::format(", in {} or as --run_name", path));
+    }
+    fail_config("resume is {}, but {} holds no run with a checkpoint; set run_name or output_dir",
+                config.resume, config.output_dir);
+  };
+  const auto continue_in = [&config](const std::string& run) {
+    config.run_name = fs::path(run).filename().string();
+    config.output_dir = fs::path(run).parent_path().string();
+  };
+  if (config.resume == kLatest) {
+    if (!named) continue_in(run_here());
   } else {
-    run = newest_run(config.output_dir);
+    config.resume = resume_path(env, config.resume, run_here);
   }
-  if (run.empty()) return config;
-  // A checkpoint has the configuration that it was trained with. That of the run may be a later one.
-  fs::path file = run / "config.yaml";
-  const fs::path own = fs::path(config.resume) / checkpoint_file::kTrainConfig;
-  if (config.resume != kLatest && fs::exists(own)) {
-    if (path.empty() && fs::exists(file)) say_other_dataset(own, file);
-    file = own;
+  const std::string resume = config.resume, latest_run = run_folder(config);
+  const Origin origin = find_origin(env, config, path.empty());
+  if (path.empty() && !origin.configuration.empty()) {
+    config = load_stored_config(origin.configuration, flags);
+    config.resume = resume;
   }
-  if (path.empty() && fs::exists(file)) config = load_stored_config(file.string(), flags);
-  if (!named) {
-    config.run_name = run.filename().string();
-    config.output_dir = run.parent_path().string();
+  require_dataset(config, given, origin);
+  if (resume == kLatest) {
+    continue_in(latest_run);
+  } else if (!named && !origin.run.empty()) {
+    continue_in(origin.run);
+  } else if (path.empty()) {
+    // Another run than the one that was saved: it gets a folder of its own, and a name unless it has one.
+    if (!named) config.run_name.clear();
+    const bool is_same = named && !origin.run.empty() &&
+                         fs::weakly_canonical(origin.run) == fs::weakly_canonical(run_folder(config));
+    if (!is_same && !places_checkpoints) config.checkpoint_dir.clear();
   }
   return config;
 }
 
 namespace {
 
+// A run that has saved something and whose checkpoints are out of sight must not begin again: its metrics, and
+// later its checkpoints, would be lost. One that was ended before its first save may.
+void refuse_lost_checkpoints(Env& env, const TrainConfig& config) {
+  const std::string folder = run_folder(config);
+  const std::optional<std::string> last = last_checkpoint_of(env, folder);
+  if (!last) return;
+  fail_config(
+      "resume is latest, and {} has saved checkpoints{}, but none of them is there now; nothing is changed. If their disk is "
+      "not mounted, mount it. If they were moved, pass --checkpoint_dir with the folder that holds them. To start again "
+      "from the beginning, choose another run_name",
+      folder, last->empty() ? "" : fmt::format(" (the last one is {})", *last));
+}
+
 // `check` is called with every candidate, and says what is wrong with its files; without it checksums are verified.
 std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& config, const FileCheck& check) {
   const bool latest = config.resume == kLatest;
-  std::vector<std::string> folders;
   if (!latest) {
     const fs::path path = config.resume;
     if (!fs::is_directory(path)) {
@@ -152,27 +243,22 @@ std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& con
       require(broken.empty(), "[{}] is not a complete checkpoint: {}", chosen.path, broken);
       return chosen;
     }
-    folders = checkpoint_folders(env, path.string());
-  } else if (!config.checkpoint_dir.empty()) {
-    if (holds_checkpoints(env, config.checkpoint_dir)) folders = {config.checkpoint_dir};
-  } else {
-    folders = checkpoint_folders(env, run_folder(config));
   }
-  // A run that changed its precision has two folders. The newest checkpoint of both is the current state.
-  std::optional<Checkpoint> newest;
-  std::string newest_folder;
-  for (const std::string& folder : folders) {
-    for (const CheckpointListing& listing : CheckpointStore(env, folder).list()) {
-      if (newest && order_of(listing.checkpoint) <= order_of(*newest)) continue;
-      newest = listing.checkpoint;
-      newest_folder = folder;
-    }
+  const auto newest =
+      newest_checkpoint(env, latest ? latest_folders(env, config) : checkpoint_folders(env, config.resume));
+  if (newest) return CheckpointStore(env, newest->folder).open_latest(check);
+  if (latest) {
+    refuse_lost_checkpoints(env, config);
+    return std::nullopt;
   }
-  if (newest) return CheckpointStore(env, newest_folder).open_latest(check);
-  if (latest) return std::nullopt;
   if (env.exists(join_path(config.resume, "metrics.jsonl"))) {
     const fs::path run = fs::absolute(config.resume).lexically_normal();
     const fs::path folder = run.has_filename() ? run : run.parent_path();
+    const std::optional<std::string> last = last_checkpoint_of(env, folder.string());
+    if (last) {
+      fail_config("resume is {}, a run whose checkpoints are not there any more{}", config.resume,
+                  last->empty() ? "" : fmt::format("; the last one was {}", *last));
+    }
     fail_config(
         "resume is {}, a run that has saved no checkpoint (see save_strategy and save_steps); to start it again from the "
         "beginning: --output_dir {} --run_name {} --resume latest",
@@ -206,7 +292,7 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, H
 
 std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint) {
   if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return std::nullopt;
-  return readable_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+  return stored_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
 }
 
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {

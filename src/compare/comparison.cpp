@@ -139,13 +139,19 @@ void note_cost(RunFigures& figures, const Tables& tables, size_t run, const Comp
     figures.cost_per_million_tokens = 1e6 * *figures.cost / static_cast<double>(figures.tokens);
 }
 
+// The steps in which every run was on its own. Runs that continue one another have equal steps before that.
+std::vector<int64_t> after_fork(const std::vector<int64_t>& steps, int64_t fork) {
+  const std::vector<int64_t> own(std::ranges::upper_bound(steps, fork), steps.end());
+  return own.empty() ? steps : own;
+}
+
 RunFigures figures_of(const Tables& tables, size_t run, const CompareOptions& options) {
   const Comparison& comparison = tables.comparison;
   const ComparedRun& compared = comparison.runs[run];
   const StepIndex& records = tables.runs[run];
   const int64_t last = comparison.steps.back();
   RunFigures figures;
-  const auto& steps = comparison.steps;
+  const std::vector<int64_t> steps = after_fork(comparison.steps, comparison.fork);
   const size_t skipped =
       steps.size() < 2
           ? 0
@@ -386,8 +392,8 @@ VariantComparison compare_variants(const Tables& tables, size_t index) {
     return difference_of(tables, finite, reference, other);
   };
   result.loss = difference({&Tables::loss, "step", comparison.steps, comparison.last_steps});
-  result.evaluation =
-      difference({&Tables::eval, "evaluation", comparison.eval_steps, last_half(comparison.eval_steps)});
+  result.evaluation = difference({&Tables::eval, "evaluation", comparison.eval_steps,
+                                  last_half(after_fork(comparison.eval_steps, comparison.fork))});
   return result;
 }
 
@@ -403,6 +409,26 @@ void note_lengths(Comparison& comparison) {
   comparison.notes.push_back(fmt::format(
       "Losses are means over the last {} of {} (from step {}).", comparison.last_steps.size(),
       counted(static_cast<int64_t>(steps.size()), "common logged step"), comparison.last_steps.front()));
+}
+
+void note_forks(Comparison& comparison) {
+  for (const ComparedRun& run : comparison.runs) {
+    if (!run.lineage.parents.empty()) {
+      comparison.notes.push_back(
+          fmt::format("{} continues {} after step {}: the steps before are those of that run.", run.run.name,
+                      run.lineage.parents.front(), run.lineage.fork));
+    }
+    if (!run.lineage.missing.empty()) {
+      comparison.warnings.push_back(fmt::format("{} begins after step {}: {} is not found.", run.run.name,
+                                                run.run.records.front().step - 1, run.lineage.missing));
+    }
+  }
+  if (comparison.fork > 0 && comparison.steps.back() <= comparison.fork) {
+    comparison.warnings.push_back(fmt::format(
+        "The runs have no common step after step {}, at which the last of them parted from the run that it "
+        "continues: the differences are those of steps before.",
+        comparison.fork));
+  }
 }
 
 void note_bad_losses(Comparison& comparison) {
@@ -452,6 +478,7 @@ std::vector<ComparedRun> read_compared_runs(const std::vector<std::string>& path
       continue;
     }
     if (!compared.run.folder.empty()) compared.plan = read_plan_facts(compared.run.folder);
+    compared.lineage = add_parents(compared.run);
     runs.push_back(std::move(compared));
     kept.push_back(path);
   }
@@ -473,7 +500,9 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   comparison.steps = common_steps(index, [](const StepRecord&) { return true; });
   if (comparison.steps.empty())
     fail_config("the runs have no logged step in common; expected runs that logged the same steps");
-  comparison.last_steps = last_part(comparison.steps);
+  for (const ComparedRun& run : comparison.runs)
+    comparison.fork = std::max(comparison.fork, run.lineage.fork);
+  comparison.last_steps = last_part(after_fork(comparison.steps, comparison.fork));
   comparison.eval_steps = common_steps(index, [](const StepRecord& r) { return r.eval_loss.has_value(); });
 
   const Tables tables{std::move(index), comparison};
@@ -489,6 +518,7 @@ Comparison compare_runs(std::vector<ComparedRun> runs, const CompareOptions& opt
   for (size_t i = 1; i < comparison.variants.size(); ++i)
     comparison.comparisons.push_back(compare_variants(tables, i));
   note_lengths(comparison);
+  note_forks(comparison);
   note_bad_losses(comparison);
   note_costs(comparison, has_device_time(tables));
   note_memory_of_plans(comparison);

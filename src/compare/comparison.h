@@ -9,16 +9,18 @@
 #include "compare/statistics.h"
 #include "report/plan_facts.h"
 #include "report/run_folder.h"
+#include "report/run_parent.h"
 
 namespace octet {
 
 struct ComparedRun {
-  RunFolder run;
+  RunFolder run;  // with the records of the runs that it continues
+  RunLineage lineage = {};
   std::optional<PlanFacts> plan = std::nullopt;
   std::string variant = {};  // the name of its variant; empty: runs that differ only in their seed are one
 };
 
-// Reads the runs and their plans. A folder without metrics and a run without a step are skipped with a warning, and so
+// Reads the runs and their plans. The curve of a run that continues another one has the other's steps up to the fork. A folder without metrics and a run without a step are skipped with a warning, and so
 // is a run that is given twice. ConfigError if fewer than two are left.
 std::vector<ComparedRun> read_compared_runs(const std::vector<std::string>& paths);
 
@@ -93,6 +95,7 @@ struct Comparison {
   std::vector<Variant> variants;    // the first one is the reference
   std::vector<VariantComparison> comparisons;
   std::vector<int64_t> steps;         // that all runs have records of
+  int64_t fork = 0;                   // the last step that a run has from another one; 0: none has
   std::vector<int64_t> last_steps;    // those of them that the mean differences are over
   std::vector<int64_t> eval_steps;    // common evaluations
   std::vector<SettingRow> settings;   // that differ between variants

@@ -154,9 +154,9 @@ void add_run(KeyTable<C>& keys) {
 void add_checkpoints(KeyTable<C>& keys) {
   keys.group("Checkpoints");
   keys.add("resume", &C::resume,
-           "Continue from a checkpoint: latest, or the path of a checkpoint or run. latest means the run "
-           "run_name, or the newest run in output_dir. Without a configuration file, the configuration of "
-           "that run is used. --resume alone means latest.")
+           "Continue from a checkpoint: latest, best, or the path of a checkpoint or run. latest and best mean the run "
+           "run_name, or the newest run in output_dir. Without a configuration file, the configuration of that run or "
+           "checkpoint is used. --resume alone means latest.")
       .alias("resume_from_checkpoint")
       .alias("resume_from")
       .value_if_alone("latest")

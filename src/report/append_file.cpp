@@ -90,6 +90,36 @@ int AppendFile::write_whole(std::string_view record) {
   return 0;
 }
 
+bool AppendFile::is_gone() const {
+  struct stat open_file {
+  }, named{};
+  if (fstat(fd_, &open_file) != 0) return true;  // another machine has removed it from a shared disk
+  if (stat(path_.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return open_file.st_dev != named.st_dev || open_file.st_ino != named.st_ino;
+}
+
+void AppendFile::write_anew() {
+  const int old = fd_;
+  const int file = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) {
+    log_warning("[{}] {}: cannot be written anew: {}", what_, path_.string(), reason(errno));
+    return;
+  }
+  fd_ = file;
+  std::string block(size_t{1} << 20, '\0');
+  off_t done = 0;
+  int error = 0;
+  for (ssize_t got = 0; error == 0 && (got = pread(old, block.data(), block.size(), done)) > 0; done += got)
+    error = write_whole({block.data(), static_cast<size_t>(got)});
+  if (error != 0) {
+    log_warning("[{}] {}: cannot be written anew: {}", what_, path_.string(), reason(error));
+    fd_ = old;
+    close(file);
+    return;
+  }
+  close(old);
+}
+
 void AppendFile::mend_last_line(bool (*is_whole)(std::string_view line)) {
   const off_t size = lseek(fd_, 0, SEEK_END);
   if (size <= 0) return;

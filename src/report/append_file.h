@@ -25,6 +25,12 @@ class AppendFile {
   // says whether the bytes of that line are a whole record that only lacks its newline.
   void mend_last_line(bool (*is_whole)(std::string_view line));
 
+  // Whether the path no longer leads to the file, because somebody has removed, renamed or replaced it.
+  bool is_gone() const;
+  // Then writes the file anew under its path, with what can still be read of the old one. Its folder must be there. A
+  // failure is a warning: the records still go to the old file.
+  void write_anew();
+
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -26,6 +26,9 @@ class MetricsWriter {
 
   bool write(const StepRecord& record);  // whether the line and all before it are in the file
 
+  bool is_gone() const { return file_.is_gone(); }
+  void write_anew() { file_.write_anew(); }
+
  private:
   AppendFile file_;
 };

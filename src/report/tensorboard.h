@@ -52,6 +52,8 @@ class TensorBoardWriter {
   void hparams(const HParams& values);
 
   const std::filesystem::path& path() const { return file_.path(); }
+  bool is_gone() const { return file_.is_gone(); }
+  void write_anew() { file_.write_anew(); }
 
  private:
   void write_record(std::string_view event);

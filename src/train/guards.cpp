@@ -1,6 +1,9 @@
 #include "train/guards.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -61,17 +64,52 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
                      uppermost->spec.name);
 }
 
-std::string no_finite_gradient_text(int steps_in_a_row, int64_t step, const std::string& where,
-                                    double learning_rate, std::optional<int64_t> fp8_margin) {
-  std::string text =
-      fmt::format("{} steps in a row up to step {} had no finite gradient", steps_in_a_row, step);
-  if (!where.empty()) text += fmt::format("; {}", where);
-  text += fmt::format(". Lower learning_rate (now {})", learning_rate);
-  if (fp8_margin) {
-    text += fmt::format(
-        ", raise fp8_margin (now {}), try fp8_recipe current, or add layers to fp8_skip_layers", *fp8_margin);
+std::string describe_nonfinite_weights(Device& device, const ParameterSet& parameters) {
+  int64_t bad = 0, total = 0;
+  std::vector<std::byte> bytes;
+  for (const Parameter& parameter : parameters.all()) {
+    if (!parameter.weight) continue;
+    ++total;
+    bytes.resize(static_cast<size_t>(parameter.weight.bytes()));
+    device.copy_to_host(bytes.data(), parameter.weight);
+    bad += !all_finite(bytes, parameter.weight.dtype);
   }
-  return text;
+  return bad == 0 ? "" : fmt::format("{} of {} weights are not finite", bad, total);
+}
+
+std::string no_finite_gradient_text(const NotFiniteEnd& end) {
+  std::string text = end.steps_in_a_row == 1
+                         ? fmt::format("step {} had no finite gradient", end.step)
+                         : fmt::format("{} steps in a row up to step {} had no finite gradient",
+                                       end.steps_in_a_row, end.step);
+  if (!end.gradients.empty()) text += fmt::format("; {}", end.gradients);
+  text += ". ";
+  // Smaller steps from weights that are broken, or that no step has changed, lead nowhere.
+  if (!end.weights.empty() && !end.was_trained)
+    return text + fmt::format("{}, as the run has read them: start from other weights", end.weights);
+  if (!end.weights.empty()) {
+    return text +
+           fmt::format(
+               "{}: no further step can mend that. Continue from an older checkpoint, or start again, with "
+               "a lower learning_rate (it was {})",
+               end.weights, end.learning_rate);
+  }
+  std::vector<std::string> advice;
+  if (end.was_trained) advice.push_back(fmt::format("lower learning_rate (now {})", end.learning_rate));
+  if (end.penalty_weight > 0)
+    advice.push_back(fmt::format("lower penalty_weight (now {})", end.penalty_weight));
+  if (end.fp8_margin) {
+    advice.push_back(fmt::format("raise fp8_margin (now {})", *end.fp8_margin));
+    advice.emplace_back("try fp8_recipe current");
+    advice.emplace_back("add layers to fp8_skip_layers");
+  }
+  if (!end.was_trained) {
+    text += "No step has changed the weights yet, so learning_rate is not the cause. ";
+    if (advice.empty()) advice.emplace_back("look at the weights that the run started from, and at its data");
+  }
+  std::string list = fmt::format("{}", fmt::join(advice, ", or "));
+  list.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(list.front())));
+  return text + list;
 }
 
 }  // namespace octet

@@ -42,9 +42,22 @@ class SpikeDetector {
 // gradient is not finite is the nearest to the cause. Empty when all are finite. Waits for the device.
 std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters);
 
-// The error of a run that stops after `steps_in_a_row` steps without a finite gradient, the last one `step`, and what to
-// change. `where` comes from describe_nonfinite_gradients. `fp8_margin` is set only in FP8.
-std::string no_finite_gradient_text(int steps_in_a_row, int64_t step, const std::string& where,
-                                    double learning_rate, std::optional<int64_t> fp8_margin);
+// Says how many weights are not finite. Empty when all are. Waits for the device.
+std::string describe_nonfinite_weights(Device& device, const ParameterSet& parameters);
+
+// A run that stops because no gradient is finite any more.
+struct NotFiniteEnd {
+  int64_t steps_in_a_row = 0;
+  int64_t step = 0;         // the last of them
+  std::string gradients;    // of describe_nonfinite_gradients
+  std::string weights;      // of describe_nonfinite_weights
+  bool was_trained = true;  // some step has changed the weights
+  double learning_rate = 0;
+  double penalty_weight = 0;          // 0: no penalty
+  std::optional<int64_t> fp8_margin;  // only in FP8
+};
+
+// The error of such a run, and what to change.
+std::string no_finite_gradient_text(const NotFiniteEnd& end);
 
 }  // namespace octet

@@ -1,7 +1,10 @@
 #include "train/run_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +18,8 @@
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
+#include "checkpoint/resume_path.h"
+#include "checkpoint/run_history.h"
 #include "report/text.h"
 
 namespace octet {
@@ -42,7 +47,8 @@ bool is_leftover(std::string_view name) {
   const size_t digits = name.find_last_not_of("0123456789") + 1;
   if (digits == name.size()) return false;
   name.remove_suffix(name.size() - digits);
-  constexpr std::string_view kReplaced[] = {"config.yaml.tmp-", "plan.json.tmp-", "metrics.jsonl.tmp-"};
+  constexpr std::string_view kReplaced[] = {"config.yaml.tmp-", "plan.json.tmp-", "metrics.jsonl.tmp-",
+                                            "last_checkpoint.tmp-", "resumed_from.json.tmp-"};
   return std::ranges::find(kReplaced, name) != std::end(kReplaced) || name == kProbeName;
 }
 
@@ -69,6 +75,52 @@ void check_writable(const char* key, const std::string& folder) {
   ::unlink(probe.c_str());
 }
 
+bool is_same_folder(const std::string& a, const std::string& b) {
+  return fs::weakly_canonical(a) == fs::weakly_canonical(b);
+}
+
+// Nothing: there is no such file.
+std::optional<FileIdentity> identity_of(const std::string& path) {
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0) return std::nullopt;
+  return FileIdentity{file.st_dev, file.st_ino};
+}
+
+// A file without a record is left of a start that failed.
+bool holds_run(Env& env, const std::string& folder) {
+  const std::string metrics = join_path(folder, "metrics.jsonl");
+  return (env.exists(metrics) && env.file_size(metrics) > 0) || last_checkpoint_of(env, folder).has_value();
+}
+
+// Remembers what a folder holds, and removes what is new in it.
+class NewFiles {
+ public:
+  // A folder that is `new_already` has been made by this process.
+  NewFiles(Env& env, std::string folder, bool new_already) : env_(env), folder_(std::move(folder)) {
+    was_there_ = !new_already && env_.is_directory(folder_);
+    if (was_there_) before_ = env_.list(folder_);
+  }
+  // `is_owner`: this process holds the lock of the folder, so nobody else writes there.
+  void remove(bool is_owner) const {
+    try {
+      if (!env_.is_directory(folder_)) return;
+      for (const std::string& name : env_.list(folder_)) {
+        if (is_owner && !std::ranges::binary_search(before_, name))
+          env_.remove_tree(join_path(folder_, name));
+      }
+      if (!was_there_ && env_.list(folder_).empty()) env_.remove_directory(folder_);
+    } catch (const Error& error) {
+      log_warning("{}: it is left over from this start", error.what());
+    }
+  }
+
+ private:
+  Env& env_;
+  std::string folder_;
+  bool was_there_ = false;
+  std::vector<std::string> before_;
+};
+
 }  // namespace
 
 HParams hparams_of(const TrainConfig& config) {
@@ -91,13 +143,16 @@ HParams hparams_of(const TrainConfig& config) {
   return values;
 }
 
-// Whether the run continues in its own folder: the checkpoint came from there, or the run there has no checkpoint yet.
+// Whether the run continues in its own folder: the checkpoint is one of its own, or it has none yet.
 bool RunFiles::goes_on_here() const {
   if (config_.resume.empty()) return false;
   if (!checkpoint_ || config_.resume == "latest") return true;
-  const fs::path own = fs::weakly_canonical(run_folder(config_));
-  const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(own);
-  return !relative.empty() && *relative.begin() != "..";
+  if (config_.run_name.empty()) return false;
+  const std::string own = run_folder(config_);
+  const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(fs::weakly_canonical(own));
+  if (!relative.empty() && *relative.begin() != "..") return true;
+  const std::string run = run_of_checkpoint(env_, checkpoint_->path);
+  return !run.empty() && is_same_folder(run, own);
 }
 
 // Two runs that start in the same second must not get the same name.
@@ -119,7 +174,7 @@ void RunFiles::take_free_name(const std::string& model) {
 void RunFiles::refuse_if_taken() const {
   if (goes_on_here()) return;
   const bool has_name = !config_.run_name.empty();
-  if (has_name && env_.exists(join_path(run_folder(config_), "metrics.jsonl"))) {
+  if (has_name && holds_run(env_, run_folder(config_))) {
     fail_config(
         "{} already holds a run; continue it with --resume latest, choose another run_name or remove the "
         "folder",
@@ -135,6 +190,13 @@ void RunFiles::refuse_if_taken() const {
 
 void RunFiles::check() const {
   refuse_if_taken();
+  if (!config_.run_name.empty() && !config_.checkpoint_dir.empty() &&
+      is_same_folder(config_.checkpoint_dir, run_folder(config_))) {
+    fail_config(
+        "checkpoint_dir is {}, the folder of the run itself; choose another folder, or leave it out: checkpoints are then "
+        "in {}",
+        config_.checkpoint_dir, (fs::path(run_folder(config_)) / kCheckpointFolders[fp8_]).string());
+  }
   if (config_.run_name.empty()) {
     check_writable("output_dir", config_.output_dir);
   } else {
@@ -194,17 +256,68 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
 }
 
 void RunFiles::open(const About& about) {
-  if (config_.run_name.empty()) take_free_name(about.model);
+  const bool was_named = !config_.run_name.empty();
+  if (!was_named) take_free_name(about.model);
   folder_ = run_folder(config_);
+  const NewFiles own(env_, folder_, !was_named), of_checkpoints(env_, config_.checkpoint_dir, false);
+  const bool is_new = !goes_on_here();
+  try {
+    open_under_lock(about);
+  } catch (const std::exception&) {
+    if (!is_new) throw;
+    saver_.reset();
+    tensorboard_.reset();
+    metrics_.reset();
+    if (!config_.checkpoint_dir.empty()) of_checkpoints.remove(checkpoint_lock_.has_value());
+    own.remove(lock_.has_value());
+    throw;
+  }
+}
+
+void RunFiles::open_under_lock(const About& about) {
   refuse_if_taken();
   env_.make_directories(folder_);
   if (!lock_) lock_.emplace(env_, folder_);
+  lock_file_ = identity_of(join_path(folder_, "run.lock"));
   if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
   refuse_if_taken();  // again, now under the lock
-  env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
-  env_.replace_file(join_path(folder_, "plan.json"), about.plan_json);
+  plan_json_ = about.plan_json;
+  if (checkpoint_ && !goes_on_here()) {
+    const std::string parent = run_of_checkpoint(env_, checkpoint_->path);
+    if (!parent.empty()) parent_ = {.folder = parent, .step = about.steps_done};
+  }
+  write_settings();
   open_reports(about.steps_done);
   if (saves()) open_saver(about);
+  if (config_.use_wandb) start_wandb();  // last: it cannot be taken back
+}
+
+void RunFiles::write_settings() const {
+  env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
+  env_.replace_file(join_path(folder_, "plan.json"), plan_json_);
+  if (parent_) env_.replace_file(join_path(folder_, kRunParent), run_parent_json(folder_, *parent_));
+}
+
+void RunFiles::restore_if_gone() {
+  if (!metrics_) return;
+  std::vector<std::string> gone;
+  const bool unlocked = identity_of(join_path(folder_, "run.lock")) != lock_file_;
+  if (unlocked) gone.emplace_back("run.lock");
+  if (metrics_->is_gone()) gone.emplace_back("metrics.jsonl");
+  if (tensorboard_ && tensorboard_->is_gone()) gone.push_back(tensorboard_->path().filename().string());
+  if (gone.empty()) return;
+  log_warning("[{}] {} was removed, renamed or replaced while the run was writing there; it is written anew",
+              folder_, fmt::join(gone, ", "));
+  try {
+    env_.make_directories(folder_);
+    if (unlocked) lock_.emplace(env_, folder_);
+    lock_file_ = identity_of(join_path(folder_, "run.lock"));
+    write_settings();
+    if (metrics_->is_gone()) metrics_->write_anew();
+    if (tensorboard_ && tensorboard_->is_gone()) tensorboard_->write_anew();
+  } catch (const IoError& error) {
+    log_warning("{}", error.what());
+  }
 }
 
 void RunFiles::join(const About& about, const std::string& run_name) {
@@ -218,16 +331,26 @@ void RunFiles::join(const About& about, const std::string& run_name) {
   if (saves()) open_saver(about);
 }
 
+// A run that was ended before its first save begins again. What it has measured is kept under another name.
+void RunFiles::keep_aside(const std::string& metrics) const {
+  if (!env_.exists(metrics) || env_.file_size(metrics) == 0) return;
+  std::string kept;
+  for (int i = 1; kept.empty() || env_.exists(kept); ++i)
+    kept = join_path(folder_, fmt::format("metrics.{}.jsonl", i));
+  env_.rename(metrics, kept);
+  log_info("resume: the run had not saved a checkpoint; the records of its earlier steps are in {}", kept);
+}
+
 // A continued run repeats the steps after its checkpoint. Their old records are removed from metrics.jsonl and
 // TensorBoard.
 void RunFiles::open_reports(int64_t steps_done) {
   const fs::path metrics = fs::path(folder_) / "metrics.jsonl";
   earlier_ = earlier_totals(metrics, steps_done);
+  if (steps_done == 0) keep_aside(metrics);
   keep_metrics_until(metrics, steps_done, [this](const std::string& path, std::string_view text) {
     env_.replace_file(path, text);
   });
   metrics_ = std::make_unique<MetricsWriter>(metrics);
-  if (config_.use_wandb) start_wandb();
   if (!config_.use_tensorboard) return;
   tensorboard_ = std::make_unique<TensorBoardWriter>(
       folder_, goes_on_here() ? std::optional<int64_t>(steps_done + 1) : std::nullopt);
@@ -255,10 +378,12 @@ void RunFiles::end_reports(int exit_code) {
 
 void RunFiles::open_saver(const About& about) {
   const std::string directory = checkpoint_directory(config_, fp8_);
-  SaveOptions options{.total_limit = config_.save_total_limit,
-                      .in_background = config_.save_async,
-                      .texts = read_tokenizer_texts(env_, about.tokenizer),
-                      .ranks = about.ranks};
+  SaveOptions options{
+      .total_limit = config_.save_total_limit,
+      .in_background = config_.save_async,
+      .texts = read_tokenizer_texts(env_, about.tokenizer),
+      .on_published = [this](const std::string& path) { note_last_checkpoint(env_, folder_, path); },
+      .ranks = about.ranks};
   options.texts.insert(options.texts.end(), about.texts.begin(), about.texts.end());
   CheckpointStore store(env_, directory);
   for (const CheckpointListing& listing : store.list()) {

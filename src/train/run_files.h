@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 #include "checkpoint/checkpoint_saver.h"
 #include "config/config.h"
 #include "report/metrics.h"
+#include "report/run_parent.h"
 #include "report/tensorboard.h"
 #include "report/wandb_follower.h"
 
@@ -14,6 +16,12 @@ namespace octet {
 
 // The settings of a run for TensorBoard's table of hyper-parameters and W&B's configuration.
 HParams hparams_of(const TrainConfig& config);
+
+// Which file a path leads to.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
 
 // What a run writes: its folder with lock, config.yaml, metrics, TensorBoard files and checkpoints. Nothing is there
 // before open().
@@ -44,7 +52,8 @@ class RunFiles {
     std::vector<NamedText> texts = {};  // other files that go into every checkpoint
     std::optional<RankSaving> ranks = std::nullopt;  // of a run whose ranks save together
   };
-  // A run without a name gets one. Checks again what check() does, under the lock.
+  // A run without a name gets one. Checks again what check() does, under the lock. If it fails, it removes what it has
+  // made, so that the same command can be given again.
   void open(const About& about);
   // The same for a rank that is not the first: the files are the first rank's, and only checkpoints are written here.
   // ConfigError if this rank cannot see them.
@@ -59,6 +68,9 @@ class RunFiles {
   MetricsWriter* metrics() { return metrics_.get(); }              // null: another rank writes them
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
+  // To be called before a save. If somebody has removed, renamed or replaced the folder or its files meanwhile, they are
+  // written anew, with a warning. Error if another process has taken the folder.
+  void restore_if_gone();
   // The run has ended with this exit code: lets W&B have the rest.
   void end_reports(int exit_code);
 
@@ -70,6 +82,9 @@ class RunFiles {
   }
   void take_free_name(const std::string& model);
   void refuse_if_taken() const;
+  void open_under_lock(const About& about);
+  void write_settings() const;
+  void keep_aside(const std::string& metrics) const;
   void open_reports(int64_t steps_done);
   void start_wandb();
   void open_saver(const About& about);
@@ -79,6 +94,9 @@ class RunFiles {
   bool fp8_;
   const std::optional<Checkpoint>& checkpoint_;
   std::string folder_;
+  std::string plan_json_;
+  std::optional<RunParent> parent_;  // of a run that begins with a checkpoint of another one
+  std::optional<FileIdentity> lock_file_;
   EarlierTotals earlier_;
   // Released last: the saver may still be writing when an exception ends the run.
   std::optional<RunLock> lock_, checkpoint_lock_;

@@ -24,6 +24,14 @@ std::string continue_command(const RunStages& stages, const Outcome& outcome) {
                      outcome.run_folder);
 }
 
+std::string skipped_steps_text(const Outcome& outcome) {
+  if (outcome.skipped_steps == outcome.steps)
+    return fmt::format("{}: all of them, so nothing was trained", outcome.skipped_steps);
+  if (outcome.skipped_in_a_row == 0) return std::to_string(outcome.skipped_steps);
+  return fmt::format("{}, among them the last {}", outcome.skipped_steps,
+                     outcome.skipped_in_a_row == 1 ? "one" : std::to_string(outcome.skipped_in_a_row));
+}
+
 std::string as_comments(const std::string& text) {
   std::string result;
   std::istringstream lines(text);
@@ -72,7 +80,7 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
     table.add_row({"evaluation loss", arrow(outcome.first_eval, outcome.last_eval, "{:.4f}")});
   if (outcome.demo_score)
     table.add_row({"unseen stories right", fmt::format("{:.0f} %", 100 * *outcome.demo_score)});
-  if (outcome.skipped_steps > 0) table.add_row({"skipped steps", std::to_string(outcome.skipped_steps)});
+  if (outcome.skipped_steps > 0) table.add_row({"skipped steps", skipped_steps_text(outcome)});
   if (!outcome.start.empty()) table.add_row({"start", outcome.start});
   if (outcome.seconds > 0) {
     table.add_row(

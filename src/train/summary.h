@@ -24,6 +24,7 @@ struct Outcome {
   int64_t tokens_timed = 0;  // of them in `seconds`
   int64_t allocated_bytes = 0;
   int64_t skipped_steps = 0;
+  int skipped_in_a_row = 0;             // up to the last step
   double device_seconds = 0;            // of all ranks and restarts, with evaluations and saves
   std::optional<double> energy_joules;  // likewise; empty: not known
   std::vector<std::string> red_flags;   // their kinds

@@ -138,7 +138,10 @@ class Run {
       stop_signal_ = watch.agreed_signal(stop_.number());
       save_failures_ = watch.agreed_failures(saving_->failures_in_a_row());
       report(result, step, seconds_since(start), stats);
-      if (saving_->is_due(step)) saving_->save(state(), fresh_eval());
+      if (saving_->is_due(step)) {
+        files_.restore_if_gone();
+        saving_->save(state(), fresh_eval());
+      }
       note_published();
       write_progress();
       stop_if_hopeless();
@@ -149,6 +152,7 @@ class Run {
     outcome_.stopped = stop_signal_ != 0;
     log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
+    files_.restore_if_gone();
     last_save();
     if (crashes_) crashes_->finish();
     console_.finish();
@@ -171,7 +175,7 @@ class Run {
     outcome_.last_loss = state.last_loss;
     outcome_.first_eval = state.first_eval;
     outcome_.best_eval = state.best_eval;
-    skipped_in_a_row_ = state.skipped_in_a_row;
+    outcome_.skipped_in_a_row = state.skipped_in_a_row;
     log_.spikes().restore(state.loss_window, state.spikes_in_a_row);
     log_.red_flags().restore(state.first_level, state.first_loss, state.loss_window, state.step);
   }
@@ -180,7 +184,7 @@ class Run {
     return {.step = outcome_.steps,
             .tokens = outcome_.tokens,
             .skipped_steps = outcome_.skipped_steps,
-            .skipped_in_a_row = skipped_in_a_row_,
+            .skipped_in_a_row = outcome_.skipped_in_a_row,
             .loader = loader_->state(),
             .first_loss = outcome_.first_loss,
             .last_loss = outcome_.last_loss,
@@ -286,11 +290,11 @@ class Run {
     outcome_.seconds += seconds;
     outcome_.tokens += result.tokens;
     outcome_.tokens_timed += result.tokens;
-    skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+    outcome_.skipped_in_a_row = result.skipped ? outcome_.skipped_in_a_row + 1 : 0;
     if (!result.skipped) return;
     ++outcome_.skipped_steps;
     log_warning(
-        "step {}: the gradient is not finite (loss {}, norm {}); the step is skipped, weights are unchanged",
+        "step {}: the gradient is not finite (loss {}, norm {}); the step is skipped and changes no weight",
         step + 1, result.loss, result.grad_norm);
   }
 
@@ -327,13 +331,27 @@ class Run {
     return eval_step_ == outcome_.steps ? outcome_.last_eval : std::nullopt;
   }
 
+  void end_not_finite() {
+    verdict_ = kExitNotFinite;
+    const bool has_penalty = keys_.penalty_type != PenaltyKind::None;
+    log_line(LogLevel::Error,
+             no_finite_gradient_text(
+                 {.steps_in_a_row = outcome_.skipped_in_a_row,
+                  .step = outcome_.steps,
+                  .gradients = describe_nonfinite_gradients(*stages_.device, model_.parameters()),
+                  .weights = describe_nonfinite_weights(*stages_.device, model_.parameters()),
+                  .was_trained = outcome_.skipped_steps < outcome_.steps,
+                  .learning_rate = keys_.learning_rate,
+                  .penalty_weight = has_penalty ? keys_.penalty_weight : 0,
+                  .fp8_margin = stages_.plan.is_fp8() ? std::optional(keys_.fp8_margin) : std::nullopt}));
+  }
+
   void stop_if_hopeless() {
-    if (skipped_in_a_row_ >= kMaxFailuresInARow) {
-      verdict_ = kExitNotFinite;
-      const std::string where = describe_nonfinite_gradients(*stages_.device, model_.parameters());
-      log_line(LogLevel::Error, no_finite_gradient_text(
-                                    skipped_in_a_row_, outcome_.steps, where, keys_.learning_rate,
-                                    stages_.plan.is_fp8() ? std::optional(keys_.fp8_margin) : std::nullopt));
+    // A run that ends without a single update has trained nothing, however short it was.
+    const bool is_over = outcome_.steps == max_steps_ && stop_signal_ == 0;
+    if (outcome_.skipped_in_a_row >= kMaxFailuresInARow ||
+        (is_over && outcome_.skipped_steps == outcome_.steps)) {
+      end_not_finite();
     } else if (const int failures = sync_ ? save_failures_ : saving_->failures_in_a_row();
                failures >= kMaxFailuresInARow) {
       verdict_ = kExitSaveFailed;
@@ -408,9 +426,8 @@ class Run {
   Outcome outcome_;
   std::vector<NamedText> extra_files_;  // for the checkpoints
   std::optional<CrashCounter> crashes_;
-  int save_failures_ = 0;  // in a row, on any rank, as all ranks knew before the last step
-  int stop_signal_ = 0;    // that all ranks have agreed to follow
-  int skipped_in_a_row_ = 0;
+  int save_failures_ = 0;       // in a row, on any rank, as all ranks knew before the last step
+  int stop_signal_ = 0;         // that all ranks have agreed to follow
   int64_t eval_step_ = -1;      // the step of outcome_.last_eval
   std::optional<int> verdict_;  // the exit code of a run that must stop
 };

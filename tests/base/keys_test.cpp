@@ -16,6 +16,7 @@ struct Values {
   std::vector<std::string> list, repeated;
   bool flag = false;
   int64_t number = 0;
+  double share = 0, weight = 0;
   std::string kind;
 };
 
@@ -33,6 +34,8 @@ KeyTable<Values> table() {
   keys.add("repeated", &Values::repeated, "Texts.").repeatable().alias("again");
   keys.add("flag", &Values::flag, "On or off.");
   keys.add("number", &Values::number, "A count.").at_least(0);
+  keys.add("share", &Values::share, "A part.").at_least(0).below(1);
+  keys.add("weight", &Values::weight, "A factor.");
   keys.add("kind", &Values::kind, {"small", "large"}, "A size.").note("the right one");
   return keys;
 }
@@ -65,6 +68,21 @@ TEST(Keys, AValueMayStartWithADash) {
         << value;
     EXPECT_EQ(read({std::string("--text=") + value}).values.text, value);
   }
+}
+
+// A share of 1 that was given as less, or a limit of 0 that means off, would train something else.
+TEST(Keys, ANumberThatFp32CannotHoldIsRefused) {
+  const auto error = [](const char* flag, const char* value) {
+    const Read given = read({flag, value});
+    return given.errors.empty() ? "" : given.errors.front();
+  };
+  EXPECT_THAT(
+      error("--share", "0.9999999999"),
+      HasSubstr("--share is '0.9999999999', which becomes 1 in fp32; expected a number of at least 0"));
+  EXPECT_THAT(error("--share", "1e-300"), HasSubstr("becomes 0 in fp32"));
+  EXPECT_THAT(error("--weight", "-1e308"), HasSubstr("becomes infinite in fp32"));
+  for (const char* fine : {"0", "1e-40", "0.9999999", "0.1"}) EXPECT_EQ(error("--share", fine), "") << fine;
+  EXPECT_EQ(error("--weight", "3e38"), "");
 }
 
 TEST(Keys, ShortFlags) {

@@ -41,6 +41,25 @@ TEST(Comparison, SaysTheVerdictInOneSentence) {
               Contains(HasSubstr("There are too few evaluations to judge their difference")));
 }
 
+// What a run and its continuation have in common says nothing about either.
+TEST(Comparison, OfARunAndItsContinuationTheStepsAfterTheForkCount) {
+  std::vector<ComparedRun> runs = bf16_and_fp8({.name = "fp8", .speed = 2000, .loss_offset = 1});
+  for (size_t i = 0; i < 90; ++i) runs[1].run.records[i] = runs[0].run.records[i];
+  runs[1].lineage = {.parents = {"runs/bf16"}, .fork = 90, .missing = ""};
+  const Comparison comparison = compare_runs(runs);
+  EXPECT_EQ(comparison.steps.size(), 100u);
+  EXPECT_EQ(comparison.last_steps.front(), 91);
+  EXPECT_NEAR(comparison.comparisons.front().loss->mean, 1, 0.1);
+  EXPECT_NEAR(comparison.comparisons.front().speed, 2, 0.1);
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("fp8 continues runs/bf16 after step 90")));
+  EXPECT_THAT(comparison.warnings, IsEmpty());
+
+  runs[0].run.records.resize(90);
+  const Comparison ended = compare_runs(runs);
+  EXPECT_EQ(ended.steps.size(), 90u);
+  EXPECT_THAT(ended.warnings, Contains(HasSubstr("no common step after step 90")));
+}
+
 TEST(Comparison, SaysWhenADifferenceInSpeedMayBeNoise) {
   const auto verdict_of = [](int64_t steps, double swing) {
     std::vector<ComparedRun> runs = bf16_and_fp8({.name = "fp8", .speed = 1100, .steps = steps});

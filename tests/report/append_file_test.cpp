@@ -64,6 +64,30 @@ TEST(AppendFile, WhatIsNotWrittenUpToTheEndIsCounted) {
 }
 
 // A run of weeks on a full disk must not use up the memory.
+// However its path was lost: the records that were written before are there again, and the next ones follow.
+TEST(AppendFile, AFileThatIsGoneIsWrittenAnew) {
+  namespace fs = std::filesystem;
+  TemporaryFolder folder;
+  const fs::path path = folder.path() / "run" / "log";
+  fs::create_directories(path.parent_path());
+  AppendFile file(path, "log");
+  file.append("one\n");
+  EXPECT_FALSE(file.is_gone());
+  fs::rename(path.parent_path(), folder.path() / "elsewhere");
+  ASSERT_TRUE(file.is_gone());
+  fs::create_directories(path.parent_path());
+  file.write_anew();
+  file.append("two\n");
+  EXPECT_FALSE(file.is_gone());
+  EXPECT_EQ(contents_of(path), "one\ntwo\n");
+  EXPECT_EQ(contents_of(folder.path() / "elsewhere" / "log"), "one\n");
+  fs::remove(path);
+  write_contents(path, "of somebody else\n");
+  ASSERT_TRUE(file.is_gone());
+  file.write_anew();
+  EXPECT_EQ(contents_of(path), "one\ntwo\n");
+}
+
 TEST(AppendFile, OnlySoMuchWaits) {
   TemporaryFolder folder;
   const std::string said = messages_of(folder.path(), [&] {

@@ -7,6 +7,7 @@
 #include "base/names.h"
 #include "config/config.h"
 #include "report/metrics.h"
+#include "report/run_parent.h"
 #include "report_test_support.h"
 
 namespace octet {
@@ -67,6 +68,46 @@ TEST(RunFolder, SaysWhatIsMissing) {
   EXPECT_TRUE(read_run_folder(folder.path().string()).records.empty());
   write_contents(folder.path() / "config.yaml", "a: [1\nb: 2\n");
   EXPECT_THAT(error_of(folder.path().string()), HasSubstr("config.yaml:"));
+}
+
+// c continues b after step 3, which continues a after step 2. All may be moved together.
+TEST(RunParent, ACurveBeginsWithThoseOfTheRunsThatItContinues) {
+  namespace fs = std::filesystem;
+  TemporaryFolder folder;
+  const auto make = [&](const char* name, int64_t first, int64_t last, double loss, const RunParent* parent) {
+    const fs::path run = folder.path() / "runs" / name;
+    fs::create_directories(run);
+    std::string lines;
+    for (int64_t step = first; step <= last; ++step) {
+      lines += fmt::format("{{\"step\": {}, \"loss\": {}, \"device_seconds\": {}}}\n", step, loss,
+                           step - first + 1);
+    }
+    write_contents(run / "metrics.jsonl", lines);
+    if (parent) write_contents(run / kRunParent, run_parent_json(run.string(), *parent));
+    return run.string();
+  };
+  const RunParent a{.folder = make("a", 1, 5, 1, nullptr), .step = 2};
+  const RunParent b{.folder = make("b", 3, 6, 2, &a), .step = 3};
+  make("c", 4, 5, 3, &b);
+  fs::rename(folder.path() / "runs", folder.path() / "moved");
+  RunFolder run = read_run_folder((folder.path() / "moved" / "c").string());
+  const RunLineage lineage = add_parents(run);
+  EXPECT_EQ(lineage.fork, 3);
+  EXPECT_EQ(lineage.parents.size(), 2u);
+  EXPECT_EQ(lineage.missing, "");
+  std::vector<double> losses, seconds;
+  for (const StepRecord& record : run.records) {
+    EXPECT_EQ(record.step, std::ssize(losses) + 1);
+    losses.push_back(record.loss);
+    seconds.push_back(*record.device_seconds);
+  }
+  EXPECT_EQ(losses, (std::vector<double>{1, 1, 2, 3, 3}));
+  EXPECT_EQ(seconds, (std::vector<double>{1, 2, 3, 4, 5}));
+
+  fs::remove_all(folder.path() / "moved" / "a");
+  run = read_run_folder((folder.path() / "moved" / "c").string());
+  EXPECT_THAT(add_parents(run).missing, HasSubstr("continues after step 2"));
+  EXPECT_EQ(run.records.front().step, 3);
 }
 
 TEST(RunFolder, RunsOfOneNameGetThePathThatWasGiven) {

@@ -97,12 +97,35 @@ TEST(NonFiniteGradients, TheUppermostLayerIsNamed) {
 }
 
 TEST(NonFiniteGradients, TheLastWordsAreWholeSentences) {
-  EXPECT_EQ(no_finite_gradient_text(3, 41, "2 of 9 gradients are not finite", 0.01, std::nullopt),
+  NotFiniteEnd end{
+      .steps_in_a_row = 3, .step = 41, .gradients = "2 of 9 gradients are not finite", .learning_rate = 0.01};
+  EXPECT_EQ(no_finite_gradient_text(end),
             "3 steps in a row up to step 41 had no finite gradient; 2 of 9 gradients are not finite. Lower "
             "learning_rate (now 0.01)");
-  EXPECT_EQ(no_finite_gradient_text(3, 41, "", 0.01, 2),
-            "3 steps in a row up to step 41 had no finite gradient. Lower learning_rate (now 0.01), raise "
-            "fp8_margin (now 2), try fp8_recipe current, or add layers to fp8_skip_layers");
+  end.gradients = "";
+  end.fp8_margin = 2;
+  EXPECT_EQ(no_finite_gradient_text(end),
+            "3 steps in a row up to step 41 had no finite gradient. Lower learning_rate (now 0.01), or raise "
+            "fp8_margin (now 2), or try fp8_recipe current, or add layers to fp8_skip_layers");
+}
+
+TEST(NonFiniteGradients, TheLearningRateIsNotBlamedForWhatItCannotChange) {
+  NotFiniteEnd end{
+      .steps_in_a_row = 2, .step = 2, .was_trained = false, .learning_rate = 0.01, .penalty_weight = 1e38};
+  EXPECT_EQ(no_finite_gradient_text(end),
+            "2 steps in a row up to step 2 had no finite gradient. No step has changed the weights yet, so "
+            "learning_rate is not the cause. Lower penalty_weight (now 1e+38)");
+  TinyRun run({.precision = Precision::Bf16});
+  run.step();
+  EXPECT_EQ(describe_nonfinite_weights(*run.device, run.model->parameters()), "");
+  Parameter& gain = run.model->parameters()["final_norm.gain"];
+  ParameterSet::set_weight(*run.device, gain,
+                           std::vector<float>(static_cast<size_t>(gain.weight.numel()), NAN));
+  end.was_trained = true;
+  end.weights = describe_nonfinite_weights(*run.device, run.model->parameters());
+  const std::string text = no_finite_gradient_text(end);
+  EXPECT_NE(text.find("1 of "), std::string::npos) << text;
+  EXPECT_NE(text.find("Continue from an older checkpoint"), std::string::npos) << text;
 }
 
 // FAULTS 16: a gradient or loss that is not finite leaves weights, moments and FP8 scales as they are.

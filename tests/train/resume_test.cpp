@@ -10,12 +10,16 @@
 
 #include "base/exit_codes.h"
 #include "report/metrics.h"
+#include "report/run_parent.h"
 #include "resume_support.h"
+#include "support/captured_log.h"
+#include "support/error_of.h"
 #include "train/trainer.h"
 
 namespace octet::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 struct ExactCase {
@@ -231,6 +235,188 @@ TEST_F(Resume, GoesOnFromTheFurtherOneOfASecond) {
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->step, step) << precision;
   }
+}
+
+TrainConfig load(const Settings& flags, const std::string& file = "") {
+  std::vector<KeySetting> settings;
+  for (const auto& [key, value] : flags) settings.push_back({.name = key, .values = {value}});
+  FileSettings given{.path = file, .settings = {}, .errors = {}};
+  if (!file.empty()) given.settings = read_settings_file(file, given.errors);
+  return load_resumable_config(given, settings);
+}
+
+// Whatever leads to a checkpoint, and wherever it is: the run goes on with its own data and settings.
+TEST_F(Resume, ACheckpointOutsideItsRunHasItsSettings) {
+  const std::string outside = folder.path() + "/outside", runs = folder.path() + "/runs";
+  const CapturedLog log;
+  ASSERT_EQ(train(config("own", {{"checkpoint_dir", outside}, {"mixed_precision", "bf16"}})), kExitDone);
+  for (const std::string& path : {outside + "/step_6", outside, outside + "/latest"}) {
+    const TrainConfig found = load({{"resume", path}});
+    EXPECT_EQ(config_text(found, "dataset"), dataset) << path;
+    EXPECT_EQ(found.max_seq_length, 24);
+    EXPECT_EQ(run_folder(found), runs + "/own") << "it saves its checkpoints there";
+    EXPECT_EQ(found.checkpoint_dir, outside);
+  }
+  ASSERT_EQ(train(load({{"resume", outside + "/step_12"}, {"max_steps", "13"}})), kExitDone);
+  EXPECT_EQ(read_metrics(runs + "/own/metrics.jsonl").size(), 13u);
+  const TrainConfig other = load({{"resume", outside}, {"run_name", "other"}});
+  EXPECT_EQ(other.checkpoint_dir, "") << "two runs do not share a folder";
+
+  fs::copy(outside + "/step_13", folder.path() + "/copy", fs::copy_options::recursive);
+  const TrainConfig copy = load({{"resume", folder.path() + "/copy"}});
+  EXPECT_EQ(config_text(copy, "dataset"), dataset);
+  EXPECT_EQ(copy.run_name, "") << "a run of its own";
+  EXPECT_EQ(copy.checkpoint_dir, "");
+}
+
+TEST_F(Resume, ARunWithoutItsConfigurationHasThatOfItsCheckpoints) {
+  const CapturedLog log;
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const std::string runs = folder.path() + "/runs", run = runs + "/run";
+  fs::remove(run + "/config.yaml");
+  const std::vector<Settings> ways = {{{"resume", run}},
+                                      {{"resume", run + "/checkpoints/step_6"}},
+                                      {{"resume", "latest"}, {"output_dir", runs}, {"run_name", "run"}},
+                                      {{"resume", "latest"}, {"output_dir", runs}}};
+  for (const Settings& way : ways) {
+    const TrainConfig found = load(way);
+    EXPECT_EQ(config_text(found, "dataset"), dataset) << way[0].second;
+    EXPECT_EQ(run_folder(found), run);
+  }
+  // Settings of a file count, but a dataset that nobody names is not replaced by the demo.
+  folder.write("run.yaml", "run_name: run\n");
+  EXPECT_THAT(error_of([&] {
+                load({{"resume", run}}, folder.path() + "/run.yaml");
+              }),
+              HasSubstr("names no dataset, but the run was trained on " + dataset));
+  EXPECT_TRUE(load({{"resume", run}, {"dataset", "demo"}}, folder.path() + "/run.yaml").is_demo());
+  for (const char* step : {"6", "12"}) fs::remove(run + "/checkpoints/step_" + step + "/train_config.yaml");
+  for (const Settings& way : ways)
+    EXPECT_THAT(error_of([&] { load(way); }), HasSubstr("it is not known how it was trained"))
+        << way[0].second;
+}
+
+// A disk that is not mounted must not cost the history of the run.
+TEST_F(Resume, CheckpointsThatAreOutOfSightAreMissed) {
+  const std::string disk = folder.path() + "/disk", run = folder.path() + "/runs/run";
+  const auto again = [&](const std::string& place) {
+    return config("run", {{"resume", "latest"}, {"checkpoint_dir", place}, {"max_steps", "14"}});
+  };
+  ASSERT_EQ(train(config("run", {{"checkpoint_dir", disk}})), kExitDone);
+  fs::rename(disk, disk + "-unmounted");
+  fs::create_directory(disk);
+  const std::string before = read_text(run + "/metrics.jsonl");
+  EXPECT_THAT(error_of([&] { train(again(disk)); }),
+              AllOf(HasSubstr(run + " has saved checkpoints (the last one is " + disk + "/step_12)"),
+                    HasSubstr("--checkpoint_dir")));
+  fs::remove(run + "/last_checkpoint");  // as of an older version
+  EXPECT_THAT(error_of([&] { train(again(disk)); }), HasSubstr("has saved checkpoints, but"));
+  EXPECT_EQ(read_text(run + "/metrics.jsonl"), before);
+  ASSERT_EQ(train(again(disk + "-unmounted")), kExitDone);
+  EXPECT_EQ(read_metrics(run + "/metrics.jsonl").size(), 14u);
+}
+
+TEST_F(Resume, LatestLooksWhereTheRunHasSavedBefore) {
+  ASSERT_EQ(train(config("run", {})), kExitDone);
+  ASSERT_EQ(
+      train(config("run",
+                   {{"resume", "latest"}, {"checkpoint_dir", folder.path() + "/more"}, {"max_steps", "14"}})),
+      kExitDone);
+  EXPECT_EQ(read_metrics(folder.path() + "/runs/run/metrics.jsonl").size(), 14u);
+  EXPECT_TRUE(fs::exists(folder.path() + "/more/step_14"));
+}
+
+// It was ended before its first save, and its scheduler starts it again.
+TEST_F(Resume, ARunThatHasNeverSavedBeginsAgainAndKeepsItsRecords) {
+  const CapturedLog log;
+  ASSERT_EQ(train(config("run", {{"save_strategy", "no"}, {"max_steps", "5"}})), kExitDone);
+  ASSERT_EQ(train(config("run", {{"resume", "latest"}})), kExitDone);
+  const std::string run = folder.path() + "/runs/run";
+  EXPECT_EQ(read_metrics(run + "/metrics.jsonl").size(), 12u);
+  EXPECT_EQ(read_metrics(run + "/metrics.1.jsonl").size(), 5u);
+}
+
+TEST_F(Resume, WhatPeopleTypeIsUnderstood) {
+  const CapturedLog log;
+  const std::string runs = folder.path() + "/runs", run = runs + "/run";
+  ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
+  const std::string checkpoints = run + "/checkpoints";
+  const auto best = CheckpointStore(posix_env(), checkpoints).open_best();
+  ASSERT_TRUE(best);
+  const Settings meanings = {{checkpoints + "/latest", checkpoints},
+                             {checkpoints + "/latest.pt", checkpoints},
+                             {checkpoints + "/best", best->path},
+                             {checkpoints + "/best_model.pt", best->path},
+                             {checkpoints + "/step_6.pt", checkpoints + "/step_6"},
+                             {"checkpoints/latest.pt", checkpoints},  // of the run
+                             {"checkpoints/best_model.pt", best->path},
+                             {run + "/latest.pt", run},
+                             {"best", best->path},
+                             {"latest", "latest"}};
+  for (const auto& [typed, meant] : meanings) {
+    const TrainConfig found = load({{"resume", typed}, {"output_dir", runs}});
+    EXPECT_EQ(found.resume, meant) << typed;
+    EXPECT_EQ(run_folder(found), run) << typed;
+  }
+  EXPECT_THAT(
+      log.messages,
+      testing::Contains("resume: checkpoints/latest.pt means the latest checkpoint in " + checkpoints));
+
+  folder.write("runs/run/checkpoints/latest.pt", "a pickle");
+  EXPECT_THAT(error_of([&] { load({{"resume", checkpoints + "/latest.pt"}}); }), HasSubstr("safetensors"));
+  for (const char* wrong : {"checkpoints/nothing.pt", "checkpoints/best_of_all", "elsewhere/latest.pt"})
+    EXPECT_THAT(error_of([&] {
+                  load({{"resume", wrong}, {"output_dir", runs}});
+                }),
+                HasSubstr("does not exist"));
+}
+
+TEST_F(Resume, TheOtherPrecisionGoesOnFromOldNamesInAnotherFolder) {
+  const CapturedLog log;
+  const std::string bf16 = folder.path() + "/checkpoints", fp8 = folder.path() + "/checkpoints_fp8";
+  ASSERT_EQ(train(config("run", {{"use_fp8", "false"}, {"checkpoint_dir", bf16}})), kExitDone);
+  ASSERT_EQ(train(load({{"use_fp8", "true"},
+                        {"resume", bf16 + "/latest.pt"},
+                        {"checkpoint_dir", fp8},
+                        {"max_steps", "14"}})),
+            kExitDone);
+  ASSERT_EQ(train(load({{"use_fp8", "false"},
+                        {"resume", fp8 + "/latest.pt"},
+                        {"checkpoint_dir", bf16},
+                        {"max_steps", "16"}})),
+            kExitDone);
+  const auto records = read_metrics(folder.path() + "/runs/run/metrics.jsonl");
+  ASSERT_EQ(records.size(), 16u);
+  EXPECT_EQ(records[13].precision, "FP8 (emulated)");
+  EXPECT_EQ(records[15].precision, "BF16");
+}
+
+TEST_F(Resume, ARunThatContinuesAnotherOneSaysSo) {
+  ASSERT_EQ(train(config("first", {{"mixed_precision", "bf16"}})), kExitDone);
+  ASSERT_EQ(train(config("more", {{"mixed_precision", "bf16"}, {"resume", checkpoint("first", 6, false)}})),
+            kExitDone);
+  ASSERT_EQ(train(config("more", {{"mixed_precision", "bf16"}, {"resume", "latest"}, {"max_steps", "14"}})),
+            kExitDone);
+  RunFolder more = read_run_folder(folder.path() + "/runs/more");
+  EXPECT_EQ(more.records.front().step, 7);
+  EXPECT_EQ(add_parents(more).fork, 6);
+  const RunFolder first = read_run_folder(folder.path() + "/runs/first");
+  ASSERT_EQ(more.records.size(), 14u);
+  for (size_t i = 0; i < 12; ++i) EXPECT_EQ(more.records[i].loss, first.records[i].loss) << i;
+}
+
+// It had no way to learn anything, and a checkpoint of it looks like one of a trained model.
+TEST_F(Resume, ARunWithoutASingleUpdateHasFailed) {
+  const Settings hopeless = {{"penalty_type", "z_loss"},
+                             {"penalty_weight", "3e38"},
+                             {"max_steps", "2"},
+                             {"mixed_precision", "bf16"}};
+  const CapturedLog log;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(train(config("run", hopeless)), kExitNotFinite);
+  testing::internal::GetCapturedStdout();
+  EXPECT_THAT(log.messages, testing::Contains(HasSubstr("learning_rate is not the cause")));
+  EXPECT_FALSE(fs::exists(checkpoint("run", 2, false)));
 }
 
 }  // namespace

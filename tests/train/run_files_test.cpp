@@ -8,6 +8,7 @@
 
 #include "base/exit_codes.h"
 #include "plan/run_stages.h"
+#include "report/metrics.h"
 #include "resume_support.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
@@ -87,6 +88,88 @@ TEST_F(RunFilesSpace, ThePlanKnowsTheSizeOfACheckpoint) {
     const RunStages stages = prepare_run(keys);
     EXPECT_NEAR(static_cast<double>(stages.plan.checkpoint_bytes) / written, 1, 0.1) << changes.size();
   }
+}
+
+struct RunFilesFolder : Resume {
+  RunFiles files(const Settings& changes = {}) {
+    return {posix_env(), config("run", changes), true, std::nullopt, none};
+  }
+  static StepRecord record(int64_t step) {
+    StepRecord record;
+    record.step = step;
+    return record;
+  }
+  std::vector<int64_t> steps_of(const std::string& path) {
+    std::vector<int64_t> steps;
+    for (const StepRecord& one : read_metrics(path)) steps.push_back(one.step);
+    return steps;
+  }
+  const RunFiles::About about{.model = "llama", .plan_json = "{}", .tokenizer = "bytes"};
+  const std::optional<Checkpoint> none;
+  const std::string run = folder.path() + "/runs/run", metrics = run + "/metrics.jsonl";
+  CapturedLog log;
+};
+
+TEST_F(RunFilesFolder, WhatIsTakenAwayDuringTheRunIsWrittenAnew) {
+  RunFiles open_files = files();
+  open_files.open(about);
+  open_files.metrics()->write(record(1));
+  open_files.restore_if_gone();
+  EXPECT_THAT(log.messages, IsEmpty());
+  fs::remove(metrics);
+  open_files.restore_if_gone();
+  EXPECT_EQ(steps_of(metrics), std::vector<int64_t>{1});
+  ASSERT_EQ(log.messages.size(), 1u);
+  EXPECT_THAT(log.messages.front(), HasSubstr("metrics.jsonl was removed"));
+
+  fs::rename(run, run + "-renamed");
+  open_files.metrics()->write(record(2));
+  open_files.restore_if_gone();
+  open_files.metrics()->write(record(3));
+  EXPECT_EQ(steps_of(metrics), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_TRUE(fs::exists(run + "/config.yaml"));
+  EXPECT_THROW(RunLock(posix_env(), run), Error) << "it is locked again";
+
+  // Another run has begun there meanwhile: it is left alone.
+  fs::remove_all(run);
+  const RunLock other(posix_env(), run);
+  EXPECT_THAT(error_of([&] { open_files.restore_if_gone(); }), HasSubstr("is in use by"));
+  EXPECT_FALSE(fs::exists(metrics));
+}
+
+TEST_F(RunFilesFolder, AStartThatFailsLeavesNothing) {
+  const std::string shared = folder.path() + "/shared";
+  {
+    const RunLock other(posix_env(), shared);
+    EXPECT_THAT(error_of([&] {
+                  files({{"checkpoint_dir", shared}}).open(about);
+                }),
+                HasSubstr("is in use by"));
+    EXPECT_FALSE(fs::exists(run));
+    EXPECT_TRUE(fs::exists(shared + "/run.lock")) << "of the other process";
+  }
+  // A file of the user's stays.
+  folder.write("runs/run/notes.txt", "mine");
+  fs::create_directories(run + "/plan.json");  // so that it cannot be written
+  EXPECT_THROW(files().open(about), Error);
+  EXPECT_FALSE(fs::exists(run + "/run.lock"));
+  EXPECT_FALSE(fs::exists(run + "/config.yaml"));
+  EXPECT_TRUE(fs::exists(run + "/notes.txt"));
+}
+
+TEST_F(RunFilesFolder, MetricsWithoutARecordAreNoRun) {
+  folder.write("runs/run/metrics.jsonl", "");
+  files().check();
+  folder.write("runs/run/metrics.jsonl", "{\"step\": 1}\n");
+  EXPECT_THAT(error_of([&] { files().check(); }), HasSubstr("already holds a run"));
+}
+
+TEST_F(RunFilesFolder, CheckpointsHaveAFolderOfTheirOwn) {
+  EXPECT_THAT(error_of([&] {
+                files({{"checkpoint_dir", run + "/"}}).check();
+              }),
+              HasSubstr("the folder of the run itself"));
+  EXPECT_FALSE(fs::exists(run));
 }
 
 }  // namespace
