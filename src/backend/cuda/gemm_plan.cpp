@@ -67,12 +67,13 @@ size_t bytes_of(cudaDataType_t type) {
   }
 }
 
+// 0 where an algorithm has no such attribute.
 int config_of(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
   int value = 0;
   size_t written = 0;
-  lt().check(lt().MatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written),
-             "algorithm attribute");
-  return value;
+  const cublasStatus_t status =
+      lt().MatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written);
+  return status == CUBLAS_STATUS_SUCCESS ? value : 0;
 }
 
 int split_k(const cublasLtMatmulAlgo_t& algo) {
@@ -204,7 +205,8 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
       static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
   plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
   std::erase_if(plan->candidates, [&](const cublasLtMatmulHeuristicResult_t& candidate) {
-    return candidate.workspaceSize > static_cast<size_t>(workspace_bytes) ||
+    return candidate.state != CUBLAS_STATUS_SUCCESS ||
+           candidate.workspaceSize > static_cast<size_t>(workspace_bytes) ||
            known_to_be_wrong(candidate.algo, key.k);
   });
 
