@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -10,12 +11,13 @@
 #include "config/costly_settings.h"
 #include "import/environment.h"
 #include "import/import.h"
+#include "import/tools.h"
 
 namespace octet {
 namespace {
 
 struct Options {
-  std::string file, output;
+  std::string file, output, format = "auto";
 };
 
 // A file that somebody else wrote is not replaced.
@@ -31,7 +33,8 @@ void check_output(const std::string& path) {
 
 int run(const Options& options) {
   if (!options.output.empty()) check_output(options.output);
-  const ImportResult result = import_file(options.file);
+  const auto tool = std::ranges::find(tools(), options.format, &Tool::word);
+  const ImportResult result = import_file(options.file, tool == tools().end() ? nullptr : *tool);
   const std::string report = import_report(result) + environment_report();
   std::vector<std::string> errors = refusals(result);
   if (!errors.empty()) {
@@ -75,6 +78,13 @@ Command import_command() {
   builder.keys.add("output", &Options::output, "Write the configuration to this file instead of stdout.")
       .value("FILE")
       .short_flag('o');
+  std::vector<std::string> formats = {"auto"};
+  for (const Tool* tool : tools()) formats.emplace_back(tool->word);
+  builder.keys
+      .add(
+          "format", &Options::format, std::move(formats),
+          "The program that the file belongs to. auto: the one that its keys tell. hf is Transformers' Trainer and TRL.")
+      .also("hf", {"trl", "transformers", "trainer"});
   return builder.command(run);
 }
 

@@ -267,8 +267,7 @@ constexpr KeyGroup kGroups[] = {
      "octet moves nothing to disk"},
     {"deepspeed_config.zero3_init_flag deepspeed_config.zero3_save_16bit_model deepspeed_config.deepspeed_hostfile "
      "deepspeed_config.deepspeed_exclusion_filter deepspeed_config.deepspeed_inclusion_filter "
-     "deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_moe_layer_cls_names "
-     "deepspeed_config.**",
+     "deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_moe_layer_cls_names",
      Fate::Ignored, "how DeepSpeed starts and saves; octet does it in its own way"},
     {"ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version transformers_version "
      "py_version sagemaker_inputs_file sagemaker_metrics_file additional_args.**",
@@ -280,6 +279,8 @@ int score(const SettingsTree& tree) {
                                           "machine_rank",        "rdzv_backend",     "fsdp_config",
                                           "fp8_config",          "deepspeed_config", "parallelism_config",
                                           "same_network",        "mixed_precision"};
+  // Of DeepSpeed's own file, even if a key is left over in it.
+  if (tree.has("zero_optimization") || tree.has("train_micro_batch_size_per_gpu")) return 0;
   return (tree.has("distributed_type") ? 60 : 0) + count_keys(tree, kLikely, 10);
 }
 
@@ -343,8 +344,12 @@ void finish(Importer& importer) {
 
 const Tool& accelerate_tool() {
   static const std::vector<ToolKey> keys = joined_keys(kKeys, kGroups);
-  static const Tool tool{
-      .name = "Accelerate", .keys = keys, .defaults = {}, .score = score, .finish = finish};
+  static const Tool tool{.name = "Accelerate",
+                         .word = "accelerate",
+                         .keys = keys,
+                         .defaults = {},
+                         .score = score,
+                         .finish = finish};
   return tool;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/text.h"
 #include "import/fsdp_rules.h"
@@ -394,6 +395,17 @@ void finish_ranks(Importer& importer) {
 
 void find_mistakes(Importer& importer) {
   const SettingsTree& tree = importer.tree();
+  const auto is_given = [&](std::string_view name) { return tree.is_on(name); };
+  if (tree.is_on("val_set_size") &&
+      std::ranges::none_of(
+          std::array{"eval_steps", "evals_per_epoch", "eval_strategy", "evaluation_strategy"}, is_given)) {
+    importer.find(
+        {.name = "axolotl-never-evaluates",
+         .where = tree.find("val_set_size")->describe(),
+         .there = "without eval_steps, evals_per_epoch and eval_strategy the held-out data is never used",
+         .here = "evaluates on it every 100 steps and at the end; set eval_split 0 to train on all data",
+         .is_note = true});
+  }
   if (!tree.is_on("fp8")) return;
   const TreeLeaf& fp8 = *tree.find("fp8");
   find_torchao_fsdp_mistakes(importer, tree.find("fp8_enable_fsdp_float8_all_gather"),
@@ -428,8 +440,12 @@ const Tool& axolotl_tool() {
       rows.insert(rows.end(), more.begin(), more.end());
     return joined_keys(rows, axolotl_groups());
   }();
-  static const Tool tool{
-      .name = "Axolotl", .keys = keys, .defaults = kDefaults, .score = score, .finish = finish};
+  static const Tool tool{.name = "Axolotl",
+                         .word = "axolotl",
+                         .keys = keys,
+                         .defaults = kDefaults,
+                         .score = score,
+                         .finish = finish};
   return tool;
 }
 

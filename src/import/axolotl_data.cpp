@@ -214,17 +214,6 @@ void turn_end_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void held_out_rule(Importer& importer, const TreeLeaf& leaf) {
-  const auto size = leaf.number();
-  if (!leaf.is_null() && size && *size >= 1) {
-    importer.warn(leaf,
-                  "octet holds out a share, not a count; 5 % is used, set eval_split for another share");
-    importer.set("eval_split", "0.05", leaf.name, leaf.place);
-  } else {
-    importer.map(leaf, "eval_split", leaf.is_null() ? "0" : leaf.text);
-  }
-}
-
 void inputs_rule(Importer& importer, const TreeLeaf& leaf) {
   const bool has_roles = std::ranges::any_of(importer.tree().leaves, [](const TreeLeaf& other) {
     return other.name.ends_with("roles_to_train") && !other.is_off();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -15,18 +17,17 @@ using Field = std::pair<std::string_view, std::string>;
 
 // The settings of an item, in the order of its keys; without those that are not given.
 std::vector<Field> fields_of(const ImportedDataset& dataset) {
-  std::vector<Field> fields = {
-      {"path", dataset.path},
-      {"weight", dataset.weight > 0 ? fmt::format("{}", dataset.weight) : ""},
-      {"max_samples", dataset.max_samples > 0 ? std::to_string(dataset.max_samples) : ""},
-      {"split", dataset.split},
-      {"subset", dataset.subset},
-      {"revision", dataset.revision},
-      {"format", dataset.format},
-      {"text_column", dataset.text_column},
-      {"prompt_column", dataset.prompt_column},
-      {"completion_column", dataset.completion_column},
-      {"messages_column", dataset.messages_column}};
+  std::vector<Field> fields = {{"path", dataset.path},
+                               {"weight", dataset.weight},
+                               {"max_samples", dataset.max_samples},
+                               {"split", dataset.split},
+                               {"subset", dataset.subset},
+                               {"revision", dataset.revision},
+                               {"format", dataset.format},
+                               {"text_column", dataset.text_column},
+                               {"prompt_column", dataset.prompt_column},
+                               {"completion_column", dataset.completion_column},
+                               {"messages_column", dataset.messages_column}};
   std::erase_if(fields, [](const Field& field) { return field.second.empty(); });
   return fields;
 }
@@ -36,7 +37,8 @@ std::string block_of(std::span<const ImportedDataset> datasets) {
   for (const ImportedDataset& dataset : datasets) {
     const char* lead = "  - ";
     for (const auto& [name, value] : fields_of(dataset)) {
-      const bool is_number = name == "weight" || name == "max_samples";
+      // Anything but a number is quoted, so that it stays one value, which is refused later.
+      const bool is_number = (name == "weight" || name == "max_samples") && parse_double(value);
       block += fmt::format("{}{}: {}\n", lead, name, is_number ? value : value_yaml(value));
       lead = "    ";
     }
@@ -46,13 +48,52 @@ std::string block_of(std::span<const ImportedDataset> datasets) {
 
 void set_list(Importer& importer, std::string_view key, std::span<const ImportedDataset> datasets) {
   std::vector<std::string> paths;
-  for (const ImportedDataset& dataset : datasets) paths.push_back(dataset.path);
+  bool has_details = false;
+  for (const ImportedDataset& dataset : datasets) {
+    paths.push_back(dataset.path);
+    has_details = has_details || fields_of(dataset).size() > 1;
+  }
   importer.set({.key = std::string(key),
                 .values = paths,
                 .is_list = true,
-                .block = block_of(datasets),
+                .block = has_details ? block_of(datasets) : "",
                 .comment = datasets.front().comment,
                 .place = datasets.front().place});
+}
+
+// octet takes no dataset twice. Weights of datasets are shares of the sequences, so the result is the same as there only
+// if the datasets are about equally long.
+std::vector<ImportedDataset> merge_equal(Importer& importer, std::span<const ImportedDataset> datasets) {
+  const auto without_weight = [](ImportedDataset dataset) {
+    dataset.path = std::filesystem::path(dataset.path).lexically_normal().string();
+    dataset.weight.clear();
+    return fields_of(dataset);
+  };
+  std::vector<ImportedDataset> merged;
+  const ImportedDataset* twice = nullptr;
+  for (const ImportedDataset& dataset : datasets) {
+    const auto same = std::ranges::find(merged, without_weight(dataset), without_weight);
+    if (same == merged.end()) {
+      merged.push_back(dataset);
+      continue;
+    }
+    const double sum = parse_double(same->weight).value_or(1) + parse_double(dataset.weight).value_or(1);
+    same->weight = fmt::format("{}", sum);
+    twice = &dataset;
+  }
+  if (!twice) return merged;
+  for (ImportedDataset& dataset : merged) {
+    if (dataset.weight.empty()) dataset.weight = "1";
+  }
+  importer.find(
+      {.name = "dataset-named-twice",
+       .where = fmt::format("{} in {}", printable(twice->comment), twice->place),
+       .there = fmt::format("an epoch reads {} as often as it is named", printable(twice->path)),
+       .here =
+           merged.size() == 1
+               ? "reads it once per epoch; raise num_train_epochs"
+               : "gives it a weight, a share of the sequences: change it if the datasets differ in length"});
+  return merged;
 }
 
 // "5%" or "500"; nothing if it is neither.
@@ -66,8 +107,9 @@ std::optional<double> slice_bound(std::string_view text, bool& in_percent) {
 
 }  // namespace
 
-void set_datasets(Importer& importer, std::span<const ImportedDataset> datasets) {
-  if (datasets.empty()) return;
+void set_datasets(Importer& importer, std::span<const ImportedDataset> given) {
+  if (given.empty()) return;
+  const std::vector<ImportedDataset> datasets = merge_equal(importer, given);
   if (datasets.size() > 1) {
     set_list(importer, "dataset", datasets);
     return;
@@ -86,7 +128,7 @@ void set_datasets(Importer& importer, std::span<const ImportedDataset> datasets)
 void set_eval_datasets(Importer& importer, std::span<const ImportedDataset> datasets) {
   if (datasets.empty()) return;
   const ImportedDataset& first = datasets.front();
-  const bool is_plain = datasets.size() == 1 && first.max_samples == 0 && first.subset.empty();
+  const bool is_plain = datasets.size() == 1 && first.max_samples.empty() && first.subset.empty();
   if (!is_plain) {
     set_list(importer, "eval_dataset", datasets);
     return;
@@ -121,7 +163,7 @@ std::string apply_split(ImportedDataset& dataset, std::string_view split) {
   if (slice->is_whole() || (slice->in_percent && slice->begin.value_or(0) == 0 && slice->end == 100.0))
     return "";
   if (!slice->in_percent && slice->begin.value_or(0) == 0 && slice->end.value_or(0) >= 1) {
-    dataset.max_samples = whole_number(*slice->end);
+    dataset.max_samples = std::to_string(whole_number(*slice->end));
     return "";
   }
   return fmt::format("octet has no slices of a split; all of '{}' is read (set max_samples to read less)",

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,12 +13,11 @@ namespace octet {
 struct ImportedDataset {
   std::string path, split, subset, revision, format;
   std::string text_column, prompt_column, completion_column, messages_column;
-  int64_t max_samples = 0;
-  double weight = 0;
-  std::string comment, place;  // of the key that names it
+  std::string weight, max_samples;  // as written; "": none
+  std::string comment, place;       // of the key that names it
 };
 
-// Sets dataset and the keys that describe it; several become a list of maps.
+// Sets dataset and the keys that describe it; several become a list. One that is named several times gets a weight.
 void set_datasets(Importer& importer, std::span<const ImportedDataset> datasets);
 // Sets eval_dataset; an item of a list has its own columns.
 void set_eval_datasets(Importer& importer, std::span<const ImportedDataset> datasets);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "import/rules.h"
 #include "import/tools.h"
@@ -161,6 +163,23 @@ void fp8_section_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.ignore(leaf, "DeepSpeed has no fp8 section; loss scaling is for fp16 alone");
 }
 
+void msamp_rule(Importer& importer, const TreeLeaf& leaf) {
+  const TreeLeaf* enabled = importer.tree().find("msamp.enabled");
+  if (!enabled || enabled->is_off()) {
+    importer.ignore(leaf, "off");
+  } else if (&leaf == enabled) {
+    importer.map(leaf, "mixed_precision", "fp8");
+    importer.find(
+        {.name = "ms-amp",
+         .where = leaf.describe(),
+         .there = "only DeepSpeed as MS-AMP wraps it reads this section; without 'import msamp' the run is "
+                  "BF16 or fp16",
+         .here = "trains in FP8; optimizer_state fp8 keeps the moments in 8 bits, too"});
+  } else {
+    importer.ignore(leaf, "MS-AMP's level; see optimizer_state in octet");
+  }
+}
+
 void communication_type_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string type = plain_word(leaf.text);
   if (type == "fp32" || type == "float32") {
@@ -285,7 +304,7 @@ constexpr ToolKey kKeys[] = {
     {"zero_optimization.mics_hierarchical_params_gather", Fate::Ignored, "", kHow},
     {"zero_optimization.zenflow.**", Fate::Refused, "", kMethod},
     {"zero_optimization.**", Fate::Ignored, "", kHow},
-    {"zero_optimization", Fate::Ignored, "", kHow},
+    {"zero_optimization", Fate::Warned, "", "not a map; octet reads its stage"},
     {"zero_allow_untested_optimizer", Fate::Ignored, "", kHow},
     {"zero_force_ds_cpu_optimizer", Fate::Ignored, "", kHow},
     {"fp16.enabled", Fate::Warned, "", "", fp16_rule},
@@ -301,6 +320,7 @@ constexpr ToolKey kKeys[] = {
     {"bfloat16.**", Fate::Ignored, "", "octet chooses by master_weights and optimizer_state"},
     {"fp8", Fate::Mapped, "mixed_precision", "", fp8_section_rule},
     {"fp8.**", Fate::Mapped, "mixed_precision", "", fp8_section_rule},
+    {"msamp.**", Fate::Mapped, "mixed_precision", "", msamp_rule},
     {"torch_autocast.**", Fate::Ignored, "", "mixed_precision decides here"},
     {"amp.enabled", Fate::Warned, "", "Apex AMP; octet trains in FP8, BF16 or fp32"},
     {"amp.**", Fate::Ignored, "", "Apex AMP; mixed_precision decides here"},
@@ -403,8 +423,8 @@ int score(const SettingsTree& tree) {
   constexpr std::string_view kTypical[] = {"train_batch_size", "gradient_clipping", "fp16.enabled",
                                            "bf16.enabled",     "steps_per_print",   "scheduler.type",
                                            "optimizer.params"};
-  // Axolotl and Accelerate name their base model or type; DeepSpeed knows nothing of the like.
-  if (tree.has("base_model") || tree.has("distributed_type") || tree.has("model")) return 0;
+  // Others name a model; DeepSpeed knows nothing of the like.
+  if (tree.has("base_model") || tree.has("model")) return 0;
   return count_keys(tree, kCertain, 60) + count_keys(tree, kTypical, 25);
 }
 
@@ -415,6 +435,23 @@ void finish(Importer& importer) {
     const TreeLeaf* enabled = importer.tree().find(section + ".enabled");
     if (section == leaf.name || section == "fp8" || section == "bf16" || section == "fp16") continue;
     if (enabled && enabled->is_off()) importer.ignore(leaf, "the section is off");
+  }
+  constexpr const char* kPrecisions[] = {"bf16.enabled", "bfloat16.enabled",       "fp16.enabled",
+                                         "amp.enabled",  "torch_autocast.enabled", "msamp.enabled",
+                                         "fp8"};
+  const bool says_precision = std::ranges::any_of(kPrecisions, [&](const char* name) {
+    const TreeLeaf* leaf = importer.tree().find(name);
+    return leaf ? !leaf->is_off() : importer.tree().has(name);
+  });
+  if (importer.has_defaults() && !importer.is_included() && !importer.is_set("mixed_precision") &&
+      !says_precision) {
+    importer.find(
+        {.name = "no-precision",
+         .where = "bf16",
+         .there =
+             "neither bf16 nor fp16 is on, so DeepSpeed alone trains in fp32; Transformers sets them by its "
+             "own keys",
+         .here = "trains in FP8, its default, unless mixed_precision is set"});
   }
   const bool fp8 = importer.value("mixed_precision") == "fp8";
   const TreeLeaf* bf16 = importer.tree().find("bf16.enabled");
@@ -430,6 +467,7 @@ void finish(Importer& importer) {
 
 const Tool& deepspeed_tool() {
   static const Tool tool{.name = "DeepSpeed",
+                         .word = "deepspeed",
                          .keys = kKeys,
                          .defaults = {},
                          .score = score,

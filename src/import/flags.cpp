@@ -57,8 +57,12 @@ const Tool& every_tool() {
     for (const Tool* tool : tools()) all.insert(all.end(), tool->keys.begin(), tool->keys.end());
     return all;
   }();
-  static const Tool tool{
-      .name = "other programs", .keys = keys, .defaults = {}, .score = nullptr, .finish = nullptr};
+  static const Tool tool{.name = "other programs",
+                         .word = "",
+                         .keys = keys,
+                         .defaults = {},
+                         .score = nullptr,
+                         .finish = nullptr};
   return tool;
 }
 

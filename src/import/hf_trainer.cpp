@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "base/text.h"
+#include "config/config.h"
 #include "import/rules.h"
 #include "import/tools.h"
+#include "import/trl_data.h"
 
 namespace octet {
 namespace {
@@ -109,18 +111,6 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-// {dataset: share}; one dataset is enough for a run.
-void mixer_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string id = leaf.name.substr(leaf.name.find('.') + 1);
-  if (importer.is_set("dataset") && importer.value("dataset") != id) {
-    importer.refuse(leaf, "several datasets in dataset_mixer; list them under dataset with their weights");
-    return;
-  }
-  importer.map(leaf, "dataset", id);
-  if (leaf.number().value_or(1) < 1)
-    importer.warn(leaf, "a share of the dataset; use max_samples to take a part of it");
-}
-
 constexpr const char* kPreference = "for DPO, GRPO or other preference training, which octet does not have";
 constexpr const char* kPreparation = "octet prepares data in its own way";
 
@@ -131,12 +121,6 @@ constexpr ToolKey kTrlKeys[] = {
     {"max_seq_length", Fate::Mapped, "max_seq_length"},
     {"packing", Fate::Mapped, "packing", "", packing_rule},
     {"packing_strategy", Fate::Derived, "", "used with packing"},
-    {"dataset_name", Fate::Mapped, "dataset"},
-    {"dataset_config", Fate::Mapped, "dataset_subset"},
-    {"dataset_train_split", Fate::Mapped, "dataset_split"},
-    {"dataset_split", Fate::Mapped, "dataset_split"},
-    {"dataset_test_split", Fate::Ignored, "",
-     "octet holds out eval_split of the data; eval_dataset names another set"},
     {"dataset_text_field", Fate::Mapped, "text_column", "",
      [](Importer& importer, const TreeLeaf& leaf) {
        if (leaf.is_null() || leaf.text == "text") {
@@ -145,8 +129,6 @@ constexpr ToolKey kTrlKeys[] = {
          importer.map(leaf, "text_column", leaf.text);
        }
      }},
-    {"dataset_mixer.**", Fate::Mapped, "dataset", "", mixer_rule},
-    {"dataset_splits", Fate::Derived, "", "octet reads the training split"},
     {"completion_only_loss", Fate::Mapped, "train_on", "", completion_only_rule, true},
     {"assistant_only_loss", Fate::Mapped, "train_on", "", assistant_only_rule, true},
     {"use_peft", Fate::Mapped, "finetuning_type", "", peft_rule, true},
@@ -229,7 +211,11 @@ constexpr ToolDefault kDefaults[] = {
     {"eval_strategy", "no"},
 };
 
-int score(const SettingsTree& tree) {
+bool is_known(const TreeLeaf& leaf) {
+  return Importer::row_of(hf_trainer_tool(), leaf.name) != nullptr;
+}
+
+int points_of(const SettingsTree& tree) {
   constexpr std::string_view kCertain[] = {"per_device_eval_batch_size",
                                            "dataloader_drop_last",
                                            "ddp_find_unused_parameters",
@@ -272,7 +258,19 @@ int score(const SettingsTree& tree) {
     if (tree.has(name)) return 0;
   }
   if (!tree.has("output_dir") && !tree.has("dataset_mixer")) return 0;
-  return count_keys(tree, kCertain, 20) + count_keys(tree, kTypical, 8);
+  const int points = count_keys(tree, kCertain, 20) + count_keys(tree, kTypical, 8);
+  if (!std::ranges::all_of(tree.leaves, is_known)) return points;
+  // A short file of which every key is spelled as there.
+  constexpr std::string_view kMore[] = {"model_name_or_path", "learning_rate"};
+  return points + count_keys(tree, kTypical, 4) + count_keys(tree, kMore, 12);
+}
+
+// octet's own keys have the names of Transformers, so these alone are no sign.
+int score(const SettingsTree& tree) {
+  const bool has_foreign_key = std::ranges::any_of(tree.leaves, [](const TreeLeaf& leaf) {
+    return is_known(leaf) && !key_called(train_keys().keys(), leaf.name);
+  });
+  return has_foreign_key ? points_of(tree) : 0;
 }
 
 void finish(Importer& importer) {
@@ -281,6 +279,7 @@ void finish(Importer& importer) {
   const auto fallback = [&](std::string_view key, const char* value) {
     if (!importer.is_set(key)) importer.set(key, value, "default of TRL");
   };
+  finish_trl_data(importer);
   if (is_trl(tree)) {
     fallback("max_seq_length", "1024");
     if (!importer.is_set("learning_rate")) fallback("learning_rate", "2e-5");
@@ -292,13 +291,15 @@ void finish(Importer& importer) {
       fallback("lora_dropout", "0.05");
       fallback("lora_target", "q_proj,v_proj");
     }
-    const bool conversation = !tree.has("completion_only_loss") && !tree.has("assistant_only_loss");
-    if (conversation && importer.is_set("dataset")) {
+    if (!importer.is_set("train_on")) {
+      importer.set("train_on", "all", "default of TRL");
       importer.find(
           {.name = "trl-loss-on-all",
            .where = "assistant_only_loss",
            .there = "it is not set, so TRL takes the loss of conversations on all tokens, prompts included",
-           .here = "takes it on the answers; set train_on all for the same as there"});
+           .here =
+               "does the same; set train_on completion for the answers alone, as TRL does with the columns prompt "
+               "and completion"});
     }
   }
   if (importer.value("eval_strategy") == "steps" && !importer.is_set("eval_steps"))
@@ -319,13 +320,18 @@ void finish(Importer& importer) {
 }  // namespace
 
 const Tool& hf_trainer_tool() {
-  static const std::vector<ToolKey> keys = joined_keys({kTrlKeys, hf_training_keys()});
+  static const std::vector<ToolKey> keys = joined_keys({kTrlKeys, trl_data_keys(), hf_training_keys()});
   static const Tool tool{.name = "Hugging Face TrainingArguments",
+                         .word = "hf",
                          .keys = keys,
                          .defaults = kDefaults,
                          .score = score,
                          .finish = finish};
   return tool;
+}
+
+bool could_be_hf_trainers(const SettingsTree& tree) {
+  return std::ranges::all_of(tree.leaves, is_known) && points_of(tree) >= kLikelyScore;
 }
 
 }  // namespace octet

@@ -14,22 +14,37 @@
 namespace octet {
 
 ImportResult import_tree(SettingsTree tree, const Tool* tool) {
+  if (tree.leaves.empty()) fail_config("{} is empty; there is nothing to import", tree.file);
   if (!tool) tool = tool_of(tree);
   if (!tool) {
     std::vector<std::string_view> names;
     for (const Tool* known : tools()) names.push_back(known->name);
-    if (tree.leaves.empty()) fail_config("{} is empty; there is nothing to import", tree.file);
     if (is_own_configuration(tree)) {
-      fail_config("{} has only keys of octet: there is nothing to import; use it with 'octet train {}'",
-                  tree.file, tree.file);
+      fail_config("{} has only keys of octet: there is nothing to import; use it with 'octet train {}'{}",
+                  tree.file, tree.file,
+                  could_be_hf_trainers(tree)
+                      ? ". All its keys are the Hugging Face Trainer's, too: --format hf reads "
+                        "it with the defaults of that"
+                      : "");
     }
     fail_config("{} is not recognised as a configuration of {}", tree.file, fmt::join(names, ", "));
   }
-  return Importer(*tool, std::move(tree)).run();
+  ImportResult result = Importer(*tool, std::move(tree)).run();
+  const bool has_meaning = std::ranges::any_of(result.verdicts, [](const Verdict& verdict) {
+    return verdict.fate != Fate::Warned && verdict.fate != Fate::Ignored;
+  });
+  if (!has_meaning && result.count(Fate::Warned) > 0) {
+    const Verdict& first = *std::ranges::find(result.verdicts, Fate::Warned, &Verdict::fate);
+    fail_config(
+        "{} looks like a configuration of {}, but none of its {} keys says anything about a run; the first, {}, "
+        "is {}",
+        result.file, tool->name, result.verdicts.size(), first.leaf.describe(), first.reason);
+  }
+  return result;
 }
 
-ImportResult import_file(const std::string& path) {
-  return import_tree(read_tree_file(path));
+ImportResult import_file(const std::string& path, const Tool* tool) {
+  return import_tree(read_tree_file(path), tool);
 }
 
 namespace {
@@ -52,7 +67,15 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
     return read_own_file(path, notes);  // finds the same fault
   }
   const Tool* tool = tool_of(tree);
-  if (!tool) return read_own_file(path, notes);
+  if (!tool) {
+    if (!tree.leaves.empty() && could_be_hf_trainers(tree)) {
+      notes.notes.push_back(fmt::format(
+          "{} is read as a configuration of octet, with octet's defaults; all its keys are the Hugging Face Trainer's, "
+          "too: 'octet import {} --format hf' gives the same run with the defaults of that",
+          printable(path), printable(path)));
+    }
+    return read_own_file(path, notes);
+  }
   const ImportResult result = import_tree(std::move(tree), tool);
   FileSettings file{.path = path, .settings = {}, .errors = refusals(result)};
   if (!file.errors.empty()) return file;

@@ -10,10 +10,10 @@
 
 namespace octet {
 
-// Reads a configuration of another program and translates it. A file that is octet's own or of no known program is a
+// Reads a configuration of another program and translates it, with a given tool or, if nullptr, the one that is
+// recognised. A file that is octet's own, of no known program, or without any key that means something is a
 // ConfigError. Refused keys are in the result: see refusals.
-ImportResult import_file(const std::string& path);
-// The same for a tree, with a given tool or, if nullptr, the one that is recognised.
+ImportResult import_file(const std::string& path, const Tool* tool = nullptr);
 ImportResult import_tree(SettingsTree tree, const Tool* tool = nullptr);
 
 // One message per refused key, with its place and reason. If there are any, the result must not be used.

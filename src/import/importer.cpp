@@ -243,15 +243,21 @@ void Importer::find(Finding finding) {
     result_.findings.push_back(std::move(finding));
 }
 
-// Of several keys that land in one of octet's, the last one decides.
+// Of several keys that land in one of octet's, the last one decides, unless they are its items.
 void Importer::mark_superseded() {
   for (Verdict& verdict : result_.verdicts) {
     if (verdict.fate != Fate::Mapped) continue;
     const ImportedSetting* setting = result_.find(verdict.key);
     if (setting && setting->comment == verdict.leaf.name && setting->place == verdict.leaf.place) continue;
+    const auto is_it = [&](const std::string& value) {
+      return verdict.octet == fmt::format("{} {}", verdict.key, printable(value));
+    };
+    if (setting && setting->is_list && std::ranges::any_of(setting->values, is_it)) continue;
+    const bool says_the_same = is_it(result_.value(verdict.key));
     verdict.fate = Fate::Derived;
     verdict.octet.clear();
-    verdict.reason = !setting ? "other settings decide"
+    verdict.reason = !setting        ? "other settings decide"
+                     : says_the_same ? fmt::format("{} says the same", setting->comment)
                      : verdict.key == "mixed_precision" && result_.value(verdict.key) == "fp8"
                          ? "everything outside the FP8 matrix products is BF16 anyway"
                          : fmt::format("{} decides", setting->comment);

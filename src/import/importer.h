@@ -46,6 +46,7 @@ struct ToolDefault {
 
 struct Tool {
   std::string_view name;  // "LLaMA-Factory"
+  std::string_view word;  // of octet import --format
   std::span<const ToolKey> keys;
   std::span<const ToolDefault> defaults;
   // How sure it is that a file belongs to this tool: 0 not at all, 100 certain.

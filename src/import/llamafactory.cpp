@@ -52,7 +52,7 @@ constexpr ToolKey kKeys[] = {
     {"max_samples", Fate::Derived, "", "", max_samples_rule},
     {"mix_strategy", Fate::Derived, "", "", mix_rule},
     {"interleave_probs", Fate::Derived, "", "weights of the datasets"},
-    {"val_size", Fate::Mapped, "eval_split", "", val_size_rule},
+    {"val_size", Fate::Mapped, "eval_split", "", held_out_rule},
     {"packing", Fate::Mapped, "packing", "", lf_packing_rule, true},
     {"neat_packing", Fate::Derived, "", "", neat_packing_rule, true},
     {"train_on_prompt", Fate::Mapped, "train_on", "", train_on_prompt_rule, true},
@@ -368,6 +368,7 @@ void refuse_other_jobs(Importer& importer) {
 
 void finish(Importer& importer) {
   const SettingsTree& tree = importer.tree();
+  const std::string stage = plain_word(tree.text("stage"));
   refuse_other_jobs(importer);
   const auto fallback = [&](std::string_view key, const std::string& value) {
     if (!importer.is_set(key)) importer.set(key, value, "default of LLaMA-Factory");
@@ -379,7 +380,7 @@ void finish(Importer& importer) {
          {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora", "loraplus_lr_ratio"})
       importer.unset(key);
   }
-  fallback("packing", plain_word(tree.text("stage")) == "pt" ? "stream" : "none");
+  fallback("packing", stage == "pt" ? "stream" : "none");
   if (!importer.is_set("mixed_precision"))
     importer.set("mixed_precision", "bf16", "neither bf16 nor fp16 is set");
   if (!importer.is_set("eval_dataset")) fallback("eval_split", "0");
@@ -394,6 +395,9 @@ void finish(Importer& importer) {
                    .there = "LLaMA-Factory refuses fp8 together with quantization_bit",
                    .here = "keeps the frozen weights in FP8 instead"});
   }
+  if (tree.is_on("fp8") && !tree.has("fp8_backend") && (stage.empty() || stage == "sft" || stage == "pt"))
+    find_dropped_fp8_recipe(importer, *tree.find("fp8"),
+                            "for the backend auto (torchao), because fp8_backend is not set,");
   if (lora && tree.is_on("fp8")) {
     importer.find(
         {.name = "fp8-with-lora",
@@ -409,8 +413,12 @@ void finish(Importer& importer) {
 
 const Tool& llamafactory_tool() {
   static const std::vector<ToolKey> keys = joined_keys({kKeys, hf_training_keys()});
-  static const Tool tool{
-      .name = "LLaMA-Factory", .keys = keys, .defaults = kDefaults, .score = score, .finish = finish};
+  static const Tool tool{.name = "LLaMA-Factory",
+                         .word = "llamafactory",
+                         .keys = keys,
+                         .defaults = kDefaults,
+                         .score = score,
+                         .finish = finish};
   return tool;
 }
 

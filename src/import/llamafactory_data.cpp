@@ -11,6 +11,7 @@
 #include "base/keys.h"
 #include "base/text.h"
 #include "data/datasets/dataset_info.h"
+#include "import/dataset_list.h"
 #include "import/llamafactory_rules.h"
 #include "import/rules.h"
 
@@ -39,50 +40,40 @@ std::string why_not(const std::string& folder, const std::string& name) {
   return "";
 }
 
-// A number of the file for a block; anything else is quoted, so that it stays one value, which is refused later.
-std::string number_yaml(const std::string& text) {
-  return parse_double(text) ? text : value_yaml(KeyValue(text));
-}
-
 // Sets the key to one dataset or a list of them.
-void set_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key,
-                  const std::vector<std::string>& names) {
+void take_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key,
+                   const std::vector<std::string>& names) {
   const SettingsTree& tree = importer.main_tree();
   const bool training = key == "dataset";
-  const std::string limit =
-      training && !importer.main_tree().text("max_samples").empty() ? tree.text("max_samples") : "";
   std::vector<std::string> weights;
   if (training && plain_word(tree.text("mix_strategy")).starts_with("interleave")) {
     const TreeLeaf* probabilities = tree.find("interleave_probs");
     if (probabilities && !probabilities->is_null()) weights = probabilities->list();
     if (weights.empty()) weights.assign(names.size(), "1");  // in turn
   }
-  if (!weights.empty() && weights.size() != names.size()) {
-    importer.refuse(leaf, fmt::format("{} datasets but {} interleave_probs", names.size(), weights.size()));
+  const bool are_numbers = std::ranges::all_of(
+      weights, [](const std::string& weight) { return parse_double(weight).has_value(); });
+  if (!weights.empty() && (weights.size() != names.size() || !are_numbers)) {
+    importer.refuse(leaf, fmt::format("interleave_probs is {}: expected a number for each of {} datasets",
+                                      printable(fmt::format("{}", fmt::join(weights, ","))), names.size()));
     return;
   }
-  if (names.size() == 1) {
-    importer.map(leaf, key, names.front());
-    if (!limit.empty()) importer.set("max_samples", limit, "max_samples", leaf.place);
-    return;
-  }
-  if (limit.empty() && weights.empty()) {
-    importer.map(leaf, key, fmt::format("{}", fmt::join(names, ",")));
-    return;
-  }
-  std::string block;
+  std::vector<ImportedDataset> datasets;
   for (size_t i = 0; i < names.size(); ++i) {
-    block += fmt::format("  - path: {}\n", value_yaml(KeyValue(names[i])));
-    if (!weights.empty()) block += fmt::format("    weight: {}\n", number_yaml(weights[i]));
-    if (!limit.empty()) block += fmt::format("    max_samples: {}\n", number_yaml(limit));
+    datasets.push_back({.path = names[i],
+                        .weight = weights.empty() ? "" : weights[i],
+                        .max_samples = training ? tree.text("max_samples") : "",
+                        .comment = leaf.name,
+                        .place = leaf.place});
   }
-  importer.map_list(leaf, key, names);
-  importer.set({.key = key,
-                .values = names,
-                .is_list = true,
-                .block = block,
-                .comment = leaf.name,
-                .place = leaf.place});
+  importer.map(leaf, key, fmt::format("{}", fmt::join(names, ",")));
+  if (training) {
+    set_datasets(importer, datasets);
+    if (const TreeLeaf* limit = tree.find("max_samples"); limit && importer.is_set("max_samples"))
+      importer.set("max_samples", limit->text, limit->name, limit->place);
+  } else {
+    set_eval_datasets(importer, datasets);
+  }
 }
 
 void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& key) {
@@ -97,12 +88,12 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
     return;
   }
   if (given == "ONLINE") {
-    set_datasets(importer, leaf, key, names);
+    take_datasets(importer, leaf, key, names);
     return;
   }
   const std::string folder = info_folder(importer);
   if (folder.empty()) {
-    set_datasets(importer, leaf, key, names);
+    take_datasets(importer, leaf, key, names);
     std::error_code error;
     if (std::ranges::all_of(names, [&](const std::string& name) { return fs::exists(name, error); })) return;
     importer.find(
@@ -111,6 +102,11 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
          .there = fmt::format("LLaMA-Factory looks {} up in {}/dataset_info.json, which is not here",
                               fmt::join(names, ", "), given.empty() ? "data" : given),
          .here = "needs that file (set dataset_dir), or paths or hub ids as dataset"});
+    if (const TreeLeaf* named = importer.main_tree().find("dataset_dir"); named && !given.empty()) {
+      importer.later([leaf = *named](Importer& after) {
+        after.map(leaf, "dataset_dir", leaf.text, "without dataset_info.json at the moment");
+      });
+    }
     return;
   }
   const std::vector<std::string> known = dataset_info_names(folder);
@@ -126,7 +122,7 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
       return;
     }
   }
-  set_datasets(importer, leaf, key, names);
+  take_datasets(importer, leaf, key, names);
   const TreeLeaf* named = importer.main_tree().find("dataset_dir");
   importer.set("dataset_dir", folder, named ? "dataset_dir" : "default of LLaMA-Factory",
                named ? named->place : std::string());

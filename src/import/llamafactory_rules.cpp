@@ -98,21 +98,6 @@ void new_adapter_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.ignore(leaf, "only with adapter_name_or_path");
 }
 
-void val_size_rule(Importer& importer, const TreeLeaf& leaf) {
-  const auto value = leaf.number();
-  if (leaf.is_null() || (value && *value == 0)) {
-    importer.map(leaf, "eval_split", "0");
-  } else if (value && *value > 0 && *value < 1) {
-    importer.map(leaf, "eval_split", leaf.text);
-  } else if (value && *value >= 1) {
-    importer.set("eval_split", "0.05", leaf.name + " is a number of examples there", leaf.place);
-    importer.warn(leaf,
-                  "a number of examples; octet holds out a share: 0.05 is used, change eval_split if needed");
-  } else {
-    importer.refuse(leaf, "expected a share below 1, or a number of examples");
-  }
-}
-
 void lf_packing_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null()) {
     importer.derive(leaf, "null: on for pretraining, off for fine-tuning");
@@ -168,19 +153,24 @@ void lf_recompute_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.ignore(leaf, "LLaMA-Factory does not use it; octet recomputes what the memory needs");
 }
 
+void find_dropped_fp8_recipe(Importer& importer, const TreeLeaf& leaf, std::string_view backend) {
+  importer.find({.name = "fp8-backend",
+                 .where = leaf.describe(),
+                 .there = fmt::format(
+                     "LLaMA-Factory builds an FP8 recipe {} and drops it; what runs is BF16, or torchao's "
+                     "default without torch.compile, which is slower than BF16",
+                     backend),
+                 .here = "runs the matrix products of the layers in FP8; 'octet plan' lists them"});
+}
+
 void lf_fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string backend = plain_word(leaf.text);
   importer.ignore(leaf, "not needed: octet has its own FP8 kernels");
   if (!importer.tree().is_on("fp8")) return;
   if (backend == "te") {
     importer.set("fp8_recipe", "delayed", "fp8_backend te: HYBRID, history 16, max", leaf.place);
-  } else if (backend == "auto" || backend == "torchao") {
-    importer.find(
-        {.name = "fp8-backend",
-         .where = leaf.describe(),
-         .there = "LLaMA-Factory builds an FP8 recipe for this backend and drops it; what runs is BF16, or "
-                  "torchao's default without torch.compile, which is slower than BF16",
-         .here = "runs the matrix products of the layers in FP8; 'octet plan' lists them"});
+  } else if (leaf.is_null() || backend == "auto" || backend == "torchao") {
+    find_dropped_fp8_recipe(importer, leaf, "for this backend");
   }
 }
 

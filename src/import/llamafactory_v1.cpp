@@ -73,6 +73,14 @@ void train_dataset_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
+void v1_bf16_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (leaf.flag() == false && !importer.is_set("mixed_precision")) {
+    importer.map(leaf, "mixed_precision", "fp32", "fp32 there; bf16 and fp8 are several times faster");
+  } else {
+    bf16_rule(importer, leaf);
+  }
+}
+
 constexpr const char* kKernels = "not needed: octet has its own kernels";
 constexpr const char* kSampling = "for generation; see 'octet generate'";
 
@@ -98,6 +106,7 @@ constexpr ToolKey kKeys[] = {
     {"dist_config.name", Fate::Mapped, "sharding_mode", "", dist_name_rule},
     {"dist_config.config_file", Fate::Derived, "", "", deepspeed_file_rule},
     {"dist_config.cp_size", Fate::Refused, "", "", parallel_size_rule},
+    {"cp_size", Fate::Refused, "", "", parallel_size_rule},
     {"dist_config.dcp_path", Fate::Refused, "", "octet reads safetensors and its own checkpoints"},
     {"dist_config.**", Fate::Ignored, "", "how PyTorch wraps layers; octet shards by layers itself"},
     {"quant_config.**", Fate::Warned, "", "", quantized_base_rule},
@@ -112,7 +121,7 @@ constexpr ToolKey kKeys[] = {
     {"num_train_epochs", Fate::Mapped, "num_train_epochs"},
     {"max_grad_norm", Fate::Mapped, "max_grad_norm"},
     {"weight_decay", Fate::Mapped, "weight_decay"},
-    {"bf16", Fate::Mapped, "mixed_precision", "", bf16_rule},
+    {"bf16", Fate::Mapped, "mixed_precision", "", v1_bf16_rule},
     {"seed", Fate::Mapped, "seed"},
     {"logging_steps", Fate::Mapped, "logging_steps", "", interval_rule},
     {"save_steps", Fate::Mapped, "save_steps", "", interval_rule},
@@ -150,8 +159,12 @@ int score(const SettingsTree& tree) {
 }  // namespace
 
 const Tool& llamafactory_v1_tool() {
-  static const Tool tool{
-      .name = "LLaMA-Factory v1", .keys = kKeys, .defaults = kDefaults, .score = score, .finish = nullptr};
+  static const Tool tool{.name = "LLaMA-Factory v1",
+                         .word = "llamafactory_v1",
+                         .keys = kKeys,
+                         .defaults = kDefaults,
+                         .score = score,
+                         .finish = nullptr};
   return tool;
 }
 

@@ -10,7 +10,7 @@ namespace octet {
 
 // Rules for values that several tools have under the same or another name. Each gives exactly one verdict.
 
-void model_rule(Importer&, const TreeLeaf&);  // model_name_or_path; families octet has not got are refused
+void model_rule(Importer&, const TreeLeaf&);       // model_name_or_path; families that octet does not have
 void output_dir_rule(Importer&, const TreeLeaf&);  // the folder of one run: output_dir and run_name
 void run_name_rule(Importer&, const TreeLeaf&);    // run_name, with characters that folders may have
 void bf16_rule(Importer&, const TreeLeaf&);        // mixed_precision bf16, unless FP8 is asked for
@@ -22,6 +22,7 @@ void schedule_rule(Importer&, const TreeLeaf&);      // cosine, linear, constant
 void warmup_steps_rule(Importer&, const TreeLeaf&);  // a value below 1 is a ratio
 void max_steps_rule(Importer&, const TreeLeaf&);     // -1 and 0: the epochs decide
 void interval_rule(Importer&, const TreeLeaf&);  // logging_steps, eval_steps, save_steps: below 1 is a share
+void held_out_rule(Importer&, const TreeLeaf&);  // eval_split; from 1 on it is a number of examples
 void save_limit_rule(Importer&, const TreeLeaf&);
 void save_strategy_rule(Importer&, const TreeLeaf&);
 void eval_strategy_rule(Importer&, const TreeLeaf&);
@@ -50,8 +51,10 @@ void set_no_system(Importer&, const TreeLeaf& leaf);
 // Text in lower case, without spaces around it.
 std::string plain_word(std::string_view text);
 
-// Why octet cannot train the model of this hub id, or nothing if the id does not tell.
+// Why octet cannot train the model of this hub id (quantized, experts, images), or nothing if the id does not tell.
 std::optional<std::string> unsupported_model(std::string_view id);
+// A family that octet does not have, if the id sounds like one.
+std::optional<std::string> foreign_family(std::string_view id);
 
 // Sets output_dir and run_name from the folder of a run.
 void set_run_folder(Importer&, const TreeLeaf& leaf, std::string folder);

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "import/rules.h"
 
 namespace octet {
@@ -13,40 +15,26 @@ namespace {
 
 constexpr std::string_view kFamilies =
     "octet has GPT-2, Llama, Qwen2.5, Qwen3 and Mistral (dense text models)";
+constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
 
-// Parts of hub ids that tell a family, and what it is. The first that matches decides, so exceptions come first.
+// Parts of hub ids, and what they tell.
 struct FamilyMark {
-  std::string_view part;  // of the id in lower case
-  std::string_view what;  // "": octet has it
+  std::string_view part;  // of the id in lower case; one that begins with a letter begins a word there
+  std::string_view what;
 };
-constexpr FamilyMark kMarks[] = {
-    {"deepseek-r1-distill-llama", ""},
-    {"deepseek-r1-distill-qwen", ""},
-    {"cogito-v1-preview", ""},
-    {"nemotron-nano-8b", ""},
+// Kinds of models that octet does not train, whatever the family.
+constexpr FamilyMark kKinds[] = {
+    {"deepseek-coder-v2", "DeepSeek, a mixture of experts"},
     {"mixtral", "Mixtral, a mixture of experts"},
-    {"gemma", "Gemma"},
-    {"deepseek", "DeepSeek"},
     {"pixtral", "Pixtral, a vision model"},
     {"voxtral", "Voxtral, an audio model"},
-    {"phi-", "Phi"},
-    {"phi_", "Phi"},
-    {"phi1", "Phi"},
-    {"phi2", "Phi"},
-    {"phi3", "Phi"},
-    {"phi4", "Phi"},
-    {"/phi", "Phi"},
-    {"falcon", "Falcon"},
-    {"mpt-", "MPT"},
     {"llama-4", "Llama 4, a mixture of experts"},
     {"llama4", "Llama 4, a mixture of experts"},
     {"llava", "LLaVA, a vision model"},
     {"smolvlm", "SmolVLM, a vision model"},
     {"internvl", "InternVL, a vision model"},
-    {"minicpm", "MiniCPM"},
     {"-vision", "a vision model"},
     {"_vision", "a vision model"},
-    {"-vl-", "a vision model"},
     {"-vl", "a vision model"},
     {"-omni", "a multimodal model"},
     {"-audio", "an audio model"},
@@ -56,6 +44,22 @@ constexpr FamilyMark kMarks[] = {
     {"qwen3-coder-next", "Qwen3-Next"},
     {"qwen/qwen-", "the first Qwen"},
     {"-moe", "a mixture of experts"},
+};
+// Names of families are a guess: many models are a Llama by another name. These are, or are trained on top of one of octet's.
+constexpr std::string_view kOwnParts[] = {"llama",         "qwen",           "mistral",
+                                          "gpt2",          "deepseek-coder", "deepseek-llm",
+                                          "deepseek-math", "falcon3",        "phind"};
+constexpr FamilyMark kFamilyMarks[] = {
+    {"gemma", "Gemma"},
+    {"deepseek", "DeepSeek"},
+    {"phi-", "Phi"},
+    {"phi1", "Phi"},
+    {"phi2", "Phi"},
+    {"phi3", "Phi"},
+    {"phi4", "Phi"},
+    {"falcon", "Falcon"},
+    {"mpt-", "MPT"},
+    {"minicpm", "MiniCPM"},
     {"glm", "GLM"},
     {"lfm2", "LFM2"},
     {"lfm-", "LFM"},
@@ -114,6 +118,26 @@ constexpr FamilyMark kQuantized[] = {
     {"sparse-llama", "pruned"},
 };
 
+// What a folder's config.json says; "" without one, or if it is broken, which the run finds.
+std::string model_type_in(const std::string& folder) {
+  try {
+    return read_tree_file((std::filesystem::path(folder) / "config.json").string()).text("model_type");
+  } catch (const ConfigError&) {
+    return "";
+  }
+}
+
+bool is_letter(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+bool has_word(std::string_view id, std::string_view part) {
+  for (size_t at = id.find(part); at != id.npos; at = id.find(part, at + 1)) {
+    if (at == 0 || !is_letter(part.front()) || !is_letter(id[at - 1])) return true;
+  }
+  return false;
+}
+
 // 30B-A3B, 122b-a10b: the second number counts active weights of a mixture of experts.
 bool names_active_experts(std::string_view id) {
   for (size_t at = id.find("b-a"); at != std::string_view::npos; at = id.find("b-a", at + 1)) {
@@ -145,10 +169,19 @@ std::optional<std::string> unsupported_model(std::string_view id) {
     }
   }
   if (names_active_experts(word)) return fmt::format("a mixture of experts; {}", kFamilies);
-  for (const FamilyMark& mark : kMarks) {
-    if (word.find(mark.part) == word.npos) continue;
-    if (mark.what.empty()) return std::nullopt;
-    return fmt::format("{}; {}", mark.what, kFamilies);
+  for (const FamilyMark& mark : kKinds) {
+    if (has_word(word, mark.part)) return fmt::format("{}; {}", mark.what, kFamilies);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> foreign_family(std::string_view id) {
+  const std::string word = plain_word(id);
+  for (const std::string_view part : kOwnParts) {
+    if (word.find(part) != word.npos) return std::nullopt;
+  }
+  for (const FamilyMark& mark : kFamilyMarks) {
+    if (has_word(word, mark.part)) return fmt::format("{}; {}", mark.what, kFamilies);
   }
   return std::nullopt;
 }
@@ -158,13 +191,22 @@ void model_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.ignore(leaf, "null: no model is named");
     return;
   }
-  // A folder says in its config.json what it is.
   std::error_code code;
-  if (!std::filesystem::is_directory(leaf.text, code)) {
-    if (const auto why = unsupported_model(leaf.text)) {
-      importer.refuse(leaf, *why);
+  const bool is_path = leaf.text.starts_with('.') || leaf.text.starts_with('/') || leaf.text.starts_with('~');
+  if (std::filesystem::is_directory(leaf.text, code)) {
+    const std::string type = model_type_in(leaf.text);
+    if (!type.empty() && std::ranges::find(kModelTypes, type) == std::end(kModelTypes)) {
+      importer.refuse(leaf,
+                      fmt::format("its config.json has model_type '{}'; {}", printable(type), kFamilies));
       return;
     }
+  } else if (const auto why = unsupported_model(leaf.text); why && !is_path) {
+    importer.refuse(leaf, *why);
+    return;
+  } else if (const auto doubt = why ? why : foreign_family(leaf.text)) {
+    importer.set("model_name_or_path", leaf.text, leaf.name, leaf.place);
+    importer.warn(leaf, fmt::format("used, although the name sounds like {}", *doubt));
+    return;
   }
   importer.map(leaf, "model_name_or_path", leaf.text);
 }

@@ -1,6 +1,7 @@
 // Rules about precision, batch, schedule and the run itself.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -44,6 +45,38 @@ bool is_adamw(std::string_view name) {
                                          "pagedadamw8bit", "pagedadamw32bit",   "optimiadamw"};
   return name.starts_with("adamwtorch") || name.starts_with("aoadamw") ||
          std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+// A share of all steps. Their number is not known here if epochs decide, so it becomes a number per epoch.
+void share_of_steps(Importer& importer, const TreeLeaf& leaf, std::string_view name, double share) {
+  if (name == "logging_steps") {
+    importer.set("logging_steps", "1", leaf.name, leaf.place);
+    importer.warn(leaf,
+                  "a share of all steps there; octet logs every step, set the number of steps for less");
+    return;
+  }
+  const std::string_view what = name.substr(0, 4);  // eval, save
+  const std::string strategy = fmt::format("{}_strategy", what),
+                    per_epoch = fmt::format("{}s_per_epoch", what);
+  const auto value_or_default = [&](std::string_view key) {
+    const auto fallback = std::ranges::find(importer.tool().defaults, key, &ToolDefault::octet_key);
+    return importer.is_set(key)                         ? importer.value(key)
+           : fallback == importer.tool().defaults.end() ? ""
+                                                        : std::string(fallback->value);
+  };
+  const std::string when = importer.is_set(strategy) || what == "eval" ? value_or_default(strategy) : "";
+  if (when == "no" || when == "epoch") {
+    importer.derive(leaf, fmt::format("not used: {} is {}", strategy, when));
+    return;
+  }
+  const double times = 1 / (share * parse_double(value_or_default("num_train_epochs")).value_or(1));
+  const int64_t count = std::max<int64_t>(1, whole_number(std::round(times)));
+  importer.set(strategy, "epoch", leaf.name, leaf.place);
+  importer.map(leaf, per_epoch, fmt::format("{}", count), "a share of all steps");
+  if (std::abs(times - static_cast<double>(count)) > 0.01) {
+    importer.warn(leaf, fmt::format("a share of all steps, {:.3g} times per epoch; octet takes {} {}", times,
+                                    per_epoch, count));
+  }
 }
 
 }  // namespace
@@ -212,6 +245,19 @@ void warmup_steps_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
+void held_out_rule(Importer& importer, const TreeLeaf& leaf) {
+  const auto size = leaf.number();
+  if (leaf.is_null() || size == 0.0) {
+    importer.map(leaf, "eval_split", "0");
+  } else if (size && *size >= 1) {
+    importer.set("eval_split", "0.05", leaf.name + " is a number of examples there", leaf.place);
+    importer.warn(leaf,
+                  "a number of examples; octet holds out a share: 0.05 is used, change eval_split if needed");
+  } else {
+    importer.map(leaf, "eval_split", leaf.text);  // anything but a share is refused where values are checked
+  }
+}
+
 void max_steps_rule(Importer& importer, const TreeLeaf& leaf) {
   if (ignore_if_null(importer, leaf)) return;
   const auto value = leaf.number();
@@ -233,7 +279,9 @@ void interval_rule(Importer& importer, const TreeLeaf& leaf) {
       importer.map(leaf, name, fmt::format("{}", std::max<int64_t>(1, whole_number(*value * *steps))),
                    "a share of max_steps");
     } else {
-      importer.warn(leaf, "a share of all steps there; set the number of steps here");
+      importer.later([leaf, name = std::string(name), share = *value](Importer& after) {
+        share_of_steps(after, leaf, name, share);
+      });
     }
   } else if (value && *value < 0) {
     importer.ignore(leaf, "negative: never");

@@ -6,11 +6,6 @@
 #include "config/config.h"
 
 namespace octet {
-namespace {
-
-constexpr int kLikely = 50;
-
-}  // namespace
 
 std::span<const Tool* const> tools() {
   static const std::array all = {&llamafactory_tool(), &llamafactory_v1_tool(), &deepspeed_tool(),
@@ -28,7 +23,7 @@ bool is_own_configuration(const SettingsTree& tree) {
 const Tool* tool_of(const SettingsTree& tree) {
   if (is_own_configuration(tree)) return nullptr;
   const Tool* best = nullptr;
-  int best_score = kLikely - 1;
+  int best_score = kLikelyScore - 1;
   for (const Tool* tool : tools()) {
     const int score = tool->score(tree);
     if (score > best_score) {

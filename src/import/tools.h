@@ -24,8 +24,13 @@ std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>>
 
 std::span<const Tool* const> tools();
 
+inline constexpr int kLikelyScore = 50;  // of a file that belongs to a tool
+
 // The tool that a file belongs to. nullptr: octet's own, because every key is octet's or no tool is likely.
 const Tool* tool_of(const SettingsTree& tree);
+
+// Whether a file with octet's keys alone could be the Hugging Face Trainer's as well: every key is spelled as there.
+bool could_be_hf_trainers(const SettingsTree& tree);
 
 // Whether every key is octet's.
 bool is_own_configuration(const SettingsTree& tree);

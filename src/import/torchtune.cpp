@@ -152,7 +152,9 @@ void prompt_template_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void length_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
+  if (leaf.is_null() && importer.tree().is_on("dataset.max_seq_len")) {
+    importer.ignore(leaf, "null: dataset.max_seq_len decides");
+  } else if (leaf.is_null()) {
     importer.map(
         leaf, "max_seq_length", "2048",
         "null: no limit there; octet cuts longer examples into pieces, so raise it if there are any");
@@ -446,8 +448,12 @@ const Tool& torchtune_tool() {
     rows.insert(rows.end(), torchtune_data_keys().begin(), torchtune_data_keys().end());
     return joined_keys(rows, torchtune_groups());
   }();
-  static const Tool tool{
-      .name = "torchtune", .keys = keys, .defaults = kDefaults, .score = score, .finish = finish};
+  static const Tool tool{.name = "torchtune",
+                         .word = "torchtune",
+                         .keys = keys,
+                         .defaults = kDefaults,
+                         .score = score,
+                         .finish = finish};
   return tool;
 }
 

@@ -212,6 +212,18 @@ void system_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
+void data_length_rule(Importer& importer, const TreeLeaf& leaf) {
+  if (importer.tree().is_on("tokenizer.max_seq_len")) {
+    importer.ignore(leaf, "tokenizer.max_seq_len decides");
+  } else if (leaf.is_null()) {
+    importer.ignore(leaf, "null: the default");
+  } else if (leaf.name.starts_with("dataset_val")) {
+    importer.ignore(leaf, "evaluation has the length of training");
+  } else {
+    importer.map(leaf, "max_seq_length", leaf.text);
+  }
+}
+
 constexpr std::string_view kPart = "used with the dataset";
 // The arguments of a dataset; the names follow "dataset.".
 constexpr ToolKey kArguments[] = {
@@ -232,7 +244,7 @@ constexpr ToolKey kArguments[] = {
     {"packed", Fate::Mapped, "packing", "", packing_rule},
     {"split_across_pack", Fate::Ignored, "", "octet keeps documents whole where it can"},
     {"add_eos", Fate::Ignored, "", "octet ends every document with eos"},
-    {"max_seq_len", Fate::Ignored, "", "tokenizer.max_seq_len decides"},
+    {"max_seq_len", Fate::Mapped, "max_seq_length", "", data_length_rule},
     {"trust_remote_code", Fate::Ignored, "", "octet never runs code from a dataset"},
     {"streaming", Fate::Ignored, "", "octet streams files and keeps the tokens on disk"},
     {"filter_fn", Fate::Refused, "", "names a Python function; filter the data before training"},
@@ -278,12 +290,16 @@ void finish_torchtune_data(Importer& importer) {
   importer.set("train_on", reader.trains_on_prompt() ? "all" : "completion",
                reader.has_alpaca() ? "alpaca_dataset trains on the prompt unless train_on_input is false"
                                    : "train_on_input");
-  if (reader.has_alpaca()) {
-    if (const TreeLeaf* component = tree.find("dataset._component_"); component && !datasets.empty())
-      importer.map(
-          *component, "dataset", datasets.front().path,
-          "the chat template of the model is used, without the Alpaca text that torchtune adds to the prompt");
-    set_datasets(importer, datasets);
+  const auto alpaca = std::ranges::find(datasets, "alpaca", &ImportedDataset::format);
+  if (alpaca != datasets.end()) {
+    importer.find(
+        {.name = "torchtune-alpaca-text",
+         .where = fmt::format("{} in {}", alpaca->comment, alpaca->place),
+         .there =
+             "the Alpaca text ('Below is an instruction...') is written into the prompt, and the markers "
+             "of the model around it",
+         .here = "writes the markers only; chat_template alpaca writes the text instead of them",
+         .is_note = true});
   }
 }
 

@@ -54,6 +54,20 @@ TEST(ImportCli, WarnsOfSettingsThatMayCostAccuracy) {
   EXPECT_THAT(sound.err, Not(HasSubstr("may cost accuracy")));
 }
 
+TEST(ImportCli, FormatSaysWhoseAFileIs) {
+  const TemporaryFolder folder;
+  const std::string file =
+      folder.write("short.yaml",
+                   "model_name_or_path: org/llama\ndataset_name: org/d\noutput_dir: out/a\n"
+                   "per_device_train_batch_size: 4\nnum_train_epochs: 1\n");
+  const ProcessResult own = run_process(OCTET_PROGRAM, {"import", file});
+  EXPECT_EQ(own.exit_code, 2);
+  EXPECT_THAT(own.err, HasSubstr("--format hf"));
+  const ProcessResult forced = run_process(OCTET_PROGRAM, {"import", file, "--format", "trl"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_THAT(forced.out, HasSubstr("\nweight_decay: 0 "));
+}
+
 TEST(ImportCli, WritesAFileThatLoads) {
   const TemporaryFolder folder;
   const std::string lf = folder.write("lf.yaml", kTinyRun);

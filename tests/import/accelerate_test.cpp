@@ -13,6 +13,17 @@ const std::string kHead =
     "machine_rank: 0\nmain_training_function: main\nnum_machines: 1\nrdzv_backend: static\nsame_network: true\n"
     "tpu_env: []\ntpu_use_cluster: false\ntpu_use_sudo: false\nuse_cpu: false\n";
 
+TEST(Accelerate, MisspeltKeysOfDeepSpeedAreWarnedOf) {
+  const ImportResult result = test::import_text(
+      kHead +
+      "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stge: 3\n"
+      "  zero_optimization: {stage: 3}\n  zero3_init_flag: true\n");
+  EXPECT_THAT(test::reason_of(result, "deepspeed_config.zero_stge"),
+              testing::HasSubstr("did you mean deepspeed_config.zero_stage?"));
+  EXPECT_EQ(test::fate_of(result, "deepspeed_config.zero_optimization.stage"), "warned");
+  EXPECT_EQ(test::fate_of(result, "deepspeed_config.zero3_init_flag"), "ignored");
+}
+
 TEST(Accelerate, Types) {
   expect_import(
       {.name = "one",

@@ -72,6 +72,81 @@ TEST(ImportDifferences, DeepSpeedInsideAnotherFile) {
 }
 
 // octet's chatml has Qwen's system message.
+TEST(ImportDifferences, DeepSpeedWithMsAmpIsFp8) {
+  const ImportResult result = import_text(
+      R"({"msamp": {"enabled": true, "opt_level": "O3"}, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}})");
+  EXPECT_EQ(result.value("mixed_precision"), "fp8");
+  EXPECT_EQ(result.count(Fate::Warned), 0u);
+}
+
+TEST(ImportDifferences, LlamaFactoryV1WithoutBf16) {
+  const std::string v1 =
+      "model: org/llama\nmodel_class: llm\ntrain_dataset: a.jsonl\ndist_config: {name: fsdp2}\n";
+  EXPECT_EQ(import_text(v1 + "bf16: false\n").value("mixed_precision"), "fp32");
+  EXPECT_EQ(import_text(v1 + "bf16: true\n").value("mixed_precision"), "bf16");
+  EXPECT_EQ(import_text(v1 + "bf16: false\nmixed_precision: fp8\n").value("mixed_precision"), "fp8");
+  EXPECT_EQ(fate_of(import_text(v1 + "cp_size: 2\n"), "cp_size"), "refused");
+}
+
+constexpr const char* kTrl =
+    "output_dir: out/a\nper_device_train_batch_size: 1\nper_device_eval_batch_size: 1\nbf16: true\n"
+    "model_name_or_path: org/llama\nreport_to: none\nnum_train_epochs: 1\n";
+
+TEST(ImportDifferences, TrlTakesTheLossOnAllTokens) {
+  const ImportResult unset = import_text(std::string(kTrl) + "dataset_name: org/d\n");
+  EXPECT_EQ(unset.value("train_on"), "all");
+  EXPECT_TRUE(has_finding(unset, "trl-loss-on-all"));
+  const ImportResult set =
+      import_text(std::string(kTrl) + "dataset_name: org/d\nassistant_only_loss: true\n");
+  EXPECT_EQ(set.value("train_on"), "completion");
+  EXPECT_FALSE(has_finding(set, "trl-loss-on-all"));
+}
+
+TEST(ImportDifferences, TrlsSplits) {
+  const std::string mixer =
+      std::string(kTrl) + "dataset_mixer: {org/d: 1.0}\ndataset_splits: [train_sft, test_sft]\n";
+  const ImportResult result = import_text(mixer + "eval_strategy: epoch\n");
+  EXPECT_EQ(result.value("dataset"), "org/d");
+  EXPECT_EQ(result.value("dataset_split"), "train_sft");
+  EXPECT_EQ(result.value("eval_dataset"), "org/d");
+  EXPECT_EQ(result.value("eval_dataset_split"), "test_sft");
+  EXPECT_EQ(result.count(Fate::Warned), 0u) << import_report(result);
+  const ImportResult without = import_text(mixer);
+  EXPECT_EQ(without.value("dataset_split"), "train_sft");
+  EXPECT_FALSE(without.find("eval_dataset"));
+  const ImportResult script = import_text(
+      std::string(kTrl) + "dataset_name: org/d\ndataset_test_split: test\neval_strategy: steps\n");
+  EXPECT_EQ(script.value("eval_dataset_split"), "test");
+}
+
+TEST(ImportDifferences, TrlsMixtures) {
+  const ImportResult part = import_text(std::string(kTrl) + "dataset_mixer: {org/d: 0.25}\n");
+  EXPECT_EQ(part.value("dataset"), "org/d");
+  EXPECT_THAT(reason_of(part, "dataset_mixer.org/d"), HasSubstr("a share of the dataset"));
+  const ImportResult several = import_text(std::string(kTrl) + "dataset_mixer: {org/a: 1.0, org/b: 1.0}\n");
+  EXPECT_EQ(several.value("dataset"), "org/a,org/b");
+  EXPECT_EQ(several.count(Fate::Refused), 0u) << import_report(several);
+
+  const ImportResult mixture = import_text(
+      std::string(kTrl) +
+      "dataset_mixture:\n  datasets:\n    - {id: org/a, config: SFT, split: train_a, columns: [messages], weight: 1.0}\n"
+      "    - {id: org/b, weight: 0.5}\n  seed: 0\n  test_split_size: 0.02\neval_strategy: steps\n");
+  const TrainConfig config = test::load(mixture);
+  ASSERT_EQ(config.dataset.size(), 2u) << import_report(mixture);
+  EXPECT_EQ(config.dataset[0].subset, "SFT");
+  EXPECT_EQ(config.dataset[0].split, "train_a");
+  EXPECT_EQ(config.dataset[1].path, "org/b");
+  EXPECT_EQ(config.dataset[1].weight, 0);  // a share of its examples, not of the mixture
+  EXPECT_EQ(config.eval_split, 0.02);
+  EXPECT_EQ(mixture.count(Fate::Warned), 1u) << import_report(mixture);
+}
+
+TEST(ImportDifferences, AxolotlHoldsOutWithoutEvaluating) {
+  EXPECT_TRUE(has_finding(import_axolotl(""), "axolotl-never-evaluates"));
+  EXPECT_FALSE(has_finding(import_axolotl("evals_per_epoch: 4\n"), "axolotl-never-evaluates"));
+  EXPECT_FALSE(has_finding(import_axolotl("eval_steps: 0.1\n"), "axolotl-never-evaluates"));
+}
+
 TEST(ImportDifferences, ChatmlHasNoSystemMessageElsewhere) {
   const std::string data = "datasets: [{path: org/d, type: chat_template, chat_template: chatml}]\n";
   const std::string old = "datasets: [{path: org/d, type: sharegpt, conversation: chatml}]\n";

@@ -42,6 +42,11 @@ const Mistake kMistakes[] = {
      "}, \"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}"},
     {"fp8-backend", "fp8: true\nfp8_backend: auto\n", "fp8: true\nfp8_backend: te\n"},
     {"fp8-backend", "fp8: true\nfp8_backend: torchao\n", "fp8_backend: torchao\n"},
+    {"fp8-backend", "fp8: true\n", "bf16: true\n"},  // auto is the default
+    {"no-precision", "}}", "}, \"bf16\": {\"enabled\": true}}"},
+    {"no-precision", "}, \"fp16\": {\"enabled\": false}}", "}, \"fp16\": {\"enabled\": \"auto\"}}"},
+    {"ms-amp", "}, \"msamp\": {\"enabled\": true, \"opt_level\": \"O2\"}}",
+     "}, \"msamp\": {\"enabled\": false}}"},
     {"fp16", "fp16: true\n", "fp16: false\n"},
     {"fp8-with-recompute", "fp8: true\ngradient_checkpointing: true\n",
      "bf16: true\ngradient_checkpointing: true\n"},

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "import/rules.h"
@@ -49,6 +50,17 @@ TEST(ImportRules, Schedules) {
               "refused");
 }
 
+TEST(ImportRules, SectionsThatAreATextAreNotLost) {
+  EXPECT_EQ(import_lf("lr_scheduler_kwargs: {min_lr_rate: 0.1}\n").value("min_lr_ratio"), "0.1");
+  EXPECT_EQ(fate_of(import_lf("lr_scheduler_kwargs: '{\"min_lr_rate\": 0.1}'\n"), "lr_scheduler_kwargs"),
+            "refused");
+  EXPECT_EQ(fate_of(import_lf("lr_scheduler_kwargs: {}\n"), "lr_scheduler_kwargs"), "ignored");
+  EXPECT_EQ(fate_of(import_lf("fsdp_config: fsdp.json\n"), "fsdp_config"), "warned");
+  EXPECT_EQ(
+      fate_of(import_text("{\"zero_optimization\": true, \"gradient_clipping\": 0.5}"), "zero_optimization"),
+      "warned");
+}
+
 TEST(ImportRules, WarmUpInStepsOrAsAShare) {
   EXPECT_EQ(import_lf("warmup_steps: 20\nwarmup_ratio: 0.1\n").value("warmup_steps"), "20");
   EXPECT_EQ(import_lf("warmup_steps: 20\nwarmup_ratio: 0.1\n").value("warmup_ratio"), "");
@@ -83,9 +95,51 @@ TEST(ImportRules, StrategiesAndIntervals) {
   EXPECT_EQ(import_lf("eval_strategy: steps\nlogging_steps: 25\n").value("eval_steps"), "25");
   EXPECT_EQ(import_lf("save_strategy: best\n").value("save_strategy"), "steps");
   EXPECT_EQ(import_lf("save_steps: 0.1\nmax_steps: 500\n").value("save_steps"), "50");
-  EXPECT_EQ(fate_of(import_lf("save_steps: 0.1\n"), "save_steps"), "warned");
   EXPECT_EQ(import_lf("save_total_limit: 1\n").value("save_total_limit"), "2");
   EXPECT_EQ(import_lf("save_total_limit: null\n").value("save_total_limit"), "0");
+}
+
+// A share of all steps, whose number only the run knows, is a number per epoch.
+TEST(ImportRules, SharesOfARun) {
+  const ImportResult save = import_lf("save_steps: 0.05\nnum_train_epochs: 2\n");
+  EXPECT_EQ(save.value("saves_per_epoch"), "10");
+  EXPECT_EQ(save.value("save_strategy"), "epoch");
+  EXPECT_EQ(fate_of(save, "save_steps"), "mapped");
+  EXPECT_FALSE(save.find("save_steps"));
+  const ImportResult uneven = import_lf("save_strategy: steps\nsave_steps: 0.1\n");  // in 3 epochs
+  EXPECT_EQ(uneven.value("saves_per_epoch"), "3");
+  EXPECT_EQ(uneven.value("save_strategy"), "epoch");
+  EXPECT_THAT(reason_of(uneven, "save_steps"), HasSubstr("3.33 times per epoch"));
+  EXPECT_EQ(fate_of(uneven, "save_steps"), "warned");
+  EXPECT_EQ(import_lf("save_steps: 0.9\n").value("saves_per_epoch"), "1");
+
+  const ImportResult eval = import_lf("eval_steps: 0.25\neval_strategy: steps\nnum_train_epochs: 1\n");
+  EXPECT_EQ(eval.value("evals_per_epoch"), "4");
+  EXPECT_EQ(eval.value("eval_strategy"), "epoch");
+  EXPECT_FALSE(import_lf("eval_steps: 0.25\n").find("evals_per_epoch"));  // the default is no evaluation
+  EXPECT_EQ(import_lf("eval_steps: 0.25\n").value("eval_strategy"), "no");
+  EXPECT_EQ(fate_of(import_lf("logging_steps: 0.01\n"), "logging_steps"), "warned");
+  EXPECT_EQ(import_lf("logging_steps: 0.01\n").value("logging_steps"), "1");
+  EXPECT_EQ(
+      import_text(
+          "base_model: org/llama\nmicro_batch_size: 2\nsequence_len: 64\neval_steps: 0.05\nflash_attention: true\nval_set_size: 0.1\n")
+          .value("evals_per_epoch"),
+      "20");
+}
+
+TEST(ImportRules, ADatasetThatIsNamedTwiceGetsAWeight) {
+  const ImportResult two = import_lf("dataset: a.jsonl,b.jsonl,./a.jsonl\ndataset_dir: ONLINE\n");
+  EXPECT_TRUE(test::has_finding(two, "dataset-named-twice"));
+  const TrainConfig config = test::load(two);
+  ASSERT_EQ(config.dataset.size(), 2u);
+  EXPECT_EQ(config.dataset[0].weight, 2);
+  EXPECT_EQ(config.dataset[1].weight, 1);
+  EXPECT_EQ(test::load(import_lf("dataset: a,a\ndataset_dir: ONLINE\n")).dataset.size(), 1u);
+  const ImportResult axolotl = import_text(
+      "base_model: org/llama\nmicro_batch_size: 2\nsequence_len: 64\ndatasets:\n"
+      "  - {path: org/a, type: completion}\n  - {path: org/a, type: completion, split: test}\n");
+  EXPECT_FALSE(test::has_finding(axolotl, "dataset-named-twice"));  // two parts of one
+  EXPECT_EQ(test::load(axolotl).dataset.size(), 2u);
 }
 
 TEST(ImportRules, PrecisionOfSeveralKeys) {
@@ -114,37 +168,77 @@ TEST(ImportRules, Sharding) {
 }
 
 TEST(ImportRules, ModelsAreRecognisedByTheirIds) {
-  for (const char* id :
-       {"meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen3-4B-Instruct-2507",
-        "mistralai/Mistral-7B-v0.3", "openai-community/gpt2", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
-        "HuggingFaceTB/SmolLM2-1.7B", "TinyLlama/TinyLlama-1.1B", "NousResearch/Hermes-3-Llama-3.1-8B",
-        "deepcogito/cogito-v1-preview-qwen-14B", "alignment-handbook/zephyr-7b-sft-full"})
+  for (const char* id : {"meta-llama/Llama-3.1-8B",
+                         "Qwen/Qwen2.5-14B-Instruct",
+                         "Qwen/Qwen3-4B-Instruct-2507",
+                         "mistralai/Mistral-7B-v0.3",
+                         "openai-community/gpt2",
+                         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+                         "HuggingFaceTB/SmolLM2-1.7B",
+                         "TinyLlama/TinyLlama-1.1B",
+                         "NousResearch/Hermes-3-Llama-3.1-8B",
+                         "deepcogito/cogito-v1-preview-qwen-14B",
+                         "alignment-handbook/zephyr-7b-sft-full",
+                         "deepseek-ai/deepseek-coder-6.7b-base",
+                         "deepseek-ai/deepseek-llm-7b-chat",
+                         "deepseek-ai/deepseek-math-7b-base",
+                         "tiiuae/Falcon3-7B-Base",
+                         "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF",
+                         "Phind/Phind-CodeLlama-34B-v2",
+                         "./models/my-phi-notes-llama",
+                         "me/prompt-tuned",
+                         "me/gpt5-distilled"}) {
+    EXPECT_FALSE(foreign_family(id)) << id << ": " << *foreign_family(id);
     EXPECT_FALSE(unsupported_model(id)) << id << ": " << *unsupported_model(id);
+  }
   const std::pair<const char*, const char*> kOthers[] = {
+      {"google/gemma-2-9b", "Gemma"}, {"microsoft/phi-2", "Phi"},
+      {"microsoft/Phi-4", "Phi"},     {"deepseek-ai/DeepSeek-V3", "DeepSeek"},
+      {"tiiuae/falcon-7b", "Falcon"}, {"mosaicml/mpt-7b", "MPT"},
+      {"THUDM/glm-4-9b", "GLM"},
+  };
+  for (const auto& [id, what] : kOthers) {
+    ASSERT_TRUE(foreign_family(id)) << id;
+    EXPECT_THAT(*foreign_family(id), HasSubstr(what));
+  }
+  const std::pair<const char*, const char*> kRefused[] = {
       {"mistralai/Mixtral-8x7B-v0.1", "mixture of experts"},
       {"Qwen/Qwen3-30B-A3B", "mixture of experts"},
-      {"google/gemma-2-9b", "Gemma"},
-      {"microsoft/phi-2", "Phi"},
-      {"microsoft/Phi-4", "Phi"},
-      {"deepseek-ai/DeepSeek-V3", "DeepSeek"},
+      {"deepseek-ai/DeepSeek-Coder-V2-Lite-Base", "mixture of experts"},
       {"Qwen/Qwen2-VL-7B-Instruct", "vision"},
       {"meta-llama/Llama-3.2-11B-Vision", "vision"},
-      {"tiiuae/falcon-7b", "Falcon"},
-      {"mosaicml/mpt-7b", "MPT"},
-      {"THUDM/glm-4-9b", "GLM"},
       {"TheBloke/Llama-2-7B-GPTQ", "quantized (GPTQ)"},
       {"unsloth/llama-3-8b-bnb-4bit", "quantized"},
   };
-  for (const auto& [id, what] : kOthers) {
+  for (const auto& [id, what] : kRefused) {
     ASSERT_TRUE(unsupported_model(id)) << id;
     EXPECT_THAT(*unsupported_model(id), HasSubstr(what));
   }
-  // What is on disk says itself what it is.
+}
+
+// A name is a guess: it warns. The config.json of a folder knows.
+TEST(ImportRules, FoldersSayWhatTheirModelIs) {
   const test::TemporaryFolder folder;
-  EXPECT_EQ(import_text(fmt::format("stage: sft\ndo_train: true\ntemplate: llama3\nmodel_name_or_path: {}\n",
-                                    folder.path()))
-                .value("model_name_or_path"),
-            folder.path());
+  const std::string path = folder.path() + "/gemma-2-9b-gptq";
+  const auto import_it = [&] {
+    return import_text(
+        fmt::format("stage: sft\ndo_train: true\ntemplate: llama3\nmodel_name_or_path: {}\n", path));
+  };
+  EXPECT_EQ(fate_of(import_it(), "model_name_or_path"), "warned");  // not here
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(fate_of(import_it(), "model_name_or_path"), "mapped");
+  folder.write("gemma-2-9b-gptq/config.json", R"({"model_type": "llama"})");
+  EXPECT_EQ(import_it().value("model_name_or_path"), path);
+  folder.write("gemma-2-9b-gptq/config.json", R"({"model_type": "gemma2"})");
+  EXPECT_THAT(reason_of(import_it(), "model_name_or_path"), HasSubstr("model_type 'gemma2'"));
+  EXPECT_EQ(fate_of(import_it(), "model_name_or_path"), "refused");
+
+  const ImportResult named = import_lf("");
+  EXPECT_EQ(fate_of(named, "model_name_or_path"), "mapped");
+  const ImportResult gemma =
+      import_text("stage: sft\ndo_train: true\ntemplate: llama3\nmodel_name_or_path: google/gemma-2-9b\n");
+  EXPECT_EQ(fate_of(gemma, "model_name_or_path"), "warned");
+  EXPECT_EQ(gemma.value("model_name_or_path"), "google/gemma-2-9b");
 }
 
 TEST(ImportRules, Templates) {
@@ -203,6 +297,14 @@ TEST(ImportRules, DatasetInfoThatIsNotThereIsSaid) {
   const ImportResult result = import_lf("dataset: identity, alpaca_en_demo\n");
   EXPECT_TRUE(test::has_finding(result, "no-dataset-info"));
   EXPECT_EQ(result.value("dataset"), "identity,alpaca_en_demo");
+  EXPECT_FALSE(result.find("dataset_dir"));
+  for (const char* lines :
+       {"dataset: a\ndataset_dir: ./training\n", "dataset_dir: ./training\ndataset: a\n"}) {
+    const ImportResult elsewhere = import_lf(lines);
+    EXPECT_EQ(elsewhere.value("dataset_dir"), "./training");
+    EXPECT_EQ(fate_of(elsewhere, "dataset_dir"), "mapped");
+    EXPECT_TRUE(test::has_finding(elsewhere, "no-dataset-info"));
+  }
   EXPECT_FALSE(test::has_finding(import_lf("dataset: " OCTET_SOURCE_DIR "/README.md\n"), "no-dataset-info"));
   EXPECT_THAT(test::mistakes_of(import_lf("dataset: org/a\ndataset_dir: ONLINE\n")), IsEmpty());
   EXPECT_EQ(fate_of(import_lf("dataset: a\ndataset_dir: REMOTE:org/b\n"), "dataset"), "refused");
@@ -240,6 +342,60 @@ TEST(ImportDetection, OwnAndUnknownFilesAreToldApart) {
             nullptr);
 }
 
+constexpr const char* kShort =
+    "model_name_or_path: org/llama\ndataset_name: org/d\nper_device_train_batch_size: 4\nlearning_rate: 2.0e-5\n"
+    "num_train_epochs: 1\nmax_length: 512\nlr_scheduler_type: cosine\nwarmup_ratio: 0.1\noutput_dir: out/a\n";
+
+// The Trainer's short files and octet's own share nearly all names.
+TEST(ImportDetection, AShortFileOfTheTrainer) {
+  const ImportResult result = import_text(std::string(kShort) + "bf16: true\n");
+  EXPECT_EQ(result.tool, "Hugging Face TrainingArguments");
+  EXPECT_EQ(result.value("weight_decay"), "0");
+  EXPECT_EQ(result.value("adam_beta2"), "0.999");
+  EXPECT_EQ(result.value("min_lr_ratio"), "0");
+  EXPECT_EQ(result.value("eval_strategy"), "no");  // holds nothing out
+  // A key or spelling that only octet has makes it octet's.
+  for (const char* line :
+       {"mixed_precision: bf16\n", "bf16: true\nnum_epochs: 2\n", "bf16: true\nfp8_recipe: block\n",
+        "bf16: true\nlr: 1e-5\n", "", "learing_rate: 1e-4\n"})
+    EXPECT_EQ(tool_of(parse_tree(kShort + std::string(line), "f")), nullptr) << line;
+}
+
+TEST(ImportDetection, AFileThatMayBeEithersIsOctetsWithANote) {
+  const test::TemporaryFolder folder;
+  const auto notes_of = [&](const std::string& text) {
+    SettingsNotes notes;
+    const FileSettings file = read_run_file(folder.write("a.yaml", text), notes);
+    EXPECT_THAT(file.errors, IsEmpty());
+    const TrainConfig config = load_train_config(file, {});
+    EXPECT_EQ(config.weight_decay, 0.1);
+    EXPECT_EQ(config.adam_beta2, 0.95);
+    EXPECT_THAT(notes.warnings, IsEmpty());
+    return notes.notes;
+  };
+  EXPECT_THAT(notes_of(kShort), testing::ElementsAre(HasSubstr("is read as a configuration of octet")));
+  EXPECT_THAT(notes_of(kShort + std::string("mixed_precision: bf16\n")), IsEmpty());
+  EXPECT_THAT(notes_of("model_preset: llama-tiny\ndataset: a.txt\nmax_steps: 3\noutput_dir: runs\n"),
+              IsEmpty());
+  EXPECT_EQ(import_tree(parse_tree(kShort, "a.yaml"), &hf_trainer_tool()).value("weight_decay"), "0");
+}
+
+// Records of runs and the like: the names are there, but none of them is a setting.
+TEST(ImportDetection, AFileWithoutAnySettingIsNoConfiguration) {
+  const char* const record =
+      "model_name_or_path: {desc: null, value: org/llama}\nstage: {desc: null, value: sft}\n"
+      "template: {desc: null, value: llama3}\ndo_train: {desc: null, value: true}\n";
+  EXPECT_THAT(
+      test::config_error_of([&] { import_text(record); }),
+      testing::AllOf(HasSubstr("none of its 8 keys"), HasSubstr("model_name_or_path.value in given.yaml:1")));
+  EXPECT_EQ(test::config_error_of([&] { import_text("distributed_type: 'NO'\nnum_machines: 1\n"); }), "");
+}
+
+TEST(ImportDetection, ALeftOverKeyDoesNotMakeADeepSpeedFileAccelerates) {
+  EXPECT_EQ(import_text("{\"zero_optimization\": {\"stage\": 2}, \"distributed_type\": \"DEEPSPEED\"}").tool,
+            "DeepSpeed");
+}
+
 TEST(ImportDetection, EveryRowHasAReasonOrAMeaning) {
   for (const Tool* tool : tools()) {
     for (const ToolKey& row : tool->keys) {
@@ -261,11 +417,10 @@ TEST(ImportRules, WeightsAndLimitsOfDatasetsMustBeNumbers) {
     return refusals(result).empty() ? "" : refusals(result).front();
   };
   EXPECT_EQ(refused("interleave_probs: 0.7,0.3\nmax_samples: 50\n"), "");
-  EXPECT_THAT(refused("interleave_probs: '0.7,'\n"),
-              HasSubstr("weight in item 2 of dataset (given.yaml:5) is ''"));
-  EXPECT_THAT(refused("interleave_probs: ['0.7', '{a: b}']\n"), HasSubstr("'{a: b}'"));
-  EXPECT_THAT(refused("interleave_probs: ['0.7', \"1\\n- path: c\"]\n"),
-              HasSubstr("weight in item 2 of dataset (given.yaml:5) is"));
+  for (const char* probabilities : {"'0.7,'", "['0.7', '{a: b}']", "['0.7', \"1\\n- path: c\"]", "'0.7'"}) {
+    EXPECT_THAT(refused(fmt::format("interleave_probs: {}\n", probabilities)),
+                HasSubstr("expected a number for each of 2 datasets"));
+  }
   EXPECT_THAT(refused("max_samples: many\n"),
               HasSubstr("max_samples in item 1 of dataset (given.yaml:5) is 'many'"));
 }

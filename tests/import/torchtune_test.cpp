@@ -31,6 +31,30 @@ std::string recipe(const std::string& model, const std::string& dataset, const s
 
 const std::string kAlpaca = "  _component_: torchtune.datasets.alpaca_cleaned_dataset\n  packed: False\n";
 
+TEST(Torchtune, LengthOfTheDataset) {
+  const std::string dataset =
+      "  _component_: torchtune.datasets.text_completion_dataset\n  source: org/d\n  max_seq_len: 8192\n";
+  std::string text = recipe("llama3_1.llama3_1_8b", dataset);
+  expect_import(
+      {.name = "both", .tool = "torchtune", .text = text, .settings = {{"max_seq_length", "4096"}}});
+  const size_t at = text.find("  max_seq_len: 4096\n");
+  text.replace(at, 20, "  max_seq_len: null\n");
+  expect_import(
+      {.name = "null", .tool = "torchtune", .text = text, .settings = {{"max_seq_length", "8192"}}});
+  text.erase(at, 20);
+  expect_import({.name = "one", .tool = "torchtune", .text = text, .settings = {{"max_seq_length", "8192"}}});
+}
+
+TEST(Torchtune, TheAlpacaTextIsADifference) {
+  EXPECT_TRUE(
+      test::has_finding(test::import_text(recipe("llama3_1.llama3_1_8b", kAlpaca)), "torchtune-alpaca-text"));
+  EXPECT_TRUE(test::has_finding(
+      test::import_text(recipe("llama3_1.llama3_1_8b",
+                               "  - {_component_: torchtune.datasets.chat_dataset, source: org/c}\n"
+                               "  - {_component_: torchtune.datasets.alpaca_dataset}\n")),
+      "torchtune-alpaca-text"));
+}
+
 TEST(Torchtune, FullFineTuning) {
   expect_import({.name = "full",
                  .tool = "torchtune",
