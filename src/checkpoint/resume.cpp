@@ -94,10 +94,10 @@ namespace {
 std::vector<std::string> latest_folders(Env& env, const TrainConfig& config) {
   std::vector<std::string> folders = checkpoint_folders(env, run_folder(config));
   const std::string& own = config.checkpoint_dir;
-  const bool is_new = std::ranges::none_of(folders, [&](const std::string& folder) {
-    return fs::weakly_canonical(folder) == fs::weakly_canonical(own);
-  });
-  if (!own.empty() && is_new && holds_checkpoints(env, own)) folders.push_back(own);
+  if (own.empty()) return folders;
+  const bool is_new =
+      std::ranges::none_of(folders, [&](const std::string& folder) { return is_same_folder(folder, own); });
+  if (is_new && holds_checkpoints(env, own)) folders.push_back(own);
   return folders;
 }
 
@@ -206,8 +206,7 @@ TrainConfig load_resumable_config(const FileSettings& given, std::span<const Key
   } else if (path.empty()) {
     // Another run than the one that was saved: it gets a folder of its own, and a name unless it has one.
     if (!named) config.run_name.clear();
-    const bool is_same = named && !origin.run.empty() &&
-                         fs::weakly_canonical(origin.run) == fs::weakly_canonical(run_folder(config));
+    const bool is_same = named && !origin.run.empty() && is_same_folder(origin.run, run_folder(config));
     if (!is_same && !places_checkpoints) config.checkpoint_dir.clear();
   }
   return config;

@@ -73,6 +73,10 @@ std::optional<ChosenCheckpoint> best_checkpoint(Env& env, const std::vector<std:
   return best;
 }
 
+bool is_same_folder(const std::string& a, const std::string& b) {
+  return fs::weakly_canonical(plain(a)) == fs::weakly_canonical(plain(b));
+}
+
 std::string run_of_checkpoint(Env& env, const std::string& path) {
   fs::path folder = plain(path);
   for (int up = 0; up < 3 && folder.has_filename(); ++up, folder = folder.parent_path()) {
@@ -82,9 +86,7 @@ std::string run_of_checkpoint(Env& env, const std::string& path) {
   const fs::path checkpoint = newest ? plain(newest->checkpoint.path) : plain(path);
   const std::optional<TrainConfig> own = stored_config((checkpoint / checkpoint_file::kTrainConfig).string());
   if (!own || own->checkpoint_dir.empty() || own->run_name.empty()) return "";
-  const bool is_here =
-      fs::weakly_canonical(own->checkpoint_dir) == fs::weakly_canonical(checkpoint.parent_path());
-  return is_here ? run_folder(*own) : "";
+  return is_same_folder(own->checkpoint_dir, checkpoint.parent_path().string()) ? run_folder(*own) : "";
 }
 
 std::string resume_path(Env& env, const std::string& typed, const std::function<std::string()>& run) {

@@ -21,6 +21,9 @@ std::optional<ChosenCheckpoint> best_checkpoint(Env& env, const std::vector<std:
 // checkpoint names if it keeps its checkpoints here (checkpoint_dir). Empty if that is not known, as of a copy.
 std::string run_of_checkpoint(Env& env, const std::string& path);
 
+// Whether two paths lead to the same folder, whether or not it exists.
+bool is_same_folder(const std::string& a, const std::string& b);
+
 // What somebody has typed for `resume`, as a folder: of a checkpoint, of checkpoints or of a run. "latest" stays as it is.
 //
 //   best                     the best checkpoint of the run

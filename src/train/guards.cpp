@@ -105,9 +105,10 @@ std::string no_finite_gradient_text(const NotFiniteEnd& end) {
   }
   if (!end.was_trained) {
     text += "No step has changed the weights yet, so learning_rate is not the cause. ";
-    if (advice.empty()) advice.emplace_back("look at the weights that the run started from, and at its data");
+    advice.emplace_back("look at the weights that the run started from, and at its data");
   }
-  std::string list = fmt::format("{}", fmt::join(advice, ", or "));
+  if (advice.size() > 1) advice.back() = "or " + advice.back();
+  std::string list = fmt::format("{}", fmt::join(advice, ", "));
   list.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(list.front())));
   return text + list;
 }

@@ -75,10 +75,6 @@ void check_writable(const char* key, const std::string& folder) {
   ::unlink(probe.c_str());
 }
 
-bool is_same_folder(const std::string& a, const std::string& b) {
-  return fs::weakly_canonical(a) == fs::weakly_canonical(b);
-}
-
 // Nothing: there is no such file.
 std::optional<FileIdentity> identity_of(const std::string& path) {
   struct stat file {};

@@ -149,8 +149,8 @@ TEST_F(RunFilesFolder, AStartThatFailsLeavesNothing) {
     EXPECT_TRUE(fs::exists(shared + "/run.lock")) << "of the other process";
   }
   // A file of the user's stays.
-  folder.write("runs/run/notes.txt", "mine");
   fs::create_directories(run + "/plan.json");  // so that it cannot be written
+  folder.write("runs/run/notes.txt", "mine");
   EXPECT_THROW(files().open(about), Error);
   EXPECT_FALSE(fs::exists(run + "/run.lock"));
   EXPECT_FALSE(fs::exists(run + "/config.yaml"));
@@ -158,6 +158,7 @@ TEST_F(RunFilesFolder, AStartThatFailsLeavesNothing) {
 }
 
 TEST_F(RunFilesFolder, MetricsWithoutARecordAreNoRun) {
+  fs::create_directories(run);
   folder.write("runs/run/metrics.jsonl", "");
   files().check();
   folder.write("runs/run/metrics.jsonl", "{\"step\": 1}\n");
