@@ -78,9 +78,14 @@ bool is_same_folder(const std::string& a, const std::string& b) {
 }
 
 std::string run_of_checkpoint(Env& env, const std::string& path) {
-  fs::path folder = plain(path);
+  fs::path folder = plain(path), below;
   for (int up = 0; up < 3 && folder.has_filename(); ++up, folder = folder.parent_path()) {
-    if (is_run(env, folder)) return folder.string();
+    // A metrics.jsonl anywhere above a copied checkpoint does not make a run of its folder.
+    const bool is_usual = up == 0 ||
+                          std::ranges::find(kCheckpointFolders, below) != std::end(kCheckpointFolders) ||
+                          env.exists((folder / "config.yaml").string());
+    if (is_usual && is_run(env, folder)) return folder.string();
+    below = folder.filename();
   }
   const std::optional<ChosenCheckpoint> newest = newest_checkpoint(env, checkpoint_folders(env, path));
   const fs::path checkpoint = newest ? plain(newest->checkpoint.path) : plain(path);
