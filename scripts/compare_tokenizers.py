@@ -241,11 +241,17 @@ def synthetic_tokenizer(rng, words):
     regex = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + rng.choice(["", "{1,3}"]) +
              r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
     split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level]} if llama else byte_level
+    if rng.random() < 0.3:
+        byte_level["add_prefix_space"] = False
+        digits = {"type": "Digits", "individual_digits": rng.random() < 0.5}
+        pre_tokenizer = {"type": "Sequence",
+                         "pretokenizers": [digits, *pre_tokenizer.get("pretokenizers", [pre_tokenizer])]}
     pairs = rng.random() < 0.5
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
         "normalizer": {"type": "NFC"} if rng.random() < 0.5 else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]} if llama else byte_level,
+        "pre_tokenizer": pre_tokenizer,
         "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,

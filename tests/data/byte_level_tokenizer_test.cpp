@@ -112,6 +112,28 @@ TEST(ByteLevelTokenizer, SplitPatternAndNoPattern) {
   EXPECT_THAT(load(file)->encode("a b"), ElementsAre(258, 'b'));
 }
 
+// The ids are those of the `tokenizers` library. U+11DE0 is a digit since Unicode 17, so the space before it is no part of
+// its word.
+TEST(ByteLevelTokenizer, DigitsAreSplitBeforeThePattern) {
+  json file =
+      tiny_tokenizer({{"1", "2"}, {" ", "1"}, {" ", " "}, {"3", "4"}, {"'", "s"}, {" ", "a"}, {" ", "\xF0"}});
+  const json byte_level = file["pre_tokenizer"];
+  const auto with_digits = [&](bool individual) {
+    file["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers", {{{"type", "Digits"}, {"individual_digits", individual}}, byte_level}}};
+    return load(file);
+  };
+  const auto each = with_digits(true), runs = with_digits(false);
+  const std::string text = "x12 12  34's a";
+  EXPECT_THAT(each->encode(text), ElementsAre('x', '1', '2', ' ', '1', '2', 258, '3', '4', 260, 261));
+  EXPECT_THAT(runs->encode(text), ElementsAre('x', 256, ' ', 256, 258, 259, 260, 261));
+  EXPECT_THAT(each->encode("\u00BD12"), ElementsAre(0xC2, 0xBD, '1', '2'));
+  EXPECT_THAT(runs->encode("\u00BD12"), ElementsAre(0xC2, 0xBD, 256));
+  EXPECT_THAT(runs->encode(" \U00011DE0"), ElementsAre(' ', 0xF0, 0x91, 0xB7, 0xA0));
+  EXPECT_NE(each->fingerprint(), runs->fingerprint());
+}
+
 TEST(ByteLevelTokenizer, PostProcessorGivesBosAndEos) {
   json file = tiny_tokenizer(kMerges);
   file["added_tokens"] =

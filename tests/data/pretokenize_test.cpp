@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/philox.h"
 
 namespace octet {
@@ -10,13 +12,18 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::string> words(SplitPattern pattern, std::string_view text) {
+std::vector<std::string> words(SplitPattern pattern, std::string_view text,
+                               DigitSplit digits = DigitSplit::None) {
   std::vector<std::string> result;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = word_end(pattern, text, begin);
-    EXPECT_GT(end, begin);
-    result.emplace_back(text.substr(begin, end - begin));
-    begin = end;
+    const std::string_view part = text.substr(0, digit_part_end(digits, text, begin));
+    EXPECT_GT(part.size(), begin);
+    while (begin < part.size()) {
+      const size_t end = word_end(pattern, part, begin);
+      EXPECT_GT(end, begin);
+      result.emplace_back(part.substr(begin, end - begin));
+      begin = end;
+    }
   }
   return result;
 }
@@ -66,13 +73,15 @@ TEST(Pretokenize, SafeCutsChangeNothing) {
   const Philox random(5);
   uint64_t draw = 0;
   for (const SplitPattern pattern : {SplitPattern::Gpt2, SplitPattern::Llama3, SplitPattern::Qwen2}) {
-    for (int trial = 0; trial < 2000; ++trial) {
+    for (size_t trial = 0; trial < 2000; ++trial) {
+      const DigitSplit digits = std::array{DigitSplit::None, DigitSplit::Each, DigitSplit::Runs}[trial % 3];
       std::string text;
       for (int i = 0; i < 12; ++i) text += pieces[random.below(draw++, pieces.size())];
       const size_t cut = safe_cut(pattern, text, random.below(draw++, text.size()));
-      std::vector<std::string> parts = words(pattern, std::string_view(text).substr(0, cut));
-      for (std::string& word : words(pattern, std::string_view(text).substr(cut))) parts.push_back(word);
-      ASSERT_EQ(parts, words(pattern, text)) << text << " cut at " << cut;
+      std::vector<std::string> parts = words(pattern, std::string_view(text).substr(0, cut), digits);
+      for (std::string& word : words(pattern, std::string_view(text).substr(cut), digits))
+        parts.push_back(word);
+      ASSERT_EQ(parts, words(pattern, text, digits)) << text << " cut at " << cut;
     }
   }
 }

@@ -22,6 +22,7 @@ uint64_t fingerprint_of(const ByteLevelSpec& spec) {
   Hash64 hash;
   hash_model(hash, spec);
   hash.add(static_cast<int>(spec.pattern)).add(spec.add_prefix_space).add(spec.nfc);
+  if (spec.digits != DigitSplit::None) hash.add(static_cast<int>(spec.digits));
   hash_added(hash, spec);
   return hash.value();
 }
@@ -32,6 +33,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelSpec spec)
     : VocabularyTokenizer(spec, fingerprint_of(spec)),
       model_(std::move(spec.tokens), spec.merges, spec.ignore_merges),
       pattern_(spec.pattern),
+      digits_(spec.digits),
       add_prefix_space_(spec.add_prefix_space),
       nfc_(spec.nfc),
       normalized_added_(found_in_normalized_text(spec)) {}
@@ -67,9 +69,12 @@ void ByteLevelTokenizer::encode_section(std::string_view text, Before before, Bp
 void ByteLevelTokenizer::encode_words(std::string_view text, BpeScratch& scratch,
                                       std::vector<int32_t>& out) const {
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = word_end(pattern_, text, begin);
-    model_.encode_word(text.substr(begin, end - begin), text.size() - begin, scratch, out);
-    begin = end;
+    const std::string_view part = text.substr(0, digit_part_end(digits_, text, begin));
+    while (begin < part.size()) {
+      const size_t end = word_end(pattern_, part, begin);
+      model_.encode_word(text.substr(begin, end - begin), text.size() - begin, scratch, out);
+      begin = end;
+    }
   }
 }
 

@@ -9,6 +9,7 @@ namespace octet {
 // pattern.
 struct ByteLevelSpec : VocabularySpec {
   SplitPattern pattern = SplitPattern::Gpt2;
+  DigitSplit digits = DigitSplit::None;
   bool add_prefix_space = false;
   bool nfc = false;
 };
@@ -28,6 +29,7 @@ class ByteLevelTokenizer : public VocabularyTokenizer {
 
   BpeModel model_;
   SplitPattern pattern_;
+  DigitSplit digits_;
   bool add_prefix_space_, nfc_;
   AddedTokenMatcher normalized_added_;
 };

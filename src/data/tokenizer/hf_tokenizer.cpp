@@ -11,7 +11,7 @@ namespace octet {
 namespace {
 
 constexpr const char* kReads =
-    "octet reads byte-level BPE as GPT-2, Llama 3 and Qwen2.5 define it, and SentencePiece BPE as Llama 2 and Mistral "
+    "octet reads byte-level BPE as GPT-2, Llama 3, Qwen2.5 and SmolLM define it, and SentencePiece BPE as Llama 2 and Mistral "
     "define it";
 
 class ByteLevelReader final : public TokenizerJsonReader {
@@ -39,7 +39,11 @@ class ByteLevelReader final : public TokenizerJsonReader {
     for (const Json* part : sequence(pre_tokenizer, "pre_tokenizer", "pretokenizers")) {
       const std::string kind = type(*part, "pre_tokenizer");
       if (byte_level) unknown("pre_tokenizer", kind + " after ByteLevel");
-      if (kind == "Split") {
+      if (kind == "Digits") {
+        if (pattern || byte_level_.digits != DigitSplit::None)
+          unknown("pre_tokenizer", "Digits that is not the first");
+        byte_level_.digits = flag(*part, "individual_digits", false) ? DigitSplit::Each : DigitSplit::Runs;
+      } else if (kind == "Split") {
         if (pattern) unknown("pre_tokenizer", "a second Split");
         pattern = read_split(*part);
       } else if (kind == "ByteLevel") {
@@ -49,6 +53,8 @@ class ByteLevelReader final : public TokenizerJsonReader {
         if (pattern && use_regex) unknown("pre_tokenizer", "Split and ByteLevel with use_regex");
         if (pattern && byte_level_.add_prefix_space)
           unknown("pre_tokenizer", "Split and ByteLevel with add_prefix_space");
+        if (byte_level_.digits != DigitSplit::None && byte_level_.add_prefix_space)
+          unknown("pre_tokenizer", "Digits and ByteLevel with add_prefix_space");
         if (!pattern) pattern = use_regex ? SplitPattern::Gpt2 : SplitPattern::None;
       } else {
         unknown("pre_tokenizer", kind);

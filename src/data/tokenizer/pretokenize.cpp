@@ -148,6 +148,12 @@ class Matcher {
   const uint8_t* classes_ = char_classes();
 };
 
+// Digits are as Rust's char::is_numeric has them, with Unicode 17: these numbers came after the tables of the patterns.
+bool is_newest_number(std::string_view text, size_t i) {
+  const uint32_t point = decode_utf8(text.data() + i, text.size() - i).point;
+  return (point >= 0x11DE0 && point <= 0x11DE9) || (point >= 0x16FF4 && point <= 0x16FF6);
+}
+
 }  // namespace
 
 std::optional<SplitPattern> find_split_pattern(std::string_view regex) {
@@ -170,6 +176,24 @@ size_t word_end(SplitPattern pattern, std::string_view text, size_t begin) {
       return matcher.llama3(begin, 1);
   }
   return text.size();
+}
+
+size_t digit_part_end(DigitSplit digits, std::string_view text, size_t begin) {
+  if (digits == DigitSplit::None) return text.size();
+  const Matcher matcher(text);
+  const auto is_digit = [&](size_t i, const Char& c) {
+    return c.kind == kNumber || (c.length == 4 && is_newest_number(text, i));
+  };
+  const Char first = matcher.at(begin);
+  const bool in_digits = is_digit(begin, first);
+  size_t end = begin + first.length;
+  if (in_digits && digits == DigitSplit::Each) return end;
+  while (end < text.size()) {
+    const Char c = matcher.at(end);
+    if (is_digit(end, c) != in_digits) break;
+    end += c.length;
+  }
+  return end;
 }
 
 size_t safe_cut(SplitPattern pattern, std::string_view text, size_t from) {
