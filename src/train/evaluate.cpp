@@ -94,7 +94,6 @@ Evaluation Evaluator::evaluate(SampleLoader& loader, int64_t most, Transformer& 
   const int64_t windows = loader.samples_per_epoch(), all = div_up(windows, shape.rows);
   const int64_t batches = most == 0 ? all : std::min(all, most);
   Evaluation result;
-  // fp32 on the device: many batches are added up here.
   std::vector<double> losses(static_cast<size_t>(batches));
   std::vector<int64_t> correct(static_cast<size_t>(batches));
   Batch batch;
@@ -113,7 +112,9 @@ Evaluation Evaluator::evaluate(SampleLoader& loader, int64_t most, Transformer& 
     model.clear_sums();
     model.forward_loss({}, fp8);
     if (i >= batches) continue;
-    losses[static_cast<size_t>(i)] = model.sums().loss;
+    // The device adds in fp32.
+    const std::vector<float> targets = model.target_losses();
+    losses[static_cast<size_t>(i)] = std::accumulate(targets.begin(), targets.end(), 0.0);
     correct[static_cast<size_t>(i)] = model.correct_targets();
   }
   model.clear_sums();

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "cuda/fixture.h"
 
@@ -141,6 +142,31 @@ TEST_F(CudaLoss, RowsAtTheEndsOfTheRange) {
       }
     }
   }
+}
+
+// A likely token among 152,000 unlikely ones, which together have a share that counts. fp32 is what evaluation computes.
+TEST_F(CudaLoss, OfALargeVocabularyIsThatOfDoublePrecision) {
+  constexpr int64_t rows = 8, vocab = 152'000;
+  std::vector<float> values = normal_values(rows * vocab, 3, 2.0f);
+  std::vector<int32_t> ids;
+  double expected = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = values.data() + r * vocab;
+    for (int64_t c = 0; c < vocab; ++c) row[c] -= 17.0f;
+    row[100 * r] = 0.5f;
+    row[140'000] = 0.25f;
+    ids.push_back(r % 2 == 0 ? 140'000 : 77);
+    double total = 0;
+    for (int64_t c = 0; c < vocab; ++c) total += std::exp(static_cast<double>(row[c]));
+    expected += std::log(total) - static_cast<double>(row[ids.back()]);
+  }
+  const Tensor logits = (*cuda).upload(DType::F32, {rows, vocab}, values);
+  const Tensor targets = (*cuda).tensor(DType::I32, {rows}), loss = (*cuda).tensor(DType::F32, {rows});
+  (*cuda)->copy_to_device(targets, ids.data());
+  (*cuda)->ops().cross_entropy({}, {}, loss, {}, {}, logits, targets, {.vocab = vocab});
+  std::vector<float> losses(rows);
+  (*cuda)->copy_to_host(losses.data(), loss);
+  EXPECT_NEAR(std::accumulate(losses.begin(), losses.end(), 0.0) / expected, 1.0, 1e-7);
 }
 
 // Both formats, one copy alone, and values that are too large for their scale. The rows are odd in number: half a warp has no

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "base/philox.h"
 #include "ops/device.h"
@@ -38,6 +39,32 @@ struct LossRun {
   std::vector<float> loss = std::vector<float>(kRows), penalties = loss,
                      correction = std::vector<float>(kRows, 9.0f);
 };
+
+// A likely token among 152,000 unlikely ones, which together have a share that counts.
+TEST(Loss, OfALargeVocabularyIsThatOfDoublePrecision) {
+  constexpr int64_t rows = 8, vocab = 152'000;
+  std::vector<float> logits(rows * vocab);
+  std::vector<int32_t> targets(rows);
+  double expected = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = logits.data() + r * vocab;
+    for (int64_t c = 0; c < vocab; ++c)
+      row[c] = 2.0f * Philox(3).normal(static_cast<uint64_t>(r * vocab + c)) - 17.0f;
+    row[100 * r] = 0.5f;
+    row[140'000] = 0.25f;
+    targets[static_cast<size_t>(r)] = r % 2 == 0 ? 140'000 : 77;
+    double total = 0;
+    for (int64_t c = 0; c < vocab; ++c) total += std::exp(static_cast<double>(row[c]));
+    expected += std::log(total) - static_cast<double>(row[targets[static_cast<size_t>(r)]]);
+  }
+  const std::unique_ptr<Device> device = make_cpu_device(2);
+  std::vector<float> loss(rows);
+  device->ops().cross_entropy({}, {}, {loss.data(), DType::F32, {rows}}, {}, {},
+                              {logits.data(), DType::F32, {rows, vocab}},
+                              {targets.data(), DType::I32, {rows}}, {.vocab = vocab});
+  const double sum = std::accumulate(loss.begin(), loss.end(), 0.0);
+  EXPECT_NEAR(sum / expected, 1.0, 1e-7);
+}
 
 // Rows of codes, with what is added at their targets, have the sums that they had before rounding.
 TEST(LossCorrection, KeepsTheSumsOfRows) {

@@ -24,15 +24,18 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
                             const LossOptions& options) {
   const int64_t vocab = options.vocab;
   const float largest = cpu::lane_max(logits, vocab);
-  const float total =
-      cpu::lane_sum(vocab, [=](int64_t i) { return cpu::fast_exp(load(logits[i]) - largest); });
-  const float log_total = std::log(total);
+  // In fp32 the share of a large vocabulary's unlikely tokens would be lost next to the likely ones.
+  const double total =
+      cpu::lane_sum<double>(vocab, [=](int64_t i) { return cpu::fast_exp(load(logits[i]) - largest); });
+  const double exact_log = std::log(total);
+  const auto log_total = static_cast<float>(exact_log);
   const float lse = largest + log_total;
-  const float inverse = 1.0f / total;
+  const auto inverse = static_cast<float>(1.0 / total);
   const float target_logit = load(logits[target]);
 
   RowResult result;
-  result.loss = log_total - (target_logit - largest);
+  result.loss =
+      static_cast<float>(exact_log - (static_cast<double>(target_logit) - static_cast<double>(largest)));
   // The target has the largest logit, and no earlier logit is as large.
   result.correct = target_logit == largest &&
                    std::none_of(logits, logits + target, [=](T x) { return load(x) == largest; });

@@ -56,16 +56,17 @@ void require_real(std::string_view op, std::string_view what, const View& x) {
           name_of(x.dtype));
 }
 
-// Sum of f(i) over [0, count) in interleaved lanes: a fixed order that vectorises and keeps rounding small.
+// Sum of f(i) over [0, count) in interleaved lanes: a fixed order that vectorises and keeps rounding small. A double
+// Sum also keeps terms that are too small to change a float.
 constexpr int64_t kLanes = 16;
-template <class Function>
-inline float lane_sum(int64_t count, const Function& f) {
-  float lanes[kLanes] = {};
+template <class Sum = float, class Function>
+inline Sum lane_sum(int64_t count, const Function& f) {
+  Sum lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<Sum>(f(i + lane));
   }
-  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += f(i);
+  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += static_cast<Sum>(f(i));
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }

@@ -1,4 +1,5 @@
 #include <cfloat>
+#include <type_traits>
 
 #include "backend/cuda/device/tile_kernel.cuh"
 #include "backend/op_checks.h"
@@ -17,6 +18,13 @@ template <class T>
 __device__ __forceinline__ float exp_of(float x) {
   if constexpr (sizeof(T) == 2) return exp2_approx(kLog2E * x);
   return expf(x);
+}
+
+__device__ __forceinline__ float log_of(float x) {
+  return logf(x);
+}
+__device__ __forceinline__ double log_of(double x) {
+  return log(x);
 }
 
 // What the gradient of a row's logits is made of.
@@ -78,11 +86,14 @@ __device__ __forceinline__ float largest_of(const Pack8<float> (&batch)[packs]) 
   return most;
 }
 
-// The softmax of some of a row's logits. Penalties need sums of their own.
+// The softmax of some of a row's logits. Penalties need sums of their own. fp32 logits are those of evaluation: their sum
+// keeps the share of unlikely tokens, which fp32 would lose in a large vocabulary.
 template <class T, bool penalised>
 struct SoftmaxPart {
+  using Sum = std::conditional_t<sizeof(T) == 2, float, double>;
+
   float largest;  // at least -FLT_MAX, so that differences to it are numbers
-  float sum;      // of e^(x - largest)
+  Sum sum;        // of e^(x - largest)
   float shifted;  // of e^(x - largest) * (x - largest), for the entropy
   float squares;
 
@@ -91,8 +102,9 @@ struct SoftmaxPart {
   // Rescales the sums to another reference, which is not below the largest.
   __device__ __forceinline__ void move_to(float reference) {
     const float down = largest - reference, factor = exp_of<T>(down);
-    if constexpr (penalised) shifted = factor > 0.0f ? factor * (shifted + sum * down) : 0.0f;
-    sum *= factor;
+    if constexpr (penalised)
+      shifted = factor > 0.0f ? factor * (shifted + static_cast<float>(sum) * down) : 0.0f;
+    sum *= static_cast<Sum>(factor);
     largest = reference;
   }
 
@@ -108,7 +120,7 @@ struct SoftmaxPart {
         e[j] = exp_of<T>(down);
         if constexpr (penalised) shifted += e[j] > 0.0f ? e[j] * down : 0.0f;
       }
-      sum += ((e[0] + e[1]) + (e[2] + e[3])) + ((e[4] + e[5]) + (e[6] + e[7]));
+      sum += static_cast<Sum>(((e[0] + e[1]) + (e[2] + e[3])) + ((e[4] + e[5]) + (e[6] + e[7])));
     }
   }
 
@@ -220,9 +232,13 @@ __global__ void __launch_bounds__(kLossThreads, 6)
     if (thread == 0) args.correct[row] = correct ? 1 : 0;
   }
   if (thread != 0) return;
-  const float log_total = logf(part.sum), lse = part.largest + log_total, inverse = 1.0f / part.sum;
+  using Sum = typename Part::Sum;
+  const Sum log_sum = log_of(part.sum);
+  const float log_total = static_cast<float>(log_sum), lse = part.largest + log_total;
+  const float inverse = 1.0f / static_cast<float>(part.sum);
   const float scale = args.scale ? *args.scale : 0.0f, weight = args.options.penalty_weight;
-  args.loss[row] = log_total - (target_logit - part.largest);
+  args.loss[row] =
+      static_cast<float>(log_sum - (static_cast<Sum>(target_logit) - static_cast<Sum>(part.largest)));
   RowGradient gradient{part.largest, scale * inverse, 0.0f, target};
   float penalty = 0.0f;
   if constexpr (penalised) {

@@ -171,7 +171,8 @@ __device__ __forceinline__ float inverse_approx(float x) {
 }
 constexpr float kLog2E = 1.4426950408889634f;
 
-__device__ __forceinline__ float warp_sum(float x) {
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
   return x;
