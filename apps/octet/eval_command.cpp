@@ -5,15 +5,17 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/model_weights.h"
 #include "command.h"
-#include "data/datasets/dataset.h"
+#include "data/shards/manifest.h"
 #include "device_options.h"
 #include "eval_model.h"
 #include "eval_tasks.h"
 #include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
+#include "plan/dataset_items.h"
 #include "plan/device_choice.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -51,30 +53,35 @@ TrainConfig run_config(const Options& options, const ModelFolder& model, int64_t
   return config;
 }
 
-std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& model, int64_t length) {
-  if (model.tokenizer.empty()) {
-    // Token files need no tokenizer.
-    try {
-      std::vector<EvalSet> sets;
-      const std::vector<std::string> names = part_names(options.dataset);
-      FileChecks checks(posix_env(), options.verify);
-      for (size_t i = 0; i < names.size(); ++i) {
-        TokenSource tokens = open_tokens(options.dataset[i].path, model.config.vocab, nullptr, checks);
-        sets.push_back({.name = names[i], .make_loader = stream_eval_loaders(std::move(tokens), {})});
-      }
-      log_verified(checks);
-      return sets;
-    } catch (const Error& error) {
-      if (std::string_view(error.what()).find("tokenizer") == std::string_view::npos) throw;
-      fail_config("{}; the model has none, so pass --tokenizer", error.what());
-    }
+// The tokenizer of the model. Null if only tokens are read: then it is not needed, and may be of a kind that octet does
+// not know. Prepared folders are checked against it if it can be read.
+std::unique_ptr<Tokenizer> tokenizer_for(const TrainConfig& config, const ModelFolder& model) {
+  if (has_eval_text(config)) {
+    if (model.tokenizer.empty())
+      fail_config("dataset '{}' is text, which needs a tokenizer; the model has none, so pass --tokenizer",
+                  names_text(config.eval_dataset));
+    return open_model_tokenizer(model);
   }
-  const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
+  const bool is_checked = std::ranges::any_of(expanded_eval_dataset(config), [](const DatasetPart& part) {
+    return has_dataset_manifest(posix_env(), part.path);
+  });
+  if (!is_checked || model.tokenizer.empty()) return nullptr;
+  try {
+    return open_model_tokenizer(model);
+  } catch (const Error& error) {
+    log_warning("{}; so it is not known whether {} was prepared with this tokenizer", error.what(),
+                names_text(config.eval_dataset));
+    return nullptr;
+  }
+}
+
+std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& model, int64_t length) {
   TrainConfig config = run_config(options, model, length);
   config.eval_dataset = options.dataset;
   config.eval_dataset_split = options.split;
-  return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, *tokenizer),
-                        *tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_for(config, model);
+  return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, tokenizer.get()),
+                        tokenizer.get());
 }
 
 // The data that the run holds out, in the same sequences.
@@ -89,7 +96,7 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
   const TrainConfig config = run_config(options, model, length);
   try {
     return make_eval_sets(config, open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
-                          *tokenizer);
+                          tokenizer.get());
   } catch (const Interrupted&) {
     throw;
   } catch (const Error& error) {
@@ -203,7 +210,8 @@ void check_kind(const Options& options) {
 
 int run(const Options& options) {
   check_kind(options);
-  ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
+  ModelFolder model =
+      before_start([&] { return find_model(options.model, options.best, options.adapter_name_or_path); });
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   if (!options.task.empty()) return evaluate_tasks(task_options(options), model);
   LossWork work = make_work(options, model);
@@ -211,16 +219,17 @@ int run(const Options& options) {
   const std::string precision = options.precision_on(*device);
   Transformer transformer(model.config, work.shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {
-    fail("[eval] this needs {}, but the device has {}; use a smaller --batch_size",
-         human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
-         human_bytes(static_cast<double>(device->memory_bytes())));
+    fail_config("[eval] this needs {}, but the device has {}; use a smaller --batch_size",
+                human_bytes(static_cast<double>(transformer.plan().peak_bytes())),
+                human_bytes(static_cast<double>(device->memory_bytes())));
   }
   transformer.allocate();
-  load_weights(*device, transformer.parameters(), model);
+  before_start([&] { load_weights(*device, transformer.parameters(), model); });
   transformer.weights_changed();
   const Evaluator evaluator(std::move(work.sets), work.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", work.dataset);
+  require(std::isfinite(evaluation->loss), "[eval] the loss of {} is not a finite number", model.source);
   fmt::print("{}", report(options, model, work, precision, *evaluation));
   return kExitDone;
 }

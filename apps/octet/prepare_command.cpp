@@ -140,6 +140,13 @@ int run(const Options& options) {
     if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
     config = keys_with_chat(std::move(config), start);
     parts = expanded_dataset(config);
+    const std::vector<int64_t> times = join_same_data(parts);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (times[i] > 1 && parts[i].weight == 0)
+        fail_config(
+            "dataset {} is named {} times: prepare it once, and name what is prepared {} times to train",
+            printable(parts[i].path), times[i], times[i]);
+    }
     for (const DatasetPart& part : parts) {
       if (has_dataset_manifest(posix_env(), part.path))
         fail_config(

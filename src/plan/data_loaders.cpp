@@ -11,14 +11,14 @@
 namespace octet {
 namespace {
 
-PackedLoaderOptions packed_options(const TrainConfig& keys, const Tokenizer& tokenizer, int64_t rows,
+PackedLoaderOptions packed_options(const TrainConfig& keys, const Tokenizer* tokenizer, int64_t rows,
                                    int64_t length) {
   return {.rows = rows,
           .length = length,
           .packing = keys.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
           .shuffle = false,
           .seed = static_cast<uint64_t>(keys.seed),
-          .padding_id = tokenizer.eos().value_or(0)};
+          .padding_id = tokenizer ? tokenizer->eos().value_or(0) : 0};
 }
 
 SampleOrder sample_order(TrainConfig::DataOrder order) {
@@ -40,7 +40,7 @@ std::unique_ptr<SampleLoader> packed_loader(const DataPart& part, const PackedLo
 std::unique_ptr<SampleLoader> part_loader(const TrainConfig& keys, const DataPart& part,
                                           const Tokenizer& tokenizer, const BatchShape& shape) {
   if (part.plan) {
-    PackedLoaderOptions options = packed_options(keys, tokenizer, shape.rows, shape.length);
+    PackedLoaderOptions options = packed_options(keys, &tokenizer, shape.rows, shape.length);
     options.shuffle = keys.data_order != TrainConfig::DataOrder::Sequential;
     options.rank = shape.rank;
     options.ranks = shape.ranks;
@@ -76,15 +76,17 @@ std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const Da
                          .rank = rank,
                          .ranks = ranks};
   std::vector<std::unique_ptr<SampleLoader>> parts;
-  for (const DataPart& part : data.data.train)
-    parts.push_back(part_loader(keys, part, *data.tokenizer, shape));
+  for (const DataPart& part : data.data.train) {
+    for (int64_t pass = 0; pass < part.passes; ++pass)
+      parts.push_back(part_loader(keys, part, *data.tokenizer, shape));
+  }
   if (parts.size() == 1) return std::make_unique<Prefetcher>(std::move(parts[0]));
   return std::make_unique<Prefetcher>(std::make_unique<MixedLoader>(
       std::move(parts), weights_of(data.data), keys.data_order != TrainConfig::DataOrder::Sequential, shape));
 }
 
 std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
-                                    const Tokenizer& tokenizer) {
+                                    const Tokenizer* tokenizer) {
   std::vector<EvalSet> sets;
   for (const DataPart& part : parts) {
     EvalSet set{.name = part.name, .weight = part.weight, .make_loader = nullptr};
@@ -147,7 +149,8 @@ std::string packing_text(const TrainConfig& keys, const TrainingData& data) {
 
 std::vector<MixShare> mix_shares(const TrainConfig& keys, const TrainingData& data) {
   std::vector<int64_t> sequences;
-  for (const DataPart& part : data.train) sequences.push_back(part.sequences(keys.max_seq_length));
+  for (const DataPart& part : data.train)
+    sequences.push_back(part.passes * part.sequences(keys.max_seq_length));
   const MixSchedule schedule(std::move(sequences), weights_of(data), true);
   std::vector<MixShare> shares(data.train.size());
   double tokens = 0;

@@ -27,8 +27,9 @@ struct EvalSet {
   double weight = 0;  // of the part in the training data; 0: none
   EvalLoaderFactory make_loader = nullptr;
 };
+// `tokenizer` may be null: any id pads.
 std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
-                                    const Tokenizer& tokenizer);
+                                    const Tokenizer* tokenizer);
 // Why there is no evaluation; "" where there is one.
 std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data);
 

@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 constexpr uint64_t kSplitSeed = 42;
 
 DatasetManifest read_prepared(const std::string& folder, const std::string& tokenizer_name,
-                              const Tokenizer& tokenizer) {
+                              const Tokenizer* tokenizer) {
   DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
-  if (manifest.tokenizer_hash != tokenizer.fingerprint()) {
+  if (tokenizer && manifest.tokenizer_hash != tokenizer->fingerprint()) {
     fail_config("dataset {} was prepared with tokenizer {} ({:016x}), but the run uses {} ({:016x})", folder,
-                manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer.fingerprint());
+                manifest.tokenizer, manifest.tokenizer_hash, tokenizer_name, tokenizer->fingerprint());
   }
   return manifest;
 }
@@ -36,7 +36,7 @@ DatasetManifest read_prepared(const std::string& folder, const std::string& toke
 class PartOpener {
  public:
   PartOpener(const TrainConfig& config, int64_t vocab_size, const std::string& tokenizer_name,
-             const Tokenizer& tokenizer)
+             const Tokenizer* tokenizer)
       : config_(config),
         vocab_size_(vocab_size),
         tokenizer_name_(tokenizer_name),
@@ -62,7 +62,7 @@ class PartOpener {
       *held_out = from_shards(open_split(posix_env(), folder, manifest, manifest.validation, checks_));
     }
     std::vector<Shard> shards = open_split(posix_env(), folder, manifest, manifest.train, checks_);
-    DatasetNote note = note_of(examples.dataset, manifest, shards, tokenizer_);
+    DatasetNote note = note_of(examples.dataset, manifest, shards, *tokenizer_);
     DataPart opened = from_shards(std::move(shards));
     opened.note = std::move(note);
     return opened;
@@ -73,10 +73,9 @@ class PartOpener {
     const DataKind kind = kind_of(config_, examples);
     if (part.path == kDemo)
       return demo(
-          open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, &tokenizer_, checks_)
-              .eval);
+          open_dataset({.seed = static_cast<uint64_t>(config_.seed)}, vocab_size_, tokenizer_, checks_).eval);
     if (kind == DataKind::Stream) {
-      return {.tokens = open_tokens(part.path, vocab_size_, &tokenizer_, checks_,
+      return {.tokens = open_tokens(part.path, vocab_size_, tokenizer_, checks_,
                                     config_.on_error == OnError::Skip)};
     }
     return open_eval_examples(examples, kind);
@@ -93,7 +92,7 @@ class PartOpener {
                                                            .max_samples = max_samples,
                                                            .eval_split = split,
                                                            .seed = kSplitSeed},
-                                                          tokenizer_);
+                                                          *tokenizer_);
     return {prepared.folder, prepared.result.manifest};
   }
 
@@ -119,7 +118,7 @@ class PartOpener {
   }
 
   DataPart demo(TokenSource tokens) const {
-    return {.tokens = std::move(tokens), .document_end = tokenizer_.eos()};
+    return {.tokens = std::move(tokens), .document_end = tokenizer_->eos()};
   }
 
   DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) {
@@ -139,7 +138,7 @@ class PartOpener {
                                    .eval_split = held_out ? config_.eval_split : 0,
                                    .seed = static_cast<uint64_t>(config_.seed),
                                    .skip_bad_text = config_.on_error == OnError::Skip},
-                                  vocab_size_, &tokenizer_, checks_);
+                                  vocab_size_, tokenizer_, checks_);
     const auto as_part = [&](TokenSource tokens) {
       return is_demo ? demo(std::move(tokens)) : DataPart{.tokens = std::move(tokens)};
     };
@@ -172,7 +171,7 @@ class PartOpener {
   const TrainConfig& config_;
   int64_t vocab_size_;
   const std::string& tokenizer_name_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* tokenizer_;  // null only if no text is read
   FileChecks checks_;
 };
 
@@ -249,7 +248,7 @@ void log_verified(const FileChecks& checks, const std::string& folder) {
 }
 
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
-                                      const std::string& tokenizer_name, const Tokenizer& tokenizer) {
+                                      const std::string& tokenizer_name, const Tokenizer* tokenizer) {
   throw_config_errors(idle_choices(keys));
   PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
   std::vector<DataPart> parts = open_eval_items(keys, opener);
@@ -257,11 +256,20 @@ std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_siz
   return parts;
 }
 
+bool has_eval_text(const TrainConfig& keys) {
+  return std::ranges::any_of(expanded_eval_dataset(keys), [&](const DatasetPart& part) {
+    const DataKind kind = kind_of(keys, eval_examples(keys, part));
+    if (kind != DataKind::Stream) return kind != DataKind::Prepared;
+    return part.path == kDemo || !stream_files(part.path).front().ends_with(".bin");
+  });
+}
+
 TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer) {
   throw_config_errors(idle_choices(keys));
-  PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
-  const std::vector<DatasetPart> items = expanded_dataset(keys);
+  PartOpener opener(keys, vocab_size, tokenizer_name, &tokenizer);
+  std::vector<DatasetPart> items = expanded_dataset(keys);
+  const std::vector<int64_t> times = join_same_data(items);
   const std::vector<std::string> names = part_names(items);
   const bool names_eval = !keys.eval_dataset.empty();
   TrainingData data;
@@ -272,6 +280,13 @@ TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::
       opened->path = items[i].path;
       opened->name = names[i];
       opened->weight = items[i].weight;
+    }
+    if (times[i] > 1) {
+      const bool has_weight = part.weight > 0;
+      if (!has_weight) part.passes = times[i];
+      log_info("data: {} is named {} times: {}", printable(part.path), times[i],
+               has_weight ? fmt::format("its weight is {}", part.weight)
+                          : fmt::format("an epoch reads it {} times", part.passes));
     }
     data.train.push_back(std::move(part));
     if (!names_eval) data.eval.push_back(std::move(held_out));

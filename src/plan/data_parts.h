@@ -17,9 +17,10 @@ namespace octet {
 // Sequences of one part. The tokens are always there as one stream. Documents and their plan are set if sequences are
 // packed from documents.
 struct DataPart {
-  std::string path;   // as the user gave it
-  std::string name;   // short, and different for each part: for metrics
-  double weight = 0;  // of the sequences; 0: no part has a weight
+  std::string path;    // as the user gave it
+  std::string name;    // short, and different for each part: for metrics
+  double weight = 0;   // of the sequences; 0: no part has a weight
+  int64_t passes = 1;  // in one epoch, if no part has a weight
   TokenSource tokens = {};
   DocumentSource documents = {};
   std::shared_ptr<const PackingPlan> plan = nullptr;  // null: a stream
@@ -47,9 +48,11 @@ struct TrainingData {
 // manifests.
 TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer);
-// The parts of keys.eval_dataset alone.
+// The parts of keys.eval_dataset alone. `tokenizer` may be null unless has_eval_text().
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
-                                      const std::string& tokenizer_name, const Tokenizer& tokenizer);
+                                      const std::string& tokenizer_name, const Tokenizer* tokenizer);
+// Whether keys.eval_dataset has text that must be tokenized: anything but token files and prepared folders.
+bool has_eval_text(const TrainConfig& keys);
 
 // Says what --verify has read; nothing without it. `folder` may be empty.
 void log_verified(const FileChecks& checks, const std::string& folder = "");

@@ -126,7 +126,7 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
   choice.data = open_parts(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer);
   for (const DataPart& part : choice.data.train) {
     check_training_data(keys, part);
-    choice.sequences += part.sequences(keys.max_seq_length);
+    choice.sequences += part.passes * part.sequences(keys.max_seq_length);
   }
   return choice;
 }

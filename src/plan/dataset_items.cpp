@@ -269,13 +269,49 @@ void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, s
 
 }  // namespace
 
+std::vector<int64_t> join_same_data(std::vector<DatasetPart>& parts) {
+  const auto data_of = [](DatasetPart part) {
+    std::error_code error;
+    const fs::path path = fs::canonical(part.path, error);
+    if (!error) part.path = path.string();
+    part.weight = 0;
+    part.max_samples = 0;
+    return part;
+  };
+  std::vector<DatasetPart> joined, data;
+  std::vector<int64_t> times;
+  for (const DatasetPart& part : parts) {
+    const auto found = std::ranges::find(data, data_of(part));
+    if (found == data.end()) {
+      joined.push_back(part);
+      data.push_back(data_of(part));
+      times.push_back(1);
+      continue;
+    }
+    const auto index = static_cast<size_t>(found - data.begin());
+    DatasetPart& first = joined[index];
+    if (first.max_samples != part.max_samples)
+      fail_config("{} and {} are the same data with different max_samples; name it once", first.path,
+                  part.path);
+    first.weight += part.weight;
+    ++times[index];
+  }
+  parts = std::move(joined);
+  return times;
+}
+
 std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys) {
   return expanded(keys, keys.dataset);
 }
 
 std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys) {
   std::vector<DatasetPart> parts = expanded(keys, keys.eval_dataset);
-  for (DatasetPart& part : parts) part.weight = 0;
+  const std::vector<int64_t> times = join_same_data(parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (times[i] > 1)
+      fail_config("{} is named {} times, but data is evaluated once; name it once", parts[i].path, times[i]);
+    parts[i].weight = 0;
+  }
   return parts;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ bool asks_for_documents(const TrainConfig& keys, const ExampleOptions& examples)
 // A folder that 'octet prepare' wrote for a list stands for its parts. ConfigError for a name that is unknown, or whose
 // data octet cannot train on.
 std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys);
+// Also a ConfigError: the same data twice.
 std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys);
+
+// Joins items of the same data, however their paths are spelled: their weights add up. Returns how often the list had
+// each. ConfigError if their max_samples differ.
+std::vector<int64_t> join_same_data(std::vector<DatasetPart>& parts);
 
 // Keys that choose files or records (split, subset, revision, dataset_dir, max_samples), and format and columns of an item
 // that is prepared already, which have no effect on the dataset that is given; one message each, with the reason.

@@ -60,7 +60,8 @@ class Run {
         console_(keys_.progress),
         eval_interval_(make_interval(keys_.eval_strategy, keys_.eval_steps, keys_.evals_per_epoch,
                                      stages.steps_per_epoch())),
-        evaluator_(make_eval_sets(keys_, stages.data.data.eval, *stages.data.tokenizer), keys_.eval_batches),
+        evaluator_(make_eval_sets(keys_, stages.data.data.eval, stages.data.tokenizer.get()),
+                   keys_.eval_batches),
         tasks_(std::move(tasks)),
         samples_(stages, model_),
         log_(stages, files_, console_, costs_) {}

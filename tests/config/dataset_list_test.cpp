@@ -112,9 +112,6 @@ TEST_F(DatasetList, ErrorsNameTheItem) {
   EXPECT_THAT(error("dataset: [a, '']"), HasSubstr("item 2 of dataset in " + file + ":1 has no path"));
   EXPECT_THAT(error("dataset: [{path: a, weight: 1}, b]"),
               HasSubstr("item 2 of dataset (b) has no weight, but a has"));
-  EXPECT_THAT(error("dataset: [a, b, a]"), HasSubstr("item 3 of dataset is the same as item 1 (a)"));
-  EXPECT_THAT(error("dataset: [{path: a, weight: 1}, {path: a, weight: 2}]"),
-              HasSubstr("the same as item 1"));
   EXPECT_EQ(from_yaml("dataset: [{path: a, split: x}, {path: a, split: y}]").dataset.size(), 2u);
   EXPECT_THAT(error("eval_dataset: [{path: a, weight: 1}]"), HasSubstr("only training data can have"));
   EXPECT_THAT(error("dataset: [{path: a, format: xml}]"), HasSubstr("format in item 1"));

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
+#include "plan/dataset_items.h"
 #include "support/error_of.h"
 #include "support/process.h"
 
@@ -25,7 +28,8 @@ std::string write_tokens(const test::TemporaryFolder& folder) {
   return path;
 }
 
-std::vector<int32_t> first_tokens(const std::string& path, const std::vector<KeySetting>& more, int count) {
+std::vector<int32_t> first_tokens(const std::string& path, const std::vector<KeySetting>& more, int count,
+                                  int64_t sequences = 40) {
   std::vector<KeySetting> flags = {{.name = "dataset", .values = {path}, .place = ""},
                                    {.name = "max_seq_length", .values = {"8"}, .place = ""},
                                    {.name = "per_device_train_batch_size", .values = {"1"}, .place = ""},
@@ -33,7 +37,7 @@ std::vector<int32_t> first_tokens(const std::string& path, const std::vector<Key
   flags.insert(flags.end(), more.begin(), more.end());
   const TrainConfig keys = load_train_config("", flags);
   const DataChoice data = open_data(keys, choose_model(keys));
-  EXPECT_EQ(data.sequences, 40);
+  EXPECT_EQ(data.sequences, sequences);
   const std::unique_ptr<BatchSource> loader = make_train_loader(keys, data, 1);
   std::vector<int32_t> tokens;
   Batch batch;
@@ -62,6 +66,36 @@ TEST(DataStage, TokenFilesAreShuffledAnewInEachEpoch) {
   const std::vector<int32_t> crops =
       first_tokens(path, {{.name = "data_order", .values = {"random"}, .place = ""}}, 40);
   EXPECT_GT(std::count(crops.begin(), crops.end(), 200), 20);  // most begin inside a window
+}
+
+TEST(DataStage, AnEpochReadsDataAsOftenAsItIsNamed) {
+  const test::TemporaryFolder folder;
+  const std::string path = write_tokens(folder);
+  std::filesystem::create_symlink("tokens.bin", folder.path() + "/link.bin");
+  const std::string paths = path + "," + folder.path() + "/./tokens.bin," + folder.path() + "/link.bin";
+  std::map<int32_t, int> seen;
+  for (const int32_t token : first_tokens(paths, {}, 120, 120)) ++seen[token];
+  EXPECT_EQ(seen.size(), 40u);
+  for (const auto& [token, times] : seen) EXPECT_EQ(times, 3) << token;
+}
+
+TEST(DataStage, WeightsOfTheSameDataAddUp) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("a.jsonl", "{}"), other = folder.write("b.jsonl", "{}");
+  const std::string again = folder.path() + "/./a.jsonl";
+  std::vector<DatasetPart> parts = {
+      {.path = path, .weight = 1}, {.path = other, .weight = 1.5}, {.path = again, .weight = 2}};
+  EXPECT_EQ(join_same_data(parts), (std::vector<int64_t>{2, 1}));
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].weight, 3);
+  EXPECT_EQ(parts[1].weight, 1.5);
+  parts = {{.path = path}, {.path = again, .max_samples = 5}};
+  EXPECT_THAT(error_of([&] { join_same_data(parts); }), testing::HasSubstr("different max_samples"));
+  parts = {{.path = path}, {.path = again, .split = "test"}};
+  EXPECT_EQ(join_same_data(parts).size(), 2u);
+  TrainConfig keys;
+  keys.eval_dataset = {{.path = path}, {.path = other}, {.path = again}};
+  EXPECT_THAT(error_of([&] { expanded_eval_dataset(keys); }), testing::HasSubstr("is named 2 times"));
 }
 
 TEST(DataStage, TheDemoKeepsItsRandomCrops) {

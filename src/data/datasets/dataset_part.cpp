@@ -56,19 +56,6 @@ const KeyTable<DatasetPart>& dataset_part_keys() {
 
 void check_dataset_parts(std::span<const DatasetPart> parts, const std::string& key,
                          std::vector<std::string>& errors) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    DatasetPart other = parts[i];
-    for (size_t k = 0; k < i; ++k) {
-      other.weight = parts[k].weight;
-      other.max_samples = parts[k].max_samples;
-      if (other != parts[k]) continue;
-      errors.push_back(
-          fmt::format("item {} of {} is the same as item {} ({}); give it once, with the weight it "
-                      "should have",
-                      i + 1, key, k + 1, parts[i].path));
-      break;
-    }
-  }
   const auto weighted = std::ranges::find_if(parts, [](const DatasetPart& part) { return part.weight > 0; });
   if (weighted == parts.end()) return;
   for (size_t i = 0; i < parts.size(); ++i) {
