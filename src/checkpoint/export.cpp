@@ -6,12 +6,14 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/input_errors.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/parallel_for.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/export_tokenizer_choice.h"
 #include "checkpoint/model_weights.h"
+#include "data/tokenizer/hf_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
 #include "hf/hf_folder.h"
@@ -110,8 +112,9 @@ void write_weights(Env& env, const std::string& folder, const std::vector<HfTens
   env.write_synced(join_path(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
-// What the folder itself says of generation, with the ids that begin and end a text.
-std::string generation_config(Env& env, const ModelFolder& model, const ModelConfig& config) {
+// What the folder itself says of generation, with the ids that begin and end a text, and that pad it.
+std::string generation_config(Env& env, const ModelFolder& model, const ModelConfig& config,
+                              std::optional<int32_t> pad) {
   Json json = {{"_from_model_config", true}};
   if (const std::string path = join_path(model.folder, kGenerationName); env.exists(path)) {
     const std::string text = env.read_text(path);
@@ -119,12 +122,44 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
     json = Json::parse(text);  // a second time, to keep the order of the keys
     require(json.is_object(), "[{}] is {}, expected an object", path, json.type_name());
     if (json.value("eos_token_id", Json()) == Json(config.eos_ids)) return text;
-  } else if (config.bos_id) {
-    json["bos_token_id"] = *config.bos_id;
+  } else {
+    if (config.bos_id) json["bos_token_id"] = *config.bos_id;
+    if (pad) json["pad_token_id"] = *pad;
   }
   if (config.eos_ids.size() == 1) json["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) json["eos_token_id"] = config.eos_ids;
   return json.dump(2) + "\n";
+}
+
+// "pad_token_id" of a file of the model's folder. Some files name one that the model does not have.
+std::optional<int32_t> pad_id_in(const ModelFolder& model, const char* file) {
+  const std::string path = join_path(model.folder, file);
+  if (!posix_env().exists(path)) return std::nullopt;
+  const nlohmann::json json = parse_json(posix_env().read_text(path), path);
+  if (!json.is_object()) return std::nullopt;
+  const std::vector<int32_t> ids = HfFields(json, path).token_ids("pad_token_id");
+  return !ids.empty() && ids.front() < model.config.vocab ? std::optional(ids.front()) : std::nullopt;
+}
+
+std::optional<int32_t> own_pad_id(const ModelFolder& model) {
+  const std::optional<int32_t> id = pad_id_in(model, "config.json");
+  return id ? id : pad_id_in(model, kGenerationName);
+}
+
+// octet does not need the id that pads, but keeps it for other programs.
+std::string config_json(const ModelFolder& model, const ModelConfig& config, DType weights) {
+  const std::string text = to_hf_config(config, weights);
+  const std::optional<int32_t> pad = pad_id_in(model, "config.json");
+  if (!pad) return text;
+  Json json = Json::parse(text);
+  json["pad_token_id"] = *pad;
+  return json.dump(2) + "\n";
+}
+
+std::optional<int32_t> pad_id_of_tokenizer(const std::string& name) {
+  if (name == "bytes") return std::nullopt;
+  const TokenizerSpec spec = read_tokenizer_spec(local_tokenizer(name));
+  return std::visit([](const VocabularySpec& common) { return common.pad; }, spec);
 }
 
 }  // namespace
@@ -132,7 +167,7 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
 TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options,
                                  ModelConfig& config) {
   const std::string name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
-  if (name.empty()) return {};
+  if (name.empty()) return {.name = "", .chat = std::nullopt, .pad = own_pad_id(model)};
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
   if (tokenizer->vocab_size() > config.vocab) {
     fail_config(
@@ -145,8 +180,10 @@ TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& 
   const std::optional<ChatRenderer> renderer =
       is_trained ? renderer_for(find_chat_style(model).style, *tokenizer) : std::nullopt;
   config.eos_ids = end_ids_of(model, tokenizer.get(), renderer ? &*renderer : nullptr);
-  if (!renderer) return {.name = name, .chat = std::nullopt};
-  return {.name = name, .chat = ExportedChat{.jinja = renderer->jinja(), .end = renderer->end_token()}};
+  TokenizerChoice choice{.name = name, .chat = std::nullopt, .pad = pad_id_of_tokenizer(name)};
+  if (!choice.pad) choice.pad = own_pad_id(model);
+  if (renderer) choice.chat = ExportedChat{.jinja = renderer->jinja(), .end = renderer->end_token()};
+  return choice;
 }
 
 namespace {
@@ -169,20 +206,21 @@ std::string without_slash(std::string path) {
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options) {
   ModelConfig config = model.config;
-  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
+  const TokenizerChoice tokenizer = reading_input([&] { return choose_tokenizer(model, options, config); });
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::unique_ptr<Device> cpu = make_cpu_device(0);
-  ModelWeights weights(model, table, *cpu);
+  ModelWeights weights = reading_input([&] { return ModelWeights(model, table, *cpu); });
   Exported exported;
   exported.dtype = options.dtype ? *options.dtype : weights.stored_dtype();
   // An adapter was trained on the weights of its base without remainders.
   if (exported.dtype == SafeDType::F32 && model.checkpoint && !model.adapter)
-    weights.open_remainders(env, *model.checkpoint);
+    reading_input([&] { weights.open_remainders(env, *model.checkpoint); });
 
   TemporaryOutput folder(env, without_slash(output));
   env.write_synced(join_path(folder.path(), "config.json"),
-                   to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
-  env.write_synced(join_path(folder.path(), kGenerationName), generation_config(env, model, config));
+                   config_json(model, config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
+  env.write_synced(join_path(folder.path(), kGenerationName),
+                   generation_config(env, model, config, tokenizer.pad));
   export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
   const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
     return as_bytes_of(weights.rows(table[parameter], begin, rows), exported.dtype);
@@ -196,8 +234,8 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
                                const ExportOptions& options) {
   require(model.adapter.has_value(), "[{}] has no adapter to export", model.source);
   ModelConfig config = model.config;
-  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
-  const PeftAdapter adapter(env, model.adapter->folder, config);
+  const TokenizerChoice tokenizer = reading_input([&] { return choose_tokenizer(model, options, config); });
+  const PeftAdapter adapter = reading_input([&] { return PeftAdapter(env, model.adapter->folder, config); });
   const std::vector<ParameterSpec> table = adapters_of(parameter_table(config, adapter.plan()));
   ExportedAdapter exported;
   exported.plan = adapter.plan();

@@ -1,16 +1,23 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/export.h"
 #include "checkpoint/export_tokenizer_choice.h"
 #include "checkpoint/model_weights.h"
+#include "data/tokenizer/stream_decoder.h"
 #include "hf/gguf_model.h"
 #include "hf/gguf_tokenizer.h"
 #include "model/family.h"
 
 namespace octet {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Reads the rows of tensors from the weights of a model.
 class GgufRows {
@@ -55,6 +62,25 @@ class GgufRows {
   const std::vector<GgufTensor>& tensors_;
 };
 
+// The folder of the model or of its run: not that of a checkpoint in it, and not the commit in the hub's cache.
+std::string name_of_model(const ModelFolder& model) {
+  fs::path path = fs::absolute(model.adapter ? model.adapter->folder : model.folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  constexpr std::string_view kHubFolder = "models--";
+  if (path.parent_path().filename() == "snapshots") {
+    const std::string hub = path.parent_path().parent_path().filename().string();
+    if (hub.starts_with(kHubFolder)) return hub.substr(hub.rfind("--") + 2);
+  }
+  const bool is_checkpoint =
+      model.adapter ? model.adapter->checkpoint.has_value() : model.checkpoint.has_value();
+  if (is_checkpoint) {
+    path = path.parent_path();
+    if (std::ranges::find(kCheckpointFolders, path.filename()) != std::end(kCheckpointFolders))
+      path = path.parent_path();
+  }
+  return repair_utf8(path.filename().string());
+}
+
 void warn_of_differences(const ModelConfig& config) {
   if (config.window > 0 && config.window < config.max_positions)
     log_warning(
@@ -81,15 +107,16 @@ Exported export_gguf(Env& env, const ModelFolder& model, const std::string& outp
   ModelConfig config = model.config;
   if (config.family->gguf_architecture.empty())
     fail_config("[{}] llama.cpp has no architecture for {}", model.source, config.family->architecture);
-  const TokenizerChoice tokenizer = choose_tokenizer(model, options, config);
+  const TokenizerChoice tokenizer = reading_input([&] { return choose_tokenizer(model, options, config); });
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::unique_ptr<Device> cpu = make_cpu_device(0);
-  ModelWeights weights(model, table, *cpu);
+  ModelWeights weights = reading_input([&] { return ModelWeights(model, table, *cpu); });
   // bf16 has the weights as the run computes with them; all others are made of the exact ones.
   if (type != GgmlType::BF16 && model.checkpoint && !model.adapter)
-    weights.open_remainders(env, *model.checkpoint);
+    reading_input([&] { weights.open_remainders(env, *model.checkpoint); });
   warn_of_differences(config);
 
+  if (const std::string name = name_of_model(model); !name.empty()) config.name = name;
   GgufWriter writer;
   const std::vector<GgufSource> sources = add_gguf_model(writer, config, table, type);
   Exported exported;
@@ -102,6 +129,7 @@ Exported export_gguf(Env& env, const ModelFolder& model, const std::string& outp
                  .chat_end = tokenizer.chat ? eos : std::nullopt,
                  .bos = config.bos_id,
                  .eos = eos,
+                 .pad = tokenizer.pad,
                  .chat_jinja = tokenizer.chat ? tokenizer.chat->jinja : chat_jinja(model, options)});
     if (tokenizer.chat) exported.chat_end = tokenizer.chat->end;
   } else {

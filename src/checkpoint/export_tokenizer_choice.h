@@ -12,6 +12,7 @@ namespace octet {
 struct TokenizerChoice {
   std::string name;  // as for make_tokenizer; "": none
   std::optional<ExportedChat> chat;
+  std::optional<int32_t> pad;  // of the tokenizer, else of the model's folder
 };
 // Also sets the ids that begin and end a text in the config.
 TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options, ModelConfig& config);

@@ -75,12 +75,11 @@ SafeDType ModelWeights::stored_dtype() const {
 std::vector<float> ModelWeights::rows(const ParameterSpec& spec, int64_t begin, int64_t rows) const {
   std::vector<float> values = files_ ? weights_->values(spec, begin, rows) : drawn_rows(spec, begin, rows);
   add_remainder(spec, begin, values);
-  if (merge_ && merge_->changes(spec)) {
-    merge_->add_to(spec, begin, values);
-    require(all_finite(std::as_bytes(std::span(values)), DType::F32),
-            "[{}] {} with the adapter merged holds values that are not finite", source_,
-            spec.hf.front().name);
-  }
+  const bool is_merged = merge_ && merge_->changes(spec);
+  if (is_merged) merge_->add_to(spec, begin, values);
+  if (!all_finite(std::as_bytes(std::span(values)), DType::F32))
+    fail_config("[{}] {}{} holds values that are not finite", source_, spec.hf.front().name,
+                is_merged ? " with the adapter merged" : "");
   return values;
 }
 

@@ -56,6 +56,10 @@ ByteLevelSpec bytes_spec() {
 }
 
 std::string pattern_name(const ByteLevelSpec& spec) {
+  if (spec.digits != DigitSplit::None && !spec.merges.empty()) {
+    if (spec.digits == DigitSplit::Each && spec.pattern == SplitPattern::Gpt2) return "smollm";
+    fail_config("[{}] splits digits from words in a way that llama.cpp has no name for", spec.place);
+  }
   switch (spec.pattern) {
     case SplitPattern::Llama3:
       return "llama-bpe";
@@ -183,8 +187,13 @@ std::string add_gguf_tokenizer(GgufWriter& writer, const GgufTokenizer& tokenize
   const std::optional<int32_t> bos = common.bos ? common.bos : tokenizer.bos;
   std::optional<int32_t> eos = common.eos ? common.eos : tokenizer.eos;
   if (tokenizer.chat_end) eos = tokenizer.chat_end;
-  if (bos) writer.add_count("tokenizer.ggml.bos_token_id", *bos);
-  if (eos) writer.add_count("tokenizer.ggml.eos_token_id", *eos);
+  // A config.json may name ids that no token has. llama.cpp would read beyond its table.
+  const auto add_id = [&](const char* key, std::optional<int32_t> id) {
+    if (id && *id < tokenizer.vocab) writer.add_count(key, *id);
+  };
+  add_id("tokenizer.ggml.bos_token_id", bos);
+  add_id("tokenizer.ggml.eos_token_id", eos);
+  add_id("tokenizer.ggml.padding_token_id", tokenizer.pad);
   writer.add("tokenizer.ggml.add_bos_token", bos && !common.prefix.empty() && common.prefix.front() == *bos);
   writer.add("tokenizer.ggml.add_eos_token", eos && !common.suffix.empty() && common.suffix.back() == *eos);
   if (!tokenizer.chat_jinja.empty()) {

@@ -12,7 +12,8 @@ struct GgufTokenizer {
   int64_t vocab = 0;                // rows of the embedding: ids without a token get a placeholder
   std::optional<int32_t> chat_end;  // ends an answer; counts more than the tokenizer's eos
   std::optional<int32_t> bos, eos;  // of the model, if the tokenizer has none
-  std::string chat_jinja = {};      // "": none
+  std::optional<int32_t> pad;
+  std::string chat_jinja = {};  // "": none
 };
 
 // Adds the keys tokenizer.*: byte-level BPE as llama.cpp's "gpt2" with the name of its pattern, SentencePiece BPE as

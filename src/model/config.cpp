@@ -45,6 +45,8 @@ void ModelConfig::validate() const {
           "{} positions",
           name, vocab, layers, width, ffn, heads, head_dim, max_positions);
   require(window >= 0, "[model {}] the sliding window is {}, expected 0 (none) or more", name, window);
+  require(learned_positions || (rope_theta > 0 && std::isfinite(rope_theta)),
+          "[model {}] rope_theta is {}, expected more than 0", name, rope_theta);
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
 }
 

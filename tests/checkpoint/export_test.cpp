@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
@@ -17,6 +18,16 @@ namespace {
 
 using testing::HasSubstr;
 namespace fs = std::filesystem;
+
+// A key of a GGUF file as it is stored, its value a text or a number of 32 bits.
+std::string gguf_key(std::string_view name, std::variant<std::string_view, uint32_t> value) {
+  const auto number = [](uint64_t x, size_t bytes) {
+    return std::string(reinterpret_cast<const char*>(&x), bytes);
+  };
+  const auto text = [&](std::string_view x) { return number(x.size(), 8).append(x); };
+  if (const auto* id = std::get_if<uint32_t>(&value)) return text(name) + number(4, 4) + number(*id, 4);
+  return text(name) + number(8, 4) + text(std::get<std::string_view>(value));
+}
 
 struct Export : testing::Test {
   std::string path(const std::string& name) const { return join_path(folder.path(), name); }
@@ -63,6 +74,30 @@ TEST_F(Export, AFlippedBitInTheRemaindersIsNotExported) {
               HasSubstr("optimizer.safetensors has checksum"));
   EXPECT_FALSE(fs::exists(path("exact")));
   export_model(env, found, path("rounded"), {.dtype = SafeDType::BF16});
+}
+
+// octet pads with any id. Other programs take the one that the files name.
+TEST_F(Export, TheIdThatPadsIsKept) {
+  RandomModel model(two_layers("llama-tiny"), DType::F32);
+  model.write_folder(path("models/my-model"));
+  nlohmann::json config = nlohmann::json::parse(read_text(path("models/my-model/config.json")));
+  config["pad_token_id"] = 7;
+  folder.write("models/my-model/config.json", config.dump());
+  const ModelFolder found = find_model(path("models/my-model"));
+  export_model(env, found, path("out"), {});
+  for (const char* file : {"out/config.json", "out/generation_config.json"})
+    EXPECT_EQ(nlohmann::json::parse(read_text(path(file)))["pad_token_id"], 7) << file;
+  export_gguf(env, found, path("out.gguf"), GgmlType::BF16, {.tokenizer = "bytes"});
+  EXPECT_THAT(read_text(path("out.gguf")), HasSubstr(gguf_key("tokenizer.ggml.padding_token_id", 7u)));
+  EXPECT_THAT(read_text(path("out.gguf")), HasSubstr(gguf_key("general.name", "my-model")));
+}
+
+TEST_F(Export, AGgufFileHasTheNameOfTheRun) {
+  RandomModel model(two_layers("llama-tiny"), DType::F32);
+  CheckpointStore store(env, path("my-run/checkpoints"));
+  model.save(store, 3, 1.5);
+  export_gguf(env, find_model(path("my-run")), path("out.gguf"), GgmlType::BF16, {});
+  EXPECT_THAT(read_text(path("out.gguf")), HasSubstr(gguf_key("general.name", "my-run")));
 }
 
 TEST_F(Export, Bf16IsWhatTheRunComputedWith) {

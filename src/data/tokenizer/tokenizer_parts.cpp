@@ -186,6 +186,7 @@ std::string apply_tokenizer_config(VocabularySpec& spec, VocabReader* vocab, con
     if (const auto id = added_id(spec, *text)) spec.bos = id;
   }
   if (const auto text = token_text(config, "eos_token")) spec.eos = added_id(spec, *text);
+  if (const auto text = token_text(config, "pad_token")) spec.pad = added_id(spec, *text);
   const auto name = config.find("tokenizer_class");
   return name != config.end() && name->is_string() ? name->get<std::string>() : "";
 }

@@ -24,6 +24,7 @@ struct VocabularySpec {
   std::vector<AddedToken> added;  // an id here may also be one of `tokens`; the added content counts
   std::vector<int32_t> prefix, suffix;
   std::optional<int32_t> bos, eos;
+  std::optional<int32_t> pad;  // for other programs: octet pads with any id
 };
 
 // For fingerprints: the vocabulary with its merges; the tokens that are added to it or around a text.
