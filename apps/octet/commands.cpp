@@ -25,7 +25,7 @@ namespace {
 constexpr ExitCodeText kExitCodes[] = {
     {"0", "done"},
     {"1", "failure"},
-    {"2", "wrong usage or configuration; nothing was started"},
+    {"2", "wrong usage, configuration, model or data; nothing was started"},
     {"3", "no finite gradient for three steps, or in the whole run"},
     {"4", "three checkpoints in a row, or the last one, could not be saved"},
     {"75", "stopped by a signal after saving, or by the failure of a rank; continue with --resume latest"},

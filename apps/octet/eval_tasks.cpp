@@ -10,6 +10,7 @@
 #include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
+#include "base/input_errors.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "eval_model.h"
@@ -95,9 +96,10 @@ std::unique_ptr<Transformer> make_model(const EvalTaskOptions& options, const Mo
     const int64_t bytes = model->plan().peak_bytes();
     if (bytes <= device.memory_bytes()) return model;
     if (shape.rows == 1 || options.batch_size > 0)
-      fail("[eval] this needs {}, but the device has {}; use a smaller --{}",
-           human_bytes(static_cast<double>(bytes)), human_bytes(static_cast<double>(device.memory_bytes())),
-           shape.rows == 1 ? "max_seq_length" : "batch_size");
+      fail_config("[eval] this needs {}, but the device has {}; use a smaller --{}",
+                  human_bytes(static_cast<double>(bytes)),
+                  human_bytes(static_cast<double>(device.memory_bytes())),
+                  shape.rows == 1 ? "max_seq_length" : "batch_size");
     shape.rows /= 2;
   }
 }
@@ -179,13 +181,14 @@ void check_names(const std::vector<EncodedTask>& tasks) {
 int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
   if (model.tokenizer.empty())
     fail_config("the model '{}' has no tokenizer, which tasks need; pass --tokenizer", model.folder);
-  const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
+  const std::unique_ptr<Tokenizer> tokenizer = reading_input([&] { return open_model_tokenizer(model); });
   int64_t max_length = model.config.max_positions;
   if (options.max_seq_length > 0) {
     check_sequence_length(model.config, "--max_seq_length", options.max_seq_length);
     max_length = options.max_seq_length;
   }
-  const std::vector<EncodedTask> tasks = load_tasks(options, *tokenizer, max_length);
+  const std::vector<EncodedTask> tasks =
+      reading_input([&] { return load_tasks(options, *tokenizer, max_length); });
   check_names(tasks);
   const Work work = work_of(tasks);
 
@@ -194,7 +197,7 @@ int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
   const std::unique_ptr<Transformer> transformer = make_model(
       options, model.config, shape_for(options, work, max_length, *device), numerics_for(precision), *device);
   transformer->allocate();
-  load_weights(*device, transformer->parameters(), model);
+  reading_input([&] { load_weights(*device, transformer->parameters(), model); });
   transformer->weights_changed();
 
   const auto start = Clock::now();

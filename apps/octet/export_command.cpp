@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "base/error.h"
+#include "base/input_errors.h"
 #include "checkpoint/export.h"
 #include "command.h"
 #include "report/text.h"
@@ -63,7 +63,8 @@ int run(const Options& options) {
   if (!options.dtype.empty()) to.dtype = options.dtype == "bf16" ? SafeDType::BF16 : SafeDType::F32;
   to.shard_bytes = static_cast<int64_t>(options.max_shard_size_gb * 1e9);
 
-  const ModelFolder model = find_model(options.model, options.best, options.adapter_name_or_path);
+  const ModelFolder model =
+      reading_input([&] { return find_model(options.model, options.best, options.adapter_name_or_path); });
   if (options.format == "gguf") return write_gguf(options, model, to);
   if (model.adapter && !options.adapter && !options.merge) {
     fail_config(

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "chat_console.h"
@@ -85,7 +85,7 @@ class GenerateRun {
 
   int run() {
     const std::unique_ptr<Device> device = make_device(options_.config());
-    make_decoder(*device);
+    reading_input([&] { make_decoder(*device); });
     if (options_.chats()) return chat();
     if (options_.print_logits) {
       print_logits();
@@ -303,7 +303,8 @@ void check(const Options& options, std::vector<std::string>& errors) {
 }
 
 int run(const Options& options) {
-  return GenerateRun(options).run();
+  GenerateRun generate = reading_input([&] { return GenerateRun(options); });
+  return generate.run();
 }
 
 }  // namespace

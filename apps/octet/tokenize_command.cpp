@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/input_errors.h"
 #include "command.h"
 #include "data/tokenizer/stream_decoder.h"
 #include "data/tokenizer/tokenizer.h"
@@ -164,8 +164,9 @@ void check(const Options& options, std::vector<std::string>& errors) {
 }
 
 int run(const Options& options) {
-  const TokenizeRun tokenize(options);
-  write_stdout(tokenize.run(read_stdin()));
+  const TokenizeRun tokenize = reading_input([&] { return TokenizeRun(options); });
+  const std::string input = read_stdin();
+  write_stdout(reading_input([&] { return tokenize.run(input); }));
   return kExitDone;
 }
 
