@@ -151,7 +151,7 @@ TEST_F(ToolsCli, GenerateSaysWhatIsMissing) {
   EXPECT_THAT(result.err, HasSubstr("[nowhere] is not a folder"));
   fs::remove(path("model/model.safetensors"));
   result = run_cpu({"generate", "model", "--prompt_ids", "1", "--print_ids"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
 }
 
@@ -264,7 +264,7 @@ TEST_F(ToolsCli, CheckpointsTellWholeFromBroken) {
   EXPECT_THAT(run({"checkpoints", "run"}).out, HasSubstr("BROKEN: "));
   // A model is not taken from a broken checkpoint.
   result = run_cpu({"generate", "run/checkpoints/step_10", "--prompt", "x"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("config.json"));
   for (const char* step : {"run/checkpoints/step_10", "run/checkpoints/step_10/"}) {
     result = run({"checkpoints", step});

@@ -19,7 +19,9 @@ struct WrongInputCli : testing::Test {
   WrongInputCli() {
     RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("model"));
     folder.write("text.txt", std::string(600, 'a'));
-    folder.write("tokens.bin", std::string(1200, '\1'));
+    std::string tokens;
+    for (int i = 0; i < 600; ++i) tokens += std::string("\1\0", 2);
+    folder.write("tokens.bin", tokens);
   }
   std::string path(const std::string& name) const { return join_path(folder.path(), name); }
   ProcessResult run(const std::vector<std::string>& arguments) {
