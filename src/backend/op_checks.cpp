@@ -1,6 +1,9 @@
 #include "backend/op_checks.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "ops/sampling.h"
 
 namespace octet {
 namespace {
@@ -165,6 +168,20 @@ void check_cross_entropy(const Operand& gradient, const Tensor& correction, cons
   require(!correction || (dlogits && fp8 && fp8->rule.delayed &&
                           fp8->rule.granularity == Granularity::Tensor && (fp8->rowwise || fp8->colwise)),
           "[{}] corrections are requested without FP8 codes of delayed scaling", op);
+}
+
+void check_choose_tokens(const Tensor& ids, const Tensor& logits, int64_t vocab, const Tensor& choices) {
+  constexpr const char* op = "choose_tokens";
+  const int64_t rows = logits.rows();
+  require(logits.dtype == DType::F32 && ids.dtype == DType::I32 && ids.numel() == rows,
+          "[{}] {} {} ids for {} rows of {} logits, expected one int32 per row of fp32", op, ids.numel(),
+          name_of(ids.dtype), rows, name_of(logits.dtype));
+  require(vocab > 0 && vocab <= std::min(logits.cols(), kMostChoices),
+          "[{}] the vocabulary is {}, expected 1 to {}", op, vocab, std::min(logits.cols(), kMostChoices));
+  require(choices.bytes() == rows * static_cast<int64_t>(sizeof(TokenChoice)) &&
+              reinterpret_cast<uintptr_t>(choices.data) % alignof(TokenChoice) == 0,
+          "[{}] {} bytes of choices for {} rows, expected {} each, at a multiple of {} bytes", op,
+          choices.bytes(), rows, sizeof(TokenChoice), alignof(TokenChoice));
 }
 
 void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate) {

@@ -37,6 +37,7 @@ void check_reciprocal_of_sum(const Tensor& scale, const Tensor& counts);
 // Returns the number of ranks.
 int64_t check_merge_slots(const Tensor& slots, const Tensor& gathered);
 void check_add_hash(const Tensor& hash, const Tensor& x);
+void check_choose_tokens(const Tensor& ids, const Tensor& logits, int64_t vocab, const Tensor& choices);
 void check_dropout(const Tensor& y, const Tensor& x, float probability, const Tensor& seed, bool accumulate);
 
 }  // namespace octet

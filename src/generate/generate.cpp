@@ -1,8 +1,6 @@
 #include "generate/generate.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "base/philox.h"
 
@@ -13,44 +11,13 @@ DecoderShape sampling_shape(int64_t rows, int64_t length) {
   return {.sequences = rows, .capacity = length};
 }
 
-// The candidates that top_k and top_p leave, with their weights e^((logit - largest) / temperature).
-struct Candidates {
-  std::vector<int32_t> ids;
-  std::vector<double> weights;
-  double total = 0;
-};
-
-Candidates cut(const std::vector<float>& logits, const SampleOptions& options) {
-  Candidates c;
-  c.ids.resize(logits.size());
-  std::iota(c.ids.begin(), c.ids.end(), 0);
-  const bool cuts = (options.top_k > 0 && options.top_k < std::ssize(logits)) || options.top_p < 1;
-  if (cuts) {
-    const auto likelier = [&](int32_t a, int32_t b) {
-      const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-      return x != y ? x > y : a < b;
-    };
-    size_t kept = c.ids.size();
-    if (options.top_k > 0) kept = std::min(kept, static_cast<size_t>(options.top_k));
-    std::partial_sort(c.ids.begin(), c.ids.begin() + static_cast<std::ptrdiff_t>(kept), c.ids.end(),
-                      likelier);
-    c.ids.resize(kept);
-  }
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  for (const int32_t id : c.ids) {
-    c.weights.push_back(
-        std::exp(static_cast<double>(logits[static_cast<size_t>(id)] - largest) / options.temperature));
-    c.total += c.weights.back();
-  }
-  if (options.top_p < 1) {
-    double sum = 0;
-    size_t kept = 0;
-    while (kept < c.weights.size() && sum < options.top_p * c.total) sum += c.weights[kept++];
-    c.ids.resize(std::max<size_t>(kept, 1));
-    c.weights.resize(c.ids.size());
-    c.total = std::accumulate(c.weights.begin(), c.weights.end(), 0.0);
-  }
-  return c;
+// Token `step` of a row: its random number depends on nothing else.
+TokenChoice choice_of(const SampleOptions& options, uint64_t row, int64_t step) {
+  constexpr double kHottest = 1e30;  // a float, and all tokens are equally likely
+  return {.top_p = options.top_p,
+          .temperature = static_cast<float>(std::min(options.temperature, kHottest)),
+          .uniform = Philox(options.seed, row).uniform(static_cast<uint64_t>(step)),
+          .top_k = static_cast<int32_t>(std::min(options.top_k, kMostChoices))};
 }
 
 // Tokens that both begin with. The last of a prompt is always read: the logits after it are needed.
@@ -66,21 +33,6 @@ size_t shared_tokens(std::span<const int32_t> cached, const std::vector<int32_t>
 int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length) {
   const Decoder decoder(trained, sampling_shape(rows, length), device);
   return decoder.plan().peak_bytes();
-}
-
-int32_t sample_logits(const std::vector<float>& logits, const SampleOptions& options, double u) {
-  // NaN would break the order that max_element and sorting need.
-  for (const float x : logits) require(!std::isnan(x), "[generate] the logits of the model are NaN");
-  if (options.temperature <= 0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  const Candidates c = cut(logits, options);
-  double left = u * c.total;
-  for (size_t i = 0; i < c.ids.size(); ++i) {
-    left -= c.weights[i];
-    if (left < 0) return c.ids[i];
-  }
-  // Rounding left a little over: the likeliest.
-  return c.ids[static_cast<size_t>(std::max_element(c.weights.begin(), c.weights.end()) - c.weights.begin())];
 }
 
 std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
@@ -105,6 +57,7 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
   std::vector<std::vector<int32_t>> added(prompts.size());
   for (int64_t step = 0; step < options.max_tokens; ++step) {
     std::vector<Decoder::Continuation> continuations;
+    std::vector<TokenChoice> choices;
     for (size_t r = 0; r < rows.size(); ++r) {
       Row& row = rows[r];
       const auto sequence = static_cast<int64_t>(r);
@@ -118,13 +71,15 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
         row.unread = std::min(row.ids.size(), static_cast<size_t>(std::max<int64_t>(capacity / 2, 1)));
       }
       continuations.push_back({sequence, std::span(row.ids).last(row.unread)});
+      choices.push_back(choice_of(options, r, step));
     }
     if (continuations.empty()) break;
-    const std::vector<Decoder::Logits> logits = decoder.read(continuations);
+    const std::vector<int32_t> chosen = decoder.choose(continuations, choices);
     for (size_t i = 0; i < continuations.size(); ++i) {
       const auto r = static_cast<size_t>(continuations[i].sequence);
-      const double u = static_cast<double>(Philox(options.seed, r).uniform(static_cast<uint64_t>(step)));
-      const int32_t id = sample_logits(logits[i], options, u);
+      const int32_t id = chosen[i];
+      require(id != kNanLogits, "[generate] the logits of the model are NaN");
+      require(id != kNoLogits, "[generate] all logits of the model are -Inf");
       rows[r].ids.push_back(id);
       rows[r].unread = 1;
       added[r].push_back(id);
@@ -155,7 +110,8 @@ std::vector<std::string> Generator::continue_prompts(const std::vector<std::stri
 }
 
 std::vector<std::string> Generator::run(std::span<const std::string> prompts, const SampleOptions& options) {
-  std::vector<std::vector<int32_t>> ids, kept(prompts.size());
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<std::string> texts(prompts.size());
   for (const std::string& prompt : prompts) {
     ids.push_back(chat_ ? encode_example(chat_->prompt({{{ChatRole::User, prompt}}}), tokenizer_).tokens
                         : tokenizer_.encode(prompt));
@@ -167,13 +123,13 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
   // What the tokenizer cannot say ends a text as well: the model's vocabulary may be larger.
   const auto on_token = [&](size_t row, int32_t id) {
     if (std::ranges::find(ends, id) != ends.end() || id >= tokenizer_.vocab_size()) return false;
-    kept[row].push_back(id);
-    return options.stop.empty() ||
-           tokenizer_.decode_continued(kept[row]).find(options.stop) == std::string::npos;
+    std::string& text = texts[row];
+    // The end that this token may complete can begin before it.
+    const size_t from = text.size() - std::min(text.size(), options.stop.size());
+    text += tokenizer_.decode_continued({&id, 1});
+    return options.stop.empty() || text.find(options.stop, from) == std::string::npos;
   };
   generate_ids(decoder_, ids, options, ends, {.on_token = on_token, .slide = true});
-  std::vector<std::string> texts;
-  for (const std::vector<int32_t>& row : kept) texts.push_back(tokenizer_.decode_continued(row));
   return texts;
 }
 

@@ -21,10 +21,6 @@ struct SampleOptions {
   std::string stop = {};  // the text ends after the first occurrence of this; empty: never
 };
 
-// The index of the chosen logit: the largest at temperature 0 (the lowest index on a tie), else drawn with the
-// uniform number `u` in [0, 1) from the softmax of logits / temperature, cut first by top_k and then by top_p.
-int32_t sample_logits(const std::vector<float>& logits, const SampleOptions& options, double u);
-
 struct GenerateCallbacks {
   // Called with each new token of prompt `row`; false ends that row.
   std::function<bool(size_t row, int32_t id)> on_token = {};

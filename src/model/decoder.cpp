@@ -133,9 +133,6 @@ void Decoder::plan_buffers() {
   plan_linears();
 
   const int64_t n = shape_.chunk, c = config_.width;
-  add(tokens_, "tokens", DType::I32, {n});
-  add(sequences_, "sequences", DType::I32, {n});
-  add(positions_, "positions", DType::I32, {n});
   if (config_.norm == NormKind::LayerNorm) add(mean_, "mean", DType::F32, {n});
   add(inv_, "inv", DType::F32, {n});
   add(residual_, "residual", dtype_, {n, c});
@@ -146,6 +143,10 @@ void Decoder::plan_buffers() {
   add(up_, "up", dtype_, {n, config_.up_width()});
   add(act_, "act", dtype_, {n, config_.ffn});
   head_rows_ = std::min<int64_t>(padded_tokens(shape_.sequences, 16), shape_.chunk);
+  // Logits may be wanted of every token, in groups of which the last is padded.
+  add(inputs_, "inputs", DType::I32, {4 * n + head_rows_});
+  add(choices_, "choices", DType::U8, {shape_.sequences * static_cast<int64_t>(sizeof(TokenChoice))});
+  add(chosen_, "chosen", DType::I32, {shape_.sequences});
   add(head_in_, "head.input", dtype_, {head_rows_, c});
   add(logits_, "logits", DType::F32, {head_rows_, config_.padded_vocab()});
   if (!config_.learned_positions)
@@ -187,7 +188,7 @@ void Decoder::allocate() {
   if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.capacity).data());
 }
 
-std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {
+std::vector<Decoder::Token> Decoder::append(std::span<const Continuation> continuations, bool every_token) {
   require(memory_ != nullptr, "[decoder] read() before allocate()");
   std::vector<Token> tokens;
   for (const Continuation& c : continuations) {
@@ -205,43 +206,102 @@ std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continu
                         every_token || i + 1 == c.ids.size()});
     }
   }
+  return tokens;
+}
+
+template <class Use>
+void Decoder::run(std::span<const Token> tokens, const Use& use) {
   ops().set_workspace(workspace_);  // others may use the same device in between
   if (trained_) trained_->scales().push_slots(device_);
-  std::vector<Logits> logits;
   for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
     const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
-    pass(std::span(tokens).subspan(begin, count), logits);
+    use(send(tokens.subspan(begin, count)));
   }
   if (trained_) trained_->scales().pop_slots(device_);
+}
+
+std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {
+  const auto padded = static_cast<size_t>(config_.padded_vocab());
+  std::vector<Logits> logits;
+  std::vector<float> values;
+  run(append(continuations, every_token), [&](const Pass& pass) {
+    layers(pass);
+    for (const HeadRows& wanted : pass.wanted) {
+      const Tensor out = head(wanted);
+      values.resize(static_cast<size_t>(wanted.count) * padded);
+      device_.copy_to_host(values.data(), out);
+      for (int64_t i = 0; i < wanted.count; ++i) {
+        const auto row = values.begin() + i * static_cast<std::ptrdiff_t>(padded);
+        logits.emplace_back(row, row + config_.vocab);
+      }
+    }
+  });
   return logits;
 }
 
-void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
+std::vector<int32_t> Decoder::choose(std::span<const Continuation> continuations,
+                                     std::span<const TokenChoice> choices) {
+  require(choices.size() == continuations.size(), "[decoder] {} choices for {} continuations", choices.size(),
+          continuations.size());
+  const std::vector<Token> tokens = append(continuations, false);
+  constexpr int64_t kEach = sizeof(TokenChoice);
+  const int64_t count = std::ssize(choices);
+  device_.copy_to_device(choices_.part(0, kEach * count), choices.data());
+  int64_t first = 0;  // continuations whose tokens are chosen
+  run(tokens, [&](const Pass& pass) {
+    layers(pass);
+    for (const HeadRows& wanted : pass.wanted) {
+      ops().choose_tokens(chosen_.part(first, wanted.count), head(wanted), config_.vocab,
+                          choices_.part(kEach * first, kEach * wanted.count));
+      first += wanted.count;
+    }
+  });
+  std::vector<int32_t> ids(choices.size());
+  device_.copy_to_host(ids.data(), chosen_.part(0, count));
+  return ids;
+}
+
+Decoder::Pass Decoder::send(std::span<const Token> tokens) {
   const int64_t n = padded_tokens(std::ssize(tokens), shape_.chunk);
+  Pass pass{.tokens = inputs_.part(0, n),
+            .sequences = inputs_.part(n, n),
+            .positions = inputs_.part(2 * n, n),
+            .longest = 1};
   std::vector<int32_t> ids(static_cast<size_t>(n), 0), sequences(ids.size(), -1), positions(ids.size(), 0);
-  std::vector<int64_t> wanted;
-  int64_t longest = 1;
+  std::vector<int32_t> wanted;
   for (size_t i = 0; i < tokens.size(); ++i) {
     ids[i] = tokens[i].id;
     sequences[i] = tokens[i].sequence;
     positions[i] = tokens[i].position;
-    longest = std::max<int64_t>(longest, tokens[i].position + 1);
-    if (tokens[i].wanted) wanted.push_back(static_cast<int64_t>(i));
+    pass.longest = std::max<int64_t>(pass.longest, tokens[i].position + 1);
+    if (tokens[i].wanted) wanted.push_back(static_cast<int32_t>(i));
   }
+  std::vector<int32_t> inputs;
+  for (const std::vector<int32_t>* part : {&ids, &sequences, &positions})
+    inputs.insert(inputs.end(), part->begin(), part->end());
+  for (int64_t begin = 0; begin < std::ssize(wanted); begin += head_rows_) {
+    const int64_t count = std::min(std::ssize(wanted) - begin, head_rows_);
+    const int64_t rows = padded_tokens(count, head_rows_);
+    pass.wanted.push_back({inputs_.part(std::ssize(inputs), rows), count});
+    inputs.insert(inputs.end(), wanted.begin() + begin, wanted.begin() + begin + count);
+    inputs.insert(inputs.end(), static_cast<size_t>(rows - count), -1);
+  }
+  device_.copy_to_device(inputs_.part(0, std::ssize(inputs)), inputs.data());
+  return pass;
+}
+
+void Decoder::layers(const Pass& pass) {
+  const int64_t n = pass.tokens.numel();
   const auto rows = [n](const Tensor& tensor) { return tensor ? first_rows(tensor, n) : Tensor{}; };
-  const Tensor token = rows(tokens_), residual = rows(residual_), delta = rows(delta_),
-               normed = rows(normed_);
-  const LayerPass pass{.ops = ops(),
-                       .config = config_,
-                       .keep = KeepPolicy(Checkpointing::None),
-                       .fp8 = false,
-                       .positions = rows(positions_),
-                       .rope_table = rope_table_,
-                       .sequences = rows(sequences_),
-                       .longest = longest};
-  device_.copy_to_device(token, ids.data());
-  device_.copy_to_device(pass.sequences, sequences.data());
-  device_.copy_to_device(pass.positions, positions.data());
+  const Tensor residual = rows(residual_), delta = rows(delta_), normed = rows(normed_);
+  const LayerPass layer_pass{.ops = ops(),
+                             .config = config_,
+                             .keep = KeepPolicy(Checkpointing::None),
+                             .fp8 = false,
+                             .positions = pass.positions,
+                             .rope_table = rope_table_,
+                             .sequences = pass.sequences,
+                             .longest = pass.longest};
 
   // All layers use the same buffers, because nothing is kept for backward.
   const AttentionPart::Activations attention{.residual = residual,
@@ -260,38 +320,25 @@ void Decoder::pass(std::span<const Token> tokens, std::vector<Logits>& logits) {
     for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
       linear->set_decoding_rows(n);
   }
-  ops().embedding_forward(residual, token, pass.positions, wte_->whole, wpe_ ? wpe_->whole : Tensor{});
+  ops().embedding_forward(residual, pass.tokens, pass.positions, wte_->whole, wpe_ ? wpe_->whole : Tensor{});
   Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
-    layer.attention.forward(pass, attention, residual, added, delta, &layer.cache);
-    layer.mlp.forward(pass, mlp, residual, delta, delta);
+    layer.attention.forward(layer_pass, attention, residual, added, delta, &layer.cache);
+    layer.mlp.forward(layer_pass, mlp, residual, delta, delta);
     added = delta;
   }
-  final_norm_.forward(pass, {.dense = normed}, residual, rows(mean_), rows(inv_), residual, delta);
-  head(wanted, normed, logits);
+  final_norm_.forward(layer_pass, {.dense = normed}, residual, rows(mean_), rows(inv_), residual, delta);
 }
 
-void Decoder::head(std::span<const int64_t> wanted, Tensor normed, std::vector<Logits>& logits) {
-  const auto vocab = static_cast<size_t>(config_.vocab), padded = static_cast<size_t>(config_.padded_vocab());
-  while (!wanted.empty()) {
-    const size_t count = std::min(wanted.size(), static_cast<size_t>(head_rows_));
-    for (size_t i = 0; i < count; ++i)
-      device_.copy(head_in_.row_range(static_cast<int64_t>(i), 1), normed.row_range(wanted[i], 1));
-    const int64_t rows = padded_tokens(static_cast<int64_t>(count), head_rows_);
-    for (int64_t i = static_cast<int64_t>(count); i < rows; ++i) device_.zero(head_in_.row_range(i, 1));
-    const Tensor out = logits_.row_range(0, rows);
-    head_.set_decoding_rows(rows);
-    const Operand x = head_.input(head_in_.row_range(0, rows), false);
-    if (x.fp8) ops().quantize(x);
-    head_.forward(ops(), out, x);
-    std::vector<float> values(static_cast<size_t>(rows) * padded);
-    device_.copy_to_host(values.data(), out);
-    for (size_t i = 0; i < count; ++i) {
-      const auto row = values.begin() + static_cast<std::ptrdiff_t>(i * padded);
-      logits.emplace_back(row, row + static_cast<std::ptrdiff_t>(vocab));
-    }
-    wanted = wanted.subspan(count);
-  }
+Tensor Decoder::head(const HeadRows& wanted) {
+  const int64_t rows = wanted.rows.numel();
+  const Tensor in = head_in_.row_range(0, rows), out = logits_.row_range(0, rows);
+  ops().gather_rows(in, normed_, wanted.rows);
+  head_.set_decoding_rows(rows);
+  const Operand x = head_.input(in, false);
+  if (x.fp8) ops().quantize(x);
+  head_.forward(ops(), out, x);
+  return out.row_range(0, wanted.count);
 }
 
 }  // namespace octet

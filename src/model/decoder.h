@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/transformer.h"
+#include "ops/sampling.h"
 
 namespace octet {
 
@@ -50,6 +51,10 @@ class Decoder {
   // after the last id of every continuation, or with `every_token` after every id, in the order of the continuations.
   // No sequence may occur twice. Waits for the device.
   std::vector<Logits> read(std::span<const Continuation> continuations, bool every_token = false);
+  // The same, but the device chooses the token after each continuation, as its choice says, and the ids alone come to the
+  // host. kNanLogits or kNoLogits where there is no choice.
+  std::vector<int32_t> choose(std::span<const Continuation> continuations,
+                              std::span<const TokenChoice> choices);
 
  private:
   struct Layer {
@@ -71,8 +76,23 @@ class Decoder {
   void plan_buffers();
   template <class Use>
   void for_linears(Use&& use);
-  void pass(std::span<const Token> tokens, std::vector<Logits>& logits);
-  void head(std::span<const int64_t> rows, Tensor normed, std::vector<Logits>& logits);
+  // Rows of a pass whose logits are computed together. Behind the first `count` are fillers, so that there are few sizes.
+  struct HeadRows {
+    Tensor rows;  // (padded count) int32, -1: filler
+    int64_t count = 0;
+  };
+  struct Pass {
+    Tensor tokens, sequences, positions;  // (n) int32, with fillers
+    int64_t longest = 0;                  // positions that its queries may read
+    std::vector<HeadRows> wanted;
+  };
+  std::vector<Token> append(std::span<const Continuation> continuations, bool every_token);
+  // Calls use(pass) for as few passes as `chunk` allows.
+  template <class Use>
+  void run(std::span<const Token> tokens, const Use& use);
+  Pass send(std::span<const Token> tokens);
+  void layers(const Pass& pass);
+  Tensor head(const HeadRows& wanted);  // (count, padded vocab)
 
   ModelConfig config_;
   DecoderShape shape_;
@@ -95,15 +115,17 @@ class Decoder {
   AdapterScratch adapters_;  // no dropout
 
   // For up to `chunk` tokens; a pass uses the first rows.
-  Tensor tokens_, sequences_, positions_;  // (chunk) int32
-  Tensor mean_, inv_;                      // (chunk) fp32
-  Tensor residual_, delta_, normed_;       // (chunk, C)
-  Tensor qkv_;                             // (chunk, (H + 2K) * D)
-  Tensor attended_;                        // (chunk, H * D)
-  Tensor up_, act_;                        // (chunk, F or 2F), (chunk, F)
+  Tensor inputs_;                     // int32: the tensors of a Pass, which come from the host in one copy
+  Tensor mean_, inv_;                 // (chunk) fp32
+  Tensor residual_, delta_, normed_;  // (chunk, C)
+  Tensor qkv_;                        // (chunk, (H + 2K) * D)
+  Tensor attended_;                   // (chunk, H * D)
+  Tensor up_, act_;                   // (chunk, F or 2F), (chunk, F)
   int64_t head_rows_ = 0;
   Tensor head_in_;     // (head_rows, C)
   Tensor logits_;      // (head_rows, padded vocab) fp32
+  Tensor choices_;     // u8 (sequences * sizeof(TokenChoice))
+  Tensor chosen_;      // (sequences) int32
   Tensor rope_table_;  // (capacity, D) fp32
   Tensor workspace_;
 };

@@ -320,6 +320,14 @@ class Ops {
   // bytes, little-endian, and the last one is filled up with zeros. mix is base/hash.h's mix_bits. The hash lies at a
   // multiple of 8 bytes, x anywhere.
   virtual void add_hash(Tensor hash, Tensor x, uint64_t seed) = 0;
+
+  // ---- choosing tokens ----
+  // ids (n) int32: a token for each row of logits (n, V') fp32, of which the first `vocab` columns count, V' >= vocab.
+  // choices u8 (n * sizeof(TokenChoice)), at a multiple of 8 bytes, is on the device because it changes every token, but
+  // a recording of the op does not. With a temperature, top_k is applied first, then top_p to the probabilities of the
+  // tokens left, and a token is drawn by going through the ids in order. ops/sampling.h defines the weights of tokens, so
+  // that every device chooses the same. Rows without a choice get kNanLogits or kNoLogits.
+  virtual void choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) = 0;
 };
 
 }  // namespace octet

@@ -1,58 +1,15 @@
 #include "generate/generate.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <cmath>
 
+#include "data/tokenizer/bytes_tokenizer.h"
+#include "support/error_of.h"
 #include "support/model_fixture.h"
 
 namespace octet {
 namespace {
-
-using testing::ElementsAre;
-
-TEST(SampleLogits, GreedyTakesTheLargestAndTheLowestIndexOfATie) {
-  EXPECT_EQ(sample_logits({1, 3, 3, 2}, {.temperature = 0}, 0.9), 1);
-}
-
-// The share of `u` that gives each index.
-std::map<int32_t, double> shares(const std::vector<float>& logits, const SampleOptions& options) {
-  std::map<int32_t, double> result;
-  constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) result[sample_logits(logits, options, (i + 0.5) / kDraws)] += 1.0 / kDraws;
-  return result;
-}
-
-TEST(SampleLogits, DrawsFromTheSoftmax) {
-  // e^0 : e^1 : e^2 at temperature 1; at temperature 0.5 the squares of these.
-  auto at_one = shares({0, 1, 2}, {.temperature = 1});
-  EXPECT_NEAR(at_one[0], 0.0900, 1e-3);
-  EXPECT_NEAR(at_one[1], 0.2447, 1e-3);
-  EXPECT_NEAR(at_one[2], 0.6652, 1e-3);
-  auto at_half = shares({0, 1, 2}, {.temperature = 0.5});
-  EXPECT_NEAR(at_half[2], 0.8668, 1e-3);
-}
-
-TEST(SampleLogits, TopKKeepsTheLikeliest) {
-  auto two = shares({2, 0, 1, -5}, {.temperature = 1, .top_k = 2});
-  EXPECT_EQ(two.size(), 2u);
-  EXPECT_NEAR(two[0], 0.7311, 1e-3);
-  EXPECT_NEAR(two[2], 0.2689, 1e-3);
-  EXPECT_EQ(shares({2, 0, 1}, {.temperature = 1, .top_k = 100}).size(), 3u);
-}
-
-TEST(SampleLogits, TopPKeepsTheSmallestSetThatReachesIt) {
-  // Probabilities 0.665, 0.245, 0.090.
-  EXPECT_EQ(shares({2, 1, 0}, {.temperature = 1, .top_p = 0.6}).size(), 1u);
-  EXPECT_EQ(shares({2, 1, 0}, {.temperature = 1, .top_p = 0.67}).size(), 2u);
-  EXPECT_EQ(shares({2, 1, 0}, {.temperature = 1, .top_p = 0.95}).size(), 3u);
-  EXPECT_EQ(shares({2, 1, 0}, {.temperature = 1, .top_p = 0}).size(), 1u);  // never none
-}
-
-TEST(SampleLogits, NumbersThatAreNoneAreAnError) {
-  EXPECT_THROW(sample_logits({1, NAN}, {.temperature = 0}, 0), Error);
-}
 
 struct GenerateIds : testing::Test {
   Decoder& decoder(int64_t sequences, int64_t capacity) {
@@ -111,6 +68,34 @@ TEST_F(GenerateIds, TheCallerMayEndARow) {
   const auto ids = generate_ids(decoder(1, 32), {{1, 2, 3}}, greedy, {}, {.on_token = on_token});
   EXPECT_EQ(ids[0], seen);
   EXPECT_EQ(seen.size(), 3u);
+}
+
+TEST_F(GenerateIds, NumbersThatAreNoneAreAnError) {
+  Decoder& broken = decoder(1, 32);
+  const Tensor gain = broken.parameters()["final_norm.gain"].whole;
+  const std::vector<float> nan(static_cast<size_t>(gain.numel()), NAN);
+  device->copy_to_device(gain, nan.data());
+  for (const SampleOptions& options : {greedy, drawn}) {
+    EXPECT_NE(error_of([&] {
+                generate_ids(broken, {{1, 2, 3}}, options, {}, {});
+              }).find("the logits of the model are NaN"),
+              std::string::npos);
+    broken.clear(0);
+  }
+}
+
+// A stop of several tokens, which the tokens before it share.
+TEST(Generator, ATextEndsAfterItsStop) {
+  test::TinyRun run({});
+  const BytesTokenizer tokenizer;
+  Generator generator(*run.model, *run.device, tokenizer, 2, 64);
+  const std::vector<std::string> prompts = {"ab", "xyz"};
+  SampleOptions options{.max_tokens = 40, .temperature = 1.0, .seed = 3};
+  const std::vector<std::string> whole = generator.continue_prompts(prompts, options);
+  options.stop = whole[0].substr(11, 3);
+  const std::vector<std::string> stopped = generator.continue_prompts(prompts, options);
+  EXPECT_EQ(stopped[0], whole[0].substr(0, whole[0].find(options.stop) + 3));
+  EXPECT_EQ(stopped[1], whole[1].substr(0, std::min(whole[1].size(), whole[1].find(options.stop)) + 3));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "hf/hf_folder.h"
 #include "support/golden_model.h"
+#include "support/plain_choice.h"
 
 namespace octet {
 namespace {
@@ -85,6 +86,30 @@ TEST_P(DecoderParity, BatchesOfUnequalSequences) {
   EXPECT_LE(relative_error(logits[0], expected_at(0, 1)), kTolerance);
   EXPECT_LE(relative_error(logits[1], expected_at(1, 0)), kTolerance);
   EXPECT_LE(relative_error(logits[2], expected_at(0, 3)), kTolerance);
+}
+
+// More sequences than the head works on at once, prompts that begin and end inside passes.
+TEST_P(DecoderParity, ChoosesFromTheLogitsItReads) {
+  constexpr int64_t kSequences = 20;
+  for (const int64_t chunk : {7, 128}) {
+    const auto decoder = make(kSequences, golden.length, chunk);
+    std::vector<Decoder::Continuation> prompts;
+    std::vector<TokenChoice> choices;
+    for (int64_t s = 0; s < kSequences; ++s) {
+      prompts.push_back({s, row(s % golden.rows).first(static_cast<size_t>(1 + s % golden.length))});
+      choices.push_back({.top_p = s % 3 == 0 ? 0.9 : 1.0,
+                         .temperature = s % 4 == 0 ? 0.0f : 1.0f,
+                         .uniform = static_cast<float>(s) / kSequences,
+                         .top_k = s % 5 == 0 ? 10 : 0});
+    }
+    const std::vector<Decoder::Logits> logits = decoder->read(prompts);
+    for (int64_t s = 0; s < kSequences; ++s) decoder->clear(s);
+    const std::vector<int32_t> ids = decoder->choose(prompts, choices);
+    for (size_t s = 0; s < ids.size(); ++s) {
+      const std::vector<double> exact(logits[s].begin(), logits[s].end());
+      EXPECT_EQ(ids[s], test::plain_choice(exact, choices[s])) << "chunk " << chunk << ", sequence " << s;
+    }
+  }
 }
 
 TEST_P(DecoderParity, RefusesWhatDoesNotFit) {

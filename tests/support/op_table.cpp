@@ -289,6 +289,7 @@ std::vector<OpCase> op_table() {
   add_adamw(table);
   add_adapters(table, large);
   add_ranks(table, large);
+  add_sampling(table, large);
   return table;
 }
 
@@ -332,6 +333,7 @@ std::vector<OpCase> model_op_table() {
   table.push_back(fused_cross_entropy_case(bf16, 16384, 50304, 50304, blocks));
   add_model_adapters(table);
   add_model_ranks(table);
+  add_model_sampling(table);
   return table;
 }
 

@@ -152,6 +152,9 @@ void add_model_adapters(std::vector<OpCase>& table);
 void add_ranks(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
 void add_model_ranks(std::vector<OpCase>& table);
 
+void add_sampling(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
+void add_model_sampling(std::vector<OpCase>& table);
+
 // "Tensor", "Row128", ...
 const char* name_of(Granularity granularity);
 std::string name_of(const QuantizeRule& rule);

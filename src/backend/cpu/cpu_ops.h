@@ -78,6 +78,8 @@ class CpuOps final : public Ops {
   void merge_slots(Tensor slots, Tensor gathered) override;
   void add_hash(Tensor hash, Tensor x, uint64_t seed) override;
 
+  void choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) override;
+
  private:
   cpu::Scratch scratch() const { return cpu::Scratch(workspace_); }
   // The fp32 values of a real tensor: the tensor itself, or a converted copy in the workspace.

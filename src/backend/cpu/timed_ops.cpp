@@ -226,4 +226,9 @@ void TimedOps::add_hash(Tensor hash, Tensor x, uint64_t seed) {
   ops_.add_hash(hash, x, seed);
 }
 
+void TimedOps::choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) {
+  const HostScope scope(profiler_, queue_.c_str(), OpLabel{.kind = OpKind::Other, .op = "choose_tokens"});
+  ops_.choose_tokens(ids, logits, vocab, choices);
+}
+
 }  // namespace octet::cpu

@@ -67,6 +67,7 @@ class TimedOps final : public Ops {
   void reciprocal_of_sum(Tensor scale, Tensor counts) override;
   void merge_slots(Tensor slots, Tensor gathered) override;
   void add_hash(Tensor hash, Tensor x, uint64_t seed) override;
+  void choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) override;
 
  private:
   CpuOps ops_;

@@ -111,6 +111,8 @@ class CudaOps final : public Ops {
   void merge_slots(Tensor slots, Tensor gathered) override;
   void add_hash(Tensor hash, Tensor x, uint64_t seed) override;
 
+  void choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) override;
+
   // See Device::gemm_fp8_kind.
   std::string gemm_fp8_kind(int64_t m, int64_t n, int64_t k, Granularity a, Granularity b, DType format_a,
                             DType format_b, DType out);
