@@ -6,6 +6,8 @@
 namespace octet {
 namespace {
 
+constexpr int64_t kFewPositions = 512;
+
 Tensor first_rows(const Tensor& tensor, int64_t rows) {
   Tensor view = tensor;
   view.shape = tensor.shape.rank() == 1 ? Shape{rows} : Shape{rows, tensor.cols()};
@@ -249,12 +251,24 @@ std::vector<int32_t> Decoder::choose(std::span<const Continuation> continuations
   device_.copy_to_device(choices_.part(0, kEach * count), choices.data());
   int64_t first = 0;  // continuations whose tokens are chosen
   run(tokens, [&](const Pass& pass) {
-    layers(pass);
-    for (const HeadRows& wanted : pass.wanted) {
-      ops().choose_tokens(chosen_.part(first, wanted.count), head(wanted), config_.vocab,
-                          choices_.part(kEach * first, kEach * wanted.count));
-      first += wanted.count;
+    const auto work = [&] {
+      layers(pass);
+      int64_t next = first;
+      for (const HeadRows& wanted : pass.wanted) {
+        ops().choose_tokens(chosen_.part(next, wanted.count), head(wanted), config_.vocab,
+                            choices_.part(kEach * next, kEach * wanted.count));
+        next += wanted.count;
+      }
+    };
+    // The ops of a model in training may change.
+    if (trained_) {
+      work();
+    } else {
+      device_.repeat(fmt::format("decoder {}: {} tokens, {} of {} chosen, {} positions", serial_,
+                                 pass.tokens.numel(), pass.chosen(), first, pass.longest),
+                     work);
     }
+    first += pass.chosen();
   });
   std::vector<int32_t> ids(choices.size());
   device_.copy_to_host(ids.data(), chosen_.part(0, count));
@@ -276,6 +290,9 @@ Decoder::Pass Decoder::send(std::span<const Token> tokens) {
     pass.longest = std::max<int64_t>(pass.longest, tokens[i].position + 1);
     if (tokens[i].wanted) wanted.push_back(static_cast<int32_t>(i));
   }
+  // Few different values, so that recorded passes are replayed.
+  const auto longest = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(pass.longest)));
+  pass.longest = std::min(std::max(longest, kFewPositions), shape_.capacity);
   std::vector<int32_t> inputs;
   for (const std::vector<int32_t>* part : {&ids, &sequences, &positions})
     inputs.insert(inputs.end(), part->begin(), part->end());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -52,7 +53,8 @@ class Decoder {
   // No sequence may occur twice. Waits for the device.
   std::vector<Logits> read(std::span<const Continuation> continuations, bool every_token = false);
   // The same, but the device chooses the token after each continuation, as its choice says, and the ids alone come to the
-  // host. kNanLogits or kNoLogits where there is no choice.
+  // host. kNanLogits or kNoLogits where there is no choice. A decoder with weights of its own has its passes recorded
+  // (Device::repeat): a token is one launch.
   std::vector<int32_t> choose(std::span<const Continuation> continuations,
                               std::span<const TokenChoice> choices);
 
@@ -85,6 +87,11 @@ class Decoder {
     Tensor tokens, sequences, positions;  // (n) int32, with fillers
     int64_t longest = 0;                  // positions that its queries may read
     std::vector<HeadRows> wanted;
+    int64_t chosen() const {
+      int64_t count = 0;
+      for (const HeadRows& rows : wanted) count += rows.count;
+      return count;
+    }
   };
   std::vector<Token> append(std::span<const Continuation> continuations, bool every_token);
   // Calls use(pass) for as few passes as `chunk` allows.
@@ -94,6 +101,8 @@ class Decoder {
   void layers(const Pass& pass);
   Tensor head(const HeadRows& wanted);  // (count, padded vocab)
 
+  static inline std::atomic<uint64_t> decoders_{0};
+  const uint64_t serial_ = decoders_++;  // in the names of its recordings
   ModelConfig config_;
   DecoderShape shape_;
   DType dtype_;

@@ -128,9 +128,15 @@ void add_sampling(std::vector<OpCase>& table, const std::function<OpCase(OpCase)
   const std::vector<TokenChoice> choices = some_choices();
   for (const auto& [vocab, width] : {std::pair{1, 1}, {2, 5}, {33, 33}, {1000, 1024}})
     table.push_back(choose_tokens_case("normal", Row::Normal, vocab, width, choices));
-  table.push_back(large(choose_tokens_case("normal", Row::Normal, 50257, 50304, choices)));
-  table.push_back(large(choose_tokens_case("normal", Row::Normal, 151936, 151936, choices)));
-  table.push_back(large(choose_tokens_case("ties", Row::Ties, 50257, 50264, choices)));
+  const std::vector<TokenChoice> few = {
+      {},
+      {.temperature = 0.8f, .uniform = 0.7f},
+      {.top_p = 0.9, .temperature = 1.0f, .uniform = 0.3f},
+      {.top_p = 0.95, .temperature = 1e30f, .uniform = 0.99f, .top_k = 1000},
+  };
+  table.push_back(large(choose_tokens_case("normal", Row::Normal, 50257, 50304, few)));
+  table.push_back(large(choose_tokens_case("normal", Row::Normal, 151936, 151936, few)));
+  table.push_back(large(choose_tokens_case("ties", Row::Ties, 50257, 50264, few)));
   for (const auto& [label, kind] : {std::pair{"ties", Row::Ties},
                                     {"equal", Row::Equal},
                                     {"mostly_missing", Row::MostlyMissing},
