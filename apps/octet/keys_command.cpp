@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
+#include "import/flags.h"
 
 namespace octet {
 namespace {
@@ -56,6 +57,11 @@ int run(const Options& options) {
   const std::string query = fmt::format("{}", fmt::join(options.words, " "));
   const std::vector<Key> found = search_keys(train_keys().keys(), query);
   if (found.empty()) {
+    if (const Key* foreign = key_called(foreign_keys(), query)) {
+      fail_config(
+          "'{0}' is a key of other programs; 'octet train --{0}{1} --dry_run' says what it means here", query,
+          foreign->type == KeyType::Bool ? "" : " VALUE");
+    }
     const bool several = options.words.size() > 1;
     const std::vector<std::string> similar =
         several ? std::vector<std::string>{} : similar_keys(train_keys().keys(), query);

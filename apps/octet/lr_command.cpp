@@ -177,6 +177,8 @@ Command lr_command() {
   builder.check([](const Options& options, std::vector<std::string>& errors) {
     if (const std::string problem = picture_name_problem(options.output); !problem.empty())
       errors.push_back(problem);
+    else if (!options.output.empty())
+      check_output_file("--output", options.output);
   });
   builder.words(&Options::files, config_file_word());
   builder.run_arguments(&Options::run);

@@ -75,6 +75,8 @@ struct Options {
 void check(const Options& options, std::vector<std::string>& errors) {
   if (const std::string problem = picture_name_problem(options.output); !problem.empty())
     errors.push_back(problem);
+  else if (!options.output.empty())
+    check_output_file("--output", options.output);
 }
 
 int run(const Options& options) {

@@ -229,6 +229,7 @@ void write_reports(const Options& options, const SweepResults& results) {
 
 int run(const Options& options) {
   const Files files = files_of(options);
+  if (!options.html.empty()) check_output_file("--html", options.html);
   const SweepSpec spec = read_sweep_file(files.sweep);
   for (const std::string& note : spec.notes) log_info("{}", note);
   for (const std::string& warning : spec.warnings) log_warning("{}", warning);

@@ -13,6 +13,9 @@
 namespace octet {
 namespace {
 
+// Of a name that becomes part of file names, which have at most 255 bytes.
+constexpr size_t kMostNameBytes = 200;
+
 bool has_control(std::string_view text) {
   return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
 }
@@ -256,6 +259,9 @@ std::vector<std::string> check_job(const SlurmJob& job) {
   check_text("log_dir", job.log_folder);
   check_text("container", job.container);
   check_text("run_name", job.run_name);
+  if (job.run_name.size() > kMostNameBytes)
+    errors.push_back(fmt::format("--run_name has {} bytes; expected at most {}, because it names a folder",
+                                 job.run_name.size(), kMostNameBytes));
   if (has_control(job.folder))
     errors.push_back("the name of this folder has a line break or control character");
   for (const std::string& mount : job.mounts) check_text("container_mounts", mount);
@@ -300,7 +306,7 @@ ContainerRuntime container_runtime(const SlurmJob& job) {
 }
 
 std::string job_file_name(const SlurmJob& job) {
-  const std::string name = file_name_of(job.name, '_');
+  const std::string name = file_name_of(job.name, '_').substr(0, kMostNameBytes);
   return name.starts_with('.') ? "_" + name : name;
 }
 

@@ -321,6 +321,11 @@ class ParametersReader {
       } else {
         size *= static_cast<double>(*count);
       }
+      std::set<std::string> seen;
+      for (const std::string& value : parameter.distribution.values) {
+        if (!seen.insert(value).second)
+          error("{} has {} twice; a grid trains every value once", parameter.place, printable(value));
+      }
     }
     if (size > 1e9) error("{} has {:.3g} combinations; expected at most 1e9", in_file("the grid"), size);
   }

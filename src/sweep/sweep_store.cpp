@@ -154,10 +154,12 @@ bool SweepStore::create_whole(const std::string& target, const std::string& text
 }
 
 std::string SweepStore::open(const std::string& identity, uint64_t seed, bool only_begins) {
-  env_.make_directories(folder_ + "/trials");
-  env_.make_directories(runs_folder());
   const std::string file = folder_ + "/sweep.json";
-  if (create_whole(file, text_of({{"format", 1}, {"seed", seed}, {"sweep", identity}}))) return identity;
+  if (!only_begins) {  // a look at the results writes nothing: the disk may be full, or the sweep another user's
+    env_.make_directories(folder_ + "/trials");
+    env_.make_directories(runs_folder());
+    if (create_whole(file, text_of({{"format", 1}, {"seed", seed}, {"sweep", identity}}))) return identity;
+  }
   const Json json = read_json(env_, file);
   const bool has_seed = json.contains("seed") && json["seed"].is_number_integer();
   if (integer_in(json, "format") != 1 || !has_seed || !text_in(json, "sweep"))

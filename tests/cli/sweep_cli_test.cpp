@@ -266,6 +266,8 @@ TEST_F(SweepCli, BadInput) {
   expect_error({"grid.yaml", "--config", "base.yaml", "--gpus", "99"}, "--gpus ");
   if (!probe_cuda().usable)
     expect_error({"grid.yaml", "--config", "base.yaml", "--device", "cuda"}, "device is cuda, but ");
+  expect_error({"grid.yaml", "--config", "base.yaml", "--html", "nowhere/report.html"},
+               "nowhere/report.html");
   folder.write("idle.yaml", "parameters: {decay_ratio: {values: [0.1, 0.5]}, seed: {values: [1, 2]}}\n");
   expect_error(
       {"idle.yaml", "--config", "base.yaml"},

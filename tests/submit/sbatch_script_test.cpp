@@ -261,6 +261,12 @@ TEST(SbatchScript, FaultsOfAJob) {
   job.seconds = 241;
   EXPECT_THAT(check_job(job), IsEmpty());
   job = usual_job();
+  job.name = std::string(300, 'x');
+  EXPECT_THAT(check_job(job), IsEmpty());
+  EXPECT_LT(log_pattern(job).size(), 255u);
+  job.run_name = job.name;
+  EXPECT_THAT(check_job(job), ElementsAre(HasSubstr("--run_name has 300 bytes; expected at most 200")));
+  job = usual_job();
   job.partition = "a\n#SBATCH --uid=0";
   job.array = "0-3 --hold";
   job.sbatch_arguments = {"END", "--mail-type END"};

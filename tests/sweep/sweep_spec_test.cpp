@@ -104,6 +104,12 @@ TEST(SweepSpec, WithoutAMethodItIsAGrid) {
   EXPECT_THAT(spec.notes, Contains("method in s.yaml is not set: grid, every combination is a run"));
 }
 
+TEST(SweepSpec, AGridHasEveryValueOnce) {
+  EXPECT_THAT(parameter_errors("grid", "lr: {values: [0.1, 0.2, 0.1]}"),
+              HasSubstr("lr in s.yaml:4 has 0.1 twice; a grid trains every value once"));
+  EXPECT_EQ(parameter_errors("random", "lr: {values: [0.1, 0.2, 0.1]}"), "");
+}
+
 TEST(SweepSpec, NestedParametersAreFlatKeys) {
   const SweepSpec spec = parse_sweep(
       "method: grid\nparameters:\n  optimizer:\n    parameters:\n      lr: {values: [0.1]}\n      weight_decay: {value: 0}\n"

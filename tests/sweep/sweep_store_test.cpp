@@ -48,6 +48,13 @@ TEST_F(SweepStoreTest, ARunIsDoneOnce) {
   EXPECT_FALSE(a.finish(*claim, {}));  // a second result is refused
 }
 
+TEST_F(SweepStoreTest, ALookAtTheResultsWritesNothing) {
+  store().open("method: grid\n", 1);
+  fs::remove_all(folder.path() + "/sweep/runs");
+  EXPECT_EQ(store().open("method: grid\n", 1, true), "method: grid\n");
+  EXPECT_FALSE(fs::exists(folder.path() + "/sweep/runs"));
+}
+
 TEST_F(SweepStoreTest, ManyAgentsAtOnceShareTheRuns) {
   SweepStore first = store();
   first.open("x", 1);
