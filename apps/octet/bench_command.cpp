@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "bench/bench.h"
 #include "bench/comm_bench.h"
 #include "command.h"
@@ -234,7 +235,7 @@ int run_comm(const Options& options) {
   const CommReport report =
       bench_comm(planned, *device, *ranks, {.warmup = options.bench_warmup, .repeats = options.bench_steps});
   if (!place.is_first()) return kExitDone;
-  fmt::print("{}", comm_text(report));
+  print_stdout("{}", comm_text(report));
   if (!options.json.empty()) write_json(options.json, comm_json(report));
   return kExitDone;
 }
@@ -270,16 +271,16 @@ int run(const Options& options) {
                     .profile = options.profile,
                     .progress = [&](const std::string& what) { log_info("{}: {}", name, what); }}));
   }
-  if (!results.front().ranks.empty()) fmt::print("{}\n", results.front().ranks);
+  if (!results.front().ranks.empty()) print_stdout("{}\n", results.front().ranks);
   const std::string& adapters = results.front().adapters;
-  fmt::print("{}, {}{} x {} tokens x {}, {} after {}\n{}", model_name(base),
-             adapters.empty() ? "" : adapters + "\n", results.front().rows, results.front().length,
-             counted(results.front().accumulation, "micro-batch", "micro-batches"),
-             counted(options.bench_steps, "step"), counted(options.bench_warmup, "warm-up step"),
-             results_text(results));
+  print_stdout("{}, {}{} x {} tokens x {}, {} after {}\n{}", model_name(base),
+               adapters.empty() ? "" : adapters + "\n", results.front().rows, results.front().length,
+               counted(results.front().accumulation, "micro-batch", "micro-batches"),
+               counted(options.bench_steps, "step"), counted(options.bench_warmup, "warm-up step"),
+               results_text(results));
   for (const BenchResult& result : results) {
     if (result.profile.empty()) continue;
-    fmt::print("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
+    print_stdout("\nOne step of {}, device time by kind:\n{}", name_of(result), profile_text(result));
   }
   if (!options.json.empty()) write_json(options.json, results_json(results, base, options));
   return kExitDone;

@@ -92,7 +92,11 @@ void report(const ChatSession& session, const ChatSession::Answer& answer) {
 
 }  // namespace
 
-void write_out(std::string_view text) {
+void write_out(std::string_view given) {
+  // What a model says must not control the terminal. Files and pipes get it as it is.
+  static const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+  const std::string safe = is_terminal ? terminal_safe(given) : "";
+  const std::string_view text = is_terminal ? safe : given;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     fail("[stdout] cannot be written");
 }
@@ -136,11 +140,11 @@ int chat_on_console(ChatSession& session, const std::string& greeting) {
     } else if (line == "/help" || line == "/?") {
       write_out(kHelp);
     } else if (line.starts_with('/') && line.find(' ') == line.npos && line.find('/', 1) == line.npos) {
-      log_warning("{} is not a command; the commands are:\n{}", terminal_safe(line), kHelp);
+      log_warning("{} is not a command; the commands are:\n{}", line, kHelp);
     } else {
       try {
         const ChatSession::Answer answer = session.ask(line, [&](std::string_view text) {
-          write_out(is_terminal ? terminal_safe(text) : std::string(text));
+          write_out(text);
           return !is_terminal || !Interrupts::take();
         });
         write_out("\n");

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
+#include "base/print.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "report/table.h"
@@ -37,9 +37,9 @@ void print_table(const std::string& folder, const std::vector<CheckpointListing>
                    std::isfinite(c.summary.loss) ? fmt::format("{:.4f}", c.summary.loss) : "-",
                    known ? human_bytes(static_cast<double>(c.total_bytes())) : "-", note_of(entry),
                    entry.is_whole() ? (verified ? "complete, checksums verified" : "complete")
-                                    : fmt::format("BROKEN: {}", terminal_safe(entry.broken))});
+                                    : fmt::format("BROKEN: {}", entry.broken)});
   }
-  fmt::print("{}\n{}", folder, table.str());
+  print_stdout("{}\n{}", folder, table.str());
 }
 
 nlohmann::ordered_json as_json(const std::string& folder, const CheckpointListing& entry) {
@@ -75,8 +75,7 @@ int list(const Options& options) {
     const std::string parent = folder.parent_path().string();
     for (const CheckpointListing& entry : CheckpointStore(env, parent).list()) {
       if (std::filesystem::path(entry.checkpoint.path) == folder)
-        fail_config("[{}] is a single checkpoint; use 'octet checkpoints {}'", options.directory,
-                    printable(parent));
+        fail_config("[{}] is a single checkpoint; use 'octet checkpoints {}'", options.directory, parent);
     }
     fail_config("[{}] holds no checkpoints, expected step_N, checkpoints/step_N or checkpoints_fp8/step_N",
                 options.directory);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "command.h"
 #include "compare/report.h"
 #include "compare/training.h"
@@ -168,7 +169,7 @@ int run(const Options& options) {
   if (options.checklist) checklist = go_through(comparison, trained.planned, training);
 
   const TerminalTraits traits = terminal_traits(STDOUT_FILENO);
-  fmt::print("{}", comparison_text(comparison, traits.terminal && traits.utf8));
+  print_stdout("{}", comparison_text(comparison, traits.terminal && traits.utf8));
   if (checklist) fmt::print("\n{}", checklist_text(*checklist, traits.color));
   if (!options.json.empty()) {
     nlohmann::ordered_json json = comparison_json(comparison);
@@ -179,7 +180,7 @@ int run(const Options& options) {
   if (!options.html.empty()) {
     write_output_file(options.html,
                       html_page(comparison_page(comparison, checklist ? &*checklist : nullptr)));
-    fmt::print("{} written\n", options.html);
+    print_stdout("{} written\n", options.html);
   }
   return checklist && !checklist->is_ready() ? kExitFailure : kExitDone;
 }

@@ -1,3 +1,4 @@
+#include "base/print.h"
 #include "doctor/doctor.h"
 
 #include <fmt/format.h>
@@ -33,13 +34,13 @@ int run(const Options& options) {
     if (options.json) return;
     if (result.area != area) fmt::print("{}{}\n", area.empty() ? "" : "\n", result.area);
     area = result.area;
-    fmt::print("{}", check_text(result));
+    print_stdout("{}", check_text(result));
     std::fflush(stdout);
   });
   if (options.json) {
     fmt::print("{}", doctor_json(report));
   } else {
-    fmt::print("\n{}\n", report.verdict);
+    print_stdout("\n{}\n", report.verdict);
   }
   return report.count(Health::Failure) > 0 ? kExitFailure : kExitDone;
 }

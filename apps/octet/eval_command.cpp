@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "checkpoint/model_weights.h"
 #include "command.h"
 #include "data/shards/manifest.h"
@@ -150,7 +151,7 @@ std::string report(const Options& options, const ModelFolder& model, const LossW
     json["precision"] = precision;
     for (const auto& [name, part] : e.parts) json["datasets"][name] = figures(part);
     if (model.adapter) json["adapter"] = model.adapter->folder;
-    return json.dump(2) + "\n";
+    return json.dump(2, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
   }
   std::string text = fmt::format(
       "{}\n"
@@ -230,7 +231,7 @@ int run(const Options& options) {
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", work.dataset);
   require(std::isfinite(evaluation->loss), "[eval] the loss of {} is not a finite number", model.source);
-  fmt::print("{}", report(options, model, work, precision, *evaluation));
+  print_stdout("{}", report(options, model, work, precision, *evaluation));
   return kExitDone;
 }
 

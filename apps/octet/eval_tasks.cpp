@@ -1,4 +1,5 @@
 #include "eval_tasks.h"
+#include "base/print.h"
 
 #include <fmt/format.h>
 
@@ -163,7 +164,7 @@ std::string report(const EvalTaskOptions& options, const ModelFolder& model, con
   json["tokens"] = work.tokens;
   json["seconds"] = seconds;
   if (model.adapter) json["adapter"] = model.adapter->folder;
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 // Two tasks of one name would have one place in the results.
@@ -223,7 +224,7 @@ int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
   }
   const double seconds = seconds_since(start);
   if (!options.output.empty()) write_output_file(options.output, answers);
-  fmt::print("{}", report(options, model, precision, scores, work, seconds));
+  print_stdout("{}", report(options, model, precision, scores, work, seconds));
   return kExitDone;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/input_errors.h"
+#include "base/print.h"
 #include "checkpoint/export.h"
 #include "command.h"
 #include "report/text.h"
@@ -31,14 +32,14 @@ int write_adapter(const Options& options, const ModelFolder& model, ExportOption
     to.base = is_path ? std::filesystem::absolute(options.model).lexically_normal().string() : options.model;
   }
   const ExportedAdapter exported = export_adapter(posix_env(), model, options.output, to);
-  fmt::print("{}\n{}: {} tensors, {}, fp32; tokenizer: {}\n", model.adapter->source, options.output,
-             exported.tensors, human_bytes(static_cast<double>(exported.bytes)), tokenizer_text(exported));
+  print_stdout("{}\n{}: {} tensors, {}, fp32; tokenizer: {}\n", model.adapter->source, options.output,
+               exported.tensors, human_bytes(static_cast<double>(exported.bytes)), tokenizer_text(exported));
   if (exported.base.empty()) {
-    fmt::print("base: none, it has random weights; other programs need a merged model: use --merge\n");
+    print_stdout("base: none, it has random weights; other programs need a merged model: use --merge\n");
     return kExitDone;
   }
-  fmt::print("base: {}\n", exported.base);
-  for (const std::string& line : adapter_loaders(model.config, exported.plan)) fmt::print("{}\n", line);
+  print_stdout("base: {}\n", exported.base);
+  for (const std::string& line : adapter_loaders(model.config, exported.plan)) print_stdout("{}\n", line);
   return kExitDone;
 }
 
@@ -50,10 +51,10 @@ int write_gguf(const Options& options, const ModelFolder& model, const ExportOpt
   const Exported exported = export_gguf(posix_env(), model, options.output, type, to);
   const std::string answers =
       exported.chat_end.empty() ? "" : fmt::format("; answers end with {}", exported.chat_end);
-  fmt::print("{}\n{}: {} tensors, {}, {}; tokenizer: {}\n",
-             model.adapter ? model.adapter->source : model.source, options.output, exported.tensors,
-             human_bytes(static_cast<double>(exported.bytes)), name_of(type),
-             exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer + answers);
+  print_stdout(
+      "{}\n{}: {} tensors, {}, {}; tokenizer: {}\n", model.adapter ? model.adapter->source : model.source,
+      options.output, exported.tensors, human_bytes(static_cast<double>(exported.bytes)), name_of(type),
+      exported.tokenizer.empty() ? "none, the model has no tokenizer" : exported.tokenizer + answers);
   return kExitDone;
 }
 
@@ -78,10 +79,10 @@ int run(const Options& options) {
   }
   if (options.adapter) return write_adapter(options, model, to);
   const Exported exported = export_model(posix_env(), model, options.output, to);
-  fmt::print("{}\n{}: {} tensors, {} in {} file{}, {}; tokenizer: {}\n", model.source, options.output,
-             exported.tensors, human_bytes(static_cast<double>(exported.bytes)), exported.files,
-             exported.files == 1 ? "" : "s", exported.dtype == SafeDType::F32 ? "fp32" : "bf16",
-             tokenizer_text(exported));
+  print_stdout("{}\n{}: {} tensors, {} in {} file{}, {}; tokenizer: {}\n", model.source, options.output,
+               exported.tensors, human_bytes(static_cast<double>(exported.bytes)), exported.files,
+               exported.files == 1 ? "" : "s", exported.dtype == SafeDType::F32 ? "fp32" : "bf16",
+               tokenizer_text(exported));
   return kExitDone;
 }
 

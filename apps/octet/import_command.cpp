@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/print_stderr.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/costly_settings.h"
@@ -57,7 +57,7 @@ int run(const Options& options) {
   file.close();
   if (!file) fail_config("--output is {}, which cannot be written", printable(options.output));
   print_stderr("{}", report);
-  fmt::print("{}: written; use it with 'octet train {}'\n", options.output, options.output);
+  print_stdout("{}: written; use it with 'octet train {}'\n", options.output, options.output);
   return kExitDone;
 }
 

@@ -18,10 +18,11 @@
 
 #include "base/clock.h"
 #include "base/cpu_threads.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/print_stderr.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "dist/rendezvous_messages.h"
 
@@ -40,7 +41,12 @@ constexpr size_t kShownLines = 20, kShownRanks = 3;
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string pattern = (fs::temp_directory_path() / "octet-launch-XXXXXX").string();
+    std::error_code error;
+    const fs::path place = fs::temp_directory_path(error);
+    if (error)
+      fail_config("[launch] TMPDIR is {}, which is not a folder",
+                  environment_value("TMPDIR").value_or("not set"));
+    std::string pattern = (place / "octet-launch-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr)
       fail("[launch] {} cannot be made: {}", pattern, std::strerror(errno));
     path_ = pattern;

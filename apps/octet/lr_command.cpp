@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/names.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
@@ -147,7 +148,7 @@ int run(const Options& options) {
   }
   if (!options.output.empty()) {
     write_output_file(options.output, plot_svg(plot));
-    if (!options.json) fmt::print("{} written\n", options.output);
+    if (!options.json) print_stdout("{} written\n", options.output);
   }
   return kExitDone;
 }

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "base/error.h"
-#include "base/print_stderr.h"
+#include "base/print.h"
 #include "base/version.h"
 #include "command.h"
 #include "plan/data_prepare.h"

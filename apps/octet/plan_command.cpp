@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "bench/gpu_rates.h"
 #include "bench/known_gpus.h"
 #include "bench/rank_forecast.h"
@@ -55,32 +56,33 @@ void print_ranks(const Options& options, const TrainConfig& config, const PlanTa
                  const RunPlan& plan, const std::optional<GpuRates>& rates) {
   const RankPlace place = place_of(options);
   const LinkSpeeds speeds = speeds_of(options);
-  fmt::print("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
-             sharding_text(plan.finetuning.sharding));
-  fmt::print("{}\n", modes_text(memory_of_modes(config, target, plan.shape, plan.numerics, place.local_ranks),
-                                plan.finetuning.sharding.mode));
+  print_stdout("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
+               sharding_text(plan.finetuning.sharding));
+  print_stdout("{}\n",
+               modes_text(memory_of_modes(config, target, plan.shape, plan.numerics, place.local_ranks),
+                          plan.finetuning.sharding.mode));
   Transformer transformer(target.model, plan.shape, plan.numerics, target.device, plan.finetuning);
   const ComputeTimes compute = rates ? compute_times(transformer, *rates) : ComputeTimes{};
   const StepForecast step =
       forecast_step(rank_traffic(transformer), compute, speeds, plan.accumulation, place.local_ranks);
-  fmt::print("{}", traffic_text(step));
+  print_stdout("{}", traffic_text(step));
   if (!rates) {
-    fmt::print("no times are predicted: no speeds of this GPU and precision are known (pass --gpu h200)\n");
+    print_stdout("no times are predicted: no speeds of this GPU and precision are known (pass --gpu h200)\n");
     return;
   }
-  fmt::print("\n{}", forecast_text(step));
-  fmt::print("expected (predicted, not measured): {:.0f} tokens/s on {}, efficiency {:.1f} %\n",
-             static_cast<double>(plan.sequences_per_step() * plan.shape.length) / step.step,
-             counted(place.ranks, "GPU"), 100 * step.efficiency());
-  fmt::print(
+  print_stdout("\n{}", forecast_text(step));
+  print_stdout("expected (predicted, not measured): {:.0f} tokens/s on {}, efficiency {:.1f} %\n",
+               static_cast<double>(plan.sequences_per_step() * plan.shape.length) / step.step,
+               counted(place.ranks, "GPU"), 100 * step.efficiency());
+  print_stdout(
       "assumed: {:.0f} GB/s inside a node, {:.0f} GB/s per GPU between nodes, {:.0f} us per collective and {:.0f} us "
       "per hop between nodes; computation is {:.0f} % slower while something travels\n\n",
       speeds.node_gb, speeds.network_gb, speeds.node_latency_us, speeds.network_latency_us,
       100 * speeds.compute_slowdown);
-  fmt::print("{}", scaling_text(forecast_scaling(transformer, target.device, *rates, speeds,
-                                                 plan.accumulation, place.local_ranks, target.limit.bytes,
-                                                 one_copy_range(config, target.model))));
-  fmt::print(
+  print_stdout("{}", scaling_text(forecast_scaling(transformer, target.device, *rates, speeds,
+                                                   plan.accumulation, place.local_ranks, target.limit.bytes,
+                                                   one_copy_range(config, target.model))));
+  print_stdout(
       "Every GPU has the same micro-batches in each row. Efficiency is the share of a step that is computation.\n");
 }
 
@@ -94,13 +96,13 @@ void fall_back_without_fp8(TrainConfig& config, const KnownGpu& gpu) {
 
 // What is known, and not known, about a GPU that was asked for by name.
 void print_support(const KnownGpu& gpu, int64_t usable_bytes, bool has_speed) {
-  if (!gpu.support.empty()) fmt::print("\n{}: {}\n", gpu.name, gpu.support);
+  if (!gpu.support.empty()) print_stdout("\n{}: {}\n", gpu.name, gpu.support);
   if (gpu.key != "h200") {
-    fmt::print(
+    print_stdout(
         "it is taken to have {:g} GiB free, of which this run may use {}; --device_memory_limit_gb sets another limit\n",
         gpu.memory_gib, human_bytes(static_cast<double>(usable_bytes)));
   }
-  if (!has_speed) fmt::print("no speed is predicted: octet has measured the H200 only\n");
+  if (!has_speed) print_stdout("no speed is predicted: octet has measured the H200 only\n");
 }
 
 // The smallest number of GPUs, up to 1,024, on which the run fits if they share everything; 0 if there is none.
@@ -153,27 +155,27 @@ int run(const Options& options) {
   const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
-  fmt::print("{}: {} parameters, {} {}, width {}; {} x {} tokens; {} on {}\n\n", model.name,
-             human_count(static_cast<double>(model.parameter_count())), model.layers,
-             model.layers == 1 ? "layer" : "layers", model.width, plan.shape.rows, plan.shape.length,
-             plan.precision_label, device->description());
-  if (transformer.has_adapters()) fmt::print("{}\n\n", adapters_text(model, plan.finetuning));
-  fmt::print("{}\n{}", coverage_text(transformer), memory_text(plan));
-  fmt::print("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
+  print_stdout("{}: {} parameters, {} {}, width {}; {} x {} tokens; {} on {}\n\n", model.name,
+               human_count(static_cast<double>(model.parameter_count())), model.layers,
+               model.layers == 1 ? "layer" : "layers", model.width, plan.shape.rows, plan.shape.length,
+               plan.precision_label, device->description());
+  if (transformer.has_adapters()) print_stdout("{}\n\n", adapters_text(model, plan.finetuning));
+  print_stdout("{}\n{}", coverage_text(transformer), memory_text(plan));
+  print_stdout("recomputed in backward: {}\n", recompute_text(plan.shape.checkpointing));
   if (plan.transposing_layers > 0) {
-    fmt::print("transposed in backward: the FP8 weights of {} of {} layers, which keep one copy of them\n",
-               plan.transposing_layers, model.layers);
+    print_stdout("transposed in backward: the FP8 weights of {} of {} layers, which keep one copy of them\n",
+                 plan.transposing_layers, model.layers);
   }
   const PlanTarget target{.model = model,
                           .device = *device,
                           .limit = plan.limit,
                           .adapters = choice.adapters,
                           .sharding = sharding};
-  if (plan.shortage) fmt::print("this does not fit: {}\n", plan.shortage->text);
+  if (plan.shortage) print_stdout("this does not fit: {}\n", plan.shortage->text);
   const bool can_run = !asked || asked->has_kernels;
   if (plan.shortage && plan.shortage->remedies.fitting.empty() && options.ranks <= 1 && can_run) {
     if (const int64_t ranks = ranks_that_fit(config, target, plan))
-      fmt::print(
+      print_stdout(
           "it fits on {0} such GPUs that share everything: add --ranks {0} --sharding_mode fsdp_full\n",
           ranks);
   }
@@ -183,7 +185,7 @@ int run(const Options& options) {
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
   if (rates && (has_rates || options.ranks > 0) && model.width < kSmallWidth)
-    fmt::print(
+    print_stdout(
         "\nthis model is small: matrix products are a small part of its step, and FP8 may be slower than BF16. "
         "Predicted speeds are too high\n");
   if (options.ranks > 0) {
@@ -198,11 +200,11 @@ int run(const Options& options) {
     Numerics bf16 = plan.numerics;
     bf16.precision = Precision::Bf16;
     const int64_t need = Transformer(model, plan.shape, bf16, *device, plan.finetuning).plan().peak_bytes();
-    fmt::print("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
+    print_stdout("\n{}\n", expected_gain_text(transformer, *rates, need <= plan.limit.bytes));
     return kExitDone;
   }
-  fmt::print("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
-             expected_matrix_ratio(transformer, *rates));
+  print_stdout("\nexpected speedup of the matrix products, FP8 over BF16, on {}: {:.2f}x\n", rates->gpu,
+               expected_matrix_ratio(transformer, *rates));
   return kExitDone;
 }
 

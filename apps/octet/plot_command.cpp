@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/names.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "io/output_file.h"
@@ -99,7 +100,7 @@ int run(const Options& options) {
              summary(runs, colour));
   if (!options.output.empty()) {
     write_output_file(options.output, plot_svg(plot));
-    fmt::print("{} written\n", options.output);
+    print_stdout("{} written\n", options.output);
   }
   return kExitDone;
 }

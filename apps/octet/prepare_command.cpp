@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/print.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/config.h"
@@ -45,15 +45,15 @@ void show_examples(const ExampleOptions& examples, const std::string& tokenizer_
         if (!renderer.default_system().empty())
           format += fmt::format("; default system \"{}\"", renderer.default_system());
       }
-      fmt::print("format     {}\nloss       {}\ntokenizer  {}\n", format,
-                 loss_text(examples.loss_on, is_text), tokenizer_text(tokenizer_name, tokenizer));
+      print_stdout("format     {}\nloss       {}\ntokenizer  {}\n", format,
+                   loss_text(examples.loss_on, is_text), tokenizer_text(tokenizer_name, tokenizer));
     }
     const Document document = encode_example(example, tokenizer);
-    fmt::print("\nexample {}: {}; trained tokens {}\n{}\n", i + 1, marked_counts(document),
-               color ? "in green" : "in [[ ]]",
-               marked_text(document, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets));
+    print_stdout("\nexample {}: {}; trained tokens {}\n{}\n", i + 1, marked_counts(document),
+                 color ? "in green" : "in [[ ]]",
+                 marked_text(document, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets));
   }
-  if (reader->skipped().total() > 0) fmt::print("\nskipped: {}\n", reader->skipped().describe());
+  if (reader->skipped().total() > 0) print_stdout("\nskipped: {}\n", reader->skipped().describe());
 }
 
 // A folder for a list must not hold anything else.
@@ -90,8 +90,8 @@ void verify_shards(std::span<const std::string> folders, Shards which) {
     if (damage.empty()) log_verified(checks, folder);
     if (const FileChecks::Amount& read = checks.amount();
         damage.empty() && !checks.verify() && read.files > 0)
-      log_info("data: checked {} of {}, {}: no damage was found", counted(read.files, "file"),
-               printable(folder), human_bytes(static_cast<double>(read.bytes)));
+      log_info("data: checked {} of {}, {}: no damage was found", counted(read.files, "file"), folder,
+               human_bytes(static_cast<double>(read.bytes)));
   }
   if (!damage.empty()) throw ConfigError(damage);
 }
@@ -99,7 +99,7 @@ void verify_shards(std::span<const std::string> folders, Shards which) {
 // Checks what an earlier call has written, whatever it was made of.
 int verify_prepared(const std::string& output) {
   if (!posix_env().is_directory(output))
-    fail_config("[{}] is not a folder, expected a prepared dataset", printable(output));
+    fail_config("[{}] is not a folder, expected a prepared dataset", output);
   std::vector<std::string> folders = {output};
   if (has_prepared_list(output)) {
     folders.clear();
@@ -109,9 +109,8 @@ int verify_prepared(const std::string& output) {
   for (const std::string& folder : folders) {
     if (!has_dataset_manifest(posix_env(), folder)) {
       const bool has_begun = has_dataset_progress(posix_env(), folder);
-      fail_config("{} holds no {}prepared dataset: it has no {}{}", printable(folder),
-                  has_begun ? "finished " : "", kManifestName,
-                  has_begun ? "; run the same 'octet prepare' command again" : "");
+      fail_config("{} holds no {}prepared dataset: it has no {}{}", folder, has_begun ? "finished " : "",
+                  kManifestName, has_begun ? "; run the same 'octet prepare' command again" : "");
     }
   }
   verify_shards(folders, Shards::All);
@@ -151,11 +150,11 @@ int run(const Options& options) {
       if (has_dataset_manifest(posix_env(), part.path))
         fail_config(
             "dataset {} is already prepared: train on it as it is, or give the files that it was made from",
-            printable(part.path));
+            part.path);
       if (has_dataset_progress(posix_env(), part.path))
         fail_config(
             "dataset {} is not fully prepared: run the same 'octet prepare' command again, or give the files that it is made from",
-            printable(part.path));
+            part.path);
     }
     tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
     tokenizer = make_tokenizer(tokenizer_name);
@@ -178,8 +177,8 @@ int run(const Options& options) {
     if (config.verify || prepared.result.was_there)
       verify_shards(std::span(&prepared.folder, 1), config.verify ? Shards::All : Shards::Changed);
     if (config.progress == TrainConfig::Progress::Quiet) return;
-    if (parts.size() > 1) fmt::print("{}\n", part.path);
-    fmt::print("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");
+    if (parts.size() > 1) print_stdout("{}\n", part.path);
+    print_stdout("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");
   };
   if (parts.size() == 1) {
     prepare(parts[0], options.output);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
@@ -235,11 +236,10 @@ std::string submit_script(const std::string& path) {
   const Answer answer =
       run_shell(fmt::format("unset CONFIG RUN_NAME SWEEP_ID; sbatch --parsable {} 2>&1", shell_quoted(path)));
   if (answer.code != 0)
-    fail("sbatch refused the job (exit code {}): {}\nthe script is {}", answer.code,
-         terminal_safe(answer.text), path);
+    fail("sbatch refused the job (exit code {}): {}\nthe script is {}", answer.code, answer.text, path);
   // The last line is "1234" or "1234;cluster". Sites print other things before.
   const size_t line = answer.text.rfind('\n');
-  if (line != std::string::npos) fmt::print("{}\n", terminal_safe(answer.text.substr(0, line)));
+  if (line != std::string::npos) print_stdout("{}\n", answer.text.substr(0, line));
   const std::string last = answer.text.substr(line == std::string::npos ? 0 : line + 1);
   return last.substr(0, last.find(';'));
 }
@@ -273,20 +273,20 @@ int run(const Options& options) {
   // SLURM does not make the folder of the log, and a job that cannot write it fails without a word.
   posix_env().make_directories(fs::absolute(options.log_dir).string());
   if (!options.output.empty()) {
-    fmt::print("{0} written; submit it with: sbatch {1}\n{2}: sbatch --export=ALL,{3} {1}\n", path,
-               shell_quoted(path), job.sweep.empty() ? "another configuration" : "another sweep",
-               job.sweep.empty() ? "CONFIG=FILE" : "SWEEP_ID=NAME");
+    print_stdout("{0} written; submit it with: sbatch {1}\n{2}: sbatch --export=ALL,{3} {1}\n", path,
+                 shell_quoted(path), job.sweep.empty() ? "another configuration" : "another sweep",
+                 job.sweep.empty() ? "CONFIG=FILE" : "SWEEP_ID=NAME");
     return kExitDone;
   }
   const std::string id = submit_script(path);
-  fmt::print("submitted job {}: {} on {}, {} each, at most {} per start\n", id, job.name,
-             counted(job.nodes, "node"),
-             job.gpus_per_node > 0  ? counted(job.gpus_per_node, "GPU")
-             : job.run_name.empty() ? "1 agent"
-                                    : counted(job.tasks_per_node, "CPU rank"),
-             slurm_time(job.seconds));
-  fmt::print("script   {}\nlog      {}\nmessages {}\ncancel   scancel {}\n", path, log_of(job, id, ".out"),
-             log_of(job, id, ".err"), id);
+  print_stdout("submitted job {}: {} on {}, {} each, at most {} per start\n", id, job.name,
+               counted(job.nodes, "node"),
+               job.gpus_per_node > 0  ? counted(job.gpus_per_node, "GPU")
+               : job.run_name.empty() ? "1 agent"
+                                      : counted(job.tasks_per_node, "CPU rank"),
+               slurm_time(job.seconds));
+  print_stdout("script   {}\nlog      {}\nmessages {}\ncancel   scancel {}\n", path, log_of(job, id, ".out"),
+               log_of(job, id, ".err"), id);
   return kExitDone;
 }
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/log_silencer.h"
+#include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
@@ -220,11 +221,11 @@ void write_reports(const Options& options, const SweepResults& results) {
   if (options.json) {
     fmt::print("{}\n", sweep_json(results).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    fmt::print("{}", sweep_text(results));
+    print_stdout("{}", sweep_text(results));
   }
   if (options.html.empty()) return;
   write_output_file(options.html, html_page(sweep_page(results)));
-  if (!options.json) fmt::print("{} written\n", options.html);
+  if (!options.json) print_stdout("{} written\n", options.html);
 }
 
 int run(const Options& options) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/print.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
 #include "command.h"
@@ -22,7 +23,7 @@ struct Options {
 int list_checkpoints_of(const TrainConfig& config) {
   if (!config.checkpoint_dir.empty()) {
     if (posix_env().is_directory(config.checkpoint_dir)) return list_checkpoints(config.checkpoint_dir);
-    fmt::print("checkpoint_dir {} does not exist yet: there are no checkpoints\n", config.checkpoint_dir);
+    print_stdout("checkpoint_dir {} does not exist yet: there are no checkpoints\n", config.checkpoint_dir);
     return kExitDone;
   }
   if (!config.run_name.empty()) return list_checkpoints(run_folder(config));

@@ -3,7 +3,8 @@
 #include <cstdio>
 #include <mutex>
 
-#include "base/print_stderr.h"
+#include "base/print.h"
+#include "base/safe_text.h"
 
 namespace octet {
 namespace {
@@ -24,11 +25,12 @@ LogSink set_log_sink(LogSink sink) {
 }
 
 void log_line(LogLevel level, std::string_view message) {
+  const std::string safe = terminal_safe(message);
   std::lock_guard lock(log_mutex);
   if (log_sink) {
-    log_sink(level, message);
+    log_sink(level, safe);
   } else {
-    write_to_stderr(level, message);
+    write_to_stderr(level, safe);
   }
 }
 

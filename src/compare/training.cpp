@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/print_stderr.h"
+#include "base/print.h"
 #include "base/signals.h"
 #include "checkpoint/model_folder.h"
 #include "compare/child_process.h"
@@ -87,15 +87,16 @@ class ProgressLine {
     if (!options_.shows_progress) return;
     const std::optional<Progress> record = progress_of(run_.folder);
     if (!record || record->step == shown_) return;
-    shown_ = record->step;
-    print_stderr("\r\x1b[K{}: step {} of {}, loss {:.4f}, {} tokens/s", run_.name, record->step,
-                 options_.steps, record->loss, human_count(record->tokens_per_second));
+    clear();
+    print_stderr("{}: step {} of {}, loss {:.4f}, {} tokens/s", run_.name, record->step, options_.steps,
+                 record->loss, human_count(record->tokens_per_second));
     std::fflush(stderr);
+    shown_ = record->step;
   }
 
  private:
   void clear() {
-    if (shown_ >= 0) print_stderr("\r\x1b[K");
+    if (shown_ >= 0) std::fputs("\r\x1b[K", stderr);
   }
   const PlannedRun& run_;
   const TrainingOptions& options_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/safe_text.h"
 #include "dist/rank_service.h"
 #include "dist/rendezvous_detail.h"
 
@@ -200,7 +201,7 @@ void RankService::end_process(FaultMessage fault) {
     }
     send_last(connections_.front(), to_frame(board_.state()), Clock::now() + kForTheLastWords);
   }
-  const std::string text = fault_block(fault);
+  const std::string text = terminal_safe(fault_block(fault));
   write_all(STDERR_FILENO, text);
   // If the first rank cannot tell the user, the second one does.
   const int console = console_;

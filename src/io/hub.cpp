@@ -106,8 +106,8 @@ HubSnapshot from_cache(const HubRequest& request, const Caches& caches, const st
   const std::vector<std::string>& missing = found->missing;
   if (!missing.empty()) {
     fail("[hub {}] {} of {} files are not in the cache ({}): {}{}; and {}", request.id, missing.size(),
-         found->files.size(), found->cache->folder(), printable(missing[0]),
-         missing.size() > 1 ? ", ..." : "", advice(request, *found->cache, why));
+         found->files.size(), found->cache->folder(), missing[0], missing.size() > 1 ? ", ..." : "",
+         advice(request, *found->cache, why));
   }
   const std::string taken =
       fmt::format("hub: {}: {}; using {} file{} from the cache for {}", request.id, why, found->files.size(),
@@ -175,7 +175,7 @@ HubSnapshot download(const HubRequest& request, const Caches& caches, const HubC
     const std::string lock_path = cache.lock_path(file->hash);
     posix_env().make_directories(parent_path(lock_path));
     const auto lock = wait_for_lock(posix_env(), lock_path, "", [&] {
-      log_info("hub: waiting for another process that downloads {}", printable(file->path));
+      log_info("hub: waiting for another process that downloads {}", file->path);
     });
     client.download(*file, listing.commit, cache.blob_path(file->hash), progress);
     cache.link(listing.commit, file->path, file->hash);

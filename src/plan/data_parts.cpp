@@ -152,8 +152,8 @@ class PartOpener {
     const bool has_validation = !manifest.validation.shards.empty();
     const SplitManifest& split = has_validation ? manifest.validation : manifest.train;
     if (kind == DataKind::Prepared && has_validation)
-      log_info("data: the held-out part of {} is evaluated: {} of {} tokens", printable(folder),
-               split.counts.tokens, manifest.train.counts.tokens + split.counts.tokens);
+      log_info("data: the held-out part of {} is evaluated: {} of {} tokens", folder, split.counts.tokens,
+               manifest.train.counts.tokens + split.counts.tokens);
     return from_shards(open_split(posix_env(), folder, manifest, split, checks_));
   }
 
@@ -243,8 +243,8 @@ void log_verified(const FileChecks& checks, const std::string& folder) {
     return;
   }
   log_info("data: verified {}{}, {}, in {}: no damage was found", counted(read.files, "file"),
-           folder.empty() ? "" : fmt::format(" of {}", printable(folder)),
-           human_bytes(static_cast<double>(read.bytes)), human_duration(read.seconds));
+           folder.empty() ? "" : fmt::format(" of {}", folder), human_bytes(static_cast<double>(read.bytes)),
+           human_duration(read.seconds));
 }
 
 std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,

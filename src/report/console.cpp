@@ -243,7 +243,7 @@ void Console::log(LogLevel level, std::string_view message) {
   const char* color = level == LogLevel::Warning ? kYellow : level == LogLevel::Error ? kRed : "";
   const bool colored = err_traits_.color && level != LogLevel::Info;
   const std::string line =
-      fmt::format("{}{}{}{}\n", colored ? color : "", prefix, colored ? kReset : "", terminal_safe(message));
+      fmt::format("{}{}{}{}\n", colored ? color : "", prefix, colored ? kReset : "", message);
   std::fwrite(line.data(), 1, line.size(), err_);
   std::fflush(err_);
   draw_bar();

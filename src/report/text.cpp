@@ -8,33 +8,10 @@
 #include <span>
 #include <utility>
 
+#include "base/safe_text.h"
+
 namespace octet {
 namespace {
-
-struct Character {
-  char32_t code = 0;
-  size_t size = 1;     // bytes
-  bool valid = false;  // well-formed UTF-8; otherwise one byte is taken
-};
-
-Character first_character(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1, true};
-  const size_t size = lead >= 0xf0 && lead < 0xf5   ? 4
-                      : lead >= 0xe0 && lead < 0xf0 ? 3
-                      : lead >= 0xc2 && lead < 0xe0 ? 2
-                                                    : 0;
-  if (size == 0 || text.size() < size) return {};
-  char32_t code = lead & (0xff >> (size + 1));
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[size] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return {};
-  return {code, size, true};
-}
 
 using Ranges = std::span<const std::pair<char32_t, char32_t>>;
 
@@ -109,24 +86,6 @@ std::string_view truncate_to_width(std::string_view text, int columns) {
     end += character.size;
   }
   return text.substr(0, end);
-}
-
-std::string terminal_safe(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  while (!text.empty()) {
-    const Character character = first_character(text);
-    const char32_t code = character.code;
-    if (!character.valid) {
-      result += "\xef\xbf\xbd";
-    } else if (code < 0x20 ? code != '\n' && code != '\t' : code >= 0x7f && code < 0xa0) {
-      result += fmt::format("\\x{:02x}", static_cast<unsigned>(code));
-    } else {
-      result += text.substr(0, character.size);
-    }
-    text.remove_prefix(character.size);
-  }
-  return result;
 }
 
 std::string human_bytes(double bytes) {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "base/signals.h"
 #include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
@@ -441,7 +442,7 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
   before_start([&] { check_prepared(stages, env, ranks); });
   if (stages.keys.dry_run) {
-    if (first) fmt::print("{}", dry_run_text(stages));
+    if (first) print_stdout("{}", dry_run_text(stages));
     return kExitDone;
   }
   RunFiles files(env, stages.config, stages.plan.is_fp8(), std::move(lock), stages.model.resumed);

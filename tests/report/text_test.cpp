@@ -1,12 +1,15 @@
 #include "report/text.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "report/table.h"
+#include "support/captured_log.h"
 
 namespace octet {
 namespace {
@@ -38,6 +41,22 @@ TEST(Text, PrintableDisarmsControlCharacters) {
   EXPECT_EQ(terminal_safe(std::string_view("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(terminal_safe("\u009b31m"), "\\x9b31m");  // the one-character form of ESC [
   EXPECT_EQ(terminal_safe("a\xff"), "a\uFFFD");
+}
+
+TEST(Text, LoginsInUrlsAreHidden) {
+  EXPECT_EQ(terminal_safe("[http://ann:secret@hub:9/api/x@y] no route"),
+            "[http://***@hub:9/api/x@y] no route");
+  EXPECT_EQ(terminal_safe("proxy 'socks5h://token@p' and https://a:b@c@d/"),
+            "proxy 'socks5h://***@p' and https://***@d/");
+  for (const char* plain : {"https://huggingface.co/a@b", "ann@host: http://x/ y@z", "://", "a://b", ""})
+    EXPECT_EQ(terminal_safe(plain), plain);
+}
+
+// Wherever the text comes from, the line is safe.
+TEST(Text, LogLinesAreSafe) {
+  const test::CapturedLog log;
+  log_warning("{}", "\x1b[31mred of http://ann:secret@hub/");
+  EXPECT_THAT(log.messages, testing::ElementsAre("\\x1b[31mred of http://***@hub/"));
 }
 
 TEST(Text, HumanBytes) {
