@@ -1,10 +1,10 @@
-#include "base/print.h"
 #include "doctor/doctor.h"
 
 #include <fmt/format.h>
 
 #include <cstdio>
 
+#include "base/print.h"
 #include "command.h"
 #include "import/import.h"
 #include "ops/device.h"

@@ -1,5 +1,4 @@
 #include "eval_tasks.h"
-#include "base/print.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "base/input_errors.h"
+#include "base/print.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "eval_model.h"

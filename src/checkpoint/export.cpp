@@ -1,7 +1,5 @@
 #include "checkpoint/export.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@
 #include "hf/export_tokenizer.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
+#include "io/temporary_file.h"
 #include "model/family.h"
 
 namespace octet {
@@ -31,7 +30,7 @@ constexpr const char* kGenerationName = "generation_config.json";
 class TemporaryOutput {
  public:
   TemporaryOutput(Env& env, std::string output)
-      : env_(env), output_(std::move(output)), path_(fmt::format("{}.tmp-{}", output_, ::getpid())) {
+      : env_(env), output_(std::move(output)), path_(temporary_name(output_)) {
     if (env.exists(output_)) {
       if (!env.is_directory(output_) || !env.list(output_).empty()) {
         fail_config("[{}] already exists and is not an empty folder; choose another --output", output_);

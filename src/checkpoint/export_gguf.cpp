@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 
@@ -12,6 +10,7 @@
 #include "data/tokenizer/stream_decoder.h"
 #include "hf/gguf_model.h"
 #include "hf/gguf_tokenizer.h"
+#include "io/temporary_file.h"
 #include "model/family.h"
 
 namespace octet {
@@ -140,15 +139,14 @@ Exported export_gguf(Env& env, const ModelFolder& model, const std::string& outp
   exported.files = 1;
 
   env.make_directories(parent_path(output));
-  const std::string temporary = fmt::format("{}.tmp-{}", output, ::getpid());
+  WritableFile file = create_temporary(env, output);
   try {
-    WritableFile file = env.create(temporary);
     writer.write(file, GgufRows(config, table, weights, sources, writer.tensors()));
     file.sync();
     file.close();
-    env.rename(temporary, output);
+    env.rename(file.path(), output);
   } catch (const std::exception&) {
-    if (env.exists(temporary)) env.remove_file(temporary);
+    env.sys_unlink(file.path());
     throw;
   }
   env.sync_directory(parent_path(output));

@@ -19,7 +19,8 @@ namespace octet {
 namespace {
 
 int open_output(const std::string& path) {
-  const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  const int file =
+      ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file < 0) fail("[{}] cannot be written: {}", path, std::generic_category().message(errno));
   return file;
 }

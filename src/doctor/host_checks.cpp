@@ -13,6 +13,7 @@
 #include "checkpoint/resume.h"
 #include "doctor/checks.h"
 #include "io/env.h"
+#include "io/temporary_file.h"
 #include "report/text.h"
 
 namespace octet {
@@ -79,7 +80,7 @@ void check_disk(CheckResults& results, const std::string& name, const std::strin
 
 DiskSpeed measure_disk(const std::string& folder, int64_t bytes) {
   Env& env = posix_env();
-  const std::string path = join_path(folder, fmt::format(".octet-disk-test-{}", ::getpid()));
+  const std::string path = join_path(folder, fmt::format(".octet-disk-test-{}", random_digits()));
   // The file is removed whatever happens.
   struct Remover {
     std::string path;
@@ -100,7 +101,7 @@ DiskSpeed measure_disk(const std::string& folder, int64_t bytes) {
   DiskSpeed speed;
   auto start = Clock::now();
   {
-    WritableFile file = env.create(path);
+    WritableFile file = create_anew(env, path);
     for (int64_t done = 0; done < bytes; done += static_cast<int64_t>(block.size()))
       file.append(std::span(block).first(
           static_cast<size_t>(std::min(bytes - done, static_cast<int64_t>(block.size())))));

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/text.h"
 #include "io/env.h"
 
 namespace octet {
@@ -16,7 +15,8 @@ std::string env_value(const char* name) {
 }
 
 std::string user_cache_folder() {
-  if (const std::string cache = env_value("XDG_CACHE_HOME"); !cache.empty()) return cache;
+  // A relative one would be a folder of the current folder, which may be somebody else's; XDG says to ignore it.
+  if (const std::string cache = env_value("XDG_CACHE_HOME"); cache.starts_with('/')) return cache;
   const std::string home = env_value("HOME");
   return home.empty() ? "" : join_path(home, ".cache");
 }
@@ -34,8 +34,7 @@ std::string cache_note(const std::string& path) {
   std::error_code ignored;
   const fs::path folder = fs::absolute(own, ignored).lexically_normal() / "";
   const fs::path file = fs::absolute(path, ignored).lexically_normal() / "";
-  return file.string().starts_with(folder.string()) ? fmt::format(" (OCTET_CACHE is {})", printable(own))
-                                                    : "";
+  return file.string().starts_with(folder.string()) ? fmt::format(" (OCTET_CACHE is {})", own) : "";
 }
 
 }  // namespace octet

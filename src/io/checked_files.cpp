@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "io/cache_folder.h"
 #include "io/sealed_json.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -56,10 +57,7 @@ FileStamp file_stamp(const std::string& path) {
 
 bool is_checked_files_name(std::string_view name) {
   if (name == kName || name == fmt::format(".{}.lock", kName)) return true;
-  // Of Env::replace_file().
-  const std::string temporary = fmt::format("{}.tmp-", kName);
-  return name.starts_with(temporary) && name.size() > temporary.size() &&
-         name.find_first_not_of("0123456789", temporary.size()) == name.npos;
+  return is_temporary_of(kName, name);
 }
 
 CheckedFiles::CheckedFiles(Env& env, const std::string& folder, Place place) : env_(env) {
@@ -131,7 +129,7 @@ void CheckedFiles::begin_checks() {
         lock_.reset();
         lock_ = wait_for_lock(env_, lock_path_, "", [&] {
           waited = true;
-          log_info("data: another process is checking the files of {}; waiting for it", printable(folder_));
+          log_info("data: another process is checking the files of {}; waiting for it", folder_);
         });
       }
       read();
@@ -188,7 +186,7 @@ void CheckedFiles::save() {
     }
   }
   if (!saved && !std::exchange(said_that_nothing_is_kept_, true))
-    log_info("data: the next start checks the files of {} again, because {}", printable(folder_), failure);
+    log_info("data: the next start checks the files of {} again, because {}", folder_, failure);
   news_.clear();
   release();
 }

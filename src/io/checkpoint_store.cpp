@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "io/checkpoint_manifest.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -217,9 +218,11 @@ void CheckpointStore::rename_to(const std::string& temporary, const std::string&
 }
 
 void CheckpointStore::write_pointer(const char* name, const std::string& target) {
-  const std::string temporary = path_of(working_name(kTemporary, name));
-  env_.write_synced(temporary, fmt::format("{} {:08x}\n", target, crc32c(target)));
-  env_.rename(temporary, path_of(name));
+  WritableFile file = create_anew(env_, path_of(fmt::format("{}{}-{}", kTemporary, name, random_digits())));
+  file.append(fmt::format("{} {:08x}\n", target, crc32c(target)));
+  file.sync();
+  file.close();
+  env_.rename(file.path(), path_of(name));
   env_.sync_directory(directory_);
 }
 

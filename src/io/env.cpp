@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -148,7 +149,7 @@ WritableFile Env::create(const std::string& path) {
 }
 
 WritableFile Env::open_append(const std::string& path) {
-  return WritableFile(open_handle("open", path, O_WRONLY | O_CREAT | O_APPEND));
+  return WritableFile(open_handle("open", path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW));
 }
 
 ReadableFile Env::open_read(const std::string& path) {
@@ -184,12 +185,14 @@ void Env::write_synced(const std::string& path, std::string_view text) {
 }
 
 void Env::replace_file(const std::string& path, std::string_view text) {
-  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
+  WritableFile file = create_temporary(*this, path);
   try {
-    write_synced(temporary, text);
-    rename(temporary, path);
+    file.append(text);
+    file.sync();
+    file.close();
+    rename(file.path(), path);
   } catch (const IoError&) {
-    if (exists(temporary)) sys_unlink(temporary);
+    sys_unlink(file.path());
     throw;
   }
   sync_directory(parent_path(path));
@@ -277,7 +280,7 @@ bool Env::is_directory(const std::string& path) {
 }
 
 FileLock Env::lock(const std::string& path, std::string_view contents) {
-  FileHandle file = open_handle("open", path, O_RDWR | O_CREAT);
+  FileHandle file = open_handle("open", path, O_RDWR | O_CREAT | O_NOFOLLOW);
   check("lock", path, retry([&] { return sys_flock(file.fd(), LOCK_EX | LOCK_NB); }));
   check("truncate", path, retry([&] { return sys_ftruncate(file.fd(), 0); }));
   while (!contents.empty()) {

@@ -1,7 +1,5 @@
 #include "io/hub_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "io/cache_folder.h"
 #include "io/env.h"
 #include "io/sealed_json.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -39,11 +38,10 @@ std::string first_line(const std::string& path) {
 void replace_file(const std::string& path, std::string_view text) {
   Env& env = posix_env();
   env.make_directories(parent_path(path));
-  const std::string temporary = fmt::format("{}.new-{}", path, getpid());
-  WritableFile file = env.create(temporary);
+  WritableFile file = create_temporary(env, path);
   file.append(text);
   file.close();
-  env.rename(temporary, path);
+  env.rename(file.path(), path);
 }
 
 }  // namespace
@@ -191,9 +189,8 @@ void HubCache::link(const std::string& commit, const std::string& path, const st
   posix_env().make_directories(file.parent_path().string());
   const fs::path target = fs::path(blob_path(hash)).lexically_relative(file.parent_path());
   // Created under another name and renamed, so that another process never sees it missing.
-  const fs::path temporary = fmt::format("{}.new-link-{}", file.string(), getpid());
+  const fs::path temporary = temporary_name(file.string());
   std::error_code error;
-  fs::remove(temporary, error);
   fs::create_symlink(target, temporary, error);
   require(!error, "[{}] the link to {} could not be made: {}", file.string(), target.string(),
           error.message());

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "io/env.h"
 #include "io/hub_cache.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -129,7 +130,7 @@ void HubClient::refuse(const std::string& url, const HttpResponse& response) con
   } else {
     advice = "the hub did not answer as expected; try again later, what was downloaded is kept";
   }
-  const std::string message = fmt::format("[hub {}] {} gave status {}: {}. {}", request_->id, printable(url),
+  const std::string message = fmt::format("[hub {}] {} gave status {}: {}. {}", request_->id, url,
                                           response.status, advice, printable(detail));
   // A hub that is down is treated like one that cannot be reached: the cache may be enough.
   if (is_worth_retrying(response.status)) throw NetworkError(message, false);
@@ -213,7 +214,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
                 "[{}] answered with the range '{}', asked for bytes from {} on", url, printable(range),
                 start);
         if (!goes_on) have = 0;
-        output = goes_on ? env.open_append(part) : env.create(part);
+        output = goes_on ? env.open_append(part) : create_anew(env, part);
       }
       have += static_cast<int64_t>(bytes.size());
       require(have <= file.size, "[{}] sent more than the {} bytes that the hub lists", url, file.size);
@@ -234,7 +235,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
                                               .on_bytes = on_bytes,
                                               .stall_timeout_s = settings.stall_timeout_s});
       if (response.status == 200 || response.status == 206) {
-        if (!output) output = env.create(part);  // an empty file
+        if (!output) output = create_anew(env, part);  // an empty file
         output->sync();
         output->close();
         if (have == file.size) return;

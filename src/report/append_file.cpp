@@ -22,7 +22,7 @@ std::string reason(int error) {
 
 AppendFile::AppendFile(std::filesystem::path path, std::string what)
     : path_(std::move(path)), what_(std::move(what)) {
-  fd_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  fd_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd_ < 0) fail("[{}] {}: cannot be opened for writing: {}", what_, path_.string(), reason(errno));
 }
 

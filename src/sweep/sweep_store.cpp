@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/json_values.h"
 #include "base/text.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -80,11 +80,6 @@ std::string text_of(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string unique_name() {
-  static std::random_device device;
-  return fmt::format("{}-{}-{:08x}{:08x}", host_name(), ::getpid(), device(), device());
-}
-
 std::optional<TrialState> state_called(std::string_view name) {
   for (const TrialState state : {TrialState::Finished, TrialState::Failed, TrialState::StoppedEarly})
     if (to_string(state) == name) return state;
@@ -132,8 +127,11 @@ bool SweepStore::exists() const {
 
 // A file with this text, if there is no file of this name. False if there is one.
 bool SweepStore::create_whole(const std::string& target, const std::string& text) {
-  const std::string temporary = fmt::format("{}.tmp-{}", target, unique_name());
-  env_.write_synced(temporary, text);
+  WritableFile file = create_temporary(env_, target);
+  file.append(text);
+  file.sync();
+  file.close();
+  const std::string temporary = file.path();
   int code = ::link(temporary.c_str(), target.c_str()) == 0 ? 0 : errno;
   if (code != 0) {
     // An answer of NFS that got lost: the second attempt finds our own link.

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "base/hash.h"
@@ -87,8 +89,8 @@ RankLog::RankLog(Ranks& ranks) : ranks_(ranks) {
 void RankLog::open(const std::string& path) {
   if (!state_) return;
   const std::lock_guard lock(state_->mutex);
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  require(file >= 0, "[{}] the log of this rank cannot be opened", path);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+  require(file >= 0, "[{}] the log of this rank cannot be opened: {}", path, std::strerror(errno));
   std::fflush(stdout);
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);

@@ -20,6 +20,7 @@
 #include "checkpoint/resume.h"
 #include "checkpoint/resume_path.h"
 #include "checkpoint/run_history.h"
+#include "io/temporary_file.h"
 #include "report/text.h"
 
 namespace octet {
@@ -27,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kProbeName = ".octet-can-write-";  // and the number of the process
+constexpr std::string_view kProbeName = ".octet-can-write-";  // and random digits
 
 // Whether a copy of so many bytes fits, with some room for the rest of the program.
 bool has_host_memory_for(int64_t bytes) {
@@ -41,15 +42,13 @@ fs::path nearest_existing(const std::string& folder) {
   return there;
 }
 
-// "config.yaml.tmp-1234", of Env::replace_file(), and ".octet-can-write-1234", of check_writable(). Other files that look
-// like this are not octet's.
+// A temporary file of Env::replace_file(), or of check_writable(). Other files that look like this are not octet's.
 bool is_leftover(std::string_view name) {
-  const size_t digits = name.find_last_not_of("0123456789") + 1;
-  if (digits == name.size()) return false;
-  name.remove_suffix(name.size() - digits);
-  constexpr std::string_view kReplaced[] = {"config.yaml.tmp-", "plan.json.tmp-", "metrics.jsonl.tmp-",
-                                            "last_checkpoint.tmp-", "resumed_from.json.tmp-"};
-  return std::ranges::find(kReplaced, name) != std::end(kReplaced) || name == kProbeName;
+  constexpr std::string_view kReplaced[] = {"config.yaml", "plan.json", "metrics.jsonl", "last_checkpoint",
+                                            "resumed_from.json"};
+  return std::ranges::any_of(kReplaced,
+                             [&](std::string_view original) { return is_temporary_of(original, name); }) ||
+         (name.starts_with(kProbeName) && are_digits(name.substr(kProbeName.size())));
 }
 
 // ConfigError unless files can be made in `folder`, or in the nearest parent that exists. `key` is named with it.
@@ -65,7 +64,7 @@ void check_writable(const char* key, const std::string& folder) {
     ::close(file);
     return;
   }
-  const std::string probe = (there / fmt::format("{}{}", kProbeName, ::getpid())).string();
+  const std::string probe = (there / fmt::format("{}{}", kProbeName, random_digits())).string();
   file = ::open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (file < 0) {
     fail_config("{} is {}, which cannot be written: {}: {}", key, folder, there.string(),

@@ -113,10 +113,11 @@ TEST_F(CheckedFilesTest, ACopyIsAnotherFile) {
 }
 
 TEST_F(CheckedFilesTest, OnlyItsOwnNamesAreItsOwn) {
-  for (const char* name : {"checked.json", ".checked.json.lock", "checked.json.tmp-12"})
+  for (const char* name :
+       {"checked.json", ".checked.json.lock", "checked.json.tmp-12", "checked.json.tmp-01234567890abcde"})
     EXPECT_TRUE(is_checked_files_name(name)) << name;
   for (const char* name :
-       {"checked.jsonl", "checked.json.bak", ".checked.json", "checked.json.tmp-", "checked.json.tmp-1a"})
+       {"checked.jsonl", "checked.json.bak", ".checked.json", "checked.json.tmp-", "checked.json.tmp-1x"})
     EXPECT_FALSE(is_checked_files_name(name)) << name;
 }
 

@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "io/fault_env.h"
+#include "io/temporary_file.h"
 #include "temp_dir.h"
 
 namespace octet {
@@ -72,6 +75,30 @@ TEST(Env, ErrorsNamePathOperationAndReason) {
   EXPECT_THROW(posix_env().list(dir / "absent"), IoError);
   EXPECT_THROW(posix_env().create(dir / "absent/x"), IoError);
   EXPECT_THROW(posix_env().make_directories("/dev/null/x"), IoError);
+}
+
+// In a folder that others can write, a link at a name that octet opens would lead its writes elsewhere.
+TEST(Env, TemporaryFilesAndLocksFollowNoLink) {
+  const TempDir dir;
+  write_file(dir / "victim", "precious");
+  EXPECT_TRUE(is_temporary_of(dir / "a", create_temporary(posix_env(), dir / "a").path()));
+  EXPECT_NE(temporary_name("a"), temporary_name("a"));
+
+  std::filesystem::create_symlink("victim", dir / "link");
+  WritableFile anew = create_anew(posix_env(), dir / "link");
+  anew.append("new");
+  EXPECT_EQ(read_file(dir / "link"), "new");
+
+  std::filesystem::create_symlink("victim", dir / "lock");
+  EXPECT_THROW(posix_env().lock(dir / "lock", "me"), IoError);
+  EXPECT_EQ(read_file(dir / "victim"), "precious");
+}
+
+TEST(Env, TemporaryNamesAreKnownAgain) {
+  EXPECT_TRUE(is_temporary_of("plan.json", temporary_name("plan.json")));
+  EXPECT_TRUE(is_temporary_of("plan.json", "plan.json.tmp-1234"));  // of earlier versions
+  for (const char* name : {"plan.json", "plan.json.tmp-", "plan.json.tmp-xyz", "other.json.tmp-12", "plan"})
+    EXPECT_FALSE(is_temporary_of("plan.json", name)) << name;
 }
 
 TEST(Env, ParentPath) {

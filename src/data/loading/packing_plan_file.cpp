@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -16,6 +15,7 @@
 #include "io/cache_folder.h"
 #include "io/checked_files.h"
 #include "io/read_ahead.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -97,15 +97,14 @@ void PackingPlan::save(Env& env, const std::string& path, uint64_t identity) con
   header.totals = totals_;
   for (const auto part : parts) header.data_crc = crc32c(part.data(), part.size(), header.data_crc);
   header.crc = crc32c(&header, offsetof(Header, crc));
-  const std::string temporary = fmt::format("{}.tmp-{}-{}", path, ::getpid(), now_ns());
+  WritableFile file = create_temporary(env, path);
   try {
-    WritableFile file = env.create(temporary);
     file.append(std::as_bytes(std::span(&header, 1)));
     for (const auto part : parts) file.append(part);
     file.close();
-    env.rename(temporary, path);
+    env.rename(file.path(), path);
   } catch (const IoError&) {
-    if (env.exists(temporary)) env.sys_unlink(temporary);
+    env.sys_unlink(file.path());
     throw;
   }
 }

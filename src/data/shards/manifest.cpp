@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/for_all.h"
 #include "io/sealed_json.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -206,7 +207,7 @@ DatasetManifest read_dataset_manifest(Env& env, const std::string& path) {
 void write_file_atomically(Env& env, const std::string& folder, const std::string& name,
                            std::string_view text) {
   const std::string temporary = join_path(folder, fmt::format(".tmp-{}", name));
-  WritableFile file = env.create(temporary);
+  WritableFile file = create_anew(env, temporary);
   file.append(text);
   file.sync();
   file.close();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "io/temporary_file.h"
+
 namespace octet {
 
 struct SplitWriter::Open {
@@ -42,7 +44,7 @@ SplitWriter::~SplitWriter() {
 
 void SplitWriter::begin_shard() {
   const std::string name = fmt::format(".tmp-{}_{:05}{}", name_, written_.shards.size(), kShardExtension);
-  open_ = std::make_unique<Open>(env_.create(join_path(folder_, name)), kind_);
+  open_ = std::make_unique<Open>(create_anew(env_, join_path(folder_, name)), kind_);
 }
 
 bool SplitWriter::predicts(const Document& document) {
