@@ -206,6 +206,14 @@ NodeDefaults read_node_defaults(const EnvironmentLookup& environment) {
   return defaults;
 }
 
+InterfaceWish read_interface_wish(const EnvironmentLookup& environment) {
+  for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+    const std::string value = environment(name).value_or("");
+    if (!value.empty()) return {name, value};
+  }
+  return {};
+}
+
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& environment) {
   const auto has = [&](const char* name) { return !environment(name).value_or("").empty(); };
   LaunchEnvironment launch;
@@ -224,6 +232,7 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& environment) 
   }
   if (launch.place.nodes() == 1) launch.master_host = "127.0.0.1";
   if (!launch.is_alone()) launch.secret = read_secret(environment);
+  if (launch.place.nodes() > 1) launch.interface = read_interface_wish(environment);
   return launch;
 }
 

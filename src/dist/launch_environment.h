@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dist/network_interfaces.h"
 #include "dist/ranks.h"
 
 namespace octet {
@@ -22,6 +23,7 @@ struct LaunchEnvironment {
   std::string master_host;  // where rank 0 listens; 127.0.0.1 if all ranks are on one node
   int base_port = 0;        // first port to try; 0: follows from `job`
   std::optional<std::string> secret;
+  InterfaceWish interface;  // for the traffic between nodes
   bool is_alone() const { return place.ranks == 1; }
 };
 
@@ -37,6 +39,9 @@ struct NodeDefaults {
   std::optional<int> master_port;
 };
 NodeDefaults read_node_defaults(const EnvironmentLookup& environment);
+
+// GLOO_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME. NCCL reads its own itself.
+InterfaceWish read_interface_wish(const EnvironmentLookup& environment);
 
 // OCTET_SECRET, or the content of the file OCTET_SECRET_FILE. None if neither is set.
 std::optional<std::string> read_secret(const EnvironmentLookup& environment);

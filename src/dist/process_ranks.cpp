@@ -81,6 +81,8 @@ class ProcessRanks final : public Ranks {
 std::unique_ptr<Ranks> make_process_ranks(const LaunchEnvironment& launch,
                                           const ProcessRanksOptions& options) {
   const std::string host = options.host.empty() ? host_name() : options.host;
+  const std::vector<NetworkInterface> interfaces = network_interfaces();
+  choose_address(launch.interface, "", interfaces);  // a wrong name is said before waiting for other ranks
   Meeting meeting = meet({.place = launch.place,
                           .job = launch.job,
                           .master_host = launch.master_host,
@@ -92,6 +94,7 @@ std::unique_ptr<Ranks> make_process_ranks(const LaunchEnvironment& launch,
                           .version = options.version,
                           .limit = options.rendezvous,
                           .handshake_limit = options.handshake});
+  meeting.address = choose_address(launch.interface, meeting.address, interfaces);
   return std::make_unique<ProcessRanks>(launch, std::move(meeting), host,
                                         RankServiceOptions{.heartbeat = options.heartbeat,
                                                            .silence = options.silence,

@@ -1,10 +1,11 @@
 #include "dist/rendezvous.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
 #include "base/hash.h"
-#include "base/text.h"
 #include "dist/rendezvous_detail.h"
 
 namespace octet {
@@ -29,7 +30,9 @@ class OtherRank {
     int rounds_with_other_secret = 0;
     while (true) {
       found_other_secret_ = false;
-      for (const SocketAddress& address : resolve_host(options_.master_host, problem_)) {
+      const bool is_one_node = options_.place.nodes() == 1;
+      for (const SocketAddress& address :
+           is_one_node ? std::vector{node_address()} : resolve_host(options_.master_host, problem_)) {
         for (int port = first; port <= last && Clock::now() < deadline_; ++port) {
           if (std::optional<Meeting> meeting = try_port(address, port)) return std::move(*meeting);
         }
@@ -45,8 +48,8 @@ class OtherRank {
       if (Clock::now() + pause >= deadline_) {
         throw RankError(fmt::format(
             "[ranks] rank {} on {} found no rank 0 of its job at {}, ports {} to {}, within {} s{}{}",
-            hello_.rank, printable(hello_.host), options_.master_host, first, last,
-            options_.limit.count() / 1000, problem_.empty() ? "" : "; last: ", problem_));
+            hello_.rank, hello_.host, options_.master_host, first, last, options_.limit.count() / 1000,
+            problem_.empty() ? "" : "; last: ", problem_));
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, milliseconds{1000});
@@ -63,6 +66,10 @@ class OtherRank {
     std::optional<Socket> socket = connect_to(address, patience, problem);
     if (!socket) {
       if (problem_.empty()) problem_ = problem;
+      return std::nullopt;
+    }
+    if (const auto user = peer_user(*socket); user && *user != geteuid()) {
+      problem_ = fmt::format("port {} belongs to user {}; expected user {}", port, *user, geteuid());
       return std::nullopt;
     }
     Peer peer{.socket = std::move(*socket)};

@@ -40,9 +40,10 @@ struct Meeting {
 constexpr int kRendezvousPorts = 32;
 int first_port(const RendezvousOptions& options);
 
-// Brings all ranks of a job together. Rank 0 listens on the first free of kRendezvousPorts ports: on 127.0.0.1 if
-// there is one node, else on all interfaces. The others look for it there. Returns when every rank is there; then
-// nothing listens any more. RankError if ranks are missing at the limit or do not fit together; it names both sides.
+// Brings all ranks of a job together. Rank 0 listens on the first free of kRendezvousPorts ports: within the node, for
+// processes of the same user, if there is one node, else on all interfaces. The others look for it there. Returns when
+// every rank is there; then nothing listens any more. RankError if ranks are missing at the limit or do not fit
+// together; it names both sides.
 Meeting meet(const RendezvousOptions& options);
 
 }  // namespace octet

@@ -1,6 +1,7 @@
 // Rank 0's side of the rendezvous.
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <list>
@@ -52,15 +53,15 @@ class FirstRank {
     Clock::time_point says_next = Clock::now() + options_.first_word;
     while (missing().size() > 0) {
       if (Clock::now() >= says_next) {
-        log_info("[ranks] rank 0 on {} port {} waits for {}; {} of {} are here", printable(options_.host),
-                 port_, ranks_text(missing()), members_.size() - missing().size(), members_.size());
+        log_info("[ranks] rank 0 on {} port {} waits for {}; {} of {} are here", options_.host, port_,
+                 ranks_text(missing()), members_.size() - missing().size(), members_.size());
         says_next = Clock::now() + kBetweenWords;
       }
       if (Clock::now() >= deadline) {
         tell_accepted(fmt::format(
             "[ranks] after {:.0f} s, {} not come to rank 0 on {} port {}; expected {} ranks",
             seconds(options_.limit), ranks_text(missing()) + (missing().size() == 1 ? " has" : " have"),
-            printable(options_.host), port_, options_.place.ranks));
+            options_.host, port_, options_.place.ranks));
         throw RankError(reason_to_fail_);
       }
       turn(std::min(deadline, says_next));
@@ -137,6 +138,12 @@ class FirstRank {
   void welcome() {
     std::optional<Socket> socket = accept_from(listener_);
     if (!socket) return;
+    // On one node there may be no secret: only processes of the same user are let in.
+    if (const auto user = peer_user(*socket); user && *user != geteuid()) {
+      log_once("user",
+               fmt::format("[ranks] a process of user {} was refused; expected user {}", *user, geteuid()));
+      return;
+    }
     Guest guest{.socket = std::move(*socket)};
     guest.address = peer_address(guest.socket).numeric();
     guest.deadline = Clock::now() + options_.handshake_limit;

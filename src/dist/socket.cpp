@@ -5,11 +5,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -24,17 +26,9 @@ void set_option(const Socket& socket, int level, int name, int value) {
 
 Socket new_socket(int family) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.is_open()) set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // messages are small and waited for
+  if (socket.is_open() && family != AF_UNIX)
+    set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // messages are small and waited for
   return socket;
-}
-
-SocketAddress loopback() {
-  SocketAddress address;
-  auto* ip = reinterpret_cast<sockaddr_in*>(&address.storage);
-  ip->sin_family = AF_INET;
-  ip->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.size = sizeof(sockaddr_in);
-  return address;
 }
 
 SocketAddress any_interface(int family) {
@@ -64,6 +58,7 @@ void Socket::close() {
 }
 
 std::string SocketAddress::numeric() const {
+  if (is_of_node()) return "127.0.0.1";
   std::array<char, NI_MAXHOST> text{};
   if (getnameinfo(generic(*this), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
     return "?";
@@ -79,12 +74,27 @@ int SocketAddress::port() const {
 }
 
 void SocketAddress::set_port(int port) {
+  if (is_of_node()) {
+    // The zero in front means: a name in the kernel, not a file.
+    const std::string name = '\0' + fmt::format("octet-ranks-{}", port);
+    auto* local = reinterpret_cast<sockaddr_un*>(&storage);
+    std::memcpy(local->sun_path, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+    return;
+  }
   const in_port_t value = htons(static_cast<uint16_t>(port));
   if (storage.ss_family == AF_INET6) {
     reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = value;
   } else {
     reinterpret_cast<sockaddr_in*>(&storage)->sin_port = value;
   }
+}
+
+SocketAddress node_address() {
+  SocketAddress address;
+  address.storage.ss_family = AF_UNIX;
+  address.size = sizeof(sa_family_t);
+  return address;
 }
 
 std::vector<SocketAddress> resolve_host(const std::string& host, std::string& problem) {
@@ -109,12 +119,12 @@ std::vector<SocketAddress> resolve_host(const std::string& host, std::string& pr
   return addresses;
 }
 
-std::optional<Socket> listen_on(int port, bool loopback_only, int backlog) {
-  SocketAddress address = loopback_only ? loopback() : any_interface(AF_INET6);
+std::optional<Socket> listen_on(int port, bool node_only, int backlog) {
+  SocketAddress address = node_only ? node_address() : any_interface(AF_INET6);
   address.set_port(port);
   Socket socket = new_socket(address.storage.ss_family);
   int code = socket.is_open() ? try_listen(socket, address, backlog) : errno;
-  if (!loopback_only && (code == EAFNOSUPPORT || code == EADDRNOTAVAIL)) {  // no IPv6 on this machine
+  if (!node_only && (code == EAFNOSUPPORT || code == EADDRNOTAVAIL)) {  // no IPv6 on this machine
     address = any_interface(AF_INET);
     address.set_port(port);
     socket = new_socket(AF_INET);
@@ -128,7 +138,7 @@ std::optional<Socket> listen_on(int port, bool loopback_only, int backlog) {
 std::optional<Socket> accept_from(const Socket& listener) {
   Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket.is_open()) return std::nullopt;
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // no effect within the node
   return socket;
 }
 
@@ -148,13 +158,15 @@ std::optional<Socket> connect_to(const SocketAddress& address, Clock::time_point
       code = errno;
     }
   }
-  if (code == 0) {
+  if (code == 0 && !address.is_of_node()) {
     // Where nobody listens, a connection to a port of this machine can meet itself.
     const SocketAddress here = local_address(socket), there = peer_address(socket);
     if (here.port() == there.port() && here.numeric() == there.numeric()) code = ECONNREFUSED;
   }
   if (code == 0) return socket;
-  problem = fmt::format("{} port {}: {}", address.numeric(), address.port(), std::strerror(code));
+  problem = address.is_of_node()
+                ? std::strerror(code)
+                : fmt::format("{} port {}: {}", address.numeric(), address.port(), std::strerror(code));
   return std::nullopt;
 }
 
@@ -170,6 +182,14 @@ SocketAddress peer_address(const Socket& socket) {
   address.size = sizeof address.storage;
   getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&address.storage), &address.size);
   return address;
+}
+
+std::optional<uid_t> peer_user(const Socket& socket) {
+  if (!local_address(socket).is_of_node()) return std::nullopt;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  const bool is_known = getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  return is_known ? peer.uid : static_cast<uid_t>(-1);  // nobody's
 }
 
 ReceiveStatus receive_some(const Socket& socket, std::string& into) {

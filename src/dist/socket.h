@@ -38,16 +38,21 @@ class Socket {
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
-  std::string numeric() const;  // "10.0.0.3"
-  int port() const;
+  bool is_of_node() const { return storage.ss_family == AF_UNIX; }
+  std::string numeric() const;  // "10.0.0.3"; of this node: 127.0.0.1
+  int port() const;             // of a network address
   void set_port(int port);
 };
+
+// A Unix socket without a file, named by its "port". Only processes of this node can connect to it, and the system says
+// which user they are: see peer_user().
+SocketAddress node_address();
 
 // The addresses of a host, or `problem` why there are none.
 std::vector<SocketAddress> resolve_host(const std::string& host, std::string& problem);
 
-// Listens on 127.0.0.1, or on all interfaces. None if the port is taken; Error for other reasons.
-std::optional<Socket> listen_on(int port, bool loopback_only, int backlog);
+// Listens for this node only (see node_address), or on all interfaces. None if the port is taken; Error for other reasons.
+std::optional<Socket> listen_on(int port, bool node_only, int backlog);
 std::optional<Socket> accept_from(const Socket& listener);
 
 // None, with the reason in `problem`, if there is no connection before the deadline.
@@ -55,6 +60,8 @@ std::optional<Socket> connect_to(const SocketAddress& address, Clock::time_point
                                  std::string& problem);
 SocketAddress local_address(const Socket& socket);
 SocketAddress peer_address(const Socket& socket);
+// The user who made the other end of a connection within this node. None for connections over a network.
+std::optional<uid_t> peer_user(const Socket& socket);
 
 enum class ReceiveStatus { Data, Nothing, Closed };
 // Appends what is there, at most 64 KiB.

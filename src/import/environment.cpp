@@ -74,6 +74,8 @@ constexpr Variable kVariables[] = {
      "1"},
     {"NCCL_SHM_DISABLE", "keeps NCCL from using shared memory inside a machine", Hurts, "1"},
     {"NCCL_IB_DISABLE", "keeps NCCL from using InfiniBand: several machines are much slower", Hurts, "1"},
+    {"NCCL_SOCKET_IFNAME", "chooses the network interface here, too, if there are several machines", Works},
+    {"GLOO_SOCKET_IFNAME", "chooses the network interface here, too, if there are several machines", Works},
     {"NCCL_*", "is read by NCCL here, too", Works},
     {"OMP_NUM_THREADS", "limits the CPU threads to one: preparing data and runs on the CPU are slower", Hurts,
      "1"},

@@ -1,9 +1,11 @@
-// Ranks that look for each other on loopback, each in a thread, and strangers who knock in between.
+// Ranks that look for each other on this machine, each in a thread, and strangers who knock in between.
 
 #include "dist/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <functional>
 #include <future>
@@ -17,6 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::AllOf;
+using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -62,7 +65,7 @@ std::vector<std::string> outcomes(const std::vector<RendezvousOptions>& all) {
 // A connection to rank 0, as soon as it listens.
 Socket knock(const RendezvousOptions& options, int port_offset = 0) {
   std::string problem;
-  SocketAddress address = resolve_host("127.0.0.1", problem).front();
+  SocketAddress address = node_address();
   address.set_port(first_port(options) + port_offset);
   for (int i = 0; i < 1000; ++i) {
     if (std::optional<Socket> socket = connect_to(address, Clock::now() + 5s, problem))
@@ -127,6 +130,44 @@ TEST(Rendezvous, APortOfAnotherProgramIsSkipped) {
   const std::optional<Socket> squatter = listen_on(first_port(first), true, 16);
   ASSERT_TRUE(squatter);
   EXPECT_THAT(outcomes({first, options_of(job, 1, 2)}), ElementsAre("met 2", "met 1"));
+}
+
+// A rank whose thread has become another user: the system call, unlike the function of the C library, changes one thread.
+std::future<std::string> meet_as_nobody(const RendezvousOptions& options) {
+  return std::async(std::launch::async, [options] {
+    if (syscall(SYS_setresuid, 65534, 65534, 65534) != 0) return std::string("is no other user");
+    try {
+      return fmt::format("met {}", meet(options).peers.size());
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  });
+}
+
+TEST(Rendezvous, OnOneNodeOtherUsersAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start a thread of another user";
+  const CapturedLog log;
+  const std::string job = new_job();
+  std::future<std::string> first = meet_in_thread(options_of(job, 0, 2));
+  RendezvousOptions stranger = options_of(job, 1, 2);
+  stranger.limit = 500ms;
+  EXPECT_THAT(meet_as_nobody(stranger).get(), HasSubstr("belongs to user 0; expected user 65534"));
+  EXPECT_EQ(meet_in_thread(options_of(job, 1, 2)).get(), "met 1");
+  EXPECT_EQ(first.get(), "met 2");
+}
+
+// Somebody who knows the job waits in the place of rank 0. It learns nothing, and the ranks meet at the next port.
+TEST(Rendezvous, ARank0OfAnotherUserIsPassedBy) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start a thread of another user";
+  const CapturedLog log;
+  const std::string job = new_job();
+  RendezvousOptions impostor = options_of(job, 0, 2);
+  impostor.limit = 1s;
+  std::future<std::string> fake = meet_as_nobody(impostor);
+  knock(impostor);  // it listens now
+  EXPECT_THAT(outcomes({options_of(job, 0, 2), options_of(job, 1, 2)}), ElementsAre("met 2", "met 1"));
+  EXPECT_THAT(fake.get(), HasSubstr("rank 1 has not come"));
+  EXPECT_THAT(log.messages, Contains(HasSubstr("of user 0 was refused; expected user 65534")));
 }
 
 // Rank 2 of 3 does not fit. All sides say so, rank 1 included, which has nothing to do with it.
