@@ -7,9 +7,9 @@
 #include <map>
 #include <optional>
 
-#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/python.h"
 #include "base/text.h"
 #include "command.h"
 #include "report/run_folder.h"
@@ -71,22 +71,17 @@ std::string folder_spec(const std::vector<std::string>& runs) {
 
 // octet starts TensorBoard in its place: signals reach it, and its exit code is that of octet.
 [[noreturn]] void become(std::vector<std::string> words) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<std::string> environment = python_environment();
   std::fflush(nullptr);
-  ::execvp(argv[0], argv.data());
+  ::execvpe(words[0].c_str(), exec_words(words).data(), exec_words(environment).data());
   fail(
       "[tensorboard] {} cannot be started: {}. Install Python with the package tensorboard, or set OCTET_PYTHON",
       words[0], std::strerror(errno));
 }
 
-// Says what is missing before TensorBoard is asked for: a traceback of Python would not. Python's option -c puts the
-// current folder first on the path: a tensorboard.py there would be executed. The name of pip stands apart from its
-// option, because pyenv keeps a shell between us and a command that has both, and signals would end only the shell.
-constexpr const char* kStart = R"(import sys
-sys.path[:] = [place for place in sys.path if place]
-try:
+// Says what is missing before TensorBoard is asked for: a traceback of Python would not. The name of pip stands apart from
+// its option, because pyenv keeps a shell between us and a command that has both, and signals would end only the shell.
+constexpr const char* kScript = R"(try:
     from tensorboard import main
 except ImportError as error:
     installer = "pip"
@@ -109,7 +104,7 @@ int run(const Options& options) {
     log_warning("TensorBoard has no password: everyone who can reach {}:{} sees the runs", options.host,
                 options.port);
   }
-  std::vector<std::string> words = {environment_value("OCTET_PYTHON").value_or("python3"), "-c", kStart};
+  std::vector<std::string> words = {python_program(), "-c", std::string(kPythonStart) + kScript};
   if (runs.size() == 1) {
     words.insert(words.end(), {"--logdir", fs::absolute(runs[0]).lexically_normal().string()});
   } else {

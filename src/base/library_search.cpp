@@ -21,6 +21,12 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return found;
 }
 
+bool is_open_to_all(const fs::path& folder) {
+  std::error_code code;
+  const fs::perms permissions = fs::status(folder, code).permissions();
+  return code || (permissions & fs::perms::others_write) != fs::perms::none;
+}
+
 }  // namespace
 
 std::vector<std::string> wheel_libraries_in(const std::vector<std::string>& prefixes,
@@ -48,9 +54,11 @@ std::vector<std::string> wheel_libraries(const std::string& name) {
   std::vector<std::string> prefixes;
   std::error_code code;
   const fs::path program = fs::read_symlink("/proc/self/exe", code);
-  if (!code) prefixes.push_back(program.parent_path().parent_path().string());
+  // Below a folder such as /tmp, everybody could put a library.
+  const fs::path prefix = program.parent_path().parent_path();
+  if (!code && !is_open_to_all(prefix)) prefixes.push_back(prefix.string());
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const char* value = std::getenv(variable); value && *value) prefixes.emplace_back(value);
+    if (const char* value = std::getenv(variable); value && *value == '/') prefixes.emplace_back(value);
   }
   return wheel_libraries_in(prefixes, name);
 }

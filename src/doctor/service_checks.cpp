@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/python.h"
 #include "data/tokenizer/tokenizer.h"
 #include "doctor/checks.h"
 #include "import/environment.h"
@@ -61,15 +61,7 @@ void check_tokenizer(CheckResults& results, const DoctorRun& run) {
 
 // Of the Python package; empty if there is no Python or no such package.
 std::string wandb_version() {
-  // The shell puts the variable in, so that a path with spaces stays one word.
-  FILE* output = ::popen(
-      "\"${OCTET_PYTHON:-python3}\" -c 'import importlib.metadata as m; print(m.version(\"wandb\"), end=\"\")' 2>/dev/null",
-      "r");
-  if (!output) return "";
-  char text[64] = {};
-  const size_t size = std::fread(text, 1, sizeof text - 1, output);
-  const int status = ::pclose(output);
-  return status == 0 ? std::string(text, size) : "";
+  return python_answer("import importlib.metadata as m; print(m.version('wandb'), end='')");
 }
 
 void check_wandb(CheckResults& results, const DoctorRun& run) {

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -22,11 +23,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/python.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "report/text.h"
-
-extern char** environ;
 
 namespace octet {
 namespace {
@@ -112,10 +112,13 @@ std::string job_json(const WandbJob& job) {
 // The host part of a URL.
 std::string host_of(std::string_view url) {
   if (const size_t scheme = url.find("://"); scheme != url.npos) url.remove_prefix(scheme + 3);
-  return std::string(url.substr(0, url.find_first_of("/?")));
+  const std::string_view authority = url.substr(0, url.find_first_of("/?"));
+  return std::string(authority.substr(authority.rfind('@') + 1));  // npos + 1 is 0: no user and password
 }
 
 bool netrc_has(const std::string& path, const std::string& host) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe would be waited for
   std::ifstream file(path);
   std::string word, before;
   while (file >> word) {
@@ -169,7 +172,7 @@ seconds WandbFollower::patience(bool stopped) {
 }
 
 std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
-  const std::string python = environment_value("OCTET_PYTHON").value_or("python3");
+  const std::string python = python_program();
   const std::string log = job.folder + "/wandb.log";
   try {
     Descriptor script(memory_file("octet-wandb", kWandbFollowerScript));
@@ -181,7 +184,7 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
     Descriptor control_read(control[0]), control_write(control[1]);
     require(::pipe2(status, O_CLOEXEC) == 0, "[wandb] pipe: {}", std::strerror(errno));
     Descriptor status_read(status[0]), status_write(status[1]);
-    Descriptor log_file(::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644));
+    Descriptor log_file(::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
     require(log_file.get() >= 0, "[wandb] {} cannot be written: {}", log, std::strerror(errno));
 
     // First to numbers that are in nobody's way: dup2 onto 3 could close a descriptor that is still needed.
@@ -206,11 +209,11 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
     sigemptyset(&none);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-    std::string words[] = {python, "/dev/fd/3"};
-    char* const argv[] = {words[0].data(), words[1].data(), nullptr};
+    std::vector<std::string> words = {python, "/dev/fd/3"}, environment = python_environment();
     pid_t child = 0;
-    const int code =
-        refused != 0 ? refused : ::posix_spawnp(&child, python.c_str(), &actions, &attributes, argv, environ);
+    const int code = refused != 0 ? refused
+                                  : ::posix_spawnp(&child, python.c_str(), &actions, &attributes,
+                                                   exec_words(words).data(), exec_words(environment).data());
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (code != 0) {
@@ -308,11 +311,10 @@ void WandbFollower::Shared::hear(std::string_view line) {
   if (kind == "problem") explained = true;
   if (muted) return;
   lock.unlock();
-  if (kind == "info") log_info("{}", terminal_safe(text));
-  if (kind == "warning") log_warning("{}", terminal_safe(text));
+  if (kind == "info") log_info("{}", text);
+  if (kind == "warning") log_warning("{}", text);
   if (kind == "problem")
-    log_warning("{}: {}", live ? "nothing is sent to W&B from now on" : "W&B did not get everything",
-                terminal_safe(text));
+    log_warning("{}: {}", live ? "nothing is sent to W&B from now on" : "W&B did not get everything", text);
 }
 
 bool WandbFollower::end(int exit_code, seconds limit) {

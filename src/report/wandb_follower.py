@@ -245,8 +245,8 @@ class State:
             raise Problem(f"{self.path} holds no JSON object; remove it to send the run under a new id")
 
     def save(self):
-        temporary = f"{self.path}.tmp-{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        temporary = f"{self.path}.tmp-{secrets.token_hex(8)}"
+        with open(temporary, "x", encoding="utf-8") as file:
             json.dump(self.values, file, indent=1)
             file.write("\n")
         os.replace(temporary, self.path)
@@ -406,7 +406,9 @@ def new_id():
 
 def lock(folder):
     """One sender per run: an open file as long as it holds, None if another process is at work."""
-    file = open(os.path.join(folder, "wandb.lock"), "w")
+    # A link here, in a run of somebody else, must not lead to another file.
+    path = os.path.join(folder, "wandb.lock")
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -429,10 +431,20 @@ def lock_in_turn(job, status):
     return held
 
 
+def leave_current_folder():
+    """wandb takes settings from wandb/settings in the current folder, and so the server that gets the key and the run. That
+    folder may be somebody else's."""
+    for name, value in os.environ.items():
+        if name.startswith("WANDB_") and name.endswith("_DIR") and value:
+            os.environ[name] = os.path.abspath(value)
+    os.chdir("/")
+
+
 def follow(status):
     with os.fdopen(4, encoding="utf-8") as file:
         job = Job(**json.load(file))
     held = lock_in_turn(job, status)
+    leave_current_folder()
     try:
         import wandb
     except ImportError as error:

@@ -137,6 +137,7 @@ TEST_F(WandbOnlineCli, AFinishedRunIsMarkedAsItEnded) {
   make_run("max_steps: 10\n");
   ASSERT_EQ(octet({"wandb", "runs/a"}).exit_code, 0);
   EXPECT_EQ(sent()["exit_code"], 1);  // it has not done all its steps, and nothing says why
+  EXPECT_EQ(sent()["cwd"], "/");      // wandb reads settings there, which could name another server
   json known = state();
   known["end"] = {{"step", 3}, {"exit_code", 75}};
   folder.write("runs/a/wandb.json", known.dump());

@@ -44,7 +44,7 @@ class Run:
                 self.held = json.load(file)
         self.held["starts"] += 1
         self.held.update(config=options["config"], name=options["name"], project=options["project"], exit_code=None,
-                         preempting=False)  # fmt: skip
+                         preempting=False, cwd=os.getcwd())  # fmt: skip
         self.waiting = []  # not uploaded yet
         self.step = self.held["history"][-1]["_step"] + 1 if self.held["history"] else 0
         self.url = "fake://" + options["id"]

@@ -1,0 +1,50 @@
+#include "base/python.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "support/process.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+
+TEST(Python, RelativePlacesAreTakenOutOfItsEnvironment) {
+  const auto cleaned = [](std::vector<std::string> given) { return python_environment(given); };
+  EXPECT_THAT(cleaned({"PATH=.:/bin", "PYTHONPATH=:/a:b::/c/d:.", "PYTHONHOME=here", "PYTHONSAFEPATH="}),
+              ElementsAre("PATH=.:/bin", "PYTHONPATH=/a:/c/d", "PYTHONSAFEPATH=1"));
+}
+
+// The files that Python would import at once in a folder of somebody else.
+TEST(Python, FilesOfTheCurrentFolderAreNotExecuted) {
+  if (run_process("python3", {"-c", ""}).exit_code != 0) GTEST_SKIP() << "there is no python3";
+  const TemporaryFolder folder;
+  for (const char* name : {"sitecustomize.py", "usercustomize.py", "csv.py", "sys.py"})
+    folder.write(name, "open('executed', 'w')\n");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  setenv("PYTHONPATH", ":.", 1);
+  unsetenv("OCTET_PYTHON");
+  const std::string answer = python_answer("import csv\nprint(csv.reader.__name__, end='')");
+  unsetenv("PYTHONPATH");
+  fs::current_path(before);
+  EXPECT_EQ(answer, "reader");
+  EXPECT_FALSE(fs::exists(folder.path() + "/executed"));
+}
+
+TEST(Python, AProgramThatFailsHasNoAnswer) {
+  setenv("OCTET_PYTHON", "/no/python", 1);
+  EXPECT_EQ(python_answer("print(1)"), "");
+  setenv("OCTET_PYTHON", "false", 1);
+  EXPECT_EQ(python_answer("print(1)"), "");
+  unsetenv("OCTET_PYTHON");
+}
+
+}  // namespace
+}  // namespace octet::test
