@@ -25,6 +25,7 @@ constexpr int kMostProcesses = 1024;
 struct Options {
   std::string nproc_per_node;
   int64_t nnodes = 0, node_rank = -1, max_restarts = 0;
+  bool standalone = false;
   std::string master;
 };
 
@@ -45,12 +46,12 @@ int processes_of(const std::string& text) {
   return number;
 }
 
-// The flags of `launch` end at the first word that is not one. All of them have a value.
+// The flags of `launch` end at the first word that is not one. All of them have a value, except for --standalone.
 size_t count_own_words(std::span<const std::string> arguments) {
   size_t i = 0;
   while (i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--") {
-    const bool is_one_word =
-        arguments[i].find('=') != std::string::npos || arguments[i] == "-h" || arguments[i] == "--help";
+    const bool is_one_word = arguments[i].find('=') != std::string::npos || arguments[i] == "-h" ||
+                             arguments[i] == "--help" || arguments[i] == "--standalone";
     i += is_one_word ? 1 : 2;
   }
   return std::min(i, arguments.size());
@@ -66,6 +67,12 @@ LaunchPlan plan_of(const Options& options, std::vector<std::string> command) {
   plan.node_rank =
       options.node_rank >= 0 ? static_cast<int>(options.node_rank) : defaults.node_rank.value_or(0);
   plan.max_restarts = static_cast<int>(options.max_restarts);
+  if (options.standalone) {
+    if (options.nnodes > 1)
+      fail_config("--standalone means one node, but --nnodes is {}; expected one of them", options.nnodes);
+    plan.nodes = 1;
+    plan.node_rank = 0;
+  }
   if (plan.processes == 0)
     fail_config("octet launch needs -n: the number of processes on this node, one per GPU");
   if (plan.processes > kMostProcesses)
@@ -119,7 +126,8 @@ CommandBuilder<Options> builder() {
       "with 75, also if another was killed by a signal: there is a checkpoint, and --resume latest continues. "
       "Otherwise 128 + N if one was killed by signal N. Otherwise 0.\n"
       "OMP_NUM_THREADS is set to the number of cores divided by PROCESSES, unless it is set already. torchrun, "
-      "mpirun and srun can start 'octet train' directly; then 'octet launch' is not needed.";
+      "mpirun and srun can start 'octet train' directly; then 'octet launch' is not needed. torchrun needs --no-python for "
+      "it: torchrun --standalone --nproc_per_node 8 --no-python octet train run.yaml";
   result.keys
       .add(
           "nproc_per_node", &Options::nproc_per_node,
@@ -136,6 +144,8 @@ CommandBuilder<Options> builder() {
       .at_least(0)
       .at_most(kMostRanks)
       .note("NODE_RANK, or RANK, of the environment; else 0");
+  result.keys.add("standalone", &Options::standalone,
+                  "One node, whatever the environment says of nodes. For torchrun's command lines.");
   result.keys.add("master", &Options::master, "Address of node 0, and the first of 32 ports to try.")
       .value("HOST:PORT")
       .note("MASTER_ADDR and MASTER_PORT of the environment");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "data/loading/mixed_loader.h"
 #include "data/loading/packed_loader.h"
 #include "data/loading/prefetcher.h"
@@ -66,10 +67,8 @@ std::vector<double> weights_of(const TrainingData& data) {
   return weights;
 }
 
-}  // namespace
-
-std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
-                                               int rank, int ranks) {
+std::unique_ptr<SampleLoader> train_samples(const TrainConfig& keys, const DataChoice& data, int64_t rows,
+                                            int rank, int ranks) {
   const BatchShape shape{.rows = rows,
                          .length = keys.max_seq_length,
                          .seed = static_cast<uint64_t>(keys.seed),
@@ -80,9 +79,27 @@ std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const Da
     for (int64_t pass = 0; pass < part.passes; ++pass)
       parts.push_back(part_loader(keys, part, *data.tokenizer, shape));
   }
-  if (parts.size() == 1) return std::make_unique<Prefetcher>(std::move(parts[0]));
-  return std::make_unique<Prefetcher>(std::make_unique<MixedLoader>(
-      std::move(parts), weights_of(data.data), keys.data_order != TrainConfig::DataOrder::Sequential, shape));
+  if (parts.size() == 1) return std::move(parts[0]);
+  return std::make_unique<MixedLoader>(std::move(parts), weights_of(data.data),
+                                       keys.data_order != TrainConfig::DataOrder::Sequential, shape);
+}
+
+}  // namespace
+
+std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
+                                               int rank, int ranks) {
+  return std::make_unique<Prefetcher>(train_samples(keys, data, rows, rank, ranks));
+}
+
+DataHashes data_hashes(const TrainConfig& keys, const DataChoice& data) {
+  Hash64 evaluation;
+  for (const EvalSet& set : make_eval_sets(keys, data.data.eval, *data.tokenizer)) {
+    const std::unique_ptr<SampleLoader> loader = set.make_loader(1, keys.max_seq_length);
+    evaluation.add(set.name).add(loader ? loader->state().data_hash : 0);
+  }
+  return {.training = train_samples(keys, data, 1, 0, 1)->state().data_hash,
+          .evaluation = data.data.eval.empty() ? 0 : evaluation.value(),
+          .tokenizer = data.tokenizer->fingerprint()};
 }
 
 std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,

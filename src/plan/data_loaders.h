@@ -16,6 +16,12 @@ namespace octet {
 std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
                                                int rank = 0, int ranks = 1);
 
+// Hashes of what a run reads, the same on two machines only if both have the same files. 0: there is no such data.
+struct DataHashes {
+  uint64_t training = 0, evaluation = 0, tokenizer = 0;
+};
+DataHashes data_hashes(const TrainConfig& keys, const DataChoice& data);
+
 // Evaluation data from the front, always the same; null where there is none, or less than a sequence of a stream.
 using EvalLoaderFactory = std::function<std::unique_ptr<SampleLoader>(int64_t rows, int64_t length)>;
 // The same for a stream of tokens. With `eos`, every eos ends a document, and documents are kept apart.

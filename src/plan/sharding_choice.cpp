@@ -11,11 +11,11 @@ namespace {
 
 ShardingMode mode_of(TrainConfig::ShardingMode key, int ranks) {
   using Key = TrainConfig::ShardingMode;
+  if (ranks == 1) return ShardingMode::None;  // there is nobody to share with: all modes are the same
   switch (key) {
-    case Key::Auto:
-      return ranks > 1 ? ShardingMode::Zero1 : ShardingMode::None;
     case Key::None:
       return ShardingMode::None;
+    case Key::Auto:
     case Key::Zero1:
       return ShardingMode::Zero1;
     case Key::Zero2:

@@ -1,9 +1,14 @@
 #include "train/rank_prepare.h"
 
+#include <algorithm>
+#include <array>
+#include <sstream>
+
 #include "base/log.h"
 #include "checkpoint/resume.h"
 #include "config/costly_settings.h"
 #include "config/step_range.h"
+#include "dist/socket.h"
 #include "plan/before_start.h"
 #include "plan/device_choice.h"
 #include "report/text.h"
@@ -28,7 +33,44 @@ void check_agreement(Ranks& ranks, const RunStages& stages) {
 
 constexpr std::chrono::hours kPreparing{24 * 7};  // most that the other ranks wait
 
+// What a rank says of its data: three hashes and its host.
+struct RankData {
+  explicit RankData(const std::string& text) {
+    std::istringstream words(text);
+    for (std::string& hash : hashes) words >> hash;
+    std::getline(words >> std::ws, host);
+  }
+  std::array<std::string, 3> hashes;
+  std::string host;
+};
+
 }  // namespace
+
+void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host) {
+  constexpr std::array<std::string_view, 3> kWhat = {"another tokenizer", "other training data",
+                                                     "other evaluation data"};
+  std::vector<RankData> all;
+  for (const std::string& text : ranks.host().all_gather(
+           "data", fmt::format("{:x} {:x} {:x} {}", mine.tokenizer, mine.training, mine.evaluation, host)))
+    all.emplace_back(text);
+  for (size_t kind = 0; kind < kWhat.size(); ++kind) {
+    // What most ranks have is taken to be right; with equally many, what the lower ranks have.
+    const auto same = [&](const RankData& data) {
+      return std::ranges::count_if(
+          all, [&](const RankData& other) { return other.hashes[kind] == data.hashes[kind]; });
+    };
+    const auto right = std::ranges::max_element(all, {}, same);
+    std::string odd;
+    for (size_t r = 0; r < all.size(); ++r) {
+      if (all[r].hashes[kind] == right->hashes[kind]) continue;
+      odd += fmt::format("{}rank {} on {}", odd.empty() ? "" : ", ", r, all[r].host);
+    }
+    if (odd.empty()) continue;
+    throw RankError(fmt::format("[ranks] {} {} {} than rank {} on {}; expected the same files on all nodes",
+                                odd, odd.find(',') == odd.npos ? "has" : "have", kWhat[kind],
+                                right - all.begin(), right->host));
+  }
+}
 
 RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
@@ -65,6 +107,7 @@ void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
         .check_space(stages.plan.checkpoint_bytes, kept_checkpoints(stages));
     ranks.host().all_gather("prepared", "", kPreparing, {});
   }
+  if (ranks.place().ranks > 1) compare_data(ranks, data_hashes(stages.keys, stages.data), host_name());
   check_agreement(ranks, stages);
   if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
   const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);

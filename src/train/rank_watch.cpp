@@ -28,7 +28,9 @@ std::vector<size_t> slow_ranks(const std::vector<double>& compute_ms) {
 StepNote RankWatch::note(int64_t step, int signal, int save_failures) {
   StepNote note{
       .stop_signal = signal, .save_failures = save_failures, .compute_ms = static_cast<float>(compute_ms_)};
-  if (sync_ && check_steps_ > 0 && step % check_steps_ == 0) note.weights_hash = sync_->weights_hash();
+  if (first_step_ < 0) first_step_ = step;
+  if (sync_ && check_steps_ > 0 && (step == first_step_ || step % check_steps_ == 0))
+    note.weights_hash = sync_->weights_hash();
   return note;
 }
 
@@ -55,6 +57,12 @@ void RankWatch::compare_weights(int64_t step, const std::vector<RankRecord>& rec
   for (const auto& [hash, with] : ranks)
     if (hash != most->first) odd.insert(odd.end(), with.begin(), with.end());
   std::ranges::sort(odd);
+  if (step == first_step_) {
+    throw RankError(fmt::format(
+        "[ranks] the weights of rank {} differ from those of rank {} before the first step; expected the same "
+        "model or checkpoint on all nodes",
+        fmt::join(odd, ", "), fmt::join(most->second, ", ")));
+  }
   throw RankError(fmt::format(
       "[ranks] before step {} the weights of rank {} differ from those of rank {}: memory or a computation there "
       "was wrong. Continue from the last checkpoint, without that GPU",

@@ -13,7 +13,7 @@ namespace octet {
 // differ end the run, and a slow rank is named. All ranks see the same records, so they decide alike.
 class RankWatch {
  public:
-  // `sync` is null in a run of one rank. Weights are compared every `check_steps` steps; 0: never.
+  // `sync` is null in a run of one rank. Weights are compared at the start and every `check_steps` steps; 0: never.
   RankWatch(RankSync* sync, int64_t check_steps) : sync_(sync), check_steps_(check_steps) {}
 
   // Before step number `step`, counted from 0. `signal` has come to this rank; 0: none.
@@ -32,6 +32,7 @@ class RankWatch {
 
   RankSync* sync_;
   int64_t check_steps_;
+  int64_t first_step_ = -1;  // of this process; the weights that it began with are always compared
   int signal_ = 0, save_failures_ = 0;
   double compute_ms_ = 0;
   std::vector<int> slow_steps_;  // of the last steps, per rank

@@ -35,6 +35,8 @@ TEST(LaunchCli, StartsACommand) {
   EXPECT_EQ(launch({"--nproc-per-node=cpu", "keys"}, {"OMP_NUM_THREADS=2"}).out, alone.out);
   EXPECT_THAT(launch({"-n", "2", "--", "--version"}).out, StartsWith("octet "));
   EXPECT_EQ(launch({"keys"}, {"NPROC_PER_NODE=2"}).out, alone.out);
+  EXPECT_EQ(launch({"--standalone", "--nproc_per_node", "2", "keys"}, {"NNODES=2", "NODE_RANK=1"}).out,
+            alone.out);
 }
 
 // Flags after the command are the command's.
@@ -68,6 +70,9 @@ TEST(LaunchCli, WrongUseIsSaidOnce) {
   EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--master", "a:1", "--max_restarts", "1", "train"},
                     {"OCTET_SECRET=0123456789abcdef"}),
               HasSubstr("--max_restarts on 2 nodes needs run_name"));
+  EXPECT_THAT(error({"-n", "2", "--standalone", "--nnodes", "2", "keys"}),
+              HasSubstr("--standalone means one node"));
+  EXPECT_THAT(error({"-n", "2", "keys"}, {"TMPDIR=/no/folder"}), HasSubstr("TMPDIR is /no/folder"));
   EXPECT_THAT(error({"-n", "2", "kees"}), HasSubstr("did you mean 'keys'?"));
   EXPECT_THAT(error({"-n", "2", "launch"}), HasSubstr("cannot start itself"));
   EXPECT_THAT(error({"-n", "2", "--nnodes", "2", "--node_rank", "2", "keys"}), HasSubstr("--node_rank is 2"));

@@ -98,6 +98,27 @@ TEST(DataStage, WeightsOfTheSameDataAddUp) {
   EXPECT_THAT(error_of([&] { expanded_eval_dataset(keys); }), testing::HasSubstr("is named 2 times"));
 }
 
+// What ranks compare before the first step.
+TEST(DataStage, HashesTellOtherFilesApart) {
+  const test::TemporaryFolder folder;
+  const auto hashes = [&](const std::string& train, const std::string& eval) {
+    folder.write("train.txt", train);
+    folder.write("eval.txt", eval);
+    const TrainConfig keys =
+        load_train_config("", {{.name = "dataset", .values = {folder.path() + "/train.txt"}, .place = ""},
+                               {.name = "eval_dataset", .values = {folder.path() + "/eval.txt"}, .place = ""},
+                               {.name = "max_seq_length", .values = {"8"}, .place = ""}});
+    return data_hashes(keys, open_data(keys, choose_model(keys)));
+  };
+  const std::string text(100, 'a'), other = text + "b";
+  const DataHashes usual = hashes(text, text);
+  EXPECT_EQ(hashes(text, text).training, usual.training);
+  EXPECT_EQ(hashes(text, text).evaluation, usual.evaluation);
+  EXPECT_NE(hashes(other, text).training, usual.training);
+  EXPECT_EQ(hashes(other, text).evaluation, usual.evaluation);
+  EXPECT_NE(hashes(text, other).evaluation, usual.evaluation);
+}
+
 TEST(DataStage, TheDemoKeepsItsRandomCrops) {
   EXPECT_EQ(load_train_config("", {}).data_order, TrainConfig::DataOrder::Random);
   TrainConfig config;

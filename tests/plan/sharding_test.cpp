@@ -45,6 +45,8 @@ TEST(ShardingOf, ResolvesTheModeAndItsGroups) {
   };
   EXPECT_EQ(resolve(Key::Auto, 1, 1).mode, ShardingMode::None);
   EXPECT_FALSE(resolve(Key::Auto, 1, 1).is_active());
+  // Nobody to share with: evaluation stays in BF16, and nothing is cut into parts.
+  for (const Key key : {Key::Zero1, Key::FsdpFull, Key::Hsdp}) EXPECT_FALSE(resolve(key, 1, 1).is_active());
   EXPECT_EQ(resolve(Key::Auto, 2, 2).mode, ShardingMode::Zero1);
   EXPECT_EQ(resolve(Key::None, 2, 2).mode, ShardingMode::None);
   EXPECT_EQ(resolve(Key::Zero2, 2, 2).mode, ShardingMode::Zero2);
