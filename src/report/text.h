@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/safe_text.h"
+
 namespace octet {
 
 // Columns that the text takes on a terminal: UTF-8 aware, wide characters count 2, combining marks 0, each
@@ -12,10 +14,6 @@ int display_width(std::string_view text);
 
 // The longest prefix of whole characters that takes at most `columns`.
 std::string_view truncate_to_width(std::string_view text, int columns);
-
-// Text from a model or a file made safe to print: control characters other than newline and tab become \xNN,
-// so that they cannot move the cursor or recolour the terminal; bytes that are not UTF-8 become U+FFFD.
-std::string terminal_safe(std::string_view text);
 
 std::string human_bytes(double bytes);     // "512 B", "1.50 KiB", "139 GiB"
 std::string human_count(double count);     // "950", "1.5K", "124M", "1.24B", "2.1T"
