@@ -119,8 +119,8 @@ CommandBuilder<Options> builder() {
       "On several nodes, start the same command on each node with its own --node_rank. They must share a secret: "
       "OCTET_SECRET, or OCTET_SECRET_FILE with the path of a file.";
   result.line.notes =
-      "Rank 0 writes to this console. If another rank fails early, the end of its output is shown. SIGTERM, SIGINT "
-      "and SIGUSR1 are passed on to all processes. If a process fails and the others do not end within 15 s, "
+      "Rank 0 writes to this console. If another rank fails early, the end of its output is shown. SIGTERM, SIGINT, "
+      "SIGUSR1 and SIGHUP are passed on to all processes. If a process fails and the others do not end within 15 s, "
       "they get SIGTERM, and SIGKILL 30 s later.\n"
       "Exit code: the first code other than 0 and 75 that a process ended with. Otherwise 75 if one of them ended "
       "with 75, also if another was killed by a signal: there is a checkpoint, and --resume latest continues. "

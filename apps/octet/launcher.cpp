@@ -23,6 +23,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "dist/rendezvous_messages.h"
 
@@ -68,7 +69,9 @@ class WaitingSignals {
  public:
   WaitingSignals() {
     sigemptyset(&set_);
-    for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGCHLD}) {
+    std::vector<int> numbers = stop_signals();
+    numbers.push_back(SIGCHLD);
+    for (const int number : numbers) {
       sigaddset(&set_, number);
       signal(number, SIG_DFL);  // one that is ignored would not wait
     }
@@ -281,6 +284,7 @@ int combined_exit_code(const std::vector<ProcessEnd>& ends) {
 }
 
 int launch_processes(const LaunchPlan& plan) {
+  survive_broken_pipes();
   const ScratchFolder scratch;
   const WaitingSignals signals;
   LaunchPlan current = plan;

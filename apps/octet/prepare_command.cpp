@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "base/signals.h"
+#include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/config.h"
@@ -127,6 +129,7 @@ int run(const Options& options) {
   if (options.output.empty() && options.preview == 0)
     errors.emplace_back("octet prepare needs --output DIR, the folder for shards and manifest");
   throw_config_errors(errors);
+  if (options.preview == 0) survive_broken_pipes();
 
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");

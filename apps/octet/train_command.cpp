@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/print.h"
+#include "base/signals.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
 #include "command.h"
@@ -44,7 +45,9 @@ int run(const Options& options) {
   for (const std::string& note : environment_notes(current_environment())) log_info("{}", note);
   const TrainConfig config =
       load_resumable_config(read_run_file(options.run.config_file), options.run.settings);
-  return config.list_checkpoints ? list_checkpoints_of(config) : train(config);
+  if (config.list_checkpoints) return list_checkpoints_of(config);
+  if (!config.dry_run) survive_broken_pipes();
+  return train(config);
 }
 
 }  // namespace

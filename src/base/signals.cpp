@@ -1,13 +1,11 @@
 #include "base/signals.h"
 
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <iterator>
 
 #include "base/error.h"
 
@@ -24,9 +22,6 @@ std::atomic<bool> installed = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a signal handler may use lock-free atomics only");
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
-struct sigaction previous[std::size(kSignals)];
-
 int64_t now_ns() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);  // async-signal-safe
@@ -40,9 +35,10 @@ void on_stop_signal(int number) {
   int64_t first = 0;
   if (stop_time_ns.compare_exchange_strong(first, now)) {
     stop_number.store(number);
-    constexpr char kStopping[] = "\nstopping as soon as the present work is done; a second signal ends the program at once\n";
+    constexpr char kStopping[] =
+        "\nstopping as soon as the present work is done; a second signal ends the program at once\n";
     if (write(STDERR_FILENO, kStopping, sizeof kStopping - 1) < 0) errno = saved_errno;
-  } else if (now - first > kSameRequestNs) {
+  } else if (number != SIGHUP && number != SIGXCPU && now - first > kSameRequestNs) {
     // Ends the progress bar's line; nothing can be done about a failure here.
     if (write(STDERR_FILENO, "\n", 1) < 0) errno = saved_errno;
     _exit(128 + number);
@@ -52,20 +48,49 @@ void on_stop_signal(int number) {
 
 }  // namespace
 
+std::vector<int> stop_signals() {
+  // Those are taken also if they are ignored, as in a shell script's background job: a scheduler's SIGINT must work there.
+  std::vector<int> numbers = {SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) numbers.push_back(SIGHUP);
+  return numbers;
+}
+
+StopHandler::StopHandler(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // pending reads and writes continue
+  for (const int number : stop_signals()) {
+    Previous& before = previous_.emplace_back(Previous{number, {}});
+    sigaction(number, &action, &before.action);
+  }
+}
+
+StopHandler::~StopHandler() {
+  for (const Previous& before : previous_) sigaction(before.number, &before.action, nullptr);
+}
+
+void survive_broken_pipes() {
+  struct sigaction action {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  // A handler and not SIG_IGN, which processes that are started would inherit.
+  action = {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
 StopSignal::StopSignal() {
   require(!installed.exchange(true), "[signals] there is already a StopSignal, expected one at a time");
   stop_number = 0;
   stop_time_ns = 0;
-  struct sigaction action {};
-  action.sa_handler = on_stop_signal;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;  // pending reads and writes continue
-  // Also if they were ignored, as in a shell script's background job: a scheduler's SIGINT must work there.
-  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous[i]);
+  handler_.emplace(on_stop_signal);
 }
 
 StopSignal::~StopSignal() {
-  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  handler_.reset();
   installed = false;
 }
 

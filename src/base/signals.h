@@ -1,10 +1,35 @@
 #pragma once
 
+#include <signal.h>
+
+#include <optional>
+#include <vector>
+
 namespace octet {
 
-// While it lives, SIGINT, SIGTERM and SIGUSR1 (a scheduler's early warning) ask the run to stop at the next step's end
-// instead of ending the program. A second signal ends it at once with status 128 + its number. The destructor
-// restores the previous handlers. Only one object at a time.
+// The signals that ask a run to stop: SIGINT, SIGTERM, SIGUSR1 (a scheduler's early warning), and SIGHUP (the terminal
+// is gone) unless it is ignored, as under nohup.
+std::vector<int> stop_signals();
+
+// While it lives, `handler` takes the stop signals. Then the previous handlers are back.
+class StopHandler {
+ public:
+  explicit StopHandler(void (*handler)(int));
+  ~StopHandler();
+  StopHandler(const StopHandler&) = delete;
+  StopHandler& operator=(const StopHandler&) = delete;
+
+ private:
+  struct Previous {
+    int number;
+    struct sigaction action;
+  };
+  std::vector<Previous> previous_;
+};
+
+// While it lives, the stop signals ask the run to stop at the next step's end instead of ending the program. A second
+// signal ends it at once with status 128 + its number; SIGHUP does not, because a closing terminal sends it several
+// times. Only one object at a time.
 class StopSignal {
  public:
   StopSignal();
@@ -14,6 +39,13 @@ class StopSignal {
 
   bool requested() const noexcept { return number() != 0; }
   int number() const noexcept;  // 0 when none has come
+
+ private:
+  std::optional<StopHandler> handler_;
 };
+
+// From now on, output to a pipe that nobody reads is lost and does not end this process. Processes that it starts are
+// not affected.
+void survive_broken_pipes();
 
 }  // namespace octet

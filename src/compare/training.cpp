@@ -205,6 +205,7 @@ void train_variants(const std::vector<PlannedRun>& runs, const TrainingOptions& 
   // All are looked at before the first one is trained.
   std::vector<Found> found;
   for (const PlannedRun& run : runs) found.push_back(look_for(run, options.steps));
+  survive_broken_pipes();
   StopSignal stop;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (found[i] == Found::Whole) {

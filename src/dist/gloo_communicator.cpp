@@ -7,11 +7,11 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/types.h>
 
-#include <csignal>
 #include <cstring>
 #include <deque>
 #include <map>
 
+#include "base/signals.h"
 #include "dist/collective_checks.h"
 
 namespace octet {
@@ -25,15 +25,6 @@ std::string what_gloo_said(const std::exception& error) {
   const std::string text = error.what();
   const size_t end = text.find("] ");
   return text.starts_with("[/") && end != std::string::npos ? text.substr(end + 2) : text;
-}
-
-// Gloo writes to its sockets without MSG_NOSIGNAL: a peer that has died would end this process with SIGPIPE instead of an
-// error. Its own threads write too, so the whole process must ignore the signal.
-void ignore_broken_pipes() {
-  struct sigaction action {};
-  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
-  action.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &action, nullptr);
 }
 
 // The addresses of all members, for Gloo's full mesh. Every member sets the same number of keys in the same order, and
@@ -181,7 +172,7 @@ class GlooCommunicator final : public Communicator {
 std::unique_ptr<Communicator> make_gloo_communicator(const GroupRequest& request) {
   const int index = check_members(request.members, request.host.rank(), request.host.size(), request.name);
   require(index >= 0, "[group {}] rank {} is no member", request.name, request.host.rank());
-  ignore_broken_pipes();
+  survive_broken_pipes();  // Gloo writes to its sockets without MSG_NOSIGNAL
   return std::make_unique<GlooCommunicator>(request, index);
 }
 

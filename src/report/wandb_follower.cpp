@@ -16,7 +16,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/python.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "report/text.h"
@@ -57,29 +57,6 @@ class Descriptor {
 
 std::atomic<bool> wait_interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use lock-free atomics only");
-
-// While it lives, signals that ask the program to stop end the waiting for W&B. The run is over then: its exit code must
-// not become that of a signal, because a scheduler starts the run again or not by it.
-class InterruptibleWait {
- public:
-  InterruptibleWait() {
-    wait_interrupted = false;
-    struct sigaction action {};
-    action.sa_handler = [](int) { wait_interrupted = true; };
-    sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESTART;
-    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &previous_[i]);
-  }
-  ~InterruptibleWait() {
-    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous_[i], nullptr);
-  }
-  InterruptibleWait(const InterruptibleWait&) = delete;
-  InterruptibleWait& operator=(const InterruptibleWait&) = delete;
-
- private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
-  struct sigaction previous_[3];
-};
 
 // A file in memory. The child gets it as a descriptor of its own.
 int memory_file(const char* name, std::string_view text) {
@@ -326,7 +303,9 @@ bool WandbFollower::end(int exit_code, seconds limit) {
   }
   Shared& shared = *shared_;
   const auto start = steady_clock::now(), deadline = start + limit;
-  const InterruptibleWait interruptible;
+  wait_interrupted = false;
+  // The run is over: its exit code must not become that of a signal, because a scheduler starts the run again or not by it.
+  const StopHandler interruptible([](int) { wait_interrupted = true; });
   std::unique_lock lock(shared.mutex);
   bool told = limit <= kTellAfter;
   while (!shared.ended && !wait_interrupted) {

@@ -53,8 +53,8 @@ class WandbFollower {
   WandbFollower& operator=(const WandbFollower&) = delete;
 
   // The run has ended with this exit code: waits until the rest is sent, at most `limit`. A process that needs longer
-  // goes on in the background; one that gives no sign of life is killed. SIGINT, SIGTERM and SIGUSR1 end the waiting,
-  // and nothing else. True if everything was handed over. The exit code counts only if the run is live: how another
+  // goes on in the background; one that gives no sign of life is killed. A stop signal ends the waiting, and
+  // nothing else. True if everything was handed over. The exit code counts only if the run is live: how another
   // run has ended is found in its folder.
   bool end(int exit_code, std::chrono::seconds limit);
 

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/log_silencer.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "report/metrics.h"
 #include "report/text.h"
@@ -48,9 +49,11 @@ class WaitingSignals {
  public:
   WaitingSignals() {
     sigemptyset(&set_);
-    for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGCHLD}) {
+    std::vector<int> numbers = stop_signals();
+    numbers.push_back(SIGCHLD);
+    for (const int number : numbers) {
       sigaddset(&set_, number);
-      signal(number, SIG_DFL);
+      signal(number, SIG_DFL);  // one that is ignored would not wait
     }
     sigprocmask(SIG_BLOCK, &set_, &before_);
   }
@@ -420,6 +423,7 @@ std::vector<StepRecord> records_of_run(const SweepStore& store, int64_t index) {
 }
 
 int run_sweep(const SweepSpec& spec, const SweepPlan& plan, SweepStore& store) {
+  survive_broken_pipes();
   return Agent(spec, plan, store).run();
 }
 

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "base/error.h"
 
 namespace octet {
@@ -33,7 +35,8 @@ int status_of_child(Body body) {
 }
 
 TEST(StopSignal, TheFirstSignalOnlySetsTheFlag) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  signal(SIGHUP, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     const StopSignal stop;
     EXPECT_FALSE(stop.requested());
     EXPECT_EQ(stop.number(), 0);
@@ -59,6 +62,46 @@ TEST(StopSignal, ASecondSignalExitsAtOnce) {
     ASSERT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), number == SIGINT ? 130 : 143);
   }
+}
+
+TEST(StopSignal, UnderNohupAHangupStaysIgnored) {
+  signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignal stop;
+    raise(SIGHUP);
+    EXPECT_FALSE(stop.requested());
+  }
+  signal(SIGHUP, SIG_DFL);
+}
+
+// A terminal that closes sends SIGHUP, and then the shell does. SIGXCPU comes every second.
+TEST(StopSignal, WhatTheSystemRepeatsIsOneRequest) {
+  for (const int number : {SIGHUP, SIGXCPU}) {
+    const int status = status_of_child([number] {
+      signal(SIGHUP, SIG_DFL);
+      const StopSignal stop;
+      raise(number);
+      usleep(80'000);
+      raise(number);
+      _exit(stop.number() == number ? 42 : 1);
+    });
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 42);
+  }
+}
+
+TEST(BrokenPipes, AreSurvivedHereAndNotByStartedPrograms) {
+  const int status = status_of_child([] {
+    signal(SIGPIPE, SIG_DFL);
+    survive_broken_pipes();
+    int ends[2];
+    if (pipe(ends) != 0) _exit(1);
+    close(ends[0]);
+    if (write(ends[1], "x", 1) != -1 || errno != EPIPE) _exit(2);
+    execl("/bin/sh", "sh", "-c", "kill -PIPE $$", nullptr);
+  });
+  ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
+  EXPECT_EQ(WTERMSIG(status), SIGPIPE);
 }
 
 // Both are held back and let go together, so that a busy machine cannot put time between them.

@@ -114,7 +114,8 @@ TEST_F(ResumeCli, KilledTwentyTimesItEndsWithTheSameBits) {
 TEST_F(ResumeCli, ASignalSavesAndAsksToBeQueuedAgain) {
   // The rate does not depend on max_steps, so that runs of any length are parts of one another.
   Flags flags = {{"save_steps", "100000"}, {"max_steps", "100000"}, {"lr_scheduler_type", "constant"}};
-  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) {
+  signal(SIGHUP, SIG_DFL);  // not as under nohup
+  for (const int number : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     const size_t before = metrics("stopped").size();
     const pid_t child = start(arguments("stopped", flags));
     wait_for_steps("stopped", before + 2);
