@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "data/tokenizer/bytes_tokenizer.h"
+#include "data/tokenizer/tokenizer_parts.h"
 #include "hf/byte_alphabet.h"
 
 namespace octet {
@@ -78,10 +79,9 @@ void write_json(Env& env, const std::string& folder, const char* name, const Jso
 }  // namespace
 
 std::vector<NamedText> read_tokenizer_texts(Env& env, const std::string& name) {
-  constexpr int64_t kLargestFile = int64_t{256} << 20;
   std::vector<NamedText> texts;
   for (const TokenizerFile& file : tokenizer_files(name))
-    texts.push_back({file.name, env.read_text(file.path, kLargestFile)});
+    texts.push_back({file.name, env.read_text(file.path, kLargestTokenizerFile)});
   return texts;
 }
 

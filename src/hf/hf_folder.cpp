@@ -2,9 +2,7 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/parallel_for.h"
 #include "hf/weights_read_ahead.h"
@@ -101,14 +99,12 @@ bool is_known_surplus(std::string_view name) {
 
 ModelConfig read_hf_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::ifstream file(path);
-  require(file.good(),
-          "[{}] cannot be opened; model_name_or_path must be a Hugging Face folder with config.json and "
+  require(posix_env().exists(path),
+          "[{}] is not there; model_name_or_path must be a Hugging Face folder with config.json and "
           "model.safetensors",
           path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return model_config_from_hf(text.str(), path);
+  constexpr int64_t kLargestConfig = int64_t{16} << 20;
+  return model_config_from_hf(posix_env().read_text(path, kLargestConfig), path);
 }
 
 const SafeTensor* HfWeights::find(const ParameterSpec& spec, const HfPart& part,

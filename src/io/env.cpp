@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "io/mapping_faults.h"
 #include "io/temporary_file.h"
 
 namespace octet {
@@ -54,6 +55,13 @@ size_t read_fully(const std::string& path, std::span<std::byte> into, Piece&& pi
     done += static_cast<size_t>(got);
   }
   return done;
+}
+
+size_t size_of_regular(const FileHandle& file) {
+  struct stat info = {};
+  check("stat", file.path(), with_errno(::fstat(file.fd(), &info)));
+  require(S_ISREG(info.st_mode), "[{}] is not a regular file", file.path());
+  return narrow<size_t>(info.st_size);
 }
 
 }  // namespace
@@ -135,7 +143,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(data_, size_);
+  if (!data_) return;
+  forget_mapping(data_);
+  ::munmap(data_, size_);
 }
 
 FileHandle Env::open_handle(const char* operation, const std::string& path, int flags) {
@@ -153,19 +163,20 @@ WritableFile Env::open_append(const std::string& path) {
 }
 
 ReadableFile Env::open_read(const std::string& path) {
-  return ReadableFile(open_handle("open", path, O_RDONLY));
+  // O_NONBLOCK: do not wait for a FIFO here; it is refused, as is a device, which may have no end.
+  FileHandle file = open_handle("open", path, O_RDONLY | O_NONBLOCK);
+  size_of_regular(file);
+  return ReadableFile(std::move(file));
 }
 
 MappedFile Env::map(const std::string& path) {
-  // O_NONBLOCK: do not wait for a FIFO here; it is refused below.
   const FileHandle file = open_handle("open", path, O_RDONLY | O_NONBLOCK);
-  struct stat info = {};
-  check("stat", path, with_errno(::fstat(file.fd(), &info)));
-  require(S_ISREG(info.st_mode), "[{}] is not a regular file", path);
-  if (info.st_size == 0) return {};
-  void* const data = ::mmap(nullptr, narrow<size_t>(info.st_size), PROT_READ, MAP_SHARED, file.fd(), 0);
+  const size_t size = size_of_regular(file);
+  if (size == 0) return {};
+  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd(), 0);
   if (data == MAP_FAILED) throw IoError("mmap", path, errno);
-  return MappedFile(data, static_cast<size_t>(info.st_size));
+  name_mapping(data, size, path);
+  return MappedFile(data, size);
 }
 
 std::string Env::read_text(const std::string& path, int64_t limit) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/regular_file.h"
 
 namespace octet {
 namespace {
@@ -176,6 +177,11 @@ StepRecord record_of(const Json& object, const std::string& place) {
   return record;
 }
 
+std::ifstream open_metrics(const std::filesystem::path& path) {
+  require_regular_file(path.string());
+  return std::ifstream(path, std::ios::binary);
+}
+
 }  // namespace
 
 std::string metrics_line(const StepRecord& record) {
@@ -238,7 +244,7 @@ StepRecord parse_metrics_line(std::string_view line, const std::string& place) {
 }
 
 std::vector<StepRecord> read_metrics(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_metrics(path);
   require(file.is_open(), "[metrics] {}: cannot be opened, expected the metrics.jsonl of a run",
           path.string());
   std::vector<StepRecord> records;
@@ -275,7 +281,7 @@ std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records) {
 
 EarlierTotals earlier_totals(const std::filesystem::path& path, int64_t step) {
   EarlierTotals totals;
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_metrics(path);
   for (std::string line; std::getline(file, line);) {
     try {
       const StepRecord record = parse_metrics_line(line, path.string());
@@ -291,7 +297,7 @@ EarlierTotals earlier_totals(const std::filesystem::path& path, int64_t step) {
 
 void keep_metrics_until(const std::filesystem::path& path, int64_t step,
                         const std::function<void(const std::string&, std::string_view)>& replace) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_metrics(path);
   if (!file.is_open()) return;  // the run was stopped before its first record
   std::string kept, line;
   int64_t later = 0, unreadable = 0;

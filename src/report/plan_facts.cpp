@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/regular_file.h"
 
 namespace octet {
 namespace {
@@ -46,6 +47,7 @@ std::string plan_facts_json(const PlanFacts& facts) {
 
 std::optional<PlanFacts> read_plan_facts(const std::string& run_folder) {
   const std::string place = (std::filesystem::path(run_folder) / "plan.json").string();
+  require_regular_file(place);
   std::ifstream file(place, std::ios::binary);
   if (!file.is_open()) return std::nullopt;
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -9,6 +9,7 @@
 
 #include "base/config_text.h"
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "report/metrics.h"
 
 namespace octet {
@@ -54,6 +55,7 @@ void read_run_settings(const std::string& path, RunFolder& run) {
   run.decided.clear();
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return;
+  require_regular_file(path);
   try {
     const std::string text = read_config_text(path, "YAML");
     const YAML::Node root = YAML::Load(text);

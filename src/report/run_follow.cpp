@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "report/metrics.h"
 #include "report/plan_facts.h"
 
@@ -102,6 +103,7 @@ RunFollower::RunFollower(const std::string& given) {
   const bool whole = path.filename() == kMetrics;
   run_.name = whole ? folder.filename().string() : path.filename().string();
   if (whole) run_.folder = folder.string();
+  require_regular_file(metrics_path_);
   refresh();
 }
 
@@ -137,7 +139,7 @@ void RunFollower::look_at_lock() {
   holder_ = Holder::Unknown;
   struct stat file {};
   const std::string path = (fs::path(run_.folder) / kLock).string();
-  if (::stat(path.c_str(), &file) != 0) return;
+  if (::stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;
   std::ifstream text(path);  // "1234 host"
   int64_t process = 0;
   host_.clear();
@@ -152,7 +154,8 @@ void RunFollower::look_at_lock() {
 
 bool RunFollower::read_new_lines() {
   struct stat file {};
-  if (::stat(metrics_path_.c_str(), &file) != 0) return false;  // no step yet, or being replaced
+  if (::stat(metrics_path_.c_str(), &file) != 0 || !S_ISREG(file.st_mode))
+    return false;  // no step yet, or being replaced
   changed_at_ = seconds_of(file.st_mtim);
   std::ifstream stream(metrics_path_, std::ios::binary);
   if (!stream.is_open()) return false;

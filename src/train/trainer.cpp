@@ -11,6 +11,7 @@
 #include "checkpoint/chat_style.h"
 #include "checkpoint/resume.h"
 #include "config/step_range.h"
+#include "io/mapping_faults.h"
 #include "plan/before_start.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
@@ -213,6 +214,7 @@ class Run {
 
   // From now on a failure of any rank is worth another start.
   void checkpoint_exists() {
+    set_mapping_fault_advice("; the last checkpoint is whole, and --resume latest continues from it");
     if (saving_->is_on() && !(crashes_ && crashes_->is_hopeless())) ranks_.set_failure_code(kExitRequeue);
   }
 

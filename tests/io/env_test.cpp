@@ -2,13 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "io/fault_env.h"
+#include "io/mapping_faults.h"
 #include "io/temporary_file.h"
+#include "support/error_of.h"
 #include "temp_dir.h"
 
 namespace octet {
@@ -100,6 +104,36 @@ TEST(Env, TemporaryNamesAreKnownAgain) {
   for (const char* name : {"plan.json", "plan.json.tmp-", "plan.json.tmp-xyz", "other.json.tmp-12", "plan"})
     EXPECT_FALSE(is_temporary_of("plan.json", name)) << name;
 }
+
+TEST(Env, WhatIsNotARegularFileIsNotRead) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("/dev/zero", (dir / "zero").c_str()), 0);
+  for (const std::string& path : {dir / "fifo", dir / "zero", dir.path()}) {
+    EXPECT_THAT(error_of([&] { posix_env().open_read(path); }), HasSubstr("not a regular file"));
+    EXPECT_THAT(error_of([&] { posix_env().map(path); }), HasSubstr("not a regular file"));
+  }
+}
+
+#ifndef __SANITIZE_ADDRESS__  // reports the signal itself
+TEST(MappedFiles, OneThatBecomesShorterIsNamedAndEndsTheProgram) {
+  const TempDir dir;
+  const std::string path = dir / "tokens.bin", other = dir / "other.bin";
+  for (const std::string& each : {path, other}) posix_env().write_synced(each, std::string(100'000, 'x'));
+  const auto read_cut = [&] {
+    set_mapping_fault_advice("; advice");
+    const MappedFile before = posix_env().map(other);
+    { const MappedFile gone = posix_env().map(other); }
+    const MappedFile mapped = posix_env().map(path);
+    if (truncate(path.c_str(), 0) != 0) _exit(9);
+    const auto bytes = mapped.bytes();
+    const volatile std::byte* last = &bytes.back();
+    _exit(static_cast<int>(*last));
+  };
+  EXPECT_EXIT(read_cut(), testing::ExitedWithCode(1), "tokens.bin\\] cannot be read any more.*; advice");
+  EXPECT_EXIT(raise(SIGBUS), testing::KilledBySignal(SIGBUS), "");
+}
+#endif
 
 TEST(Env, ParentPath) {
   EXPECT_EQ(parent_path("a/b"), "a");

@@ -3,13 +3,12 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "data/tokenizer/unicode.h"
+#include "io/env.h"
 
 namespace octet {
 namespace {
@@ -50,12 +49,7 @@ std::optional<int32_t> added_id(const VocabularySpec& spec, std::string_view con
 }  // namespace
 
 std::string read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("[{}] cannot be opened", path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad() || text.bad()) fail("[{}] cannot be read", path);
-  return std::move(text).str();
+  return posix_env().read_text(path, kLargestTokenizerFile);
 }
 
 json read_json_file(const std::string& path) {

@@ -13,6 +13,8 @@ namespace octet {
 
 // What the readers of tokenizer files share.
 
+// The largest file of a tokenizer that is read.
+constexpr int64_t kLargestTokenizerFile = int64_t{256} << 20;
 std::string read_text_file(const std::string& path);
 
 nlohmann::json read_json_file(const std::string& path);  // a duplicate key is an error
