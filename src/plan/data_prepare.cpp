@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "data/records/record_reader.h"
 #include "io/cache_folder.h"
 #include "io/checked_files.h"
 #include "plan/before_start.h"
@@ -146,8 +147,10 @@ ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part)
 
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer) {
-  std::unique_ptr<DatasetReader> reader =
-      before_start([&] { return open_examples(request.examples, tokenizer); });
+  std::optional<StopSignal> stop;  // not yet: a download ends at once
+  std::unique_ptr<DatasetReader> reader = before_start([&] {
+    return open_examples(request.examples, tokenizer, [&stop] { return stop && stop->requested(); });
+  });
   const std::string& dataset = request.examples.dataset;
   PrepareOptions options{.tokenizer_name = tokenizer_name(request.tokenizer),
                          .shard_tokens = config.shard_tokens,
@@ -162,7 +165,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                                           : request.output;
 
   Console console(config.progress);
-  const StopSignal stop;
+  stop.emplace();
   PreparedFolder prepared{.folder = options.output, .result = {}};
   std::unique_ptr<ProgressDisplay> display;
   bool has_documents = false;
@@ -177,7 +180,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
   };
   try {
     prepared.result = prepare_dataset(posix_env(), options, tokenizer, open,
-                                      {.progress = show, .stop = [&] { return stop.requested(); }});
+                                      {.progress = show, .stop = [&] { return stop->requested(); }});
   } catch (const IoError& error) {
     if (has_documents) throw;
     throw ConfigError(request.output.empty() ? error.what() + cache_note(options.output) : error.what());
@@ -193,7 +196,7 @@ PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareReq
                     "to continue",
                     dataset, manifest.train.shards.size() + manifest.validation.shards.size(),
                     options.output),
-        stop.number());
+        stop->number());
   }
   if (!prepared.result.first_skip_error.empty()) {
     int64_t skipped = 0;

@@ -66,6 +66,11 @@ TEST_F(Records, PairsOfColumns) {
   EXPECT_EQ(reader_->columns(), "columns prompt, response");
 }
 
+TEST_F(Records, ARoleThatIsNoTextIsNamed) {
+  EXPECT_THAT(error(R"({"messages":[{"role":7,"content":"Q"}]})"),
+              HasSubstr("the role of a message is number"));
+}
+
 TEST_F(Records, UnknownColumnsSayWhatIsRecognised) {
   const std::string text = error(R"({"document":"x","summary":"y"})");
   EXPECT_THAT(

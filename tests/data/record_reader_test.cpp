@@ -54,6 +54,35 @@ std::pair<std::vector<json>, std::vector<SkipReason>> with_skips(RecordReader& r
   }
 }
 
+// Such as a JSON array of a terabyte that is named .jsonl.
+TEST(JsonLines, AnEndlessLineEndsTheReadingAtTheLimit) {
+  const std::string text = std::string(100'000, 'x') + "\n{\"a\":1}";
+  const auto reader_with = [&](bool ends_at_bad) {
+    return json_lines(memory_byte_stream(text, "f.jsonl"),
+                      {.max_record = 1000, .window = 100, .ends_at_bad = ends_at_bad});
+  };
+  Record record;
+  const auto reader = reader_with(true);
+  EXPECT_THROW(reader->next(record), RecordError);
+  EXPECT_LT(reader->bytes_read(), 2000);
+  EXPECT_THAT(with_skips(*reader_with(false)).first, ElementsAre(json{{"a", 1}}));
+}
+
+TEST(Records, ReadingStopsInsideALongRecord) {
+  const TemporaryFolder folder;
+  const std::string text(100'000, ' ');
+  for (const char* name : {"f.jsonl", "f.json", "f.csv", "f.txt"}) {
+    int asked = 0;
+    const RecordLimits limits{.window = 100, .stop = [&] { return ++asked > 20; }};
+    Record record;
+    const auto read = [&] {
+      while (open_records(folder.write(name, text), {}, limits)->next(record)) {
+      }
+    };
+    EXPECT_THROW(read(), ReadingStopped) << name;
+  }
+}
+
 TEST(JsonLines, ObjectsAndBlankLines) {
   EXPECT_THAT(lines("{\"a\":1}\n\n  \r\n{\"a\":2}\r\n{\"a\":\"\\u00e9\\ud83d\\ude00\"}"),
               ElementsAre(json{{"a", 1}}, json{{"a", 2}}, json{{"a", "é😀"}}));

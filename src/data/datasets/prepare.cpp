@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "data/datasets/hold_out.h"
 #include "data/datasets/tokenize_pipeline.h"
+#include "data/records/record_reader.h"
 #include "data/shards/split_writer.h"
 #include "io/checked_files.h"
 
@@ -158,7 +159,16 @@ class Preparation {
       block_tokens_ = 0;
     };
     std::vector<TokenizePipeline::Item> items;
-    while (pipeline.next(items)) {
+    bool is_stopped = false;
+    const auto next = [&] {
+      try {
+        return pipeline.next(items);
+      } catch (const ReadingStopped&) {  // inside a very long record
+        is_stopped = true;
+        return false;
+      }
+    };
+    while (next()) {
       for (TokenizePipeline::Item& item : items) {
         const auto tokens = static_cast<int64_t>(item.document.tokens.size());
         ++progress.documents;
@@ -176,6 +186,7 @@ class Preparation {
       progress.share = pipeline.progress();
       if (hooks_.progress) hooks_.progress(progress);
     }
+    if (is_stopped) return false;
     write_block(true);
     train.finish(pipeline.examples());
     validation.finish(pipeline.examples());

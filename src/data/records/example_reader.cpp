@@ -19,8 +19,9 @@ constexpr std::array<const char*, kSkipReasons> kReasonNames = {
 
 class Reader final : public DatasetReader {
  public:
-  Reader(ResolvedDataset dataset, const Tokenizer& tokenizer)
+  Reader(ResolvedDataset dataset, const Tokenizer& tokenizer, std::function<bool()> stop)
       : options_(std::move(dataset.options)),
+        stop_(std::move(stop)),
         files_(std::move(dataset.files)),
         tokenizer_(&tokenizer),
         loss_(parse_loss_roles(options_.loss_on)),
@@ -82,12 +83,14 @@ class Reader final : public DatasetReader {
     if (file_ == files_.size()) return;
     const std::string& path = files_[file_++];
     try {
-      records_ = open_records(path, [this, &path](const std::vector<std::string>& columns) {
+      const auto choose = [this, &path](const std::vector<std::string>& columns) {
         set_columns(columns, fmt::format("{}]", path));
         check_columns(*columns_, columns, fmt::format("{}]", path));  // later files may have other columns
         refuse_media_columns(*columns_, columns, fmt::format("{}]", path));
         return columns_->all();
-      });
+      };
+      records_ =
+          open_records(path, choose, {.ends_at_bad = options_.on_error == OnError::Stop, .stop = stop_});
     } catch (const RecordError& error) {
       fail("{}", error.what());  // concerns the whole file, so no single record can be skipped
     }
@@ -147,6 +150,7 @@ class Reader final : public DatasetReader {
   }
 
   ExampleOptions options_;
+  std::function<bool()> stop_;
   std::vector<std::string> files_;
   std::vector<int64_t> sizes_;
   const Tokenizer* tokenizer_;
@@ -188,7 +192,12 @@ std::string SkipCounts::describe() const {
 }
 
 std::unique_ptr<DatasetReader> open_examples(const ExampleOptions& options, const Tokenizer& tokenizer) {
-  return std::make_unique<Reader>(resolve_dataset(options), tokenizer);
+  return open_examples(options, tokenizer, {});
+}
+
+std::unique_ptr<DatasetReader> open_examples(const ExampleOptions& options, const Tokenizer& tokenizer,
+                                             std::function<bool()> stop) {
+  return std::make_unique<Reader>(resolve_dataset(options), tokenizer, std::move(stop));
 }
 
 Document encode_example(const Example& example, const Tokenizer& tokenizer) {

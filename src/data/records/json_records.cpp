@@ -72,7 +72,7 @@ class JsonLines final : public RecordReader {
       is_too_long = is_too_long || line_.size() + part.size() > limits_.max_record;
       if (!is_too_long) line_ += part;
       bytes_.consume(end == window.npos ? window.size() : end + 1);
-      if (end != window.npos) break;
+      if (end != window.npos || (is_too_long && limits_.ends_at_bad)) break;
     }
     if (is_too_long) {
       fail_record(SkipReason::BrokenRecord, "[{}] line {}: more than {} bytes, expected one object per line",

@@ -4,10 +4,32 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/regular_file.h"
 #include "base/text.h"
 #include "data/tokenizer/unicode.h"
 
 namespace octet {
+namespace {
+
+class StoppableStream final : public ByteStream {
+ public:
+  StoppableStream(std::unique_ptr<ByteStream> stream, std::function<bool()> stop)
+      : stream_(std::move(stream)), stop_(std::move(stop)) {}
+
+  size_t read(std::span<char> into) override {
+    if (stop_()) throw ReadingStopped(fmt::format("[{}] the reading was stopped", path()));
+    return stream_->read(into);
+  }
+  const std::string& path() const override { return stream_->path(); }
+  int64_t file_size() const override { return stream_->file_size(); }
+  int64_t file_position() const override { return stream_->file_position(); }
+
+ private:
+  std::unique_ptr<ByteStream> stream_;
+  std::function<bool()> stop_;
+};
+
+}  // namespace
 
 std::optional<FileKind> file_kind(const std::string& path) {
   std::filesystem::path name = std::filesystem::path(path).filename();
@@ -32,19 +54,25 @@ std::unique_ptr<RecordReader> open_records(const std::string& path, const Column
                                            const RecordLimits& limits) {
   const std::optional<FileKind> kind = file_kind(path);
   require(kind.has_value(), "[{}] not a known kind of dataset file, expected {}", path, kFileKinds);
+  if (kind == FileKind::Parquet) {
+    require_regular_file(path);  // Arrow opens it
+    return parquet_records(path, choose, limits);
+  }
+  std::unique_ptr<ByteStream> stream = open_byte_stream(path);
+  if (limits.stop) stream = std::make_unique<StoppableStream>(std::move(stream), limits.stop);
   switch (*kind) {
     case FileKind::Text:
-      return text_records(open_byte_stream(path), limits);
+      return text_records(std::move(stream), limits);
     case FileKind::JsonLines:
-      return json_lines(open_byte_stream(path), limits);
+      return json_lines(std::move(stream), limits);
     case FileKind::Json:
-      return json_records(open_byte_stream(path), limits);
+      return json_records(std::move(stream), limits);
     case FileKind::Csv:
-      return csv_records(open_byte_stream(path), ',', limits);
+      return csv_records(std::move(stream), ',', limits);
     case FileKind::Tsv:
-      return csv_records(open_byte_stream(path), '\t', limits);
+      return csv_records(std::move(stream), '\t', limits);
     case FileKind::Parquet:
-      return parquet_records(path, choose, limits);
+      break;
   }
   fail("[{}] not a known kind of dataset file", path);
 }

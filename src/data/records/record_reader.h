@@ -39,6 +39,12 @@ template <class... Args>
   throw RecordError(reason, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// RecordLimits::stop has said so.
+class ReadingStopped : public Error {
+ public:
+  using Error::Error;
+};
+
 class RecordReader {
  public:
   virtual ~RecordReader() = default;
@@ -55,6 +61,9 @@ struct RecordLimits {
   int64_t max_values = int64_t{1} << 22;  // of a JSON record: lists, objects, texts, numbers
   size_t max_text = size_t{16} << 20;     // longer texts are given in parts, cut between lines
   size_t window = size_t{1} << 18;        // read at once; tests make it small
+  bool ends_at_bad = false;  // the caller reads nothing after a bad record, so its end need not be found
+  // Asked again and again while bytes are read; true ends the reading with ReadingStopped.
+  std::function<bool()> stop = {};
 };
 
 enum class FileKind { Text, JsonLines, Json, Csv, Tsv, Parquet };
@@ -70,6 +79,10 @@ using ColumnChooser = std::function<std::vector<std::string>(const std::vector<s
 
 std::unique_ptr<RecordReader> open_records(const std::string& path, const ColumnChooser& choose = {},
                                            const RecordLimits& limits = {});
+
+// open_examples of example_reader.h, with RecordLimits::stop.
+std::unique_ptr<DatasetReader> open_examples(const ExampleOptions& options, const Tokenizer& tokenizer,
+                                             std::function<bool()> stop);
 
 // The kinds, for open_records and tests. A UTF-8 byte order mark at the start is not part of the text.
 std::unique_ptr<RecordReader> text_records(std::unique_ptr<ByteStream> stream,
