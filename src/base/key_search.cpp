@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/text.h"
@@ -126,20 +127,31 @@ std::vector<Name> all_names(std::span<const Key> keys) {
 }
 
 // A word says more the fewer names have it.
-double weight_of(std::string_view word, const std::vector<Name>& names) {
-  const auto having =
-      std::ranges::count_if(names, [&](const Name& name) { return name.words.contains(word); });
-  const double weight = 1 + std::log(static_cast<double>(names.size()) / static_cast<double>(1 + having));
-  return is_small(word) ? weight / 4 : weight;
-}
+class Weights {
+ public:
+  explicit Weights(const std::vector<Name>& names) : names_(static_cast<double>(names.size())) {
+    for (const Name& name : names) {
+      for (const std::string& word : name.words) ++having_[word];
+    }
+  }
+  double of(const std::string& word) const {
+    const auto found = having_.find(word);
+    const double weight = 1 + std::log(names_ / (found == having_.end() ? 1 : 1 + found->second));
+    return is_small(word) ? weight / 4 : weight;
+  }
+
+ private:
+  double names_;
+  std::unordered_map<std::string, double> having_;
+};
 
 // The weight of the words that both have, as a share of the weight of all their words.
-double likeness(const Words& a, const Words& b, const std::vector<Name>& names) {
+double likeness(const Words& a, const Words& b, const Weights& weights) {
   Words all = a;
   all.insert(b.begin(), b.end());
   double common = 0, total = 0;
   for (const std::string& word : all) {
-    const double weight = weight_of(word, names);
+    const double weight = weights.of(word);
     total += weight;
     if (a.contains(word) && b.contains(word)) common += weight;
   }
@@ -156,10 +168,12 @@ std::vector<std::string> similar_keys(std::span<const Key> keys, std::string_vie
   const size_t typing_error = std::max<size_t>(1, name.size() / 5);
   std::map<size_t, std::string> by_distance;
   for (const Name& known : names) {
+    const size_t longer = std::max(name.size(), known.text.size());
+    if (longer - std::min(name.size(), known.text.size()) > typing_error)
+      continue;  // without a look at the letters
     const size_t distance = edit_distance(name, known.text);
     // A distance as long as the word says nothing: "xy" is not near "lr".
-    if (distance <= typing_error && distance < std::max(name.size(), known.text.size()))
-      by_distance.emplace(distance, *known.key);
+    if (distance <= typing_error && distance < longer) by_distance.emplace(distance, *known.key);
   }
   if (!by_distance.empty()) return {by_distance.begin()->second};
   constexpr size_t kLongBeginning = 6;
@@ -168,9 +182,10 @@ std::vector<std::string> similar_keys(std::span<const Key> keys, std::string_vie
   }
 
   const Words words = words_of(name);
+  const Weights weights(names);
   std::vector<std::pair<double, std::string>> alike;
   for (const Name& known : names) {
-    const double score = likeness(words, known.words, names);
+    const double score = likeness(words, known.words, weights);
     if (score == 1 && known.text == *known.key) return {*known.key};
     const auto same = std::ranges::find(alike, *known.key, &std::pair<double, std::string>::second);
     if (same != alike.end()) {

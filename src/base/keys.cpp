@@ -273,9 +273,10 @@ std::optional<KeyValue> parse_setting(const Key& key, const FoundKey& found, con
   return parse_scalar(key, text);
 }
 
-std::string unknown_message(std::span<const Key> keys, const KeySetting& setting) {
-  std::vector<std::string> similar = similar_keys(keys, setting.name);
-  if (similar.empty() && setting.is_flag() && edit_distance(setting.name, "help") <= 2) similar = {"help"};
+std::string unknown_message(std::span<const Key> keys, const KeySetting& setting, bool suggests) {
+  std::vector<std::string> similar = suggests ? similar_keys(keys, setting.name) : std::vector<std::string>{};
+  if (similar.empty() && suggests && setting.is_flag() && edit_distance(setting.name, "help") <= 2)
+    similar = {"help"};
   const std::string_view dashes = setting.is_flag() ? "--" : "";
   std::string message = setting.is_flag()
                             ? fmt::format("unknown flag '--{}'", printable(setting.name))
@@ -293,10 +294,13 @@ std::vector<KeyAssignment> resolve_settings(std::span<const Key> keys, std::span
                                             std::vector<std::string>& errors) {
   std::vector<KeyAssignment> assignments;
   std::vector<const KeySetting*> first(keys.size(), nullptr);
+  // A file of another kind has thousands of them, and a search takes a while.
+  constexpr int kMostSuggestions = 30;
+  int unknown = 0;
   for (const KeySetting& setting : settings) {
     const std::optional<FoundKey> found = find_key(keys, setting.name);
     if (!found) {
-      errors.push_back(unknown_message(keys, setting));
+      errors.push_back(unknown_message(keys, setting, ++unknown <= kMostSuggestions));
       continue;
     }
     const Key& key = keys[found->index];
@@ -384,9 +388,11 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
   std::string best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : names) {
+    const size_t longer = std::max(word.size(), name.size());
+    if (longer - std::min(word.size(), name.size()) >= best_distance) continue;
     const size_t distance = edit_distance(word, name);
     // A distance as long as the word says nothing: "xy" is not near "lr".
-    if (distance < best_distance && distance < std::max(word.size(), name.size())) {
+    if (distance < best_distance && distance < longer) {
       best_distance = distance;
       best = name;
     }

@@ -60,6 +60,18 @@ TEST(Keys, ARepeatedKeyTakesOneWholeItemPerFlag) {
   EXPECT_THAT(read({"--repeated", "\xff"}).errors, ElementsAre("--repeated is '\\xff'; expected UTF-8 text"));
 }
 
+// Such as a file of another kind: a search for every one would take minutes.
+TEST(Keys, OnlyTheFirstUnknownKeysComeWithSuggestions) {
+  std::vector<std::string> arguments;
+  for (int i = 0; i < 100; ++i) arguments.push_back("--nmber" + std::string(static_cast<size_t>(i % 2), 'r'));
+  const std::vector<std::string> errors = read(arguments).errors;
+  const auto suggestions =
+      std::ranges::count_if(errors, [](const std::string& e) { return e.find("'--number'") != e.npos; });
+  EXPECT_GT(suggestions, 0);
+  EXPECT_LT(suggestions, 50);
+  EXPECT_GE(errors.size(), 100u) << "every unknown key is named";
+}
+
 TEST(Keys, AValueMayStartWithADash) {
   for (const char* value : {"-1", "- item", "-", "--- a title", "--help me", "--1"})
     EXPECT_EQ(read({"--text", value}).values.text, value);
