@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "base/trace.h"
 #include "checkpoint/rank_save.h"
 
@@ -18,7 +19,7 @@ CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOpti
   // part is also much smaller than the state.
   if (options_.ranks) options_.in_place = false;
   if (options_.in_place) options_.in_background = false;
-  if (options_.in_background) thread_ = std::thread([this] { run(); });
+  if (options_.in_background) thread_ = start_thread("saving checkpoints", [this] { run(); });
 }
 
 CheckpointSaver::~CheckpointSaver() {

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "dist/rendezvous_detail.h"
 
 namespace octet {
@@ -46,7 +47,12 @@ RankService::RankService(const RankPlace& place, Meeting meeting, std::string ho
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = start_thread("watching the other ranks", [this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

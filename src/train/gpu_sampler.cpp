@@ -6,6 +6,8 @@
 #include <limits>
 #include <string_view>
 
+#include "base/start_thread.h"
+
 namespace octet {
 namespace {
 
@@ -54,7 +56,7 @@ GpuSampler::GpuSampler(NvmlGpu gpu, std::chrono::milliseconds interval)
     : gpu_(std::move(gpu)), interval_(interval), latest_(gpu_.state()), state_(latest_) {
   if (!state_.energy_joules && !state_.power_watts) totals_.energy_joules = kNan;
   sampled_ = std::chrono::steady_clock::now();
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("watching the GPU", [this] { work(); });
 }
 
 GpuSampler::~GpuSampler() {

@@ -1,6 +1,7 @@
 #include "data/datasets/tokenize_pipeline.h"
 
 #include "base/cpu_threads.h"
+#include "base/start_thread.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace octet {
@@ -41,10 +43,22 @@ struct TokenizePipeline::State {
       : reader(from), tokenizer(with), options(std::move(given)) {
     const auto count = static_cast<size_t>(options.threads > 0 ? options.threads : default_threads().count);
     most_batches = count * kBatchesPerThread;
-    threads.emplace_back([this] { read_all(); });
-    for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { encode_all(); });
+    try {
+      threads.push_back(start_thread("reading the dataset", [this] { read_all(); }));
+      threads.push_back(start_thread("tokenizing", [this] { encode_all(); }));
+    } catch (...) {
+      end();
+      throw;
+    }
+    try {
+      for (size_t i = 1; i < count; ++i) threads.emplace_back([this] { encode_all(); });
+    } catch (const std::system_error&) {
+      // There may be no more threads; those that run do all the work.
+    }
   }
-  ~State() {
+  ~State() { end(); }
+
+  void end() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/start_thread.h"
 #include "base/trace.h"
 
 namespace octet {
@@ -29,7 +30,7 @@ struct Prefetcher::Queue {
     stopping = false;
     state = source->state();
     epoch = source->epoch();
-    worker = std::thread([this] { work(); });
+    worker = start_thread("reading batches ahead", [this] { work(); });
   }
 
   void stop() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "base/cpu_threads.h"
@@ -163,7 +164,11 @@ void VocabularyTokenizer::encode_chunks(std::string_view text, const CutText& cu
   const auto cores = static_cast<size_t>(default_threads().count);
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min(cores, chunks.size()); ++i) threads.emplace_back(work);
+    try {
+      for (size_t i = 1; i < std::min(cores, chunks.size()); ++i) threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      // There may be no more threads; those that run do all the work.
+    }
     work();
   }
   if (failure) std::rethrow_exception(failure);
