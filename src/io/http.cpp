@@ -34,16 +34,27 @@ std::string url_encode(std::string_view text, std::string_view keep) {
 namespace {
 
 constexpr size_t kMaxBody = size_t{64} << 20;
+constexpr size_t kMaxHeaders = size_t{1}
+                               << 18;  // less than what libcurl refuses with the error of a cut connection
 
 struct Transfer {
   const HttpRequest* request;
   HttpResponse response;
+  size_t header_bytes = 0;   // of all answers
   std::exception_ptr error;  // thrown inside a callback, which C code called
 };
 
 size_t on_header(char* data, size_t, size_t size, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
   const std::string_view line(data, size);
+  transfer.header_bytes += size;
+  if (transfer.header_bytes > kMaxHeaders) {
+    transfer.error = std::make_exception_ptr(
+        NetworkError(fmt::format("[{}] the headers of the answer have more than {} bytes",
+                                 transfer.request->url, kMaxHeaders),
+                     NetworkFault::Lasting));
+    return 0;
+  }
   if (line.starts_with("HTTP/")) {  // of a redirect, or of its target
     transfer.response.headers.clear();
     const size_t space = line.find(' ');
@@ -139,11 +150,15 @@ HttpResponse http_get(const HttpRequest& request) {
   if (code == CURLE_OK) return std::move(transfer.response);
   curl_off_t connected_us = 0;
   curl_easy_getinfo(handle, CURLINFO_CONNECT_TIME_T, &connected_us);
+  const bool is_lasting =
+      code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT;
   const bool is_offline = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT ||
                           code == CURLE_COULDNT_RESOLVE_PROXY ||
                           (code == CURLE_OPERATION_TIMEDOUT && connected_us == 0);
   throw NetworkError(fmt::format("[{}] {}", request.url, details[0] ? details : curl_easy_strerror(code)),
-                     is_offline);
+                     is_lasting   ? NetworkFault::Lasting
+                     : is_offline ? NetworkFault::Offline
+                                  : NetworkFault::Passing);
 }
 
 #else
@@ -155,7 +170,7 @@ bool has_http() {
 HttpResponse http_get(const HttpRequest& request) {
   throw NetworkError(
       fmt::format("[{}] octet was built without downloads (Debian: libcurl4-openssl-dev)", request.url),
-      true);
+      NetworkFault::Offline);
 }
 
 #endif

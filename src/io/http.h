@@ -11,14 +11,20 @@
 
 namespace octet {
 
+enum class NetworkFault {
+  Offline,  // the host was not reached at all
+  Passing,  // another try may help
+  Lasting,  // every try meets it again: redirects in a circle or to another protocol, huge headers, no URL
+};
+
 // No answer, or an incomplete one.
 class NetworkError : public Error {
  public:
-  NetworkError(const std::string& message, bool is_offline) : Error(message), is_offline_(is_offline) {}
-  bool is_offline() const { return is_offline_; }  // the host was not reached at all
+  NetworkError(const std::string& message, NetworkFault fault) : Error(message), fault_(fault) {}
+  NetworkFault fault() const { return fault_; }
 
  private:
-  bool is_offline_;
+  NetworkFault fault_;
 };
 
 struct HttpResponse {

@@ -246,7 +246,11 @@ HubSnapshot hub_fetch(const HubRequest& request) {
   try {
     listing = client.list();
   } catch (const NetworkError& error) {
-    return from_cache(request, caches, fmt::format("the hub was not reached: {}", error.what()));
+    return from_cache(request, caches,
+                      fmt::format("{}: {}",
+                                  error.fault() == NetworkFault::Lasting ? "the hub cannot be used"
+                                                                         : "the hub was not reached",
+                                  error.what()));
   }
   try {
     return download(request, caches, client, listing);

@@ -133,7 +133,7 @@ void HubClient::refuse(const std::string& url, const HttpResponse& response) con
   const std::string message = fmt::format("[hub {}] {} gave status {}: {}. {}", request_->id, url,
                                           response.status, advice, printable(detail));
   // A hub that is down is treated like one that cannot be reached: the cache may be enough.
-  if (is_worth_retrying(response.status)) throw NetworkError(message, false);
+  if (is_worth_retrying(response.status)) throw NetworkError(message, NetworkFault::Passing);
   throw Error(message);
 }
 
@@ -160,7 +160,7 @@ HttpResponse HubClient::get_with_retries(const std::string& url) const {
       if (is_last || !is_worth_retrying(response.status)) refuse(url, response);
       wait_before_retry(attempt, &response, fmt::format("{} gave status {}", url, response.status));
     } catch (const NetworkError& error) {
-      if (is_last || error.is_offline()) throw;
+      if (is_last || error.fault() != NetworkFault::Passing) throw;
       wait_before_retry(attempt, nullptr, error.what());
     }
   }
@@ -252,7 +252,7 @@ void HubClient::transfer(const HubFile& file, const std::string& url, const std:
       if (!is_worth_retrying(response.status) || !may_retry()) refuse(url, response);
       wait_before_retry(attempt++, &response, fmt::format("{} gave status {}", url, response.status));
     } catch (const NetworkError& error) {
-      if (!may_retry()) throw;
+      if (error.fault() == NetworkFault::Lasting || !may_retry()) throw;
       wait_before_retry(attempt++, nullptr, error.what());
     }
   }

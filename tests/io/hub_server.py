@@ -6,7 +6,8 @@ every branch. Prints "HUB_PORT CDN_PORT" and serves until its standard input end
 redirected to the second port, as the hub redirects to its storage.
 
   GET /_fault?path=P&kind=K&count=N[&value=V]   the next N requests of the file P: status (V), cut (after V bytes),
-                                                corrupt, norange, stall (for V seconds); of api/tree: path (lists V)
+                                                corrupt, norange, stall (for V seconds); of api/tree: path (lists V);
+                                                of api/revision: redirect (to V, or to itself), headers (of V bytes)
   GET /_log                                     requests so far: [port name, path, Range, Authorization]
 """
 import hashlib
@@ -115,6 +116,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = take_fault(f"api/{rest[0]}")
         if fault and fault["kind"] == "path":
             return self.reply_json([{**tree_entry("x", b""), "path": fault["value"]}])
+        if fault and fault["kind"] == "redirect":
+            return self.reply(302, b"", {"Location": fault.get("value") or self.path})
+        if fault and fault["kind"] == "headers":
+            return self.reply(200, b"", {f"X-{i}": "x" * 1000 for i in range(int(fault["value"]) // 1000)})
         if fault:
             return self.reply(int(fault["value"]), b"", {"Retry-After": "0"})
         if rest[0] == "revision":

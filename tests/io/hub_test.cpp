@@ -447,6 +447,21 @@ TEST_F(HubTest, AServerThatNamesAPathOutsideIsRefused) {
   EXPECT_FALSE(fs::exists(fs::path(cache_) / "datasets--org--set/snapshots"));
 }
 
+TEST_F(HubTest, WhatEveryTryMeetsIsNotTriedAgain) {
+  const auto error = [&](const char* kind, const std::string& value, int count = 1) {
+    server_->fault("api/revision", kind, count, url_encode(value));
+    return message_of([&] { hub_fetch(request()); });
+  };
+  EXPECT_THAT(error("redirect", "", 11), HasSubstr("redirects"));  // to itself
+  EXPECT_THAT(error("redirect", "file:///etc/passwd"), HasSubstr("file"));
+  EXPECT_THAT(error("redirect", "gopher://127.0.0.1/"), HasSubstr("gopher"));
+  EXPECT_THAT(error("headers", "400000"), HasSubstr("headers of the answer have more than"));
+  HubRequest nowhere = request();
+  nowhere.settings.endpoint = "http://[bad";
+  EXPECT_THAT(message_of([&] { hub_fetch(nowhere); }), HasSubstr("the hub cannot be used"));
+  EXPECT_EQ(messages_, "") << "no word of another try";
+}
+
 TEST(Hub, PathsFromTheServerStayInside) {
   for (const char* path : {"../x", "a/../../x", "/etc/passwd", "", "a//b", "a/./b", "a\\..\\b", "a/.."}) {
     EXPECT_THROW(check_relative_path(path), Error) << path;
