@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <cmath>
 #include <cstring>
@@ -139,6 +140,27 @@ std::vector<QuantizeRule> block_rules() {
   }
   return rules;
 }
+
+#ifndef OCTET_SANITIZED  // instrumented code needs more
+// Threads have stacks of that size where the limit is small (ulimit -s).
+TEST(Quantize, ASmallStackIsEnough) {
+  Fixture f(200, 200, {.granularity = Granularity::Block128}, DType::F32, 1);
+  f.fill(1);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, size_t{64} << 10), 0);
+  ASSERT_EQ(pthread_attr_setguardsize(&attributes, size_t{1} << 20), 0);  // more than what it may overrun
+  const auto quantize = [](void* fixture) -> void* {
+    static_cast<Fixture*>(fixture)->quantize();
+    return nullptr;
+  };
+  pthread_t thread{};
+  ASSERT_EQ(pthread_create(&thread, &attributes, quantize, &f), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+  EXPECT_NE(f.codes_col[0], 0xAA);
+}
+#endif
 
 TEST(Quantize, BlocksMatchTheNaiveRuleBitForBit) {
   for (const QuantizeRule& rule : block_rules()) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <memory>
 
+#include "backend/cpu/thread_scratch.h"
 #include "base/checked.h"
 
 #if defined(__aarch64__)
@@ -259,11 +259,6 @@ struct alignas(64) Blocks {
   float edge[kRows * kCols] = {};
 };
 
-Blocks& blocks_of_thread() {
-  thread_local const std::unique_ptr<Blocks> blocks = std::make_unique<Blocks>();
-  return *blocks;
-}
-
 // Strips of kCols columns of the right factor.
 struct Strips {
   const float* data;
@@ -364,7 +359,7 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
     if (m > 0) product(c, c_stride, a, b, whole, k, alpha, accumulate, bias);
     c += whole, b = b.from(0, whole), n -= whole, bias = bias ? bias + whole : nullptr;
   }
-  Blocks& blocks = blocks_of_thread();
+  Blocks& blocks = thread_scratch<Blocks>();
   multiply(c, c_stride, a, m, n, k, alpha, accumulate, bias, blocks,
            [&](int64_t first, int64_t depth, int64_t col, int64_t cols) {
              pack<kCols>(blocks.b, kCols * depth, b.from(first, col).data, b.stride, !b.transposed, cols,
@@ -375,7 +370,7 @@ void matrix_product(float* c, int64_t c_stride, Factor a, Factor b, int64_t m, i
 
 void matrix_product(float* c, int64_t c_stride, Factor a, const PackedFactor& b, int64_t m, int64_t n,
                     int64_t k, float alpha, bool accumulate, const float* bias) {
-  multiply(c, c_stride, a, m, n, k, alpha, accumulate, bias, blocks_of_thread(),
+  multiply(c, c_stride, a, m, n, k, alpha, accumulate, bias, thread_scratch<Blocks>(),
            [&](int64_t first, int64_t, int64_t col, int64_t) {
              return Strips{b.from(first, col).strips(), b.strip_stride()};
            });

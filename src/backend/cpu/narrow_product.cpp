@@ -3,12 +3,13 @@
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/matrix_product.h"
+#include "backend/cpu/thread_scratch.h"
 #include "backend/op_checks.h"
 
 namespace octet {
 namespace {
 
-// Both products go through small fp32 tiles on the stack of a thread. The workspace then does not depend on shapes,
+// Both products go through small fp32 tiles of a thread. The workspace then does not depend on shapes,
 // and the order of every sum does not depend on the number of threads.
 constexpr int64_t kRows = 64;     // of the result
 constexpr int64_t kColumns = 64;  // of the result
@@ -54,7 +55,7 @@ void CpuOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool t
   parallel_.for_each(div_up(shape.rows, kRows) * across, [&](int64_t task, int) {
     const int64_t row = task / across * kRows, col = task % across * kColumns;
     const int64_t rows = std::min(kRows, shape.rows - row), cols = std::min(kColumns, shape.rank - col);
-    Tiles tiles;
+    Tiles& tiles = cpu::thread_scratch<Tiles>();
     std::fill_n(tiles.sums, rows * cols, 0.0f);
     for (int64_t k = 0; k < shape.depth; k += kDepth) {
       const int64_t depth = std::min(kDepth, shape.depth - k);
@@ -83,7 +84,7 @@ void CpuOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix
   parallel_.for_each(div_up(shape.depth, kRows) * across, [&](int64_t task, int) {
     const int64_t row = task / across * kRows, col = task % across * kColumns;
     const int64_t rows = std::min(kRows, shape.depth - row), cols = std::min(kColumns, shape.rank - col);
-    Tiles tiles;
+    Tiles& tiles = cpu::thread_scratch<Tiles>();
     std::fill_n(tiles.sums, rows * cols, 0.0f);
     for (int64_t n = 0; n < shape.rows; n += kDepth) {
       const int64_t depth = std::min(kDepth, shape.rows - n);

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/thread_scratch.h"
 
 namespace octet {
 
@@ -160,6 +161,10 @@ void transpose_tile(float* __restrict out, const float* __restrict in, int64_t r
   }
 }
 
+struct Tiles {
+  float values[kTile * kTile], flipped[kTile * kTile];
+};
+
 }  // namespace
 
 void CpuOps::quantize(const Operand& operand) {
@@ -224,7 +229,7 @@ void CpuOps::quantize(const Operand& operand) {
       colwise.scale = slot.scale_colwise, colwise.inverse = slot.inverse_colwise;
     }
     for_tiles([&](Partial& partial, int64_t row0, int64_t col0, int64_t tile_rows, int64_t tile_columns) {
-      float tile[kTile * kTile];
+      auto& [tile, flipped] = cpu::thread_scratch<Tiles>();
       load_tile(tile, values + row0 * cols + col0, tile_rows, tile_columns, cols);
       uint32_t amax = 0;
       if (!per_tensor) {
@@ -236,7 +241,6 @@ void CpuOps::quantize(const Operand& operand) {
         quantize_tile(rowwise, tile, tile_rows, tile_columns, row0, col0, amax, target.stats, partial.stats);
       }
       if (colwise.codes) {
-        float flipped[kTile * kTile];
         transpose_tile(flipped, tile, tile_rows, tile_columns);
         quantize_tile(colwise, flipped, tile_columns, tile_rows, col0, row0, amax, target.stats,
                       partial.stats);
