@@ -230,7 +230,11 @@ int run(const Options& options) {
   const Evaluator evaluator(std::move(work.sets), work.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");
   require(evaluation && evaluation->targets > 0, "[eval] dataset '{}' has no targets", work.dataset);
-  require(std::isfinite(evaluation->loss), "[eval] the loss of {} is not a finite number", model.source);
+  require(
+      std::isfinite(evaluation->loss),
+      "[eval] the loss is {}, expected a finite number: the weights or config.json of {} are damaged, or its "
+      "training diverged",
+      evaluation->loss, model.source);
   print_stdout("{}", report(options, model, work, precision, *evaluation));
   return kExitDone;
 }

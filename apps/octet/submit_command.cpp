@@ -170,9 +170,9 @@ SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
   if (const auto seconds = parse_slurm_time(options.time)) {
     job.seconds = *seconds;
   } else {
-    errors.push_back(
-        fmt::format("--time is '{}'; expected a time of SLURM: minutes, 4:00:00, or 2-12:00:00 for days",
-                    printable(options.time)));
+    errors.push_back(fmt::format(
+        "--time is '{}'; expected a time of SLURM up to 366 days: minutes, 4:00:00, or 2-12:00:00 for days",
+        printable(options.time)));
   }
   // Inside a container the path of this program means nothing.
   job.octet = !options.octet.empty() ? options.octet : job.container.empty() ? this_program() : "octet";

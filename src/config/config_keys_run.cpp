@@ -34,7 +34,7 @@ void add_ranks(KeyTable<C>& keys) {
           "comm_timeout", &C::comm_timeout,
           "End the run if no communication between ranks finishes for this many seconds within a step. A process "
           "without a sign of life ends it after 30 seconds, or after half of this if that is less.")
-      .above(0)
+      .at_least(1)
       .at_most(1e9);
   keys.add("rendezvous_timeout", &C::rendezvous_timeout,
            "Seconds that ranks wait for each other at the start of the run.")

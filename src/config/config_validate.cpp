@@ -108,6 +108,11 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
     errors.push_back(fmt::format("run_name is '{}'; expected a plain folder name (output_dir takes paths)",
                                  config.run_name));
   }
+  constexpr size_t kLongestName = 255;  // of Linux
+  if (config.run_name.size() > kLongestName) {
+    errors.push_back(fmt::format("run_name has {} bytes; a folder's name has at most {}",
+                                 config.run_name.size(), kLongestName));
+  }
   if (config.save_total_limit == 1) {
     errors.push_back(
         "save_total_limit is 1; expected 0 (keep all) or at least 2, because otherwise the checkpoint "

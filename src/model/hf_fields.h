@@ -28,6 +28,8 @@ class HfFields {
     const Json& value = json_.at(name);
     require(value.is_number_integer(), "[{}] \"{}\" is {}, expected a whole number", place_, name,
             value.dump());
+    require(!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX,
+            "[{}] \"{}\" is {}, expected at most {}", place_, name, value.dump(), INT64_MAX);
     return value.get<int64_t>();
   }
   double number(const char* name, std::optional<double> fallback = {}) const {

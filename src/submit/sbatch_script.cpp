@@ -227,11 +227,17 @@ std::optional<int64_t> parse_slurm_time(std::string_view text) {
     text.remove_prefix(colon + 1);
   }
   if (parts.size() > 3) return std::nullopt;
+  constexpr int64_t kMostDays = 366;  // more is a slip: no cluster gives it
+  // What follows a larger unit is less than one of that: no 99 minutes after hours.
+  for (size_t i = has_days ? 0 : 1; i < parts.size(); ++i) {
+    if (parts[i] >= (has_days && i == 0 ? 24 : 60)) return std::nullopt;
+  }
   // days-H, days-H:M and days-H:M:S; otherwise M, M:S and H:M:S.
   const bool from_hours = has_days || parts.size() == 3;
   parts.resize(3, 0);
   const int64_t seconds = from_hours ? parts[0] * 3600 + parts[1] * 60 + parts[2] : parts[0] * 60 + parts[1];
-  return days * 86400 + seconds;
+  const int64_t all = days * 86400 + seconds;
+  return all <= kMostDays * 86400 ? std::optional(all) : std::nullopt;
 }
 
 std::string slurm_time(int64_t seconds) {

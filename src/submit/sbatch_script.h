@@ -47,7 +47,8 @@ struct SlurmJob {
   std::string sweep, sweep_folder;     // of octet sweep; "" for a run. The variable SWEEP_ID replaces them
 };
 
-// "90" (minutes), "1:30", "4:00:00", "2-12", "2-12:30", "2-12:30:00", as SLURM reads them; none if it is no time.
+// "90" (minutes), "1:30", "4:00:00", "2-12", "2-12:30", "2-12:30:00", as SLURM reads them; none if it is no time, or
+// more than a year.
 std::optional<int64_t> parse_slurm_time(std::string_view text);
 std::string slurm_time(int64_t seconds);  // "0:04:00", "2-12:00:00"
 

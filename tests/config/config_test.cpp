@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "config/costly_settings.h"
+#include "support/error_of.h"
 #include "support/process.h"
 
 namespace octet {
@@ -46,6 +47,13 @@ TEST(TrainConfig, NumbersAreReadAsUsersWriteThem) {
   for (const char* bad : {"1_000", "0x10", "1e400", "nan", "inf", "-inf", "''", "1.0.0", "1e"}) {
     EXPECT_THROW(from_yaml(fmt::format("learning_rate: {}", bad)), ConfigError) << bad;
   }
+}
+
+TEST(TrainConfig, ValuesThatCannotWorkAreRefusedAtOnce) {
+  EXPECT_THAT(error_of([] { from_yaml("run_name: " + std::string(256, 'n')); }),
+              HasSubstr("run_name has 256 bytes"));
+  EXPECT_NO_THROW(from_yaml("run_name: " + std::string(255, 'n')));
+  EXPECT_THAT(error_of([] { from_yaml("comm_timeout: 1e-3"); }), HasSubstr("comm_timeout"));
 }
 
 TEST(TrainConfig, BoolsListsAndNull) {

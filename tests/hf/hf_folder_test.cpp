@@ -118,6 +118,22 @@ TEST(HfConfig, AbsentFieldsHaveTheDefaultsOfTransformers) {
   }
 }
 
+TEST(HfConfig, NumbersThatNoModelCanHaveAreRefused) {
+  const auto error = [](const std::string& layers, const std::string& theta) {
+    return error_of([&] {
+      model_config_from_hf(
+          fmt::format(
+              R"({{"model_type": "llama", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": {},
+              "num_attention_heads": 2, "intermediate_size": 64, "rope_theta": {}}})",
+              layers, theta),
+          "test");
+    });
+  };
+  EXPECT_THAT(error("1", "0"), testing::HasSubstr("rope_theta is 0"));
+  EXPECT_THAT(error("1", "-10000.0"), testing::HasSubstr("rope_theta is -10000"));
+  EXPECT_THAT(error("9223372036854775808", "1e4"), testing::HasSubstr("is 9223372036854775808, expected"));
+}
+
 // Only rotary positions turn pairs of values.
 TEST(HfConfig, HeadsOfGpt2MayHaveAnyWidth) {
   const ModelConfig config = model_config_from_hf(

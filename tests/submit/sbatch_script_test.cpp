@@ -49,9 +49,10 @@ TEST(SlurmTime, ReadsWhatSlurmReads) {
   EXPECT_EQ(parse_slurm_time("2-12"), 60 * 3600);
   EXPECT_EQ(parse_slurm_time("2-12:30"), 60 * 3600 + 1800);
   EXPECT_EQ(parse_slurm_time("2-12:30:05"), 60 * 3600 + 1805);
-  for (const char* text :
-       {"", ":", "1:", "4h", "-1", "1-", "1:2:3:4", "1.5", " 5", "99999999999", "infinite"})
+  for (const char* text : {"", ":", "1:", "4h", "-1", "1-", "1:2:3:4", "1.5", " 5", "99999999999", "infinite",
+                           "1:99:99", "1:60", "1-24", "1-1:60", "367-0", "999999999-0:0:0"})
     EXPECT_FALSE(parse_slurm_time(text)) << text;
+  EXPECT_EQ(parse_slurm_time("200:00:00"), 200 * 3600);
   EXPECT_EQ(slurm_time(4 * 3600), "4:00:00");
   EXPECT_EQ(slurm_time(60 * 3600 + 5), "2-12:00:05");
   for (const int64_t seconds : {61, 3600, 86399, 86400, 1'000'000})

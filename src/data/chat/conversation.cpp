@@ -175,12 +175,16 @@ Message message_of(const Json& item, const std::string& place) {
   const auto content = item.find(is_sharegpt ? "value" : "content");
   const Json* calls = given(item, "tool_calls");
   if (!calls) calls = given(item, kCallRole.data());
-  if (role == item.end() || !role->is_string() || (content == item.end() && !calls)) {
+  if (role == item.end() || (content == item.end() && !calls)) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : item.items()) keys.push_back(key);
     fail_record(SkipReason::BadValue,
                 "[{}: a message has the keys {}, expected role and content (or from and value)", place,
                 list_columns(keys));
+  }
+  if (!role->is_string()) {
+    fail_record(SkipReason::BadValue, "[{}: the {} of a message is {}, expected a string", place,
+                is_sharegpt ? "from" : "role", role->type_name());
   }
   refuse_media_in(item, "a message's", place);
   const auto& role_name = role->template get_ref<const std::string&>();
