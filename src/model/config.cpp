@@ -48,8 +48,6 @@ void ModelConfig::validate() const {
   require(learned_positions || (rope_theta > 0 && std::isfinite(rope_theta)),
           "[model {}] rope_theta is {}, expected more than 0", name, rope_theta);
   require(norm_epsilon > 0, "[model {}] the norm's epsilon is {}, expected more than 0", name, norm_epsilon);
-  require(learned_positions || (rope_theta > 0 && std::isfinite(rope_theta)),
-          "[model {}] rope_theta is {}, expected more than 0", name, rope_theta);
 }
 
 void check_sequence_length(const ModelConfig& config, std::string_view key, int64_t length,
