@@ -7,8 +7,8 @@
 
 namespace octet {
 
-// The signals that ask a run to stop: SIGINT, SIGTERM, SIGUSR1 (a scheduler's early warning), and SIGHUP (the terminal
-// is gone) unless it is ignored, as under nohup.
+// The signals that ask a run to stop: SIGINT, SIGTERM, SIGUSR1 (a scheduler's early warning), SIGXCPU (a limit of CPU
+// time), and SIGHUP (the terminal is gone) unless it is ignored, as under nohup.
 std::vector<int> stop_signals();
 
 // While it lives, `handler` takes the stop signals. Then the previous handlers are back.
@@ -28,8 +28,8 @@ class StopHandler {
 };
 
 // While it lives, the stop signals ask the run to stop at the next step's end instead of ending the program. A second
-// signal ends it at once with status 128 + its number; SIGHUP does not, because a closing terminal sends it several
-// times. Only one object at a time.
+// signal ends it at once with status 128 + its number; SIGHUP and SIGXCPU do not, because the system repeats them. Only
+// one object at a time.
 class StopSignal {
  public:
   StopSignal();

@@ -86,8 +86,8 @@ class ReadableFile {
   FileHandle file_;
 };
 
-// A file's bytes, mapped read-only. Another process that truncates the file meanwhile kills the reader
-// (SIGBUS): map only files that are replaced whole.
+// A file's bytes, mapped read-only. If the file becomes shorter meanwhile, the next access ends the program with a
+// message that names it (io/mapping_faults.h): map only files that are replaced whole.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -120,8 +120,8 @@ class Env {
 
   WritableFile create(const std::string& path);       // empties a file that exists
   WritableFile open_append(const std::string& path);  // creates a file that does not
-  ReadableFile open_read(const std::string& path);
-  MappedFile map(const std::string& path);  // regular files only
+  ReadableFile open_read(const std::string& path);    // regular files only: no FIFO, no device
+  MappedFile map(const std::string& path);            // likewise
   std::string read_text(const std::string& path, int64_t limit = int64_t{64} << 20);
   void write_synced(const std::string& path, std::string_view text);  // a whole file, synced; not its name
   // The same, atomically: a reader, a crash or a power failure finds the old file or the new one.
