@@ -93,13 +93,13 @@ std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const Da
 
 DataHashes data_hashes(const TrainConfig& keys, const DataChoice& data) {
   Hash64 evaluation;
-  for (const EvalSet& set : make_eval_sets(keys, data.data.eval, *data.tokenizer)) {
+  for (const EvalSet& set : make_eval_sets(keys, data.data.eval, data.tokenizer.get())) {
     const std::unique_ptr<SampleLoader> loader = set.make_loader(1, keys.max_seq_length);
     evaluation.add(set.name).add(loader ? loader->state().data_hash : 0);
   }
   return {.training = train_samples(keys, data, 1, 0, 1)->state().data_hash,
           .evaluation = data.data.eval.empty() ? 0 : evaluation.value(),
-          .tokenizer = data.tokenizer->fingerprint()};
+          .tokenizer = data.tokenizer ? data.tokenizer->fingerprint() : 0};
 }
 
 std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
