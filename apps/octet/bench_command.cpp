@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "bench/comm_bench.h"
 #include "command.h"
+#include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "config/step_range.h"
@@ -63,6 +64,7 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
     config.fp8_recipe = Fp8Recipe::Block;
   } else if (variant == "mxfp8") {
     config.fp8_recipe = Fp8Recipe::Mxfp8;
+    config.fp8_emulation = true;  // whoever names it wants this one
   } else {
     fail_config("--variants: '{}' is unknown, expected {}", variant, kVariants);
   }
@@ -258,6 +260,7 @@ int run(const Options& options) {
                 counted(steps, "step"));
   if (!options.json.empty()) check_output_file("--json", options.json);
   warn_of_idle_settings(configs, on_gpu);
+  tell_assumptions(configs);
   warn_of_costly_settings(configs);
 
   std::vector<BenchResult> results;

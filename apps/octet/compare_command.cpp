@@ -12,6 +12,7 @@
 #include "command.h"
 #include "compare/report.h"
 #include "compare/training.h"
+#include "config/assumptions.h"
 #include "config/costly_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
@@ -114,6 +115,7 @@ Trained train_all(const Options& options, const TrainingOptions& training) {
   std::vector<TrainConfig> configs;
   for (const PlannedRun& run : trained.planned) configs.push_back(run.config);
   warn_of_idle_settings(configs, runs_on_gpu(configs.front()));
+  tell_assumptions(configs);
   warn_of_costly_settings(configs);
   train_variants(trained.planned, training);
   std::vector<std::string> folders;

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/key_search.h"
 #include "base/text.h"
@@ -10,6 +12,8 @@
 
 namespace octet {
 namespace {
+
+constexpr size_t kShortWord = 4;  // "seed" and "name" are words of texts, too
 
 // docs/configuration.md is this text, and a test holds it to that.
 std::string configuration_markdown() {
@@ -40,6 +44,26 @@ std::string configuration_markdown() {
       keys_markdown(train_keys().keys()));
 }
 
+// What octet makes of a key of another program, and its own keys that this names. "" if nobody knows the key.
+std::string foreign_key_help(const std::string& name) {
+  if (!key_called(foreign_keys(), name)) return "";
+  SettingsNotes notes;
+  std::vector<std::string> texts;
+  std::vector<KeySetting> own =
+      translate_settings({{.name = name, .values = {"true"}, .place = "--" + name}}, notes, texts);
+  texts.insert(texts.end(), notes.notes.begin(), notes.notes.end());
+  texts.insert(texts.end(), notes.warnings.begin(), notes.warnings.end());
+  const std::string text = fmt::format("{}", fmt::join(texts, "\n"));
+  std::vector<Key> named;
+  for (const Key& key : train_keys().keys()) {
+    const bool is_named =
+        std::ranges::any_of(own, [&](const KeySetting& setting) { return setting.name == key.name; });
+    const size_t at = key.name.size() > kShortWord ? text.find(key.name) : text.npos;
+    if (is_named || at != text.npos) named.push_back(key);
+  }
+  return text + (text.empty() ? "" : "\n") + (named.empty() ? "" : keys_help(named));
+}
+
 struct Options {
   std::vector<std::string> words;
   bool markdown = false;
@@ -63,6 +87,10 @@ int run(const Options& options) {
           foreign->type == KeyType::Bool ? "" : " VALUE");
     }
     const bool several = options.words.size() > 1;
+    if (const std::string foreign = several ? "" : foreign_key_help(query); !foreign.empty()) {
+      fmt::print("{}", foreign);
+      return kExitDone;
+    }
     const std::vector<std::string> similar =
         several ? std::vector<std::string>{} : similar_keys(train_keys().keys(), query);
     fail_config("no key has to do with {}'{}'; {}'octet keys' lists all keys", several ? "all words of " : "",
@@ -79,10 +107,11 @@ Command keys_command() {
   builder.line.about =
       "Lists the configuration keys of 'octet train'. With words, only the keys that have to do with all of them: "
       "'octet keys fp8', 'octet keys eval steps'.";
-  builder.words(&Options::words, {.name = "WORD",
-                                  .what = "word",
-                                  .help = "Looked up in names, aliases, values and descriptions.",
-                                  .required = false});
+  builder.words(&Options::words,
+                {.name = "WORD",
+                 .what = "word",
+                 .help = "Looked up in names, aliases, values and descriptions. Or a key of another program.",
+                 .required = false});
   builder.keys.add("markdown", &Options::markdown,
                    "Print the page docs/configuration.md, which has all keys.");
   builder.check([](const Options& options, std::vector<std::string>& errors) {

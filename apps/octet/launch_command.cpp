@@ -178,7 +178,8 @@ void name_run(LaunchPlan& plan) {
         "that name",
         plan.nodes);
   }
-  const std::string name = fmt::format("{}-{}", time_name(), ::getpid());
+  const std::string name =
+      fmt::format("{}-{}-{}", time_name(), ::getpid(), config_text(config, "mixed_precision"));
   plan.command.insert(plan.command.end(), {"--run_name", name});
   log_info("[launch] the run is named {}, so that a restart can continue it; run_name sets another name",
            name);

@@ -7,6 +7,7 @@
 #include "bench/known_gpus.h"
 #include "bench/rank_forecast.h"
 #include "command.h"
+#include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "import/import.h"
@@ -136,6 +137,7 @@ int run(const Options& options) {
   const TrainConfig config = keys_with_model(given, model);
   const bool on_gpu = planned || runs_on_gpu(config);
   warn_of_idle_settings({&config, 1}, on_gpu);
+  tell_assumptions({&config, 1});
   warn_of_costly_settings({&config, 1});
   if (planned && config.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
@@ -218,8 +220,7 @@ Command plan_command() {
       "and why it does not run in FP8 if it does not. For the run: the share of the work in FP8 and the "
       "memory plan. Nothing is trained.\n"
       "Memory is counted as 'octet train' counts it. Without a dataset, a -tiny preset is planned as the "
-      "demo (128 tokens, with samples). Any other model is planned for 1024-token sequences, without "
-      "samples unless sample_steps is set.";
+      "demo (128 tokens). Any other model is planned for 1024-token sequences.";
   builder.keys
       .add(
           "gpu", &Options::gpu,

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "command.h"
+#include "config/assumptions.h"
 #include "config/config.h"
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
@@ -131,11 +132,13 @@ int run(const Options& options) {
   throw_config_errors(errors);
   if (options.preview == 0) survive_broken_pipes();
 
-  if (!config.is_set("tokenizer") && config.model_name_or_path.empty()) {
+  tell_assumptions({&config, 1});
+  if (!config.is_set("tokenizer") && config.model_name_or_path.empty() &&
+      tokenizer_of_preset(config).empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
   }
   std::string tokenizer_name;
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<const Tokenizer> tokenizer;
   std::vector<DatasetPart> parts;
   before_start([&] {
     std::optional<ModelFolder> start;
@@ -159,8 +162,9 @@ int run(const Options& options) {
             "dataset {} is not fully prepared: run the same 'octet prepare' command again, or give the files that it is made from",
             part.path);
     }
-    tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : "");
-    tokenizer = make_tokenizer(tokenizer_name);
+    tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : tokenizer_of_preset(config));
+    std::string source = tokenizer_name;
+    tokenizer = read_tokenizer(config, tokenizer_name, source);
     throw_config_errors(idle_choices(config));
     if (options.preview == 0) return;
     for (const DatasetPart& part : parts)

@@ -13,6 +13,7 @@
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
+#include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "import/import.h"
@@ -78,11 +79,15 @@ void describe_run(SlurmJob& job, const Options& options) {
   }
   if (config.dry_run || config.list_checkpoints)
     fail_config("octet submit starts training; dry_run and list_checkpoints are for 'octet train'");
+  tell_assumptions({&config, 1});
   warn_of_costly_settings({&config, 1});
   job.run_name = config.run_name;
   if (job.run_name.empty()) {
     const std::string stem = fs::path(options.run.config_file).stem().string();
-    job.run_name = fmt::format("{}-{}", stem.empty() ? "run" : stem, time_name());
+    const std::string name = stem.empty() ? "run" : stem, precision = config_text(config, "mixed_precision");
+    const bool says_precision = name.find(precision) != name.npos;
+    job.run_name = fmt::format("{}-{}{}{}", name, time_name(), says_precision ? "" : "-",
+                               says_precision ? "" : precision);
   }
   if (options.gpus_per_node < 0) job.gpus_per_node = config.device == TrainConfig::Device::Cpu ? 0 : 1;
   if (!job.array.empty()) {

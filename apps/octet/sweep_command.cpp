@@ -14,6 +14,7 @@
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
+#include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "config/idle_settings.h"
@@ -268,6 +269,7 @@ int run(const Options& options) {
   if (options.retry_failed) log_info("{} that failed will be repeated", counted(store.retry_failed(), "run"));
   int code = kExitDone;
   if (!options.status) {
+    tell_assumptions(known);
     warn_of_costly_settings(known);
     log_info("sweep in {}: {}, method {}, metric {}, {} at a time", folder, counted(plan.runs, "run"),
              to_string(spec.method), spec.metric->label(), plan.slots.size());

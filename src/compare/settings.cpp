@@ -25,7 +25,8 @@ constexpr std::string_view kElsewhere[] = {
     "eval_strategy",   "eval_steps",         "evals_per_epoch",   "eval_tasks",
     "eval_task_steps", "eval_task_samples",  "sample_steps",      "sample_prompt",
     "sample_tokens",   "sample_temperature", "profile_steps",     "fp8_stats_steps",
-    "comm_timeout",    "rendezvous_timeout", "check_ranks_steps", "require_fp8"};
+    "comm_timeout",    "rendezvous_timeout", "check_ranks_steps", "require_fp8",
+    "fp8_emulation"};
 
 struct Unfair {
   std::string_view what;

@@ -22,7 +22,10 @@ KeySetting flag(std::string name, std::string value) {
 Settings named_variant(const std::string& name) {
   if (name == "bf16" || name == "fp32") return {flag("mixed_precision", name)};
   const std::string recipe = name == "fp8" ? "delayed" : name;
-  if (recipe == "delayed" || recipe == "current" || recipe == "block" || recipe == "mxfp8")
+  // Whoever names it wants this one, also on a GPU that must emulate it.
+  if (recipe == "mxfp8")
+    return {flag("mixed_precision", "fp8"), flag("fp8_recipe", recipe), flag("fp8_emulation", "true")};
+  if (recipe == "delayed" || recipe == "current" || recipe == "block")
     return {flag("mixed_precision", "fp8"), flag("fp8_recipe", recipe)};
   fail_config("--variants: '{}' is unknown, expected {}, or key=value", printable(name), kVariantNames);
 }

@@ -102,6 +102,10 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
     }
     config.min_lr_ratio = config.learning_rate > 0 ? config.min_lr / config.learning_rate : 0;
   }
+  // Who fine-tunes looks at scores, not at texts that begin with the prompt of a story.
+  if (!config.is_set("sample_steps") && !config.is_demo())
+    config.sample_steps = config.is_lora() || starts_from_weights ? 0 : -1;
+  if (!config.is_set("sample_tokens")) config.sample_tokens = config.samples_at_evaluations() ? 32 : 64;
   if (config.is_set("warmup_steps") || config.is_set("warmup_ratio")) return;
   config.warmup_steps = 0;
   config.warmup_ratio = 0;
@@ -117,7 +121,11 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
 void resolve_defaults(TrainConfig& config) {
   const bool demo = config.is_demo();
   if (demo && config.dataset.empty()) config.dataset = {{.path = "demo"}};
-  if (config.model_preset.empty() && config.model_name_or_path.empty()) config.model_preset = "llama-tiny";
+  // A dataset without a model is meant for GPT-2, as in nanoGPT and llm.c.
+  if (config.model_preset.empty() && config.model_name_or_path.empty())
+    config.model_preset = demo ? "llama-tiny" : kAssumedPreset;
+  if (config.is_set("penalty_weight") && !config.is_set("penalty_type") && config.penalty_weight > 0)
+    config.penalty_type = TrainConfig::Penalty::ZLoss;
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   config.max_steps = std::max<int64_t>(config.max_steps, 0);
   if (config.max_steps == 0 && config.num_train_epochs == 0) {

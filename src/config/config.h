@@ -16,6 +16,9 @@
 
 namespace octet {
 
+// The model of a run that names a dataset and no model.
+inline constexpr const char* kAssumedPreset = "gpt2";
+
 // Everything a training run is told. A member is named as its key; config_keys.cpp holds the table that gives
 // each key its help, aliases and limits. The order of an enum is the order of its names in that table.
 struct TrainConfig {
@@ -43,7 +46,7 @@ struct TrainConfig {
   enum class Strategy { Steps, Epoch, No };  // when the run evaluates, and when it saves
 
   // Model
-  std::string model_preset;        // "" with no model_name_or_path: resolved to llama-tiny
+  std::string model_preset;        // "" with no model_name_or_path: resolved to gpt2, and to llama-tiny in the demo
   std::string model_name_or_path;  // a Hugging Face folder
   // Override the sizes of the model, for a start from random weights. 0: not set. If one is set, all are filled in.
   int64_t hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0;
@@ -128,6 +131,7 @@ struct TrainConfig {
   bool fp8_eval = false;
   int64_t fp8_stats_steps = 100;  // 0: never
   bool require_fp8 = false;
+  bool fp8_emulation = false;
 
   // Memory
   Checkpointing gradient_checkpointing = Checkpointing::Auto;  // resolved to the level that fits
@@ -159,7 +163,7 @@ struct TrainConfig {
   std::vector<std::string> eval_tasks;  // as parse_task_source takes them
   int64_t eval_task_steps = 0;          // 0: with the evaluations
   int64_t eval_task_samples = 1000;     // 0: all
-  int64_t sample_steps = 0;             // 0: never
+  int64_t sample_steps = -1;            // 0: never; -1: at evaluations
   std::string sample_prompt = "Once upon a time";
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;
@@ -192,6 +196,7 @@ struct TrainConfig {
   bool assumes_data = false;
 
   bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
+  bool samples_at_evaluations() const { return sample_steps < 0; }
   bool is_lora() const { return finetuning_type == FinetuningType::Lora; }
   bool is_demo() const {
     return dataset.empty() ? !assumes_data : dataset.size() == 1 && dataset[0].path == "demo";
@@ -230,7 +235,7 @@ void resolve_defaults(TrainConfig& config);
 // The learning rate of a run that does not set it: 2e-4 with LoRA, 1e-5 when all weights of a given model are trained,
 // 2e-3 in the demo, else 6e-4.
 double default_learning_rate(const TrainConfig& config, bool starts_from_weights);
-// Fills in learning rate and warm-up if they are not set. resolve_defaults calls it with a guess: weights are given if
+// Fills in learning rate, warm-up and sample_steps if they are not set. resolve_defaults calls it with a guess: weights are given if
 // model_name_or_path is set. That folder may hold no weights, so it is called again by whoever has looked.
 void resolve_start(TrainConfig& config, bool starts_from_weights);
 

@@ -15,7 +15,8 @@ void add_model(KeyTable<C>& keys) {
            "Built-in architecture, trained from random weights, such as llama-tiny. Or a family (llama, "
            "qwen2, qwen3, mistral): then hidden_size, num_hidden_layers, num_attention_heads and "
            "vocab_size must be set.")
-      .note("llama-tiny, unless model_name_or_path is set");
+      .note(
+          "gpt2 (GPT-2 124M) if a dataset is given, llama-tiny in the demo; none if model_name_or_path is set");
   keys.add("model_name_or_path", &C::model_name_or_path,
            "Start from these weights: a Hugging Face folder (GPT-2, Llama 3.x, Qwen2.5, Qwen3, Mistral), a "
            "hub id such as org/name, a checkpoint or a run. A config.json without weights sets the "
@@ -166,7 +167,9 @@ void add_data(KeyTable<C>& keys) {
       .alias("tokenizer_name_or_path")
       .alias("tokenizer_name")
       .alias("tokenizer_path")
-      .note("the tokenizer of the prepared dataset or of model_name_or_path, else bytes");
+      .note(
+          "the tokenizer of the prepared dataset or of model_name_or_path; openai-community/gpt2 for the presets of GPT-2; "
+          "else bytes");
   keys.add("max_seq_length", &C::max_seq_length, "Tokens per sequence. 0: the default.")
       .at_least(0)
       .at_most(1 << 24)
@@ -363,7 +366,8 @@ void add_optimizer(KeyTable<C>& keys) {
       "the same way.");
   keys.add("penalty_type", &C::penalty_type, {"none", "z_loss", "entropy", "logit_l2"},
            "Term added to the loss. z_loss: square of log Z. entropy: penalizes confident predictions. "
-           "logit_l2: mean square of the logits.");
+           "logit_l2: mean square of the logits.")
+      .note("none; z_loss if penalty_weight is set and above 0");
   keys.add("penalty_weight", &C::penalty_weight, "Weight of the penalty_type term in the loss.").at_least(0);
 }
 

@@ -58,7 +58,7 @@ void add_run(KeyTable<C>& keys) {
       .alias("name")
       .alias("experiment_name")
       .alias("exp_name")
-      .note("made from the time and the model");
+      .note("made from the time, the model and the precision");
   keys.add(
           "seed", &C::seed,
           "Random seed for the initial weights, the data order and the samples. octet prepare and the demo also draw with it what is held out.")
@@ -123,14 +123,19 @@ void add_run(KeyTable<C>& keys) {
            "Questions per task of eval_tasks, from the front. 0: all.")
       .at_least(0)
       .at_most(kMaxCount);
-  keys.add("sample_steps", &C::sample_steps, "Steps between samples of generated text. 0: never.")
-      .at_least(0)
+  keys.add("sample_steps", &C::sample_steps,
+           "Steps between samples of generated text. 0: never. -1: one short sample at each evaluation, "
+           "if the data are plain text and their tokenizer is known.")
+      .at_least(-1)
       .at_most(kMaxCount)
       .alias("sample_freq")
-      .note("200 in the demo, else 0");
+      .note("200 in the demo; 0 with LoRA and from given weights; else -1");
   keys.add("sample_prompt", &C::sample_prompt, "Prompt for the samples.")
       .note("'Mia has' in the demo, else 'Once upon a time'");
-  keys.add("sample_tokens", &C::sample_tokens, "Tokens per sample.").at_least(1).at_most(1 << 20);
+  keys.add("sample_tokens", &C::sample_tokens, "Tokens per sample.")
+      .at_least(1)
+      .at_most(1 << 20)
+      .note("32 if sample_steps is -1, else 64");
   keys.add("sample_temperature", &C::sample_temperature,
            "Sampling temperature of the samples. 0: always take the most likely token.")
       .at_least(0)
@@ -242,10 +247,11 @@ void add_precision_keys(KeyTable<C>& keys) {
           "octet has no fp16: bf16 has the same speed and size and needs no loss scaling; use bf16 or fp8")
       .refuse({"e4m3", "e5m2", "hybrid"}, "that is an FP8 format: set mixed_precision fp8 and fp8_format")
       .refuse({"int8", "int4", "nf4", "fp4"}, "octet trains in fp8, bf16 and fp32");
-  keys.add("fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
-           "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
-           "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
-           "powers of two; emulated on every device, so it gains no speed.")
+  keys.add(
+          "fp8_recipe", &C::fp8_recipe, {"delayed", "current", "block", "mxfp8"},
+          "How FP8 scales are chosen. delayed: from a history of maxima per tensor. current: from the "
+          "tensor itself. block: per block of 1x128 or 128x128 values. mxfp8: per block of 32 values, as "
+          "powers of two. A GPU without kernels for mxfp8 runs delayed instead and says so, unless fp8_emulation is set.")
       .alias("fp8_scenario")
       .alias("fp8_scaling")
       .also("delayed", {"default", "delayed_scaling", "delayedscaling", "per_tensor_delayed"})
@@ -310,8 +316,13 @@ void add_precision_keys(KeyTable<C>& keys) {
       .at_most(kMaxCount);
   keys.add(
       "require_fp8", &C::require_fp8,
-      "Fail if no layer can run in FP8; emulation on the CPU counts. Otherwise the run warns and continues in BF16. octet "
-      "doctor --require_fp8 demands a GPU with FP8.");
+      "Fail if no layer can run in FP8, and on the CPU, which only emulates FP8 (with fp8_emulation that counts). Otherwise "
+      "the run warns and continues in BF16. octet doctor --require_fp8 demands a GPU with FP8.");
+  keys.add(
+      "fp8_emulation", &C::fp8_emulation,
+      "Run an FP8 recipe that the device has no kernels for: mxfp8 then is emulated on a GPU that lacks it, slower than "
+      "BF16. Otherwise such a run takes delayed in its place. On the CPU, FP8 is always emulated; this key then "
+      "satisfies require_fp8.");
 
   keys.group("Memory");
   keys.add("gradient_checkpointing", &C::gradient_checkpointing, {"auto", "none", "act", "mlp", "block"},

@@ -213,7 +213,8 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
     for (const char* key : {"min_lr_ratio", "min_lr"}) note(key, "lr_scheduler_type is constant");
   }
-  if (config.penalty_type == TrainConfig::Penalty::None) note("penalty_weight", "penalty_type is none");
+  if (config.penalty_type == TrainConfig::Penalty::None && config.penalty_weight > 0)
+    note("penalty_weight", "penalty_type is none");
   using Strategy = TrainConfig::Strategy;
   if (config.save_strategy == Strategy::No) {
     for (const char* key : {"save_steps", "saves_per_epoch", "save_total_limit", "save_async"})

@@ -17,6 +17,7 @@ DatasetNote note_of(const std::string& dataset, const DatasetManifest& manifest,
                     const Tokenizer& tokenizer) {
   DatasetNote note{.dataset = dataset};
   const bool is_text = manifest.format == name_of(ExampleFormat::Text);
+  note.is_text = is_text;
   note.format =
       manifest.columns.empty() ? manifest.format : fmt::format("{} ({})", manifest.format, manifest.columns);
   const std::string train_on = option_of(manifest, "train_on");
@@ -26,7 +27,8 @@ DatasetNote note_of(const std::string& dataset, const DatasetManifest& manifest,
     const auto system = manifest.options.find("default_system");
     if (system != manifest.options.end() && system->is_string() && *system != "auto")
       style.default_system = system->get<std::string>();
-    note.system = ChatRenderer(style, tokenizer, {}).default_system();
+    // A tokenizer that is not at hand has no ids.
+    if (tokenizer.vocab_size() > 0) note.system = ChatRenderer(style, tokenizer, {}).default_system();
     note.chat = std::move(style);
   }
   for (const auto& [reason, records] : manifest.skipped)

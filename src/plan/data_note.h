@@ -16,6 +16,7 @@ struct DatasetNote {
   std::string format;             // "prompt_completion (columns prompt, response)"
   std::optional<ChatStyle> chat;  // of conversations
   std::string system;             // their default system message; "": none
+  bool is_text = false;           // plain text, trained on as a whole
   std::string loss;               // where it is taken
   std::string skipped;            // "3 bad value"; "": none
   Document first;                 // the first document to train on; empty: not known

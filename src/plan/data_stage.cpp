@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "data/shards/manifest.h"
+#include "data/tokenizer/no_tokenizer.h"
 #include "plan/dataset_items.h"
 
 namespace octet {
@@ -42,7 +43,57 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
   return name == "bytes" || is_hub_tokenizer(name) ? name : fs::absolute(name).lexically_normal().string();
 }
 
+std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::string& name,
+                                                std::string& source) {
+  try {
+    source = local_tokenizer(source);  // the hub is asked once
+  } catch (const ConfigError& error) {
+    if (keys.is_set("tokenizer") || name != tokenizer_of_preset(keys)) throw;
+    if (!keys.is_set("model_preset")) {
+      fail_config(
+          "{}\ntext for GPT-2 needs its tokenizer: give it with --tokenizer FOLDER (tokenizer.json, or vocab.json and "
+          "merges.txt), or read bytes with --tokenizer bytes; --model_preset llama-tiny is a small model of bytes, for a try "
+          "on a CPU",
+          error.what());
+    }
+    log_warning(
+        "text is read as bytes, because the tokenizer of {} cannot be had: {}; give it with --tokenizer FOLDER, or set "
+        "--tokenizer bytes",
+        keys.model_preset, error.what());
+    name = source = "bytes";
+  }
+  return make_tokenizer(source);
+}
+
 namespace {
+
+// As read_tokenizer. Data that are tokens already can be trained on without a tokenizer.
+void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
+  std::string& source = choice.tokenizer_source;
+  const bool may_be_absent = is_hub_tokenizer(source) || source == tokenizer_of_prepared(keys);
+  if (!may_be_absent || needs_tokenizer(keys)) {
+    choice.tokenizer = read_tokenizer(keys, choice.tokenizer_name, source);
+    return;
+  }
+  try {
+    source = local_tokenizer(source);
+    choice.tokenizer = make_tokenizer(source);
+  } catch (const ConfigError& error) {
+    log_info(
+        "data: the data are tokens already, so the run goes without its tokenizer, and without samples: {}",
+        error.what());
+    source.clear();
+    choice.tokenizer = std::make_unique<NoTokenizer>(choice.tokenizer_name);
+  }
+}
+
+bool is_plain_text(const TrainConfig& keys, const DataChoice& choice) {
+  if (choice.tokenizer_source.empty()) return false;
+  // Tokens of an unknown tokenizer are not bytes.
+  if (choice.tokenizer_name == "bytes" && !keys.is_set("tokenizer") && !needs_tokenizer(keys)) return false;
+  return std::ranges::all_of(choice.data.train,
+                             [](const DataPart& part) { return !part.note || part.note->is_text; });
+}
 
 void check_vocabulary(const std::string& name, const Tokenizer& tokenizer, const ModelChoice& model) {
   const int64_t ids = tokenizer.vocab_size();
@@ -119,15 +170,14 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
                 posix_env().exists(choice.tokenizer_name) ? "has changed since the run began" : "is gone",
                 choice.tokenizer_source);
   }
-  // From here on a path: the hub is asked once.
-  choice.tokenizer_source = local_tokenizer(choice.tokenizer_source);
-  choice.tokenizer = make_tokenizer(choice.tokenizer_source);
+  open_tokenizer(keys, choice);
   check_vocabulary(choice.tokenizer_name, *choice.tokenizer, model);
   choice.data = open_parts(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer);
   for (const DataPart& part : choice.data.train) {
     check_training_data(keys, part);
     choice.sequences += part.passes * part.sequences(keys.max_seq_length);
   }
+  choice.is_plain_text = is_plain_text(keys, choice);
   return choice;
 }
 

@@ -13,9 +13,11 @@
 namespace octet {
 
 struct DataChoice {
-  std::string tokenizer_name;    // for the key `tokenizer`: bytes or an absolute path
-  std::string tokenizer_source;  // what it is read from: the same, or a checkpoint's copy of it
+  std::string tokenizer_name;  // for the key `tokenizer`: bytes, a hub id or an absolute path
+  // What it is read from: the same, or a checkpoint's copy of it. "": it is not at hand, and the data do not need it.
+  std::string tokenizer_source;
   std::unique_ptr<const Tokenizer> tokenizer;
+  bool is_plain_text = false;  // whose tokenizer is known: the model can show what it has learnt
   TrainingData data;
   int64_t sequences = 0;  // of one pass over the training data
 };
@@ -27,6 +29,11 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model);
 // The tokenizer that the keys name. Otherwise that of a prepared dataset, or `of_model`, the tokenizer of the model
 // (empty: none).
 std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model);
+
+// The tokenizer `name`, read from `source`, which becomes a path. If nobody chose it and it cannot be had: with a preset
+// that was named, `name` becomes bytes; ConfigError otherwise.
+std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::string& name,
+                                                std::string& source);
 
 // Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only tokenizers and manifests are
 // read. Nothing is downloaded: what may be on the hub counts as available.

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/datasets/dataset.h"
 #include "data/datasets/dataset_files.h"
 #include "data/datasets/dataset_info.h"
 #include "data/datasets/dataset_presets.h"
@@ -121,6 +122,7 @@ struct Choices {
   bool split = false, hub = false, folder = false;
   bool samples = false;  // max_samples
   bool reading = true;   // format and columns, as far as other keys allow
+  bool one_file = false;  // a split names nothing in it, and harms nothing
   std::string why;
 };
 
@@ -142,6 +144,7 @@ Choices choices_of(const TrainConfig& keys, const DatasetPart& part, const std::
   if (fs::exists(path, error)) {
     const bool stream = is_stream();
     return {.samples = !stream,
+            .one_file = true,
             .why = fmt::format("{} is a single file{}", path,
                                stream ? " of text or tokens without records" : "")};
   }
@@ -231,18 +234,27 @@ void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, s
   std::vector<Choices> choices;
   for (const DatasetPart& item : items)
     choices.push_back(choices_of(keys, item, of_run ? folder_of(keys, item) : item.dataset_dir));
+  const bool all_files = std::ranges::all_of(choices, &Choices::one_file);
   for (const Choice& choice : kChoices) {
+    const bool is_split = choice.has_effect == &Choices::split;
+    const auto tell = [&](bool harmless, std::string text) {
+      if (harmless && is_split) {
+        log_info("data: {}", text);
+      } else {
+        idle.push_back(std::move(text));
+      }
+    };
     for (size_t i = 0; i < items.size(); ++i) {
       const std::string own = choice.of_item(items[i]);
       if (!own.empty() && !(choices[i].*choice.has_effect))
-        idle.push_back(fmt::format("{} '{}' of item {} of {} has no effect: {}", choice.item_key, own, i + 1,
-                                   list, choices[i].why));
+        tell(choices[i].one_file, fmt::format("{} '{}' of item {} of {} has no effect: {}", choice.item_key,
+                                              own, i + 1, list, choices[i].why));
     }
     const std::string given = choice.of_run(keys);
     const auto affected = [&](const Choices& of_item) { return of_item.*choice.has_effect; };
     if (of_run && !given.empty() && std::ranges::none_of(choices, affected))
-      idle.push_back(
-          fmt::format("{} is '{}', which has no effect: {}", choice.run_key, given, choices.front().why));
+      tell(all_files,
+           fmt::format("{} is '{}', which has no effect: {}", choice.run_key, given, choices.front().why));
   }
   const auto is_prepared = [](const Choices& of_item) { return !of_item.reading; };
   if (of_run && std::ranges::all_of(choices, is_prepared)) {
@@ -313,6 +325,20 @@ std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys) {
     parts[i].weight = 0;
   }
   return parts;
+}
+
+bool needs_tokenizer(const TrainConfig& keys) {
+  const auto is_text = [&](const ExampleOptions& examples) {
+    const DataKind kind = kind_of(keys, examples);
+    if (kind != DataKind::Stream || examples.dataset == kDemo) return kind != DataKind::Prepared;
+    return !std::ranges::all_of(stream_files(examples.dataset),
+                                [](const std::string& file) { return file.ends_with(".bin"); });
+  };
+  return !keys.eval_tasks.empty() ||
+         std::ranges::any_of(expanded_dataset(keys),
+                             [&](const DatasetPart& part) { return is_text(train_examples(keys, part)); }) ||
+         std::ranges::any_of(expanded_eval_dataset(keys),
+                             [&](const DatasetPart& part) { return is_text(eval_examples(keys, part)); });
 }
 
 std::vector<std::string> idle_choices(const TrainConfig& keys) {

@@ -21,6 +21,9 @@ DataKind kind_of(const TrainConfig& keys, const ExampleOptions& examples);
 // Whether the keys need documents, which a stream of tokens does not have.
 bool asks_for_documents(const TrainConfig& keys, const ExampleOptions& examples);
 
+// Whether the data hold text that must become tokens, or tasks do.
+bool needs_tokenizer(const TrainConfig& keys);
+
 // The items of `dataset` or `eval_dataset` as they are read. A name in the dataset_info.json of dataset_dir stands for what the file says.
 // A folder that 'octet prepare' wrote for a list stands for its parts. ConfigError for a name that is unknown, or whose
 // data octet cannot train on.

@@ -33,12 +33,17 @@ MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
 int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding) {
   if (sharding.shares_weights()) return 0;
   constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
-  return config.is_demo() ? kDemoRows : config.sample_steps > 0 ? 1 : 0;
+  return config.is_demo() ? kDemoRows : config.sample_steps != 0 ? 1 : 0;
+}
+
+int64_t sampling_length(const TrainConfig& config) {
+  constexpr int64_t kShort = 128;  // a prompt and a few words
+  return config.samples_at_evaluations() ? std::min(config.max_seq_length, kShort) : config.max_seq_length;
 }
 
 int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer) {
   const int64_t rows = target.makes_samples ? sampling_rows(config, target.sharding) : 0;
-  return rows == 0 ? 0 : generator_bytes(transformer, target.device, rows, config.max_seq_length);
+  return rows == 0 ? 0 : generator_bytes(transformer, target.device, rows, sampling_length(config));
 }
 
 // The key's names begin with auto.

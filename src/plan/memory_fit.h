@@ -43,6 +43,8 @@ OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model)
 // Prompts that are continued together in this run; 0 when it makes no samples. Ranks that share the weights of layers
 // make none: generating needs the whole model.
 int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding = {});
+// The longest context of a sample.
+int64_t sampling_length(const TrainConfig& config);
 // What generating them allocates in addition to the plan of the training step.
 int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer);
 

@@ -12,6 +12,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
+#include "model/family.h"
 #include "model/parameters.h"
 
 namespace octet {
@@ -109,6 +110,7 @@ ModelChoice model_of_keys(const TrainConfig& keys) {
   ModelChoice choice;
   if (keys.model_name_or_path.empty()) {
     choice.config = resolve_model(keys.model_preset, sizes_of(keys));
+    choice.tokenizer = tokenizer_of_preset(keys);
     return choice;
   }
   choice.start = find_start(keys.model_name_or_path);
@@ -249,6 +251,14 @@ ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> res
   }
   check_sequence_length(choice.config, "max_seq_length", length, !choice.resumed && !choice.has_weights());
   return choice;
+}
+
+std::string tokenizer_of_preset(const TrainConfig& keys) {
+  constexpr int64_t kIdsOfGpt2 = 50257;
+  if (keys.model_preset.empty() || !keys.model_name_or_path.empty()) return "";
+  const ModelConfig model = resolve_model(keys.model_preset, sizes_of(keys));
+  // Presets of Llama and Qwen have several tokenizers, most of them behind a licence.
+  return model.family->name == "gpt2" && model.vocab >= kIdsOfGpt2 ? "openai-community/gpt2" : "";
 }
 
 TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model) {

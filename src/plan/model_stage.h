@@ -34,6 +34,9 @@ struct ModelChoice {
 // disk. ConfigError or Error that says what is wrong, for example a sequence longer than the model's positions.
 ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed = std::nullopt);
 
+// The hub id of the tokenizer that the preset of the keys was made for; "": none is known, or the keys name no preset.
+std::string tokenizer_of_preset(const TrainConfig& keys);
+
 // The keys with what follows from the model: all sizes where one is given, so that config.yaml holds the whole
 // architecture, and the default of max_seq_length.
 TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);

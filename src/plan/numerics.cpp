@@ -129,6 +129,19 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   return numerics;
 }
 
+TrainConfig keys_with_native_recipe(TrainConfig keys, Device& device) {
+  const bool asks = keys.mixed_precision == Precision::Fp8 && keys.fp8_recipe == Fp8Recipe::Mxfp8;
+  if (!asks || keys.fp8_emulation || device.name() == "cpu") return keys;
+  const Numerics numerics = numerics_from(keys, device);
+  if (has_kernels(numerics.fp8, Fp8Recipe::Mxfp8, numerics, device)) return keys;
+  log_warning(
+      "{} has no kernels for fp8_recipe mxfp8: the run has fp8_recipe delayed in its place. --fp8_emulation emulates mxfp8, "
+      "slower than BF16",
+      device.description());
+  keys.fp8_recipe = Fp8Recipe::Delayed;
+  return keys;
+}
+
 std::string no_fp8_reason(const Transformer& transformer) {
   for (const Linear* linear : transformer.linears()) {
     if (linear->choice().any_fp8()) return "";

@@ -114,9 +114,9 @@ std::string overview_text(const RunStages& stages) {
   const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
   std::string precision = plan.precision_label;
   if (plan.is_fp8()) {
-    precision +=
-        fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8", config_text(keys, "fp8_recipe"),
-                    config_text(keys, "fp8_format"), 100 * plan.fp8_share);
+    precision += fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8",
+                             config_text(stages.config, "fp8_recipe"), config_text(keys, "fp8_format"),
+                             100 * plan.fp8_share);
   }
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
@@ -137,8 +137,11 @@ std::string overview_text(const RunStages& stages) {
     const std::string whose = data.train.size() > 1 ? part.name + ": " : "";
     for (const auto& [what, value] : note_lines(*part.note)) line(what.c_str(), whose + value);
   }
-  if (!keys.is_demo() && stages.data.tokenizer)
+  if (!keys.is_demo() && stages.data.tokenizer_source.empty()) {
+    line("tokenizer", fmt::format("{}, not at hand", stages.data.tokenizer_name));
+  } else if (!keys.is_demo()) {
     line("tokenizer", tokenizer_text(stages.data.tokenizer_name, *stages.data.tokenizer));
+  }
   if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),

@@ -161,8 +161,14 @@ bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunSh
 
 }  // namespace
 
-RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
+RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& device,
                  const PlanOptions& options) {
+  const TrainConfig keys = keys_with_native_recipe(given, device);
+  if (keys.require_fp8 && keys.mixed_precision == Precision::Fp8 && device.name() == "cpu" &&
+      !keys.fp8_emulation) {
+    fail_config(
+        "[fp8] require_fp8 is set, but the run is on the CPU, which only emulates FP8; set fp8_emulation to true to accept that");
+  }
   const PlanTarget target{.model = model,
                           .device = device,
                           .limit = memory_limit(keys, device),
@@ -199,7 +205,8 @@ RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& devi
     log_exact_sums(*step.transformer, device);
     warn_of_wide_sums(*step.transformer, device);
   }
-  if (options.makes_samples && options.sharding.shares_weights() && sampling_rows(keys) > 0) {
+  if (options.makes_samples && options.sharding.shares_weights() && sampling_rows(keys) > 0 &&
+      !keys.samples_at_evaluations()) {
     log_warning(
         "no samples are made: with sharding_mode {} no rank has the whole model; run 'octet generate' with a "
         "checkpoint instead",

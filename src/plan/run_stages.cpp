@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "hf/weights_read_ahead.h"
 #include "plan/device_choice.h"
+#include "plan/memory_fit.h"
 #include "plan/sharding_choice.h"
 
 namespace octet {
@@ -22,6 +23,18 @@ void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
               default_learning_rate(keys, true));
 }
 
+// What a run on a CPU is good for. The demo is made for it.
+void tell_cpu(const TrainConfig& keys) {
+  if (keys.is_demo()) return;
+  if (keys.mixed_precision == Precision::Fp8 && keys.fp8_recipe != Fp8Recipe::Delayed)
+    log_info("fp8_recipe {} is emulated on the CPU: with its results, and slower than BF16",
+             config_text(keys, "fp8_recipe"));
+  if (keys.model_preset == kAssumedPreset && !keys.is_set("model_preset") &&
+      !keys.is_set("adapter_name_or_path"))
+    log_info(
+        "on a CPU, GPT-2 124M is slow; for a try: --model_preset llama-tiny or --model_preset gpt2-tiny");
+}
+
 }  // namespace
 
 RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resumed, const RankPlace& place) {
@@ -33,6 +46,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   if (!model.resumed) resolve_start(keys, model.has_weights());
   if (!model.resumed) keys = keys_with_chat(std::move(keys), model.start);
   if (!model.resumed) warn_of_high_rate(keys, model);
+  if (device->name() == "cpu" && place.is_first()) tell_cpu(keys);
   timed(times.model, [&] { check_weights(model); });
   // The disk is idle while the tokenizer and the data are opened.
   std::optional<FolderReadAhead> reads_ahead;
@@ -57,6 +71,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   RunPlan plan = early ? *std::move(early) : fitting_plan({.sequences = data.sequences});
   const ScheduleConfig schedule = plan_schedule(keys, data.sequences, plan.sequences_per_step());
   TrainConfig config = resolved_config(keys, data, plan, schedule);
+  if (sampling_rows(config, plan.finetuning.sharding) == 0) plan.sampling_bytes = 0;
   return {.keys = std::move(keys),
           .device = std::move(device),
           .model = std::move(model),
@@ -73,6 +88,10 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
   config.tokenizer = data.tokenizer_name;
   if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
   config.max_steps = schedule.max_steps;
+  config.fp8_recipe = plan.numerics.fp8.recipe;
+  const bool says_nothing =
+      data.tokenizer_source.empty() || (keys.samples_at_evaluations() && !data.is_plain_text);
+  if (says_nothing) config.sample_steps = 0;
   return config;
 }
 

@@ -166,6 +166,7 @@ StepRecord record_of(const Json& object, const std::string& place) {
   record.samples = line.strings("samples");
   record.skipped_steps = line.integer("skipped_steps").value_or(0);
   record.loss_spike = line.number("loss_spike");
+  record.grad_norm_spike = line.number("grad_norm_spike");
   record.time = line.number("time");
   record.device_seconds = line.number("device_seconds");
   record.data_wait_ms = line.number("data_wait_ms");
@@ -174,6 +175,8 @@ StepRecord record_of(const Json& object, const std::string& place) {
   record.red_flags = line.red_flags();
   record.graph_replays = line.integer("graph_replays");
   if (const auto fp8 = object.find("fp8"); fp8 != object.end()) record.fp8_json = fp8->dump();
+  record.fp8_fwd_scale = line.number("fp8_fwd_scale");
+  record.fp8_bwd_scale = line.number("fp8_bwd_scale");
   return record;
 }
 
@@ -202,6 +205,7 @@ std::string metrics_line(const StepRecord& record) {
   if (!record.samples.empty()) object["samples"] = record.samples;
   if (record.skipped_steps > 0) object["skipped_steps"] = record.skipped_steps;
   if (record.loss_spike) put_number(object, "loss_spike", *record.loss_spike);
+  if (record.grad_norm_spike) put_number(object, "grad_norm_spike", *record.grad_norm_spike);
   if (record.graph_replays) object["graph_replays"] = *record.graph_replays;
   if (record.checkpoint) {
     object["checkpoint"] = {{"step", record.checkpoint->step},
@@ -216,6 +220,8 @@ std::string metrics_line(const StepRecord& record) {
   if (record.gpu) object["gpu"] = to_json(*record.gpu);
   for (const RedFlag& flag : record.red_flags)
     object["red_flags"].push_back({{"kind", flag.kind}, {"text", flag.text}});
+  if (record.fp8_fwd_scale) put_number(object, "fp8_fwd_scale", *record.fp8_fwd_scale);
+  if (record.fp8_bwd_scale) put_number(object, "fp8_bwd_scale", *record.fp8_bwd_scale);
   if (record.fp8_json) {
     Json fp8 = Json::parse(*record.fp8_json, nullptr, false);
     if (fp8.is_discarded()) {

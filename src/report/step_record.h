@@ -52,10 +52,13 @@ struct StepRecord {
   std::vector<std::string> samples;                              // texts generated at this step; any bytes
   std::optional<CheckpointCost> checkpoint;  // of the save that was finished since the last record
   std::optional<double> loss_spike;          // deviations above the losses before it, where that is a spike
+  std::optional<double> grad_norm_spike;     // multiple of the recent norms, where that is a spike
   int64_t skipped_steps = 0;                 // since the first step; not written while 0
   // Parts of micro-steps that this process replayed as CUDA graphs; absent where graphs are off.
   std::optional<int64_t> graph_replays;
   std::optional<std::string> fp8_json;  // statistics of the FP8 tensors, one JSON value
+  // Medians over all layers of the scales of inputs and weights, and of gradients.
+  std::optional<double> fp8_fwd_scale, fp8_bwd_scale;
   std::optional<double> time;           // seconds since 1970, when the step was over
   // Seconds of all devices together since the first step, over restarts, with evaluations, saves and repeated steps.
   std::optional<double> device_seconds = {};

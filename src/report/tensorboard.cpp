@@ -207,6 +207,7 @@ void TensorBoardWriter::step(const StepRecord& record) {
   for (const auto& [name, score] : record.task_scores) add("tasks/" + name, score);
   if (record.skipped_steps > 0) add("train/skipped_steps", static_cast<double>(record.skipped_steps));
   if (record.loss_spike) add("train/loss_spike", *record.loss_spike);
+  if (record.grad_norm_spike) add("train/grad_norm_spike", *record.grad_norm_spike);
   if (record.checkpoint) {
     add("checkpoint/wait_ms", record.checkpoint->wait_ms);
     add("checkpoint/write_seconds", record.checkpoint->write_seconds);
@@ -223,6 +224,8 @@ void TensorBoardWriter::step(const StepRecord& record) {
   }
   for (const RedFlag& flag : record.red_flags)
     values.message(summary::kValue, text_value("red_flags/" + flag.kind, flag.text));
+  if (record.fp8_fwd_scale) add("fp8/fwd_scale", *record.fp8_fwd_scale);
+  if (record.fp8_bwd_scale) add("fp8/bwd_scale", *record.fp8_bwd_scale);
   if (record.fp8_json) {
     add_json_numbers(values, "fp8", nlohmann::json::parse(*record.fp8_json, nullptr, false));
   }

@@ -35,6 +35,8 @@ NAMES = {
     "grad_norm": "train/grad_norm",
     "eval_loss": "eval/loss",
     "memory_bytes": "train/memory_bytes",
+    "fp8_fwd_scale": "fp8/fwd_scale",
+    "fp8_bwd_scale": "fp8/bwd_scale",
 }
 
 

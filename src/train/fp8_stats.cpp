@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -23,6 +24,20 @@ std::string fp8_stats_json(const std::vector<ScaleTable::Report>& reports) {
     json[r.name] = std::move(entry);
   }
   return json.dump();
+}
+
+MedianScales median_scales(const std::vector<ScaleTable::Report>& reports) {
+  std::vector<double> forward, backward;
+  for (const ScaleTable::Report& r : reports) {
+    if (r.elements > 0) (r.name.ends_with(".gradient") ? backward : forward).push_back(r.scale);
+  }
+  const auto median = [](std::vector<double> scales) -> std::optional<double> {
+    if (scales.empty()) return std::nullopt;
+    const auto middle = scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2);
+    std::nth_element(scales.begin(), middle, scales.end());
+    return *middle;
+  };
+  return {.forward = median(std::move(forward)), .backward = median(std::move(backward))};
 }
 
 std::string SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config) {

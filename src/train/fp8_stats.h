@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,13 @@ namespace octet {
 
 // {"layers.0.mlp.up.input": {"format", "amax", "scale", "saturated", "flushed", "sqnr_db"}, ...} for metrics.jsonl.
 std::string fp8_stats_json(const std::vector<ScaleTable::Report>& reports);
+
+// The median scale of the tensors that products of forward read (inputs and weights), and of gradients; nothing where
+// there are none. A tensor with a scale per block counts as 1.
+struct MedianScales {
+  std::optional<double> forward, backward;
+};
+MedianScales median_scales(const std::vector<ScaleTable::Report>& reports);
 
 // Watches the statistics of a run and warns, once per tensor, when it saturates steadily.
 class SaturationWatch {

@@ -12,21 +12,25 @@ namespace octet {
 
 std::optional<SpikeDetector::Spike> SpikeDetector::look(double loss) {
   std::optional<Spike> spike;
-  if (losses_.size() >= kFewest) {
+  if (losses_.size() >= kFewestEarly) {
+    const bool is_early = losses_.size() < kFewest;
+    const std::span<const double> window =
+        is_early ? std::span(losses_).last(kFewestEarly) : std::span(losses_);
     double sum = 0, largest = 0;
-    for (const double value : losses_) {
+    for (const double value : window) {
       sum += value;
       largest = std::max(largest, value);
     }
-    const double mean = sum / static_cast<double>(losses_.size());
+    const double mean = sum / static_cast<double>(window.size());
     double squares = 0;
-    for (const double value : losses_) squares += (value - mean) * (value - mean);
-    const double deviation = std::sqrt(squares / static_cast<double>(losses_.size()));
+    for (const double value : window) squares += (value - mean) * (value - mean);
+    const double deviation = std::sqrt(squares / static_cast<double>(window.size()));
     const double distance = loss - mean;
     const double deviations =
         deviation > 0 ? distance / deviation : (distance > 0 ? std::numeric_limits<double>::infinity() : 0.0);
     // In a flat window the deviation is tiny: less than a hundredth of the mean is not a spike.
-    const bool far = deviations > kDeviations && distance > 0.01 * mean;
+    const bool is_above = is_early ? loss > kEarlyTimesTheLargest * largest : distance > 0.01 * mean;
+    const bool far = deviations > kDeviations && is_above;
     if (far || loss >= kTimesTheLargest * largest) spike = Spike{deviations, mean, largest};
   }
   spikes_in_a_row_ = spike ? spikes_in_a_row_ + 1 : 0;
@@ -40,6 +44,22 @@ std::optional<SpikeDetector::Spike> SpikeDetector::look(double loss) {
 void SpikeDetector::restore(std::span<const double> window, int spikes_in_a_row) {
   losses_.assign(window.begin(), window.end());
   spikes_in_a_row_ = spikes_in_a_row;
+}
+
+std::optional<double> NormSpikeDetector::look(double norm) {
+  std::optional<double> times;
+  if (norms_.size() >= kFewest) {
+    std::vector<double> sorted = norms_;
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    if (*middle > 0 && norm >= kTimesTheMedian * *middle) times = norm / *middle;
+  }
+  spikes_in_a_row_ = times ? spikes_in_a_row_ + 1 : 0;
+  if (!times || spikes_in_a_row_ >= kAccepted) {
+    norms_.push_back(norm);
+    if (norms_.size() > kWindow) norms_.erase(norms_.begin());
+  }
+  return times;
 }
 
 std::string describe_nonfinite_gradients(Device& device, const ParameterSet& parameters) {

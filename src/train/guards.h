@@ -15,8 +15,12 @@ namespace octet {
 class SpikeDetector {
  public:
   static constexpr size_t kWindow = 128;
-  static constexpr size_t kFewest = 20;     // losses before anything is judged
+  static constexpr size_t kFewest = 20;     // losses before the window is judged by
   static constexpr double kDeviations = 8;  // above the mean
+  // Before that the loss falls fast, which makes the deviation of all losses large: only the last few count, and the loss
+  // must also exceed the largest of them by a fifth.
+  static constexpr size_t kFewestEarly = 4;
+  static constexpr double kEarlyTimesTheLargest = 1.2;
   static constexpr double kTimesTheLargest = 10;
   static constexpr int kAccepted = 5;  // this many spikes in a row are accepted as the new level
 
@@ -35,6 +39,23 @@ class SpikeDetector {
 
  private:
   std::vector<double> losses_;
+  int spikes_in_a_row_ = 0;
+};
+
+// Detects a gradient norm far above the recent ones. A diverging run shows it there before its loss does, and from its
+// first steps on.
+class NormSpikeDetector {
+ public:
+  static constexpr size_t kWindow = 16;  // short, because norms drift
+  static constexpr size_t kFewest = 4;
+  static constexpr double kTimesTheMedian = 10;
+  static constexpr int kAccepted = 5;
+
+  // The finite norm of a step as a multiple of the median before it, if that is a spike.
+  std::optional<double> look(double norm);
+
+ private:
+  std::vector<double> norms_;
   int spikes_in_a_row_ = 0;
 };
 

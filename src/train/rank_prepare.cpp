@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "checkpoint/resume.h"
+#include "config/assumptions.h"
 #include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "dist/socket.h"
@@ -76,6 +77,7 @@ RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::
   const bool first = ranks.place().is_first();
   if (first) {
     warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+    tell_assumptions({&keys, 1});
     warn_of_costly_settings({&keys, 1});
   }
   ranks.progress().begin_phase("preparing the run");

@@ -57,7 +57,7 @@ std::vector<RedFlag> RedFlags::look(const Step& step, const std::vector<double>&
       raise(
           flags, "loss_spikes",
           fmt::format(
-              "{} loss spikes in the last {} steps. Lower learning_rate (now {}) or max_grad_norm, or make the "
+              "{} spikes of the loss or the gradient norm in the last {} steps. Lower learning_rate (now {}) or max_grad_norm, or make the "
               "warm-up longer; if they come at the same data, look at it",
               spikes_.size(), Limits::kSpikeSteps, about_.learning_rate));
     }

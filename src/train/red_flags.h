@@ -71,7 +71,7 @@ class RedFlags {
     int64_t step = 0;  // from 1
     double loss = 0;
     bool skipped = false;
-    bool spike = false;
+    bool spike = false;  // of the loss or the gradient norm
     double step_ms = 0, data_wait_ms = 0;
   };
   // `losses`: the recent ones without spikes, as SpikeDetector::window() has them.

@@ -152,7 +152,8 @@ bool RunFiles::goes_on_here() const {
 
 // Two runs that start in the same second must not get the same name.
 void RunFiles::take_free_name(const std::string& model) {
-  const std::string base = fmt::format("{}-{}", time_name(), model);
+  const std::string base =
+      fmt::format("{}-{}-{}", time_name(), model, fp8_ ? "fp8" : config_text(config_, "mixed_precision"));
   config_.run_name = base;
   env_.make_directories(config_.output_dir);
   for (int i = 2;; ++i) {

@@ -2,38 +2,56 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
+#include "base/log.h"
+#include "plan/memory_fit.h"
 #include "report/text.h"
+#include "train/interval.h"
 
 namespace octet {
 
 Generator& Samples::generator() {
   if (!generator_) {
     generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer, rows(),
-                                             stages_.keys.max_seq_length, stages_.data.data.chat());
+                                             sampling_length(stages_.config), stages_.data.data.chat());
   }
   return *generator_;
 }
 
-std::string Samples::make() {
-  const TrainConfig& keys = stages_.keys;
-  const SampleOptions options{.max_tokens = keys.sample_tokens,
-                              .temperature = keys.sample_temperature,
-                              .seed = static_cast<uint64_t>(keys.seed),
-                              .stop = keys.is_demo() ? "\n" : ""};
-  // A model of conversations is asked; others continue the text.
-  return fmt::format("{}{}{}", keys.sample_prompt, stages_.data.data.chat() ? " -> " : "",
-                     generator().continue_prompt(keys.sample_prompt, options));
+bool Samples::is_due(int64_t step, bool is_evaluated) const {
+  const TrainConfig& config = stages_.config;
+  if (failed_ || rows() == 0) return false;
+  if (config.samples_at_evaluations()) return is_evaluated;
+  // The last one is shown at the end.
+  return Interval{.steps = config.sample_steps}.is_due(step) && step + 1 < stages_.schedule.max_steps;
+}
+
+std::optional<std::string> Samples::make() {
+  const TrainConfig& config = stages_.config;
+  const SampleOptions options{.max_tokens = config.sample_tokens,
+                              .temperature = config.sample_temperature,
+                              .seed = static_cast<uint64_t>(config.seed),
+                              .stop = config.is_demo() ? "\n" : ""};
+  try {
+    // A model of conversations is asked; others continue the text.
+    return fmt::format("{}{}{}", config.sample_prompt, stages_.data.data.chat() ? " -> " : "",
+                       generator().continue_prompt(config.sample_prompt, options));
+  } catch (const Error& error) {
+    failed_ = true;
+    log_warning("no samples from here on, because one could not be made: {}", error.what());
+    return std::nullopt;
+  }
 }
 
 void Samples::before() {
   if (takes_exam()) exam_.before(generator());
-  if (wanted()) before_ = make();
+  if (shows_last()) before_ = make();
 }
 
 std::optional<double> Samples::after(Console& console) {
-  if (wanted()) {
-    if (!before_.empty()) console.print(fmt::format("\nbefore: {}", terminal_safe(before_)));
-    console.print(fmt::format("after:  {}", terminal_safe(make())));
+  if (const auto text = shows_last() && !failed_ ? make() : std::nullopt) {
+    if (before_) console.print(fmt::format("\nbefore: {}", terminal_safe(*before_)));
+    console.print(fmt::format("after:  {}", terminal_safe(*text)));
   }
   if (!takes_exam()) return std::nullopt;
   console.print(exam_.after(generator()));

@@ -20,12 +20,12 @@ class Samples {
   void reserve() {
     if (rows() > 0) generator();
   }
-  // Whether the run makes samples of text.
-  bool wanted() const { return stages_.keys.sample_steps > 0 && rows() > 0; }
+  // Whether a sample is due after step number `step`, counted from 0.
+  bool is_due(int64_t step, bool is_evaluated) const;
   // Of the model before training, to be shown next to what it says afterwards.
   void before();
-  // Text of the model as it is now.
-  std::string make();
+  // Text of the model as it is now. Nothing if it cannot be made; the run goes on without samples then.
+  std::optional<std::string> make();
   // Prints what the trained model says. Gives the share of unseen cases that the demo answers exactly.
   std::optional<double> after(Console& console);
 
@@ -33,15 +33,18 @@ class Samples {
 
  private:
   Generator& generator();
+  // Whether the run ends with a sample, next to what the model said at first.
+  bool shows_last() const { return stages_.config.sample_steps > 0 && rows() > 0; }
   // Prompts at a time; 0: the run cannot or need not generate.
-  int64_t rows() const { return sampling_rows(stages_.keys, stages_.plan.finetuning.sharding); }
+  int64_t rows() const { return sampling_rows(stages_.config, stages_.plan.finetuning.sharding); }
   bool takes_exam() const { return stages_.keys.is_demo() && rows() > 0; }
 
   const RunStages& stages_;
   Transformer& model_;
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;
-  std::string before_;
+  std::optional<std::string> before_;
+  bool failed_ = false;
 };
 
 }  // namespace octet

@@ -53,10 +53,16 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
         "step {}: loss spike: {:.4f} is {:.1f} standard deviations above the mean of recent losses ({:.4f})",
         step + 1, result.loss, spike->deviations, spike->mean);
   }
+  if (const auto times =
+          is_finite && std::isfinite(result.grad_norm) ? norm_spikes_.look(result.grad_norm) : std::nullopt) {
+    record.grad_norm_spike = *times;
+    log_warning("step {}: the gradient norm {:.4f} is {:.0f} times that of recent steps", step + 1,
+                result.grad_norm, *times);
+  }
   add_flags(record, red_flags_.look({.step = record.step,
                                      .loss = record.loss,
                                      .skipped = result.skipped,
-                                     .spike = record.loss_spike.has_value(),
+                                     .spike = record.loss_spike || record.grad_norm_spike,
                                      .step_ms = record.step_ms,
                                      .data_wait_ms = result.data_wait_ms},
                                     spikes_.window()));
@@ -68,6 +74,9 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
 void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
   const std::vector<ScaleTable::Report> reports = model.scales().reports(*stages_.device);
   record.fp8_json = fp8_stats_json(reports);
+  const MedianScales scales = median_scales(reports);
+  record.fp8_fwd_scale = scales.forward;
+  record.fp8_bwd_scale = scales.backward;
   const Fp8Config& fp8 = stages_.plan.numerics.fp8;
   if (const std::string text = saturation_.look(reports, fp8); !text.empty())
     add_flags(record, red_flags_.saturation(text), false);

@@ -44,6 +44,7 @@ class StepLog {
   CostMeter& costs_;
   RedFlags red_flags_;
   SpikeDetector spikes_;
+  NormSpikeDetector norm_spikes_;
   SaturationWatch saturation_;
   std::optional<StepRecord> last_;  // if it was written nowhere
 };

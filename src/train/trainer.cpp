@@ -273,17 +273,17 @@ class Run {
     const bool stopping = stop_signal_ != 0;
     if (!stopping && (eval_interval_.is_due(step) || saving_->is_due(step) || last)) add_evaluation(record);
     if (!stopping && !tasks_.empty() && (task_interval().is_due(step) || last)) add_task_scores(record);
-    if (!stopping && Interval{.steps = keys_.sample_steps}.is_due(step) && !last && makes_samples()) {
+    if (!stopping && makes_samples() && samples_.is_due(step, record.eval_loss.has_value())) {
       ranks_.progress().begin_phase("generating samples");
       const TraceSpan span("training", "generate samples");
       if (sync_) sync_->settle();
-      record.samples = {samples_.make()};
+      if (auto text = samples_.make()) record.samples = {*std::move(text)};
       ranks_.progress().begin_phase("");
     }
     record.checkpoint = saving_->take_cost();
     const bool shown = Interval{.steps = keys_.logging_steps}.is_due(step) || last || record.eval_loss ||
                        !record.task_scores.empty() || !record.samples.empty() || record.loss_spike ||
-                       result.skipped;
+                       record.grad_norm_spike || result.skipped;
     log_.write(std::move(record), shown);
   }
 

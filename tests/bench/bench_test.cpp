@@ -90,7 +90,7 @@ TEST_F(BenchPlan, AVariantThatCannotRunIsNamedBeforeAnyIsMeasured) {
   EXPECT_THAT(refusal<ConfigError>(),
               AllOf(HasSubstr("variant delayed: the run needs"), Not(HasSubstr("bf16:"))));
   variants[1].config.fp8_skip_layers = {"*"};
-  variants[1].config.require_fp8 = true;
+  variants[1].config.require_fp8 = variants[1].config.fp8_emulation = true;
   EXPECT_THAT(refusal<Error>(), HasSubstr("variant delayed: [fp8] require_fp8 is set"));
 }
 

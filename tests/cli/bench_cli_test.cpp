@@ -106,7 +106,7 @@ TEST_F(BenchCli, RefusesBeforeItMeasures) {
 
 // The first variant is not measured for nothing.
 TEST_F(BenchCli, RefusesALaterVariantBeforeItMeasuresTheFirst) {
-  const ProcessResult result = bench({"--fp8_skip_layers", "*", "--require_fp8"});
+  const ProcessResult result = bench({"--fp8_skip_layers", "*", "--require_fp8", "--fp8_emulation"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, StartsWith("error: variant delayed: [fp8] require_fp8 is set"));

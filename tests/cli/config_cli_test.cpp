@@ -296,5 +296,14 @@ TEST(ConfigCli, TheDocumentationSaysWhatTheProgramSays) {
       << "run: octet keys --markdown > docs/configuration.md";
 }
 
+TEST(KeysCli, AKeyOfAnotherProgramLeadsToOctetsOwn) {
+  const ProcessResult result = run_process(OCTET_PROGRAM, {"keys", "load_in_fp8"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, testing::AllOf(testing::HasSubstr("it loads weights for inference"),
+                                         testing::HasSubstr("--mixed_precision")));
+  EXPECT_THAT(run_process(OCTET_PROGRAM, {"keys", "num_workers"}).out, testing::HasSubstr("--num_threads"));
+  EXPECT_EQ(run_process(OCTET_PROGRAM, {"keys", "load_in_fp9"}).exit_code, 2);
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -30,11 +30,11 @@ class Fp8Cli : public testing::Test {
   // octet train for two steps; `flags` come on top.
   ProcessResult train(const std::vector<std::string>& flags, const char* steps = "2") {
     std::vector<std::string> arguments = {
-        "train", "--dataset",        "text.txt", "--run_name",
-        "r",     "--progress",       "plain",    "--max_steps",
-        steps,   "--sample_steps",   "0",        "--eval_batches",
-        "1",     "--max_seq_length", "32",       "--per_device_train_batch_size",
-        "2"};
+        "train", "--dataset",        "text.txt",  "--run_name",
+        "r",     "--progress",       "plain",     "--max_steps",
+        steps,   "--sample_steps",   "0",         "--eval_batches",
+        "1",     "--max_seq_length", "32",        "--per_device_train_batch_size",
+        "2",     "--model_preset",   "llama-tiny"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return run_process(OCTET_PROGRAM, arguments, folder_.path());
   }
@@ -112,18 +112,23 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
 }
 
 TEST_F(Fp8Cli, RequireFp8MakesTheFallbackAnError) {
-  const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "*", "--require_fp8"});
+  const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "*", "--require_fp8", "--fp8_emulation"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
             "error: [fp8] require_fp8 is set, but no layer can run in FP8 (for example "
             "layers.0.attention.qkv: fp8_skip_layers: '*')\n");
   EXPECT_FALSE(anything_written());
-  EXPECT_EQ(train_on_cpu({"--require_fp8"}).exit_code, 0);
+  const ProcessResult emulated = train_on_cpu({"--require_fp8"});
+  EXPECT_EQ(emulated.exit_code, 2);
+  EXPECT_THAT(emulated.err, HasSubstr("set fp8_emulation to true"));
+  EXPECT_FALSE(anything_written());
+  EXPECT_EQ(train_on_cpu({"--require_fp8", "--fp8_emulation"}).exit_code, 0);
 }
 
 TEST_F(Fp8Cli, ASkippedPartIsNoFallback) {
-  const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "first:1,*.mlp.down", "--require_fp8"});
+  const ProcessResult result =
+      train_on_cpu({"--fp8_skip_layers", "first:1,*.mlp.down", "--require_fp8", "--fp8_emulation"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("FP8 (emulated)"));
 }

@@ -83,7 +83,7 @@ TEST_F(LrCli, EpochsAreCountedWithTheData) {
   folder.write("text.txt", std::string(4096, 'x'));
   const std::vector<std::string> run = {"--dataset",    "text.txt", "--max_seq_length", "32",
                                         "--batch_size", "4",        "--epochs",         "3",
-                                        "--eval_split", "0"};
+                                        "--eval_split", "0",        "--model_preset",   "llama-tiny"};
   const int64_t steps = schedules(run).at(0)["total_steps"];
   EXPECT_NEAR(static_cast<double>(steps), 3 * 4096 / 32 / 4, 2);
   std::vector<std::string> on_two = run;

@@ -41,11 +41,11 @@ struct MixCli : testing::Test {
   }
   static std::vector<std::string> arguments(const std::string& name, const Flags& changes = {},
                                             std::vector<std::string> words = {"train"}) {
-    Flags flags = {{"device", "cpu"},     {"max_seq_length", "32"}, {"max_steps", "6"},
-                   {"eval_batches", "4"}, {"eval_steps", "0"},      {"progress", "plain"},
-                   {"run_name", name},    {"num_threads", "1"},     {"per_device_train_batch_size", "2"},
-                   {"save_steps", "3"},   {"eval_split", "0.2"},    {"mixed_precision", "bf16"},
-                   {"warmup_steps", "0"}};
+    Flags flags = {{"device", "cpu"},     {"max_seq_length", "32"},      {"max_steps", "6"},
+                   {"eval_batches", "4"}, {"eval_steps", "0"},           {"progress", "plain"},
+                   {"run_name", name},    {"num_threads", "1"},          {"per_device_train_batch_size", "2"},
+                   {"save_steps", "3"},   {"eval_split", "0.2"},         {"mixed_precision", "bf16"},
+                   {"warmup_steps", "0"}, {"model_preset", "llama-tiny"}};
     for (const auto& [key, value] : changes) flags[key] = value;
     for (const auto& [key, value] : flags) words.push_back("--" + key + "=" + value);
     return words;
@@ -200,8 +200,8 @@ TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
-  EXPECT_THAT(error({{"dataset", "plain.txt"}, {"dataset_split", "test"}}),
-              HasSubstr("dataset_split is 'test', which has no effect: plain.txt is a single file"));
+  EXPECT_THAT(error({{"dataset", "demo"}, {"dataset_split", "test"}}),
+              HasSubstr("dataset_split is 'test', which has no effect: the demo"));
   EXPECT_THAT(error({{"dataset", "chats.jsonl"}, {"dataset_subset", "main"}}), HasSubstr("dataset_subset"));
   EXPECT_THAT(error({{"dataset", "chats.jsonl"}, {"dataset_revision", "v2"}}), HasSubstr("dataset_revision"));
   EXPECT_THAT(error({{"data_dir", "nowhere"}}),
@@ -209,14 +209,27 @@ TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
   EXPECT_THAT(
       error({{"dataset", "chats.jsonl"}, {"eval_dataset", "texts.jsonl"}, {"eval_dataset_split", "x"}}),
       HasSubstr("eval_dataset_split is 'x', which has no effect"));
+}
+
+// People replace the dataset of a command that they follow, and leave the rest.
+TEST_F(MixCli, ASplitBesideASingleFileIsANote) {
+  const ProcessResult given =
+      run(arguments("given", {{"dataset", "plain.txt"}, {"dataset_split", "train_1M"}, {"dry_run", "true"}}));
+  EXPECT_EQ(given.exit_code, 0) << given.err;
+  EXPECT_THAT(given.err,
+              HasSubstr("dataset_split is 'train_1M', which has no effect: plain.txt is a single file"));
   folder.write("mix.yaml", "dataset: [chats.jsonl, {path: texts.jsonl, split: test}]");
-  EXPECT_THAT(run(arguments("idle", {}, {"train", "mix.yaml"})).err,
+  const ProcessResult item = run(arguments("item", {{"dry_run", "true"}}, {"train", "mix.yaml"}));
+  EXPECT_EQ(item.exit_code, 0) << item.err;
+  EXPECT_THAT(item.err,
               HasSubstr("split 'test' of item 2 of dataset has no effect: texts.jsonl is a single file"));
 }
 
 // The chat template of a run's configuration may be that of its model. What else it says was accepted when it began.
 TEST_F(MixCli, ARunOnAPreparedDatasetGoesOnWithItsConfiguration) {
-  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list", "--eval_split", "0.2"}).exit_code, 0);
+  ASSERT_EQ(run({"prepare", "mix.yaml", "--tokenizer", "bytes", "--output", "list", "--eval_split", "0.2"})
+                .exit_code,
+            0);
   folder.write("chats.yaml", "dataset: list/chats\nchat_template: chatml\n");
   const ProcessResult first = run(arguments("first", {}, {"train", "chats.yaml"}));
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -237,7 +250,9 @@ TEST_F(MixCli, MaxSamplesOfWhatHasNoRecordsIsAnError) {
     EXPECT_EQ(result.exit_code, 2) << result.err;
     return result.err;
   };
-  ASSERT_EQ(run({"prepare", "mix.yaml", "--output", "list", "--eval_split", "0.2"}).exit_code, 0);
+  ASSERT_EQ(run({"prepare", "mix.yaml", "--tokenizer", "bytes", "--output", "list", "--eval_split", "0.2"})
+                .exit_code,
+            0);
   EXPECT_THAT(
       error("plain.txt", {{"max_samples", "10"}}),
       HasSubstr("max_samples is '10', which has no effect: plain.txt is a single file of text or tokens"));

@@ -154,7 +154,7 @@ TEST(PlanCli, EveryKnownGpuHasItsMemoryAndItsKindsOfFp8) {
                            Not(HasSubstr("it fits on"))));
   EXPECT_THAT(plan({"--gpu", "h200", "--nodes", "2"}).err,
               HasSubstr("--nodes is 2, but --ranks is not given"));
-  EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "mxfp8"}).err,
+  EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "mxfp8", "--fp8_emulation"}).err,
               HasSubstr("no kernels for fp8_recipe mxfp8; use delayed or block"));
   EXPECT_THAT(plan({"--gpu", "h100", "--fp8_recipe", "block", "--max_seq_length", "100",
                     "--per_device_train_batch_size", "1"})
@@ -328,8 +328,9 @@ TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.err;
   };
-  EXPECT_EQ(warnings({"--dataset", "text.txt"}), "");
-  EXPECT_EQ(warnings({"--dataset", "org/name"}), "");  // may be on the hub, which is not asked
+  EXPECT_EQ(warnings({"--dataset", "text.txt", "--model_preset", "llama-tiny"}), "");
+  EXPECT_EQ(warnings({"--dataset", "org/name", "--model_preset", "gpt2"}),
+            "");  // may be on the hub, which is not asked
   EXPECT_THAT(warnings({"--dataset", "none.txt"}),
               HasSubstr("warning: this run would not start: [dataset] none.txt"));
   EXPECT_THAT(warnings({"--dataset", "none.jsonl"}), HasSubstr("none.jsonl: no such file"));

@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/tiny_tokenizer.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -24,7 +26,11 @@ namespace fs = std::filesystem;
 struct PrepareCli : testing::Test {
   PrepareCli() { setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1); }
 
-  ProcessResult run(const std::vector<std::string>& arguments) {
+  // Text is read as bytes, unless a tokenizer is given.
+  ProcessResult run(std::vector<std::string> arguments) {
+    const auto has = [&](const char* word) { return std::ranges::find(arguments, word) != arguments.end(); };
+    if (has("prepare") && has("--dataset") && !has("--tokenizer"))
+      arguments.insert(arguments.end(), {"--tokenizer", "bytes"});
     return run_process(OCTET_PROGRAM, arguments, folder.path());
   }
   // Questions of 10 bytes and answers of 5, so that every count can be reckoned.
@@ -50,10 +56,10 @@ struct PrepareCli : testing::Test {
   }
   std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = {
-        "train", "--device",          "cpu",  "--max_steps",      "2",  "--run_name",
-        name,    "--mixed_precision", "bf16", "--eval_batches",   "1",  "--progress",
-        "plain", "--save_steps",      "0",    "--max_seq_length", "64", "--per_device_train_batch_size",
-        "2"};
+        "train", "--device",          "cpu",       "--max_steps",      "2",  "--run_name",
+        name,    "--mixed_precision", "bf16",      "--eval_batches",   "1",  "--progress",
+        "plain", "--save_steps",      "0",         "--max_seq_length", "64", "--per_device_train_batch_size",
+        "2",     "--model_preset",    "llama-tiny"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -92,6 +98,25 @@ TEST_F(PrepareCli, WritesShardsWithMasksAndPrintsStatistics) {
   EXPECT_EQ(changed.exit_code, 2);
   EXPECT_THAT(changed.err,
               HasSubstr("chats.jsonl\" has changed since (its size or time); choose another folder"));
+}
+
+// Shards are carried to machines that have neither the tokenizer nor a network.
+TEST_F(PrepareCli, TrainsOnPreparedShardsWhoseTokenizerIsGone) {
+  folder.write("texts.jsonl", [] {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += fmt::format(R"({{"text": "the number {:03}"}})", i) + "\n";
+    return text;
+  }());
+  fs::create_directories(folder.path() + "/words");
+  folder.write("words/tokenizer.json", tiny_tokenizer({{"t", "h"}}).dump());
+  ASSERT_EQ(run({"prepare", "--dataset", "texts.jsonl", "--output", "out", "--tokenizer", "words"}).exit_code,
+            0);
+  fs::remove_all(folder.path() + "/words");
+  const ProcessResult trained = run(train("a", {"--dataset", "out", "--save_steps", "2"}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("without its tokenizer"));
+  const ProcessResult resumed = run({"train", "--resume", "runs/a", "--max_steps", "3"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
 }
 
 TEST_F(PrepareCli, TrainsOnPreparedShardsAndOnRecordsAlike) {

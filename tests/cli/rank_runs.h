@@ -45,7 +45,7 @@ struct RankRuns : testing::Test {
                    {"max_steps", "6"},      {"eval_batches", "1"}, {"eval_steps", "0"},
                    {"progress", "plain"},   {"run_name", name},    {"per_device_train_batch_size", "1"},
                    {"save_steps", "0"},     {"num_threads", "1"},  {"lr_scheduler_type", "constant"},
-                   {"comm_timeout", "50"},  {"warmup_steps", "0"}};
+                   {"comm_timeout", "50"},  {"warmup_steps", "0"}, {"model_preset", "llama-tiny"}};
     for (const auto& [key, value] : changes) flags[key] = value;
     std::vector<std::string> result = {"train"};
     for (const auto& [key, value] : flags) result.push_back("--" + key + "=" + value);

@@ -32,7 +32,7 @@ struct ResumeCli : testing::Test {
     Flags flags = {{"dataset", "text.txt"}, {"device", "cpu"},     {"max_seq_length", "32"},
                    {"max_steps", "40"},     {"eval_batches", "1"}, {"eval_steps", "0"},
                    {"progress", "plain"},   {"run_name", name},    {"per_device_train_batch_size", "2"},
-                   {"save_steps", "3"},     {"num_threads", "1"}};
+                   {"save_steps", "3"},     {"num_threads", "1"},  {"model_preset", "llama-tiny"}};
     for (const auto& [key, value] : changes) flags[key] = value;
     std::vector<std::string> result = {"train"};
     for (const auto& [key, value] : flags) result.push_back("--" + key + "=" + value);

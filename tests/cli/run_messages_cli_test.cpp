@@ -35,6 +35,7 @@ struct RunMessages : testing::Test {
                    {"max_steps", "8"},      {"eval_steps", "0"}, {"eval_batches", "1"},
                    {"progress", "plain"},   {"run_name", name},  {"per_device_train_batch_size", "2"},
                    {"num_threads", "1"},    {"save_steps", "0"}};
+    if (!changes.contains("model_name_or_path")) flags["model_preset"] = "llama-tiny";
     for (const auto& [key, value] : changes) flags[key] = value;
     std::vector<std::string> result = {"train"};
     for (const auto& [key, value] : flags) {

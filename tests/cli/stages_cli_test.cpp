@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -27,6 +28,8 @@ struct StagesCli : testing::Test {
   ProcessResult run(const char* command, const std::vector<std::string>& flags) {
     std::vector<std::string> arguments = {command, "--dataset",     "text.txt", "--device",
                                           "cpu",   "--num_threads", "1"};
+    if (std::ranges::find(flags, "--model_name_or_path") == flags.end())
+      arguments.insert(arguments.end(), {"--model_preset", "llama-tiny"});
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return run_process(OCTET_PROGRAM, arguments, folder.path());
   }

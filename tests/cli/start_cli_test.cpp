@@ -59,6 +59,7 @@ struct StartCli : testing::Test {
     std::vector<std::string> words = {"train",
                                       "--device=cpu",
                                       "--dataset=" + dataset,
+                                      "--model_preset=llama-tiny",
                                       "--max_seq_length=32",
                                       "--max_steps=1",
                                       "--num_threads=1",
@@ -234,7 +235,7 @@ TEST_F(StartCli, TwoProcessesStartAtOnce) {
   for (const char* name : {"one", "two", "three"}) {
     started.push_back(start_process(OCTET_PROGRAM,
                                     {"train", "--device", "cpu", "--dataset", "data", "--max_seq_length",
-                                     "32", "--max_steps", "1", "--dry_run"},
+                                     "32", "--max_steps", "1", "--dry_run", "--model_preset", "llama-tiny"},
                                     folder.path(), fmt::format("{}.txt", name)));
   }
   for (const pid_t pid : started) EXPECT_EQ(wait_for_process(pid), 0);
@@ -252,6 +253,8 @@ TEST_F(StartCli, TwoRanksVerifyOnce) {
                                     "cpu",
                                     "--dataset",
                                     "data",
+                                    "--model_preset",
+                                    "llama-tiny",
                                     "--max_seq_length",
                                     "32",
                                     "--max_steps",

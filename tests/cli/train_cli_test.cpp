@@ -28,6 +28,7 @@ std::vector<std::string> small_run(const std::string& name, const Flags& changes
   Flags flags = {{"--dataset", "text.txt"}, {"--device", "cpu"},     {"--max_seq_length", "32"},
                  {"--max_steps", "4"},      {"--eval_batches", "1"}, {"--eval_split", "0.2"},
                  {"--progress", "plain"},   {"--run_name", name},    {"--per_device_train_batch_size", "2"}};
+  if (!changes.contains("--model_name_or_path")) flags["--model_preset"] = "llama-tiny";
   for (const auto& [flag, value] : changes) flags[flag] = value;
   std::vector<std::string> arguments = {"train"};
   for (const auto& [flag, value] : flags) {
@@ -77,6 +78,38 @@ TEST_F(TrainCli, WritesItsFilesAndTheDocumentedLine) {
   ASSERT_EQ(run({"train", config, "--run_name", "again", "--num_threads", "1"}).exit_code, 0);
   EXPECT_EQ(metrics("again")[3]["loss"], lines[3]["loss"]);
   EXPECT_EQ(metrics("again")[3]["grad_norm"], lines[3]["grad_norm"]);
+}
+
+TEST_F(TrainCli, EvaluationsOfPretrainingComeWithASampleThatChangesNothing) {
+  const Flags flags = {{"--eval_steps", "2"}, {"--num_threads", "1"}};
+  Flags without = flags;
+  without["--sample_steps"] = "0";
+  ASSERT_EQ(run(small_run("samples", flags)).exit_code, 0);
+  ASSERT_EQ(run(small_run("none", without)).exit_code, 0);
+  const auto lines = metrics("samples"), other = metrics("none");
+  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(other.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(lines[i].contains("samples"), i % 2 == 1) << lines[i];
+    EXPECT_FALSE(other[i].contains("samples"));
+    EXPECT_EQ(lines[i]["loss"], other[i]["loss"]);
+    EXPECT_EQ(lines[i]["grad_norm"], other[i]["grad_norm"]);
+  }
+  folder.write("chats.jsonl", [] {
+    std::string text;
+    for (int i = 0; i < 200; ++i)
+      text += R"({"prompt": "one", "completion": " two"})"
+              "\n";
+    return text;
+  }());
+  ASSERT_EQ(run(small_run("chats", {{"--dataset", "chats.jsonl"}, {"--eval_steps", "2"}})).exit_code, 0);
+  for (const nlohmann::json& line : metrics("chats")) EXPECT_FALSE(line.contains("samples")) << line;
+}
+
+TEST_F(TrainCli, ANameThatOctetMakesHasThePrecision) {
+  ASSERT_EQ(run(small_run("", {{"--mixed_precision", "bf16"}, {"--max_steps", "1"}})).exit_code, 0);
+  const fs::path made = fs::directory_iterator(folder.path() + "/runs")->path();
+  EXPECT_THAT(made.filename().string(), testing::EndsWith("-llama-tiny-bf16"));
 }
 
 TEST_F(TrainCli, AFolderWithARunIsRefused) {

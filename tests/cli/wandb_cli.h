@@ -69,12 +69,20 @@ struct WandbCli : testing::Test {
   }
 
   static std::vector<std::string> arguments(std::map<std::string, std::string> changes = {}) {
-    std::map<std::string, std::string> flags = {
-        {"dataset", "text.txt"}, {"device", "cpu"},     {"max_seq_length", "32"},
-        {"max_steps", "6"},      {"eval_batches", "1"}, {"eval_steps", "2"},
-        {"progress", "plain"},   {"run_name", "a"},     {"per_device_train_batch_size", "2"},
-        {"save_steps", "2"},     {"num_threads", "1"},  {"use_wandb", "true"},
-        {"fp8_stats_steps", "2"}};
+    std::map<std::string, std::string> flags = {{"dataset", "text.txt"},
+                                                {"device", "cpu"},
+                                                {"max_seq_length", "32"},
+                                                {"max_steps", "6"},
+                                                {"eval_batches", "1"},
+                                                {"eval_steps", "2"},
+                                                {"progress", "plain"},
+                                                {"run_name", "a"},
+                                                {"per_device_train_batch_size", "2"},
+                                                {"save_steps", "2"},
+                                                {"num_threads", "1"},
+                                                {"use_wandb", "true"},
+                                                {"fp8_stats_steps", "2"},
+                                                {"model_preset", "llama-tiny"}};
     changes.swap(flags);
     for (const auto& [key, value] : flags) changes[key] = value;
     std::vector<std::string> result = {"train"};

@@ -204,6 +204,34 @@ TEST(TrainConfig, DefaultsThatDependOnOthersAreFilledIn) {
   EXPECT_EQ(from_yaml("num_train_epochs: 2").max_steps, 0);
 }
 
+TEST(TrainConfig, ADatasetWithoutAModelIsForGpt2) {
+  const TrainConfig pretraining = from_yaml("dataset: a.txt\n");
+  EXPECT_EQ(pretraining.model_preset, "gpt2");
+  EXPECT_EQ(pretraining.max_seq_length, 1024);
+  EXPECT_TRUE(pretraining.samples_at_evaluations());
+  EXPECT_EQ(pretraining.sample_tokens, 32);
+  EXPECT_EQ(from_yaml("dataset: demo\n").model_preset, "llama-tiny");
+  EXPECT_EQ(from_yaml("dataset: demo\n").sample_steps, 200);
+  EXPECT_EQ(from_yaml("dataset: a.txt\nuse_lora: true\n").sample_steps, 0);
+  const TrainConfig asked = from_yaml("dataset: a.txt\nsample_steps: 7\n");
+  EXPECT_EQ(asked.sample_steps, 7);
+  EXPECT_EQ(asked.sample_tokens, 64);
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(load_plan_config(folder.write("run.yaml", "dataset: a.txt\n"), {}).model_preset, "gpt2");
+}
+
+TEST(TrainConfig, APenaltyWeightAloneIsAZLoss) {
+  using Penalty = TrainConfig::Penalty;
+  EXPECT_EQ(from_yaml("penalty_weight: 0.01").penalty_type, Penalty::ZLoss);
+  EXPECT_EQ(from_yaml("penalty_weight: 0").penalty_type, Penalty::None);
+  EXPECT_EQ(from_yaml("penalty_weight: 0.01\npenalty_type: none").penalty_type, Penalty::None);
+  EXPECT_EQ(from_yaml("penalty_weight: 0.01\npenalty_type: entropy").penalty_type, Penalty::Entropy);
+  EXPECT_EQ(from_yaml("seed: 1").penalty_type, Penalty::None);
+  // One run of a sweep over the weight.
+  const TrainConfig off = from_yaml("penalty_weight: 0");
+  EXPECT_EQ(idle_settings({&off, 1}, false), std::vector<std::string>{});
+}
+
 TEST(TrainConfig, PlansAreForTheDemoWithItsModelsOnly) {
   const auto planned = [](const std::string& yaml) {
     const test::TemporaryFolder folder;
@@ -216,7 +244,6 @@ TEST(TrainConfig, PlansAreForTheDemoWithItsModelsOnly) {
   for (const char* own : {"model_preset: gpt2", "model_name_or_path: x-tiny", "dataset: a.txt"}) {
     EXPECT_FALSE(planned(own).is_demo()) << own;
     EXPECT_EQ(planned(own).max_seq_length, 1024) << own;
-    EXPECT_EQ(planned(own).sample_steps, 0) << own;
   }
   EXPECT_TRUE(from_yaml("model_preset: gpt2").is_demo());
 }

@@ -169,6 +169,16 @@ TEST_F(DatasetFiles, PresetFromACopyOfTheRepository) {
               ElementsAre("train-00000-of-00001.parquet"));
 }
 
+// Its splits train_1M, train_2M, train_5M and train hold the same rows.
+TEST_F(DatasetFiles, TheHubIdOfAPresetHasThePresetsSplit) {
+  const std::string repository = "datasets--nvidia--OpenMathInstruct-2";
+  put_cached(repository, "main", "data/train-00000-of-00001.parquet");
+  put_cached(repository, "main", "data/train_1M-00000-of-00001.parquet");
+  const std::string id = "nvidia/OpenMathInstruct-2";
+  EXPECT_THAT(names({.dataset = id}), ElementsAre("train_1M-00000-of-00001.parquet"));
+  EXPECT_THAT(names({.dataset = id, .split = "train"}), ElementsAre("train-00000-of-00001.parquet"));
+}
+
 TEST_F(DatasetFiles, WhatWasPreparedBelowTheInputIsNoInput) {
   put("set/a.json");
   fs::create_directories(folder_.file("set/out")), fs::create_directories(folder_.file("set/half"));

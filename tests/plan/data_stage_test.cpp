@@ -31,6 +31,7 @@ std::string write_tokens(const test::TemporaryFolder& folder) {
 std::vector<int32_t> first_tokens(const std::string& path, const std::vector<KeySetting>& more, int count,
                                   int64_t sequences = 40) {
   std::vector<KeySetting> flags = {{.name = "dataset", .values = {path}, .place = ""},
+                                   {.name = "model_preset", .values = {"llama-tiny"}, .place = ""},
                                    {.name = "max_seq_length", .values = {"8"}, .place = ""},
                                    {.name = "per_device_train_batch_size", .values = {"1"}, .place = ""},
                                    {.name = "eval_split", .values = {"0"}, .place = ""}};

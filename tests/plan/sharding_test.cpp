@@ -185,7 +185,7 @@ TEST(RankPlans, SayWhatEachRankKeeps) {
                         "1/4 of the optimizer state; buffers for communication take"));
   EXPECT_TRUE(zero1.evaluates_in_fp8);
   Flags mxfp8 = flags;
-  mxfp8.emplace_back("fp8_recipe", "mxfp8");
+  mxfp8.insert(mxfp8.end(), {{"fp8_recipe", "mxfp8"}, {"fp8_emulation", "true"}});
   EXPECT_FALSE(plan_on_80gb(mxfp8, 4).evaluates_in_fp8) << "BF16 weights travel";
   EXPECT_FALSE(plan_on_80gb(flags, 1).evaluates_in_fp8);
 }

@@ -23,7 +23,12 @@ using Flags = std::vector<std::pair<std::string, std::string>>;
 TrainConfig keys_of(const Flags& flags) {
   std::vector<KeySetting> settings = {{.name = "device", .values = {"cpu"}, .place = ""},
                                       {.name = "num_threads", .values = {"1"}, .place = ""}};
-  for (const auto& [key, value] : flags) settings.push_back({.name = key, .values = {value}, .place = ""});
+  bool has_model = false;
+  for (const auto& [key, value] : flags) {
+    settings.push_back({.name = key, .values = {value}, .place = ""});
+    has_model = has_model || key.starts_with("model_");
+  }
+  if (!has_model) settings.push_back({.name = "model_preset", .values = {"llama-tiny"}, .place = ""});
   return load_train_config("", settings);
 }
 
@@ -189,11 +194,31 @@ TEST_F(Stages, FallsBackToBf16WhereNoLayerCanRunInFp8) {
   EXPECT_EQ(fallback.fp8_share, 0);
   EXPECT_THAT(log.messages, ElementsAre(HasSubstr("FP8 cannot run: no layer can run in FP8")));
   Flags required = flags;
-  required.emplace_back("require_fp8", "true");
-  EXPECT_THAT(error_of([&] { plan(required); }), HasSubstr("[fp8] require_fp8 is set"));
+  required.insert(required.end(), {{"require_fp8", "true"}, {"fp8_emulation", "true"}});
+  EXPECT_THAT(error_of([&] { plan(required); }), HasSubstr("[fp8] require_fp8 is set, but no layer"));
   const RunPlan emulated = plan({{"dataset", "x"}, {"max_seq_length", "64"}});
   EXPECT_EQ(emulated.precision_label, "FP8 (emulated)");
   EXPECT_GT(emulated.fp8_share, 0.1);
+}
+
+TEST_F(Stages, EmulationOnTheCpuIsNoFp8UnlessItIsAskedFor) {
+  Flags flags = {{"dataset", "x"}, {"max_seq_length", "64"}, {"require_fp8", "true"}};
+  EXPECT_THROW(plan(flags), ConfigError);
+  flags.emplace_back("fp8_emulation", "true");
+  EXPECT_EQ(plan(flags).precision_label, "FP8 (emulated)");
+}
+
+TEST_F(Stages, AGpuWithoutMxfp8HasDelayedInItsPlace) {
+  CapturedLog log;
+  const Flags flags = {{"dataset", "x"}, {"max_seq_length", "64"}, {"fp8_recipe", "mxfp8"}};
+  EXPECT_EQ(plan(flags).numerics.fp8.recipe, Fp8Recipe::Mxfp8) << "the CPU emulates everything";
+  EXPECT_THAT(log.messages, testing::IsEmpty());
+  device = make_planned_gpu("a GPU", int64_t{80} << 30, 132);
+  EXPECT_EQ(plan(flags).numerics.fp8.recipe, Fp8Recipe::Delayed);
+  EXPECT_THAT(log.messages, ElementsAre(HasSubstr("fp8_recipe delayed in its place")));
+  Flags emulated = flags;
+  emulated.emplace_back("fp8_emulation", "true");
+  EXPECT_EQ(plan(emulated).numerics.fp8.recipe, Fp8Recipe::Mxfp8);
 }
 
 // The plan is a value: it outlives its device, and a Transformer of it on another one allocates what it says.

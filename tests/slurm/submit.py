@@ -13,6 +13,7 @@ import time
 from cluster import LOOKS_EVERY, job_state, losses, output, run_test, wait_for
 
 RUN = """
+model_preset: llama-tiny
 dataset: text.txt
 device: cpu
 num_threads: 1

@@ -15,7 +15,7 @@ from cluster import LOOKS_EVERY, job_state, losses, output, run_test, wait_for
 
 def training(name, steps):
     flags = {
-        "dataset": "text.txt", "device": "cpu", "num_threads": 1, "max_seq_length": 32, "max_steps": steps,
+        "model_preset": "llama-tiny", "dataset": "text.txt", "device": "cpu", "num_threads": 1, "max_seq_length": 32, "max_steps": steps,
         "per_device_train_batch_size": 1, "lr_scheduler_type": "constant", "warmup_steps": 0, "eval_steps": 0,
         "eval_batches": 1, "save_steps": 0, "progress": "plain", "run_name": name, "resume": "latest",
     }

@@ -140,5 +140,23 @@ TEST(Fp8Stats, AreJsonWhateverTheNumbers) {
   EXPECT_EQ(fp8_stats_json({}), "{}");
 }
 
+TEST(Fp8Stats, MediansOfTheScalesOfForwardAndBackward) {
+  std::vector<ScaleTable::Report> reports;
+  const auto add = [&](const char* name, double scale, double elements = 1) {
+    reports.push_back(report(0, name));
+    reports.back().scale = scale;
+    reports.back().elements = elements;
+  };
+  EXPECT_FALSE(median_scales(reports).forward);
+  add("layers.0.mlp.up.input", 8);
+  add("layers.0.mlp.up.weight", 64);
+  add("layers.1.mlp.up.input", 1024);
+  add("layers.1.mlp.up.weight", 1, 0);  // not used in the last step
+  EXPECT_FALSE(median_scales(reports).backward);
+  add("layers.0.mlp.up.gradient", 4096);
+  EXPECT_EQ(median_scales(reports).forward, 64);
+  EXPECT_EQ(median_scales(reports).backward, 4096);
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -40,7 +40,43 @@ TEST(SpikeDetector, AFallingLossWithNoiseIsNoSpike) {
 
 TEST(SpikeDetector, NothingIsJudgedBeforeThereIsSomethingToJudgeBy) {
   SpikeDetector detector;
-  for (size_t i = 0; i < SpikeDetector::kFewest; ++i) EXPECT_FALSE(detector.look(i == 3 ? 1e6 : 1.0)) << i;
+  for (size_t i = 0; i < SpikeDetector::kFewestEarly; ++i)
+    EXPECT_FALSE(detector.look(i == 3 ? 1e6 : 1.0)) << i;
+}
+
+TEST(SpikeDetector, AJumpInTheFirstStepsIsSeen) {
+  SpikeDetector detector;
+  for (const double loss : {5.53, 5.20, 4.93, 4.70}) EXPECT_FALSE(detector.look(loss));
+  EXPECT_TRUE(detector.look(12.0)) << "the fifth step";
+  for (const double loss : {4.55, 4.41, 4.36, 4.31}) EXPECT_FALSE(detector.look(loss));
+  EXPECT_TRUE(detector.look(6.51));
+}
+
+TEST(SpikeDetector, NoiseOfTheFirstStepsIsNoSpike) {
+  SpikeDetector detector;
+  for (const double loss : {0.5, 0.9, 0.4, 0.7, 1.3, 0.3, 0.8, 1.1, 0.2, 1.2})
+    EXPECT_FALSE(detector.look(loss)) << loss;
+  SpikeDetector flat;  // a deviation of nearly 0
+  for (const double loss : {10.82, 10.82, 10.82, 10.82, 10.83, 10.81}) EXPECT_FALSE(flat.look(loss)) << loss;
+}
+
+TEST(NormSpikeDetector, ANormFarAboveTheRecentOnesIsSeenFromTheFifthStepOn) {
+  NormSpikeDetector detector;
+  for (const double norm : {6.5, 300.0, 4.0, 5.0}) EXPECT_FALSE(detector.look(norm)) << norm;
+  const std::optional<double> times = detector.look(257);
+  ASSERT_TRUE(times);
+  EXPECT_NEAR(*times, 257 / 6.5, 1e-9);
+  EXPECT_FALSE(detector.look(20)) << "single steps of small batches";
+}
+
+TEST(NormSpikeDetector, ANewLevelIsAcceptedAndADriftIsNone) {
+  NormSpikeDetector detector;
+  int flagged = 0;
+  for (int i = 0; i < 60; ++i) flagged += detector.look(i < 20 ? 1.0 : 50.0).has_value();
+  EXPECT_GE(flagged, NormSpikeDetector::kAccepted);
+  EXPECT_LT(flagged, 30);
+  NormSpikeDetector drift;
+  for (int i = 0; i < 300; ++i) EXPECT_FALSE(drift.look(0.01 * std::exp(0.05 * i))) << i;
 }
 
 TEST(SpikeDetector, ALossThatStaysHighIsTheNewLevel) {

@@ -299,7 +299,14 @@ ResolvedDataset resolve_dataset(const ExampleOptions& options) {
   if (dataset.find_first_of("*?[{") != dataset.npos) return {files_of_glob(dataset, options.split), options};
   if (const DatasetPreset* preset = find_dataset_preset(dataset)) return resolve_preset(*preset, options);
   if (is_on_hub(options)) {
-    return {files_of_hub(dataset, options, {}, options.split, ""), options};
+    const DatasetPreset* known = find_dataset_preset_of(dataset);
+    std::string split = options.split;
+    // Splits of a dataset may hold the same rows: OpenMathInstruct-2 has train and parts of it.
+    if (known && split.empty() && options.subset.empty() && !known->split.empty()) {
+      split = known->split;
+      log_info("data: {} is read from its split {}; dataset_split names another", dataset, split);
+    }
+    return {files_of_hub(dataset, options, {}, split, known ? known->splits : ""), options};
   }
   std::string names;
   for (const DatasetPreset& preset : dataset_presets()) {

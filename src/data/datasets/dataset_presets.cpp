@@ -33,4 +33,9 @@ const DatasetPreset* find_dataset_preset(std::string_view name) {
   return found == kPresets.end() ? nullptr : &*found;
 }
 
+const DatasetPreset* find_dataset_preset_of(std::string_view hub_id) {
+  const auto found = std::ranges::find(kPresets, hub_id, &DatasetPreset::hub_id);
+  return found == kPresets.end() ? nullptr : &*found;
+}
+
 }  // namespace octet

@@ -22,6 +22,7 @@ struct DatasetPreset {
 };
 
 std::span<const DatasetPreset> dataset_presets();
-const DatasetPreset* find_dataset_preset(std::string_view name);  // null: none of that name
+const DatasetPreset* find_dataset_preset(std::string_view name);       // null: none of that name
+const DatasetPreset* find_dataset_preset_of(std::string_view hub_id);  // null: none reads that repository
 
 }  // namespace octet

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace octet {
+
+// What a run takes for granted because its keys leave it open, one message each: the model of a dataset, the type of a
+// penalty. And names of the run that promise another precision than it has, as warnings.
+struct Assumptions {
+  std::vector<std::string> notes, warnings;
+};
+Assumptions assumptions_of(const TrainConfig& config);
+
+// Says them, each once for all of these runs. Names are judged only if there is a single run.
+void tell_assumptions(std::span<const TrainConfig> runs);
+
+}  // namespace octet
