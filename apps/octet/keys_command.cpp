@@ -50,7 +50,7 @@ std::string foreign_key_help(const std::string& name) {
   SettingsNotes notes;
   std::vector<std::string> texts;
   std::vector<KeySetting> own =
-      translate_settings({{.name = name, .values = {"true"}, .place = "--" + name}}, notes, texts);
+      translate_settings({{.name = name, .values = {"true"}, .place = ""}}, notes, texts);
   texts.insert(texts.end(), notes.notes.begin(), notes.notes.end());
   texts.insert(texts.end(), notes.warnings.begin(), notes.warnings.end());
   const std::string text = fmt::format("{}", fmt::join(texts, "\n"));

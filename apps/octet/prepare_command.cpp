@@ -132,7 +132,7 @@ int run(const Options& options) {
   throw_config_errors(errors);
   if (options.preview == 0) survive_broken_pipes();
 
-  tell_assumptions({&config, 1});
+  if (!config.is_set("tokenizer")) tell_assumptions({&config, 1});
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty() &&
       tokenizer_of_preset(config).empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");

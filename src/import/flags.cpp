@@ -41,6 +41,7 @@ constexpr ToolKey kScriptKeys[] = {
     {"no_te", Fate::Ignored, "", "not needed: Transformer Engine is not used", nullptr, true},
     {"fp8", Fate::Mapped, "", "", fp8_switch, true},
     {"bf16", Fate::Mapped, "", "", bf16_rule, true},
+    {"use_bf16", Fate::Mapped, "", "", bf16_rule, true},
     {"fp16", Fate::Warned, "", "", fp16_rule, true},
     {"load_in_fp8", Fate::Refused, "",
      "it loads weights for inference; octet trains in FP8 with mixed_precision fp8", nullptr, true},

@@ -78,10 +78,10 @@ void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
   try {
     source = local_tokenizer(source);
     choice.tokenizer = make_tokenizer(source);
-  } catch (const ConfigError& error) {
+  } catch (const ConfigError&) {
     log_info(
-        "data: the data are tokens already, so the run goes without its tokenizer, and without samples: {}",
-        error.what());
+        "data: the tokenizer {} cannot be had; the data are tokens already and do not need it, but no samples are made",
+        choice.tokenizer_name);
     source.clear();
     choice.tokenizer = std::make_unique<NoTokenizer>(choice.tokenizer_name);
   }
@@ -90,7 +90,9 @@ void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
 bool is_plain_text(const TrainConfig& keys, const DataChoice& choice) {
   if (choice.tokenizer_source.empty()) return false;
   // Tokens of an unknown tokenizer are not bytes.
-  if (choice.tokenizer_name == "bytes" && !keys.is_set("tokenizer") && !needs_tokenizer(keys)) return false;
+  const bool is_known = keys.is_set("tokenizer") || choice.tokenizer_name != "bytes" ||
+                        needs_tokenizer(keys) || !tokenizer_of_prepared(keys).empty();
+  if (!is_known) return false;
   return std::ranges::all_of(choice.data.train,
                              [](const DataPart& part) { return !part.note || part.note->is_text; });
 }
@@ -130,6 +132,8 @@ std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoi
         if (!prepared.empty() || !model.tokenizer.empty())
           name = prepared.empty() ? model.tokenizer : prepared;
       }
+      const bool is_gone = name != "bytes" && !posix_env().exists(name);
+      if (is_gone && name == tokenizer_of_prepared(config) && !needs_tokenizer(config)) return;
       if (!is_hub_tokenizer(name)) check_vocabulary(name, *make_tokenizer(name), model);
     });
   }

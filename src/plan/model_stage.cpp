@@ -79,6 +79,12 @@ std::string first_difference(const ModelConfig& preset, const ModelConfig& model
   return "";
 }
 
+// The preset of a dataset without a model is a guess, which a checkpoint corrects.
+bool has_preset(const TrainConfig& config) {
+  return !config.model_preset.empty() &&
+         (config.model_preset != kAssumedPreset || config.is_set("model_preset"));
+}
+
 // Keys that describe another model than the checkpoint are refused: who changed them expects that other model.
 void refuse_other_model(const TrainConfig& config, const ModelConfig& model, const std::string& path) {
   for (const SizeKey& size : kSizeKeys) {
@@ -89,7 +95,7 @@ void refuse_other_model(const TrainConfig& config, const ModelConfig& model, con
   }
   if (config.tie_word_embeddings != Tie::Auto && (config.tie_word_embeddings == Tie::Yes) != model.tied_head)
     fail_config("{} is {}, but the model of {} has {}", kTied, !model.tied_head, path, model.tied_head);
-  if (config.model_preset.empty()) return;
+  if (!has_preset(config)) return;
   const ModelConfig preset = resolve_model(config.model_preset, sizes_of(config));
   const std::string difference = first_difference(preset, model);
   if (!difference.empty())
@@ -100,7 +106,7 @@ ModelChoice model_of_checkpoint(const TrainConfig& keys, Checkpoint resumed) {
   ModelChoice choice;
   choice.config = read_hf_config(resumed.path);
   refuse_other_model(keys, choice.config, resumed.path);
-  if (!keys.model_preset.empty()) choice.config.name = keys.model_preset;
+  if (has_preset(keys)) choice.config.name = keys.model_preset;
   choice.tokenizer = tokenizer_of(resumed);
   choice.resumed = std::move(resumed);
   return choice;

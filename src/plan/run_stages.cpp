@@ -90,7 +90,8 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
   config.max_steps = schedule.max_steps;
   config.fp8_recipe = plan.numerics.fp8.recipe;
   const bool says_nothing =
-      data.tokenizer_source.empty() || (keys.samples_at_evaluations() && !data.is_plain_text);
+      data.tokenizer_source.empty() ||
+      (keys.samples_at_evaluations() && (!data.is_plain_text || plan.sampling_bytes == 0));
   if (says_nothing) config.sample_steps = 0;
   return config;
 }

@@ -95,6 +95,8 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
   double largest = 0;
   for (const json& tensor : tensors) largest = std::max(largest, tensor["amax"].get<double>());
   EXPECT_EQ(second["fp8/amax_max"], largest);
+  EXPECT_EQ(second["fp8/fwd_scale"], metrics()[1]["fp8_fwd_scale"]);
+  EXPECT_EQ(second["fp8/bwd_scale"], metrics()[1]["fp8_bwd_scale"]);
   EXPECT_EQ(second["samples/table/_type"], "table-file");
   const json table = json::parse(read_text(fs::path(files[0]["file"].get<std::string>()).parent_path() /
                                            "files" / second["samples/table/path"].get<std::string>()));

@@ -221,6 +221,23 @@ TEST_F(Stages, AGpuWithoutMxfp8HasDelayedInItsPlace) {
   EXPECT_EQ(plan(emulated).numerics.fp8.recipe, Fp8Recipe::Mxfp8);
 }
 
+// They take what the step leaves.
+TEST_F(Stages, SamplesAtEvaluationsChangeNoPlan) {
+  const auto limited = [&](const char* gib, const char* sample_steps) {
+    return plan({{"dataset", "x"},
+                 {"max_seq_length", "64"},
+                 {"auto_batch_size", "true"},
+                 {"device_memory_limit_gb", gib},
+                 {"sample_steps", sample_steps}});
+  };
+  const RunPlan with = limited("0.05", "-1"), without = limited("0.05", "0");
+  EXPECT_EQ(with.shape.rows, without.shape.rows);
+  EXPECT_EQ(with.memory.peak_bytes(), without.memory.peak_bytes());
+  EXPECT_EQ(without.sampling_bytes, 0);
+  EXPECT_LE(with.bytes(), with.limit.bytes);
+  EXPECT_GT(limited("1", "-1").sampling_bytes, 0);
+}
+
 // The plan is a value: it outlives its device, and a Transformer of it on another one allocates what it says.
 TEST_F(Stages, ATransformerOfThePlanTakesItsMemory) {
   const RunPlan planned = plan({{"dataset", "x"}, {"max_seq_length", "64"}});

@@ -90,7 +90,7 @@ TEST_F(TokenizerChoice, DataThatAreTokensNeedNone) {
   EXPECT_EQ(data.tokenizer_source, "");
   EXPECT_FALSE(data.is_plain_text);
   EXPECT_GT(data.sequences, 0);
-  EXPECT_THAT(log.messages, Contains(HasSubstr("without its tokenizer")));
+  EXPECT_THAT(log.messages, Contains(HasSubstr("no samples are made")));
   // A path that was given is a mistake, if it leads nowhere.
   EXPECT_THAT(error_of([&] {
                 choice({{"dataset", token_file}, {"tokenizer", "/nowhere"}});

@@ -129,6 +129,9 @@ TEST(RunFolder, EveryFieldOfARecordIsReadBack) {
   record.data_wait_ms = 0.5;
   record.memory_bytes = int64_t{1} << 35;
   record.loss_spike = 7;
+  record.grad_norm_spike = 12;
+  record.fp8_fwd_scale = 64;
+  record.fp8_bwd_scale = 4096;
   record.skipped_steps = 2;
   record.gpu = GpuFigures{.power_watts = 500,
                           .energy_joules = 12345,
@@ -145,6 +148,9 @@ TEST(RunFolder, EveryFieldOfARecordIsReadBack) {
   EXPECT_EQ(read.data_wait_ms, record.data_wait_ms);
   EXPECT_EQ(read.memory_bytes, record.memory_bytes);
   EXPECT_EQ(read.loss_spike, record.loss_spike);
+  EXPECT_EQ(read.grad_norm_spike, record.grad_norm_spike);
+  EXPECT_EQ(read.fp8_fwd_scale, record.fp8_fwd_scale);
+  EXPECT_EQ(read.fp8_bwd_scale, record.fp8_bwd_scale);
   EXPECT_EQ(read.skipped_steps, record.skipped_steps);
   ASSERT_TRUE(read.gpu);
   EXPECT_EQ(read.gpu->energy_joules, 12345);
