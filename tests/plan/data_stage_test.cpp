@@ -105,10 +105,11 @@ TEST(DataStage, HashesTellOtherFilesApart) {
   const auto hashes = [&](const std::string& train, const std::string& eval) {
     folder.write("train.txt", train);
     folder.write("eval.txt", eval);
-    const TrainConfig keys =
-        load_train_config("", {{.name = "dataset", .values = {folder.path() + "/train.txt"}, .place = ""},
-                               {.name = "eval_dataset", .values = {folder.path() + "/eval.txt"}, .place = ""},
-                               {.name = "max_seq_length", .values = {"8"}, .place = ""}});
+    const TrainConfig keys = load_train_config(
+        "", std::vector<KeySetting>{
+                {.name = "dataset", .values = {folder.path() + "/train.txt"}, .place = ""},
+                {.name = "eval_dataset", .values = {folder.path() + "/eval.txt"}, .place = ""},
+                {.name = "max_seq_length", .values = {"8"}, .place = ""}});
     return data_hashes(keys, open_data(keys, choose_model(keys)));
   };
   const std::string text(100, 'a'), other = text + "b";
