@@ -35,7 +35,8 @@ KEPT = 3  # save_total_limit; the best may come on top
 DONE, WRONG_START, SAVE_FAILED, REQUEUE = 0, 2, 4, 75
 EXACT_FILES = ["model.safetensors", "optimizer.safetensors", "fp8_state.bin", "config.json", "train_config.yaml"]
 EXACT_FIELDS = ["step", "epoch", "loss", "lr", "grad_norm", "tokens"]
-RUN_FILES = re.compile(r"config\.yaml|plan\.json|metrics\.jsonl|run\.lock|events\.out\.tfevents\..*")
+# metrics.N.jsonl: records of processes that ended before the first checkpoint.
+RUN_FILES = re.compile(r"config\.yaml|plan\.json|metrics(\.\d+)?\.jsonl|last_checkpoint|run\.lock|events\.out\.tfevents\..*")
 FULL_MESSAGES = re.compile(r"No space left on device|File too large|only .* are free where output_dir is")
 
 

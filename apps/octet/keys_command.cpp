@@ -81,11 +81,6 @@ int run(const Options& options) {
   const std::string query = fmt::format("{}", fmt::join(options.words, " "));
   const std::vector<Key> found = search_keys(train_keys().keys(), query);
   if (found.empty()) {
-    if (const Key* foreign = key_called(foreign_keys(), query)) {
-      fail_config(
-          "'{0}' is a key of other programs; 'octet train --{0}{1} --dry_run' says what it means here", query,
-          foreign->type == KeyType::Bool ? "" : " VALUE");
-    }
     const bool several = options.words.size() > 1;
     if (const std::string foreign = several ? "" : foreign_key_help(query); !foreign.empty()) {
       fmt::print("{}", foreign);

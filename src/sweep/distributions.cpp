@@ -100,7 +100,8 @@ double beta_share_below(double x, double a, double b) {
 }
 
 double beta_quantile(double u, double a, double b) {
-  return solve([&](double x) { return beta_share_below(x, a, b); }, u, 0, 1);
+  const double value = solve([&](double x) { return beta_share_below(x, a, b); }, u, 0, 1);
+  return value < 1e-30 ? 0 : value;  // fp32 holds nothing that small
 }
 
 bool Distribution::is_quantized() const {

@@ -70,16 +70,16 @@ TEST_F(TokenizeCommand, LinesOfJson) {
   EXPECT_EQ(run("256 101\n\n195\n", "--jsonl --decode --tokenizer " + tokenizer_),
             "\"the\"\n\"\"\n\"\uFFFD\"\n");
   run("\"a\"\n[[[[", "--jsonl --tokenizer " + tokenizer_);
-  EXPECT_EQ(code_, 1);
+  EXPECT_EQ(code_, 2);
   EXPECT_THAT(errors_, HasSubstr("line 2"));
 }
 
 TEST_F(TokenizeCommand, Errors) {
   run("1 x", "--decode --tokenizer " + tokenizer_);
-  EXPECT_EQ(code_, 1);
+  EXPECT_EQ(code_, 2);
   EXPECT_THAT(errors_, HasSubstr("byte 2"));
   run("299", "--decode --tokenizer " + tokenizer_);
-  EXPECT_EQ(code_, 1);
+  EXPECT_EQ(code_, 2);
   EXPECT_THAT(errors_, HasSubstr("299"));
   run("a", "");
   EXPECT_EQ(code_, 2);

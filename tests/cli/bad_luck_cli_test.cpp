@@ -28,10 +28,18 @@ struct BadLuck : testing::Test {
     folder.write("text.txt", text);
   }
   static std::vector<std::string> arguments(const std::string& name, const Flags& changes = {}) {
-    Flags flags = {{"dataset", "text.txt"}, {"device", "cpu"},     {"max_seq_length", "32"},
-                   {"max_steps", "8"},      {"eval_batches", "1"}, {"eval_steps", "0"},
-                   {"progress", "plain"},   {"run_name", name},    {"per_device_train_batch_size", "2"},
-                   {"num_threads", "1"},    {"sample_steps", "0"}};
+    Flags flags = {{"model_preset", "llama-tiny"},
+                   {"dataset", "text.txt"},
+                   {"device", "cpu"},
+                   {"max_seq_length", "32"},
+                   {"max_steps", "8"},
+                   {"eval_batches", "1"},
+                   {"eval_steps", "0"},
+                   {"progress", "plain"},
+                   {"run_name", name},
+                   {"per_device_train_batch_size", "2"},
+                   {"num_threads", "1"},
+                   {"sample_steps", "0"}};
     for (const auto& [key, value] : changes) flags[key] = value;
     std::vector<std::string> result = {"train"};
     for (const auto& [key, value] : flags) result.push_back("--" + key + "=" + value);

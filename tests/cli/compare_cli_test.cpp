@@ -32,8 +32,9 @@ struct CompareCli : testing::Test {
     std::string text;
     for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of the text\n";
     folder.write("text.txt", text);
-    more.insert(more.end(), {"--dataset=text.txt", "--device=cpu", "--max_seq_length=32",
-                             "--per_device_train_batch_size=2", "--num_threads=1", "--eval_batches=1"});
+    more.insert(more.end(),
+                {"--model_preset=llama-tiny", "--dataset=text.txt", "--device=cpu", "--max_seq_length=32",
+                 "--per_device_train_batch_size=2", "--num_threads=1", "--eval_batches=1"});
     return more;
   }
   // A run that was trained elsewhere, with this loss at its last step.

@@ -259,7 +259,7 @@ TEST(ConfigCli, TheResolvedConfigurationReadsBackToItself) {
   const TemporaryFolder folder;
   folder.write("my data.txt", std::string(5000, 'a'));
   folder.write("run.yaml",
-               "dataset: \"my data*\"\ntarget_effective_batch_size: 32\n"
+               "model_preset: llama-tiny\ndataset: \"my data*\"\ntarget_effective_batch_size: 32\n"
                "fp8_skip_layers: [head, 'last:1']\nfp8_head: true\nnum_epochs: 0.5\n");
   const ProcessResult other = octet({"train", "run.yaml", "--dry_run"}, folder.path());
   ASSERT_EQ(other.exit_code, 0) << other.err;

@@ -92,7 +92,7 @@ TEST_F(LrCli, EpochsAreCountedWithTheData) {
 }
 
 TEST_F(LrCli, BadInput) {
-  ProcessResult result = lr({"--dataset", "nowhere.jsonl", "--epochs", "1"});
+  ProcessResult result = lr({"--model_preset", "llama-tiny", "--dataset", "nowhere.jsonl", "--epochs", "1"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("nowhere.jsonl"), HasSubstr("give it with --total_steps N")));
   EXPECT_EQ(lr({"--dataset", "nowhere.jsonl", "--total_steps", "10"}).exit_code, 0);

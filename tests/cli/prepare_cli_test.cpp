@@ -112,7 +112,7 @@ TEST_F(PrepareCli, TrainsOnPreparedShardsWhoseTokenizerIsGone) {
   ASSERT_EQ(run({"prepare", "--dataset", "texts.jsonl", "--output", "out", "--tokenizer", "words"}).exit_code,
             0);
   fs::remove_all(folder.path() + "/words");
-  const ProcessResult trained = run(train("a", {"--dataset", "out", "--save_steps", "2"}));
+  const ProcessResult trained = run(train("a", {"--dataset", "out"}));
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("no samples are made"));
   const ProcessResult resumed = run({"train", "--resume", "runs/a", "--max_steps", "3"});
@@ -252,9 +252,9 @@ TEST_F(PrepareCli, BadInputIsNamed) {
 
 TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
   write_chats("chats.jsonl", 150000);
-  const std::vector<std::string> arguments = {"prepare", "--dataset",     "chats.jsonl", "--shard_tokens",
-                                              "150000",  "--num_threads", "1",           "--progress",
-                                              "plain",   "--output"};
+  const std::vector<std::string> arguments = {"prepare",     "--tokenizer",    "bytes",  "--dataset",
+                                              "chats.jsonl", "--shard_tokens", "150000", "--num_threads",
+                                              "1",           "--progress",     "plain",  "--output"};
   const auto with = [&](const char* output) {
     std::vector<std::string> result = arguments;
     result.emplace_back(output);

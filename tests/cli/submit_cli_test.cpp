@@ -80,7 +80,7 @@ TEST_F(SubmitCli, WarnsOfSettingsThatMayCostAccuracy) {
 
 TEST_F(SubmitCli, ARunWithoutANameGetsOneAndCpuRunsAskForNoGpu) {
   const ProcessResult result = submit({"run.yaml", "--time", "60", "--print"});
-  EXPECT_THAT(result.out, testing::ContainsRegex("run_name=run-[0-9]{8}-[0-9]{6}\n"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("run_name=run-[0-9]{8}-[0-9]{6}-fp8\n"));
   EXPECT_THAT(result.out, Not(HasSubstr("gpus-per-node")));
 }
 

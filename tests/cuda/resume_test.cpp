@@ -21,10 +21,11 @@ struct Recipe {
 class CudaResume : public testing::TestWithParam<Recipe> {
  protected:
   void train(const std::string& name, const Words& more) {
-    Words arguments = {"train", "--device",     "cuda",  "--dataset",        "text.txt", "--max_steps",
-                       "12",    "--save_steps", "6",     "--max_seq_length", "64",       "--run_name",
-                       name,    "--progress",   "quiet", "--deterministic",  "true",     "--eval_batches",
-                       "1"};
+    Words arguments = {
+        "train",    "--model_preset", "llama-tiny", "--device",     "cuda",  "--dataset",
+        "text.txt", "--max_steps",    "12",         "--save_steps", "6",     "--max_seq_length",
+        "64",       "--run_name",     name,         "--progress",   "quiet", "--deterministic",
+        "true",     "--eval_batches", "1"};
     for (const Words* words : {&more, &GetParam().arguments})
       arguments.insert(arguments.end(), words->begin(), words->end());
     const ProcessResult result = run_process(OCTET_PROGRAM, arguments, folder.path());

@@ -68,7 +68,7 @@ TEST(JsonLines, AnEndlessLineEndsTheReadingAtTheLimit) {
   EXPECT_THAT(with_skips(*reader_with(false)).first, ElementsAre(json{{"a", 1}}));
 }
 
-TEST(Records, ReadingStopsInsideALongRecord) {
+TEST(RecordReading, StopsInsideALongRecord) {
   const TemporaryFolder folder;
   const std::string text(100'000, ' ');
   for (const char* name : {"f.jsonl", "f.json", "f.csv", "f.txt"}) {

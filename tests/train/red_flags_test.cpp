@@ -176,7 +176,8 @@ TEST(RedFlags, SeveralSpikesCloseTogetherAreAFlagAndOneIsNot) {
   EXPECT_THAT(one.raised, IsEmpty());
   EXPECT_THAT(far.raised, IsEmpty());
   ASSERT_THAT(kinds(close.raised), ElementsAre("loss_spikes"));
-  EXPECT_THAT(close.raised[0].text, HasSubstr("3 loss spikes in the last 200 steps"));
+  EXPECT_THAT(close.raised[0].text,
+              HasSubstr("3 spikes of the loss or the gradient norm in the last 200 steps"));
 }
 
 TEST(RedFlags, WaitingForDataNeedsAShareOfAWholeWindow) {

@@ -192,23 +192,25 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.align_b));
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_c));
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_c));
-  if (!tune_) {
-    // In-place reductions add in the order in which the blocks arrive, so they are not deterministic.
-    set(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
-  }
-
-  plan->candidates.resize(kCandidates);
-  int found = 0;
-  const cublasStatus_t status = lt().MatmulAlgoGetHeuristic(
-      handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
-      static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
-  plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
-  std::erase_if(plan->candidates, [&](const cublasLtMatmulHeuristicResult_t& candidate) {
-    return candidate.state != CUBLAS_STATUS_SUCCESS ||
-           candidate.workspaceSize > static_cast<size_t>(workspace_bytes) ||
-           known_to_be_wrong(candidate.algo, key.k);
-  });
+  const auto propose = [&](uint32_t reductions) {
+    set(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+    plan->candidates.resize(kCandidates);
+    int found = 0;
+    const cublasStatus_t status = lt().MatmulAlgoGetHeuristic(
+        handle_.get(), desc, plan->a.get(), plan->b.get(), plan->c.get(), plan->c.get(), preference.get(),
+        static_cast<int>(plan->candidates.size()), plan->candidates.data(), &found);
+    plan->candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+    std::erase_if(plan->candidates, [&](const cublasLtMatmulHeuristicResult_t& candidate) {
+      return candidate.state != CUBLAS_STATUS_SUCCESS ||
+             candidate.workspaceSize > static_cast<size_t>(workspace_bytes) ||
+             known_to_be_wrong(candidate.algo, key.k);
+    });
+  };
+  // In-place reductions add in the order in which the blocks arrive, so they are not deterministic.
+  propose(static_cast<uint32_t>(tune_ ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                      : CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
+  // Of long sums, sometimes only wrong ones are proposed.
+  if (plan->candidates.empty()) propose(static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
 
   if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {
     cublasLtMatmulHeuristicResult_t check = {};
