@@ -150,7 +150,7 @@ TEST_F(StagesCli, ADryRunLooksAtTheOutputFolder) {
                 HasSubstr("output_dir/run_name is mine/a"));
   }
   fs::create_directories(folder.path() + "/runs/taken");
-  folder.write("runs/taken/metrics.jsonl", "");
+  folder.write("runs/taken/metrics.jsonl", "{\"step\": 1}\n");
   EXPECT_THAT(refusal({"--run_name", "taken"}),
               HasSubstr("runs/taken already holds a run; continue it with --resume latest"));
 }
