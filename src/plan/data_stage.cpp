@@ -174,7 +174,14 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
                 posix_env().exists(choice.tokenizer_name) ? "has changed since the run began" : "is gone",
                 choice.tokenizer_source);
   }
-  open_tokenizer(keys, choice);
+  try {
+    open_tokenizer(keys, choice);
+  } catch (const ConfigError&) {
+    // A dataset that is not there is the nearer mistake.
+    if (const std::vector<std::string> missing = missing_parts(keys); !missing.empty())
+      fail_config("{}", missing.front());
+    throw;
+  }
   check_vocabulary(choice.tokenizer_name, *choice.tokenizer, model);
   choice.data = open_parts(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer);
   for (const DataPart& part : choice.data.train) {

@@ -144,5 +144,15 @@ TEST(DataStage, AnotherEvaluationSetTakesNothingThatNamesFiles) {
   EXPECT_EQ(eval.subset + eval.revision + eval.data_dir, "mainv1mine");
 }
 
+TEST(DataStage, ADatasetThatIsNotThereIsNamedBeforeItsTokenizer) {
+  const std::vector<KeySetting> settings = {
+      {.name = "model_preset", .values = {"llama-tiny"}, .place = ""},
+      {.name = "dataset", .values = {"no-such-text.txt"}, .place = ""},
+      {.name = "tokenizer", .values = {"no-such-tokenizer.json"}, .place = ""}};
+  const TrainConfig keys = load_train_config("", settings);
+  const ModelChoice model = choose_model(keys);
+  EXPECT_THAT(error_of([&] { open_data(keys, model); }), testing::HasSubstr("no-such-text.txt"));
+}
+
 }  // namespace
 }  // namespace octet
