@@ -72,7 +72,12 @@ void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
   std::string& source = choice.tokenizer_source;
   const bool may_be_absent = is_hub_tokenizer(source) || source == tokenizer_of_prepared(keys);
   if (!may_be_absent || needs_tokenizer(keys)) {
-    choice.tokenizer = read_tokenizer(keys, choice.tokenizer_name, source);
+    try {
+      choice.tokenizer = read_tokenizer(keys, choice.tokenizer_name, source);
+    } catch (const ConfigError&) {
+      throw_config_errors(missing_parts(keys));  // who misspelt the dataset needs no advice on tokenizers
+      throw;
+    }
     return;
   }
   try {
@@ -174,14 +179,7 @@ DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
                 posix_env().exists(choice.tokenizer_name) ? "has changed since the run began" : "is gone",
                 choice.tokenizer_source);
   }
-  try {
-    open_tokenizer(keys, choice);
-  } catch (const ConfigError&) {
-    // A dataset that is not there is the nearer mistake.
-    if (const std::vector<std::string> missing = missing_parts(keys); !missing.empty())
-      fail_config("{}", missing.front());
-    throw;
-  }
+  open_tokenizer(keys, choice);
   check_vocabulary(choice.tokenizer_name, *choice.tokenizer, model);
   choice.data = open_parts(keys, model.config.vocab, choice.tokenizer_name, *choice.tokenizer);
   for (const DataPart& part : choice.data.train) {

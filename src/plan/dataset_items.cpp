@@ -120,8 +120,8 @@ std::vector<DatasetPart> expanded(const TrainConfig& keys, const std::vector<Dat
 // Which keys choose something in an item, and why the others do not.
 struct Choices {
   bool split = false, hub = false, folder = false;
-  bool samples = false;  // max_samples
-  bool reading = true;   // format and columns, as far as other keys allow
+  bool samples = false;   // max_samples
+  bool reading = true;    // format and columns, as far as other keys allow
   bool one_file = false;  // a split names nothing in it, and harms nothing
   std::string why;
 };

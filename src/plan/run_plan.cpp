@@ -222,13 +222,6 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
   plan.finetuning = step.transformer->finetuning();
   plan.memory = step.transformer->plan();
   plan.sampling_bytes = step.sampling_bytes;
-  if (options.makes_samples && keys.samples_at_evaluations()) {
-    // Nobody asked for them: they take what is left, and change no batch and no level of recomputation.
-    PlanTarget with_samples = target;
-    with_samples.makes_samples = true;
-    const int64_t bytes = sampling_bytes(keys, with_samples, *step.transformer);
-    if (step.need() + bytes <= target.limit.bytes) plan.sampling_bytes = bytes;
-  }
   plan.checkpoint_bytes = checkpoint_bytes(*step.transformer);
   plan.evaluates_in_fp8 = std::ranges::any_of(step.transformer->parameters().all(),
                                               [](const Parameter& p) { return p.storage.whole_is_codes; });

@@ -23,6 +23,17 @@ void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
               default_learning_rate(keys, true));
 }
 
+// Samples at evaluations, which nobody asked for, take what the step leaves: they change no batch and no level of
+// recomputation. 0: they do not fit.
+int64_t spare_sampling_bytes(const TrainConfig& keys, const ModelConfig& model, Device& device,
+                             const RunPlan& plan) {
+  const PlanTarget target{
+      .model = model, .device = device, .limit = plan.limit, .sharding = plan.finetuning.sharding};
+  Transformer transformer(model, plan.shape, plan.numerics, device, plan.finetuning);
+  const int64_t bytes = sampling_bytes(keys, target, transformer);
+  return plan.memory.peak_bytes() + bytes <= plan.limit.bytes ? bytes : 0;
+}
+
 // What a run on a CPU is good for. The demo is made for it.
 void tell_cpu(const TrainConfig& keys) {
   if (keys.is_demo()) return;
@@ -69,6 +80,8 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   if (!keys.auto_batch_size) early = fitting_plan({});
   DataChoice data = timed(times.data, [&] { return open_data(keys, model); });
   RunPlan plan = early ? *std::move(early) : fitting_plan({.sequences = data.sequences});
+  if (keys.samples_at_evaluations() && data.is_plain_text)
+    plan.sampling_bytes = spare_sampling_bytes(keys, model.config, *device, plan);
   const ScheduleConfig schedule = plan_schedule(keys, data.sequences, plan.sequences_per_step());
   TrainConfig config = resolved_config(keys, data, plan, schedule);
   if (sampling_rows(config, plan.finetuning.sharding) == 0) plan.sampling_bytes = 0;
@@ -90,8 +103,7 @@ TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, con
   config.max_steps = schedule.max_steps;
   config.fp8_recipe = plan.numerics.fp8.recipe;
   const bool says_nothing =
-      data.tokenizer_source.empty() ||
-      (keys.samples_at_evaluations() && (!data.is_plain_text || plan.sampling_bytes == 0));
+      data.tokenizer_source.empty() || (keys.samples_at_evaluations() && plan.sampling_bytes == 0);
   if (says_nothing) config.sample_steps = 0;
   return config;
 }

@@ -377,7 +377,8 @@ void RunFiles::open_saver(const About& about) {
   SaveOptions options{
       .total_limit = config_.save_total_limit,
       .in_background = config_.save_async,
-      .texts = read_tokenizer_texts(env_, about.tokenizer),
+      .texts =
+          about.tokenizer.empty() ? std::vector<NamedText>() : read_tokenizer_texts(env_, about.tokenizer),
       .on_published = [this](const std::string& path) { note_last_checkpoint(env_, folder_, path); },
       .ranks = about.ranks};
   options.texts.insert(options.texts.end(), about.texts.begin(), about.texts.end());

@@ -379,7 +379,7 @@ class Run {
 
   void show_example() {
     const DataChoice& data = stages_.data;
-    if (data.data.train.empty() || !data.data.train[0].note) return;
+    if (data.data.train.empty() || !data.data.train[0].note || data.tokenizer_source.empty()) return;
     console_.print(fmt::format(
         "\n{}", first_example_text(*data.data.train[0].note, *data.tokenizer, console_.traits().color)));
   }

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "plan/overview.h"
 #include "plan/run_plan.h"
 #include "plan/sharding_choice.h"
@@ -25,9 +23,6 @@ constexpr int64_t kGib = int64_t{1} << 30;
 TrainConfig config_of(const Flags& flags) {
   std::vector<std::string> arguments, errors;
   for (const auto& [key, value] : flags) arguments.push_back("--" + key + "=" + value);
-  // Otherwise samples at evaluations take some of what is left.
-  if (std::ranges::find(flags, "sample_steps", &Flags::value_type::first) == flags.end())
-    arguments.emplace_back("--sample_steps=0");
   const KeyArguments parsed = parse_key_arguments(train_keys().keys(), arguments, errors);
   throw_config_errors(errors);
   return load_plan_config("", parsed.settings);

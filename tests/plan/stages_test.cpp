@@ -20,6 +20,11 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 using Flags = std::vector<std::pair<std::string, std::string>>;
 
+// A limit of so many bytes, and a little more.
+std::string gib_of(int64_t bytes) {
+  return fmt::format("{:.6f}", static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30) + 1e-6);
+}
+
 TrainConfig keys_of(const Flags& flags) {
   std::vector<KeySetting> settings = {{.name = "device", .values = {"cpu"}, .place = ""},
                                       {.name = "num_threads", .values = {"1"}, .place = ""}};
@@ -235,7 +240,16 @@ TEST_F(Stages, SamplesAtEvaluationsChangeNoPlan) {
   EXPECT_EQ(with.memory.peak_bytes(), without.memory.peak_bytes());
   EXPECT_EQ(without.sampling_bytes, 0);
   EXPECT_LE(with.bytes(), with.limit.bytes);
-  EXPECT_GT(plan({{"dataset", "x"}, {"max_seq_length", "64"}, {"sample_steps", "-1"}}).sampling_bytes, 0);
+  const CapturedLog quiet;
+  const RunStages stages = prepare_run(keys_of({{"dataset", text_file}, {"max_seq_length", "16"}}));
+  EXPECT_GT(stages.plan.sampling_bytes, 0);
+  EXPECT_EQ(stages.config.sample_steps, -1);
+  const RunStages tight =
+      prepare_run(keys_of({{"dataset", text_file},
+                           {"max_seq_length", "16"},
+                           {"device_memory_limit_gb", gib_of(stages.plan.memory.peak_bytes())}}));
+  EXPECT_EQ(tight.plan.sampling_bytes, 0);
+  EXPECT_EQ(tight.config.sample_steps, 0);
 }
 
 // The plan is a value: it outlives its device, and a Transformer of it on another one allocates what it says.
