@@ -324,7 +324,8 @@ std::vector<GemmPlanner::Algo> GemmPlanner::by_speed(const GemmKey& key, Plan& p
 }
 
 std::optional<GemmPlanner::Algo> GemmPlanner::first_right(const GemmKey& key, const std::vector<Algo>& algos,
-                                                          void* workspace, int64_t workspace_bytes) {
+                                                          void* workspace, int64_t workspace_bytes,
+                                                          bool& whole) {
   GemmKey checked = key;
   std::unique_ptr<GemmCheck> check = GemmCheck::make(checked, stream_);
   for (const int64_t lines : kCheckedLines) {
@@ -336,11 +337,12 @@ std::optional<GemmPlanner::Algo> GemmPlanner::first_right(const GemmKey& key, co
     checked.ldc = checked.m;
     check = GemmCheck::make(checked, stream_);
   }
+  whole = check && checked == key;
   if (!check) {
     log_warning("[gemm] {}: no memory free to check the algorithms; one that splits no sum is used",
                 key.to_string());
-    const auto whole = std::ranges::find_if(algos, [](const Algo& algo) { return split_k(algo) <= 1; });
-    return whole == algos.end() ? std::nullopt : std::optional(*whole);
+    const auto unsplit = std::ranges::find_if(algos, [](const Algo& algo) { return split_k(algo) <= 1; });
+    return unsplit == algos.end() ? std::nullopt : std::optional(*unsplit);
   }
   const std::unique_ptr<Plan> plan = describe(checked);
   for (const Algo& algo : algos) {
@@ -364,10 +366,11 @@ bool GemmPlanner::choose(const GemmKey& key, Plan& plan, const GemmCall& call, v
   if (!timed) {
     for (const auto& candidate : plan.candidates) algos.push_back(candidate.algo);
   }
-  const std::optional<Algo> right = first_right(key, algos, workspace, workspace_bytes);
+  bool whole = false;
+  const std::optional<Algo> right = first_right(key, algos, workspace, workspace_bytes, whole);
   if (!right) return false;
   plan.algo = *right;
-  if (timed) cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
+  if (timed && whole) cache_.add(key.to_string(), to_hex(plan.algo), plan.ms);
   return true;
 }
 

@@ -62,14 +62,14 @@ class GemmPlanner {
   using Algo = cublasLtMatmulAlgo_t;
   static std::unique_ptr<Plan> describe(const GemmKey& key);
   Plan& find(const GemmKey& key, int64_t workspace_bytes);
-  // Fills the plan's choice from its candidates. False if none of them runs.
+  // Fills the plan's choice from its candidates. False if none of them runs and is right.
   bool choose(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace, int64_t workspace_bytes);
   // The candidates that run, the fastest first. Empty if there is no memory to time them.
   std::vector<Algo> by_speed(const GemmKey& key, Plan& plan, const GemmCall& call, void* workspace,
                              int64_t workspace_bytes);
-  // The first that computes its product rightly.
+  // The first that computes its product rightly. `whole` says afterwards whether all of its rows and columns were checked.
   std::optional<Algo> first_right(const GemmKey& key, const std::vector<Algo>& algos, void* workspace,
-                                  int64_t workspace_bytes);
+                                  int64_t workspace_bytes, bool& whole);
   cublasStatus_t launch(const GemmKey& key, Plan& plan, const Algo& algo, const GemmCall& call, void* c,
                         void* workspace, int64_t workspace_bytes);
 
