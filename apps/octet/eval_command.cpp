@@ -277,6 +277,7 @@ Command eval_command() {
       .value("DATA")
       .note("what the run holds out, or its eval_dataset; with task: from the hub");
   keys.add("dataset_split", &Options::split, "Read only the files of this split, found by their names.")
+      .alias("split_name")
       .value("NAME")
       .note("all files except validation and test");
   add_adapter_key(keys);

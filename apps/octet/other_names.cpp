@@ -44,6 +44,9 @@ constexpr OtherName kOtherNames[] = {
     {"setup_fp8_mixed_precision_training", kTrain, "FP8 is the default and needs no set-up"},
     {"load_in_fp8", kTrain,
      "it trains in FP8 by default; load_in_fp8 is for inference elsewhere and does not make training faster"},
+    {"llama_8b_full_finetune_fp8", "train configs/llama3.1-8b-full-fp8.yaml"},
+    {"llama_8b_full_finetune_bf16", "train configs/llama3.1-8b-full-bf16.yaml"},
+    {"test_fp8_8b_low_lora", "train configs/llama3.1-8b-lora.yaml --lora_rank 8"},
     {"train_multi_gpu", "launch -n N train CONFIG.yaml", kLaunch},
     {"train_ddp", "launch -n N train CONFIG.yaml", kLaunch},
     {"train_fsdp", "launch -n N train CONFIG.yaml --sharding_mode fsdp_full", kLaunch},
@@ -102,6 +105,8 @@ constexpr OtherName kOtherNames[] = {
     {"check_fp8", "doctor", kDoctor},
     {"test_fp8", "doctor", kDoctor},
     {"env", "doctor", kDoctor},
+    {"nvidia_smi", "doctor", kDoctor},
+    {"train", kTrain, kPrecision},  // train.py
     {"version", "--version"},
 };
 

@@ -274,9 +274,14 @@ void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, s
     }
   }
   if (list != "eval_dataset" || keys.eval_dataset_split.empty()) return;
-  if (std::ranges::none_of(choices, &Choices::split))
-    idle.push_back(fmt::format("eval_dataset_split is '{}', which has no effect: {}", keys.eval_dataset_split,
-                               choices.front().why));
+  if (std::ranges::any_of(choices, &Choices::split)) return;
+  std::string text = fmt::format("eval_dataset_split is '{}', which has no effect: {}",
+                                 keys.eval_dataset_split, choices.front().why);
+  if (all_files) {
+    log_info("data: {}", text);
+  } else {
+    idle.push_back(std::move(text));
+  }
 }
 
 }  // namespace

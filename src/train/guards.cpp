@@ -122,6 +122,7 @@ std::string no_finite_gradient_text(const NotFiniteEnd& end) {
     advice.push_back(fmt::format("raise fp8_margin (now {})", *end.fp8_margin));
     advice.emplace_back("try fp8_recipe current");
     advice.emplace_back("add layers to fp8_skip_layers");
+    advice.emplace_back("train in BF16 with mixed_precision bf16");
   }
   if (!end.was_trained) {
     text += "No step has changed the weights yet, so learning_rate is not the cause. ";

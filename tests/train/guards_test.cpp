@@ -140,9 +140,10 @@ TEST(NonFiniteGradients, TheLastWordsAreWholeSentences) {
             "learning_rate (now 0.01)");
   end.gradients = "";
   end.fp8_margin = 2;
-  EXPECT_EQ(no_finite_gradient_text(end),
-            "3 steps in a row up to step 41 had no finite gradient. Lower learning_rate (now 0.01), raise "
-            "fp8_margin (now 2), try fp8_recipe current, or add layers to fp8_skip_layers");
+  EXPECT_EQ(
+      no_finite_gradient_text(end),
+      "3 steps in a row up to step 41 had no finite gradient. Lower learning_rate (now 0.01), raise "
+      "fp8_margin (now 2), try fp8_recipe current, add layers to fp8_skip_layers, or train in BF16 with mixed_precision bf16");
 }
 
 TEST(NonFiniteGradients, TheLearningRateIsNotBlamedForWhatItCannotChange) {

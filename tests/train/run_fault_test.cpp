@@ -191,10 +191,11 @@ TEST_F(Resume, ThreeStepsWithoutAFiniteGradientEndTheRun) {
   EXPECT_THAT(said, HasSubstr("step 1: the gradient is not finite"));
   EXPECT_THAT(
       said,
-      HasSubstr("3 steps in a row up to step 3 had no finite gradient; no parameter has a finite "
-                "gradient, so the loss itself or the output of the head is not finite. No step has "
-                "changed the weights yet, so learning_rate is not the cause. Raise fp8_margin (now 0), try "
-                "fp8_recipe current, add layers to fp8_skip_layers, or look at the weights that"));
+      HasSubstr(
+          "3 steps in a row up to step 3 had no finite gradient; no parameter has a finite "
+          "gradient, so the loss itself or the output of the head is not finite. No step has "
+          "changed the weights yet, so learning_rate is not the cause. Raise fp8_margin (now 0), try "
+          "fp8_recipe current, add layers to fp8_skip_layers, train in BF16 with mixed_precision bf16, or look at the weights that"));
   EXPECT_FALSE(fs::exists(checkpoint("huge", 3, true))) << "a state without hope is not saved";
   const auto records = read_metrics(folder.path() + "/runs/huge/metrics.jsonl");
   EXPECT_EQ(records.size(), 3u);
