@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/regular_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/rank_saving.h"
@@ -44,6 +45,7 @@ bool is_compared(const Key& key) {
 // kMostInputsOfFastSums inputs are exact, because longer fast sums may cost accuracy.
 TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
+  require_regular_file(path);
   file.settings = read_settings_file(path, file.errors);
   const auto find = [&](std::string_view key) {
     return std::ranges::find(file.settings, key, &KeySetting::name);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/regular_file.h"
 #include "model/config.h"
 
 namespace octet {
@@ -23,7 +24,9 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
 
 FileSettings read_file(const std::string& path) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
-  if (!path.empty()) file.settings = read_settings_file(path, file.errors);
+  if (path.empty()) return file;
+  require_regular_file(path);  // a configuration that a user names may be a pipe, and is read elsewhere
+  file.settings = read_settings_file(path, file.errors);
   return file;
 }
 

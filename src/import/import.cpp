@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/config_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -50,9 +51,9 @@ ImportResult import_file(const std::string& path, const Tool* tool) {
 namespace {
 
 // Own files are read as strictly as ever, apart from keys of other programs.
-FileSettings read_own_file(const std::string& path, SettingsNotes& notes) {
+FileSettings read_own(const std::string& path, const std::string& text, SettingsNotes& notes) {
   FileSettings file{.path = path, .settings = {}, .errors = {}};
-  file.settings = translate_settings(read_settings_file(path, file.errors), notes, file.errors);
+  file.settings = translate_settings(parse_settings(text, printable(path), file.errors), notes, file.errors);
   return file;
 }
 
@@ -60,11 +61,12 @@ FileSettings read_own_file(const std::string& path, SettingsNotes& notes) {
 
 FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
   if (path.empty()) return {};
+  const std::string text = read_config_text(path, "YAML");  // once: it may be a pipe
   SettingsTree tree;
   try {
-    tree = read_tree_file(path);
+    tree = parse_tree(text, printable(path));
   } catch (const ConfigError&) {
-    return read_own_file(path, notes);  // finds the same fault
+    return read_own(path, text, notes);  // finds the same fault
   }
   const Tool* tool = tool_of(tree);
   if (!tool) {
@@ -74,7 +76,7 @@ FileSettings read_run_file(const std::string& path, SettingsNotes& notes) {
           "too: 'octet import {} --format hf' gives the same run with the defaults of that",
           printable(path), printable(path)));
     }
-    return read_own_file(path, notes);
+    return read_own(path, text, notes);
   }
   const ImportResult result = import_tree(std::move(tree), tool);
   FileSettings file{.path = path, .settings = {}, .errors = refusals(result)};

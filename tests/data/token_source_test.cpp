@@ -194,5 +194,13 @@ TEST(TokenSource, TextFilesAreReadAsTheReaderReadsThem) {
   set_log_sink(previous);
 }
 
+// Ranks compare it to notice that one of them has other data.
+TEST(TokenSource, EveryTokenCountsInTheHash) {
+  std::vector<int32_t> ids(100'000, 7);
+  const uint64_t before = TokenSource::from_ids(ids, "same", 10).hash();
+  ids[50'000] = 8;
+  EXPECT_NE(TokenSource::from_ids(ids, "same", 10).hash(), before);
+}
+
 }  // namespace
 }  // namespace octet

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "import_support.h"
 #include "support/process.h"
@@ -235,6 +236,20 @@ TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {
   EXPECT_THAT(test::config_error_of([&] { load_train_config(read_run_file(unknown, notes), {}); }),
               HasSubstr("did you mean 'max_steps'?"));
   EXPECT_TRUE(read_run_file("", notes).path.empty());
+}
+
+// As 'octet train <(...)' gives it.
+TEST(RunFile, MayBeAPipe) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string text = "max_steps: 2\nbogus_key: 3\n";
+  ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  SettingsNotes notes;
+  const FileSettings file = read_run_file("/dev/fd/" + std::to_string(ends[0]), notes);
+  close(ends[0]);
+  ASSERT_EQ(file.settings.size(), 2u);
+  EXPECT_EQ(file.settings[0].name, "max_steps");
 }
 
 }  // namespace

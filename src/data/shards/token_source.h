@@ -61,7 +61,7 @@ class TokenSource {
   // of every file. The two never overlap and together are the whole. The tail has `share` of all tokens, rounded down.
   std::pair<TokenSource, TokenSource> split_tail(double share) const;
 
-  // Distinguishes sources by lengths and content (for files without checksums only beginning and end).
+  // Distinguishes sources by lengths and content (of files without checksums, if they are large, only of parts).
   uint64_t hash() const;
 
   // The pieces' names and lengths, for messages.
