@@ -50,7 +50,9 @@ std::vector<std::string> configured_variants(const TrainConfig& config) {
   return {"bf16", config_text(config, "fp8_recipe")};
 }
 
-TrainConfig variant_config(TrainConfig config, const std::string& variant) {
+// `is_named`: in --variants. Whoever names mxfp8 wants it, even if the GPU must emulate it. Without a name, the variant is what
+// `octet train` runs with this configuration.
+TrainConfig variant_config(TrainConfig config, const std::string& variant, bool is_named) {
   config.mixed_precision = Precision::Fp8;
   if (variant == "bf16") {
     config.mixed_precision = Precision::Bf16;
@@ -64,7 +66,7 @@ TrainConfig variant_config(TrainConfig config, const std::string& variant) {
     config.fp8_recipe = Fp8Recipe::Block;
   } else if (variant == "mxfp8") {
     config.fp8_recipe = Fp8Recipe::Mxfp8;
-    config.fp8_emulation = true;  // whoever names it wants this one
+    config.fp8_emulation = config.fp8_emulation || is_named;
   } else {
     fail_config("--variants: '{}' is unknown, expected {}", variant, kVariants);
   }
@@ -249,8 +251,9 @@ int run(const Options& options) {
   const TrainConfig base = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   std::vector<BenchVariant> variants;
   std::vector<TrainConfig> configs;
-  for (const std::string& name : options.variants.empty() ? configured_variants(base) : options.variants) {
-    configs.push_back(variant_config(base, name));
+  const bool is_named = !options.variants.empty();
+  for (const std::string& name : is_named ? options.variants : configured_variants(base)) {
+    configs.push_back(variant_config(base, name, is_named));
     variants.push_back({name, configs.back()});
   }
   const bool on_gpu = runs_on_gpu(base);

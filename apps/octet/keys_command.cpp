@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/error.h"
 #include "base/key_search.h"
@@ -44,6 +45,17 @@ std::string configuration_markdown() {
       keys_markdown(train_keys().keys()));
 }
 
+// The name of a key is one word: `dataset` is none in "dataset_dir".
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_letter = [&](size_t at) {
+    return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  };
+  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    if (!(at > 0 && is_letter(at - 1)) && !is_letter(at + word.size())) return true;
+  }
+  return false;
+}
+
 // What octet makes of a key of another program, and its own keys that this names. "" if nobody knows the key.
 std::string foreign_key_help(const std::string& name) {
   if (!key_called(foreign_keys(), name)) return "";
@@ -58,8 +70,7 @@ std::string foreign_key_help(const std::string& name) {
   for (const Key& key : train_keys().keys()) {
     const bool is_named =
         std::ranges::any_of(own, [&](const KeySetting& setting) { return setting.name == key.name; });
-    const size_t at = key.name.size() > kShortWord ? text.find(key.name) : text.npos;
-    if (is_named || at != text.npos) named.push_back(key);
+    if (is_named || (key.name.size() > kShortWord && has_word(text, key.name))) named.push_back(key);
   }
   return text + (text.empty() ? "" : "\n") + (named.empty() ? "" : keys_help(named));
 }

@@ -256,7 +256,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   result.precision = plan.precision_label;
   if (plan.is_fp8()) {
     result.transposing_layers = model.transposing_layers();
-    result.recipe = config_text(run.config, "fp8_recipe");
+    result.recipe = name_of(plan.numerics.fp8.recipe);
     result.fp8_format = config_text(run.config, "fp8_format");
     const LinearChoice& head = model.linears().back()->choice();
     result.fp8_head = head.any_fp8();

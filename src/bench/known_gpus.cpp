@@ -17,7 +17,7 @@ constexpr std::string_view kNoKernels =
     "octet has no kernels for this GPU yet: it can plan for it, but not run on it";
 constexpr std::string_view kBlackwell =
     "octet has kernels for this GPU (-DOCTET_CUDA_BLACKWELL=ON), but nobody has run them; its MXFP8 tensor cores are not "
-    "used yet, so fp8_recipe mxfp8 is emulated";
+    "used yet, so fp8_recipe mxfp8 runs as delayed";
 constexpr std::string_view kHopper =
     "octet has been measured on an H200, which has the same kernels, not on this GPU";
 

@@ -140,6 +140,8 @@ std::vector<std::string> default_variants(const FileSettings& file, std::span<co
   if (config.mixed_precision == Precision::Fp32) return {"bf16", "fp32"};
   if (config.mixed_precision == Precision::Bf16) return {"bf16", "fp8"};
   const std::string recipe = config_text(config, "fp8_recipe");
+  // As a setting: the name mxfp8 would also set fp8_emulation, and the run would not be the configured one.
+  if (recipe == "mxfp8") return {"bf16", "fp8_recipe=mxfp8"};
   return {"bf16", recipe == "delayed" ? "fp8" : recipe};
 }
 

@@ -34,7 +34,7 @@ struct VariantPlan {
 std::vector<PlannedRun> plan_variants(const VariantPlan& plan, const FileSettings& file,
                                       std::span<const KeySetting> flags);
 
-// BF16 and the precision of the configuration, as names of variants.
+// BF16 and the precision of the configuration, as variants.
 std::vector<std::string> default_variants(const FileSettings& file, std::span<const KeySetting> flags);
 
 }  // namespace octet

@@ -187,9 +187,9 @@ std::string add_gguf_tokenizer(GgufWriter& writer, const GgufTokenizer& tokenize
   const std::optional<int32_t> bos = common.bos ? common.bos : tokenizer.bos;
   std::optional<int32_t> eos = common.eos ? common.eos : tokenizer.eos;
   if (tokenizer.chat_end) eos = tokenizer.chat_end;
-  // A config.json may name ids that no token has. llama.cpp would read beyond its table.
+  // A config.json may name ids that no token has, also -1 for none. llama.cpp would read beyond its table.
   const auto add_id = [&](const char* key, std::optional<int32_t> id) {
-    if (id && *id < tokenizer.vocab) writer.add_count(key, *id);
+    if (id && *id >= 0 && *id < tokenizer.vocab) writer.add_count(key, *id);
   };
   add_id("tokenizer.ggml.bos_token_id", bos);
   add_id("tokenizer.ggml.eos_token_id", eos);

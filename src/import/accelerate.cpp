@@ -182,7 +182,8 @@ void mxfp8_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_off()) {
     importer.ignore(leaf, "off");
   } else {
-    importer.map(leaf, "fp8_recipe", "mxfp8", "emulated on every GPU today, so it gains no speed");
+    importer.map(leaf, "fp8_recipe", "mxfp8",
+                 "octet has no kernels for it yet and runs delayed in its place");
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -61,41 +59,6 @@ void set_list(Importer& importer, std::string_view key, std::span<const Imported
                 .place = datasets.front().place});
 }
 
-// octet takes no dataset twice. Weights of datasets are shares of the sequences, so the result is the same as there only
-// if the datasets are about equally long.
-std::vector<ImportedDataset> merge_equal(Importer& importer, std::span<const ImportedDataset> datasets) {
-  const auto without_weight = [](ImportedDataset dataset) {
-    dataset.path = std::filesystem::path(dataset.path).lexically_normal().string();
-    dataset.weight.clear();
-    return fields_of(dataset);
-  };
-  std::vector<ImportedDataset> merged;
-  const ImportedDataset* twice = nullptr;
-  for (const ImportedDataset& dataset : datasets) {
-    const auto same = std::ranges::find(merged, without_weight(dataset), without_weight);
-    if (same == merged.end()) {
-      merged.push_back(dataset);
-      continue;
-    }
-    const double sum = parse_double(same->weight).value_or(1) + parse_double(dataset.weight).value_or(1);
-    same->weight = fmt::format("{}", sum);
-    twice = &dataset;
-  }
-  if (!twice) return merged;
-  for (ImportedDataset& dataset : merged) {
-    if (dataset.weight.empty()) dataset.weight = "1";
-  }
-  importer.find(
-      {.name = "dataset-named-twice",
-       .where = fmt::format("{} in {}", printable(twice->comment), twice->place),
-       .there = fmt::format("an epoch reads {} as often as it is named", printable(twice->path)),
-       .here =
-           merged.size() == 1
-               ? "reads it once per epoch; raise num_train_epochs"
-               : "gives it a weight, a share of the sequences: change it if the datasets differ in length"});
-  return merged;
-}
-
 // "5%" or "500"; nothing if it is neither.
 std::optional<double> slice_bound(std::string_view text, bool& in_percent) {
   if (text.ends_with('%')) {
@@ -107,9 +70,8 @@ std::optional<double> slice_bound(std::string_view text, bool& in_percent) {
 
 }  // namespace
 
-void set_datasets(Importer& importer, std::span<const ImportedDataset> given) {
-  if (given.empty()) return;
-  const std::vector<ImportedDataset> datasets = merge_equal(importer, given);
+void set_datasets(Importer& importer, std::span<const ImportedDataset> datasets) {
+  if (datasets.empty()) return;
   if (datasets.size() > 1) {
     set_list(importer, "dataset", datasets);
     return;

@@ -17,7 +17,8 @@ struct ImportedDataset {
   std::string comment, place;       // of the key that names it
 };
 
-// Sets dataset and the keys that describe it; several become a list. One that is named several times gets a weight.
+// Sets dataset and the keys that describe it; several become a list. One that is in it twice is read twice
+// per epoch.
 void set_datasets(Importer& importer, std::span<const ImportedDataset> datasets);
 // Sets eval_dataset; an item of a list has its own columns.
 void set_eval_datasets(Importer& importer, std::span<const ImportedDataset> datasets);

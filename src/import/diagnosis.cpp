@@ -123,11 +123,10 @@ void check_format(Importer& importer) {
 void check_recipe(Importer& importer) {
   if (is_fp8(importer) && importer.value("fp8_recipe") == "mxfp8") {
     const bool by_switch = importer.main_tree().has("fp8_config.use_mxfp8_block_scaling");
-    importer.find({.name = "mxfp8-emulated",
+    importer.find({.name = "mxfp8-not-native",
                    .where = origin_of(importer, by_switch ? "use_mxfp8_block_scaling" : "fp8_recipe"),
                    .there = "MXFP8 needs a Blackwell GPU",
-                   .here = "emulates it on every GPU today, also on Blackwell, so it gains no speed; use "
-                           "fp8_recipe delayed"});
+                   .here = "runs delayed in its place; fp8_emulation true emulates it, slower than BF16"});
   }
 }
 

@@ -270,7 +270,11 @@ int score(const SettingsTree& tree) {
   const bool has_foreign_key = std::ranges::any_of(tree.leaves, [](const TreeLeaf& leaf) {
     return is_known(leaf) && !key_called(train_keys().keys(), leaf.name);
   });
-  return has_foreign_key ? points_of(tree) : 0;
+  if (!has_foreign_key) return 0;
+  const int points = points_of(tree);
+  const bool is_short = points > 0 && tree.has("output_dir") && tree.has("model_name_or_path") &&
+                        std::ranges::all_of(tree.leaves, is_known);
+  return is_short ? std::max(points, kLikelyScore) : points;
 }
 
 void finish(Importer& importer) {

@@ -64,6 +64,8 @@ void share_of_steps(Importer& importer, const TreeLeaf& leaf, std::string_view n
            : fallback == importer.tool().defaults.end() ? ""
                                                         : std::string(fallback->value);
   };
+  // A default of eval_strategy (no) holds with eval_steps, too. One of save_strategy (epoch) holds only without save_steps,
+  // and that is given here.
   const std::string when = importer.is_set(strategy) || what == "eval" ? value_or_default(strategy) : "";
   if (when == "no" || when == "epoch") {
     importer.derive(leaf, fmt::format("not used: {} is {}", strategy, when));

@@ -94,6 +94,14 @@ TEST_F(BenchPlan, AVariantThatCannotRunIsNamedBeforeAnyIsMeasured) {
   EXPECT_THAT(refusal<Error>(), HasSubstr("variant delayed: [fp8] require_fp8 is set"));
 }
 
+// A GPU without kernels for mxfp8 runs delayed: the plan says so, not the configuration.
+TEST_F(BenchPlan, TheResultNamesTheRecipeThatRan) {
+  set([](TrainConfig& config) { config.max_seq_length = 16; });
+  BenchRun run = plan_bench({&variants[1], 1}).front();
+  run.config.fp8_recipe = Fp8Recipe::Mxfp8;
+  EXPECT_EQ(bench(run, {.warmup = 1, .steps = 1}).recipe, "delayed");
+}
+
 TEST_F(BenchPlan, WhatIsWrongWithAllOfThemIsSaidOnce) {
   set([](TrainConfig& config) { config.model_preset = "foo"; });
   EXPECT_THAT(refusal<ConfigError>(), testing::StartsWith("[model] no preset is called 'foo'"));

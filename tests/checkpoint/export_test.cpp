@@ -92,6 +92,16 @@ TEST_F(Export, TheIdThatPadsIsKept) {
   EXPECT_THAT(read_text(path("out.gguf")), HasSubstr(gguf_key("general.name", "my-model")));
 }
 
+// Some config.json have -1 for none.
+TEST_F(Export, ANegativeIdIsLeftOutOfAGgufFile) {
+  RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("model"));
+  nlohmann::json config = nlohmann::json::parse(read_text(path("model/config.json")));
+  config["pad_token_id"] = -1;
+  folder.write("model/config.json", config.dump());
+  export_gguf(env, find_model(path("model")), path("out.gguf"), GgmlType::BF16, {.tokenizer = "bytes"});
+  EXPECT_THAT(read_text(path("out.gguf")), testing::Not(HasSubstr("tokenizer.ggml.padding_token_id")));
+}
+
 TEST_F(Export, AGgufFileHasTheNameOfTheRun) {
   RandomModel model(two_layers("llama-tiny"), DType::F32);
   CheckpointStore store(env, path("my-run/checkpoints"));

@@ -302,6 +302,10 @@ TEST(KeysCli, AKeyOfAnotherProgramLeadsToOctetsOwn) {
   EXPECT_THAT(result.out, testing::AllOf(testing::HasSubstr("it loads weights for inference"),
                                          testing::HasSubstr("--mixed_precision")));
   EXPECT_THAT(run_process(OCTET_PROGRAM, {"keys", "num_workers"}).out, testing::HasSubstr("--num_threads"));
+  // The name of a key inside another word does not count: --device.
+  EXPECT_THAT(run_process(OCTET_PROGRAM, {"keys", "per_device_eval_batch_size"}).out,
+              testing::AllOf(testing::HasSubstr("evaluation takes the batch of training"),
+                             testing::Not(testing::HasSubstr("--device "))));
   EXPECT_EQ(run_process(OCTET_PROGRAM, {"keys", "load_in_fp9"}).exit_code, 2);
 }
 

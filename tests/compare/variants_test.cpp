@@ -103,5 +103,14 @@ TEST(CompareVariants, DefaultsFollowTheConfiguration) {
   EXPECT_THAT(names("mixed_precision", "fp32"), ElementsAre("bf16", "fp32"));
 }
 
+// train with this configuration does not emulate mxfp8 on a GPU; only who names the variant wants that.
+TEST(CompareVariants, OnlyANamedMxfp8IsEmulated) {
+  const std::vector<KeySetting> flags = {{.name = "fp8_recipe", .values = {"mxfp8"}}};
+  const PlannedRun configured = plan(default_variants({}, flags), flags).back();
+  EXPECT_EQ(configured.config.fp8_recipe, Fp8Recipe::Mxfp8);
+  EXPECT_FALSE(configured.config.fp8_emulation);
+  EXPECT_TRUE(plan({"bf16", "mxfp8"}, flags).back().config.fp8_emulation);
+}
+
 }  // namespace
 }  // namespace octet

@@ -135,7 +135,7 @@ TEST(Accelerate, TransformerEngine) {
                  .tool = "Accelerate",
                  .text = kFp8 + "  backend: TE\n  use_mxfp8_block_scaling: true\n",
                  .settings = {{"fp8_recipe", "mxfp8"}},
-                 .findings = {"mxfp8-emulated"}});
+                 .findings = {"mxfp8-not-native"}});
   expect_import({.name = "ms-amp",
                  .tool = "Accelerate",
                  .text = kFp8 + "  backend: MSAMP\n  optimization_level: O2\n",

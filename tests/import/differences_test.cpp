@@ -283,12 +283,12 @@ TEST(ImportDifferences, WeightsAndBiasesIsMapped) {
   EXPECT_EQ(all.count(Fate::Warned), 1u) << import_report(all);
 }
 
-TEST(ImportDifferences, Mxfp8IsEmulatedEverywhere) {
+TEST(ImportDifferences, Mxfp8RunsAsDelayed) {
   const ImportResult result = import_lf("fp8: true\nfp8_recipe: mxfp8\n");
-  ASSERT_TRUE(has_finding(result, "mxfp8-emulated"));
-  const auto found = std::ranges::find(result.findings, "mxfp8-emulated", &Finding::name);
+  ASSERT_TRUE(has_finding(result, "mxfp8-not-native"));
+  const auto found = std::ranges::find(result.findings, "mxfp8-not-native", &Finding::name);
   EXPECT_THAT(finding_text(*found),
-              testing::AllOf(HasSubstr("fp8_recipe in given.yaml"), HasSubstr("on every GPU")));
+              testing::AllOf(HasSubstr("fp8_recipe in given.yaml"), HasSubstr("runs delayed in its place")));
 }
 
 }  // namespace

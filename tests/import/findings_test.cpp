@@ -68,7 +68,7 @@ const Mistake kMistakes[] = {
     {"gpt2-stays-bf16", "fp8: true\nmodel_name_or_path: openai-community/gpt2\n",
      "bf16: true\nmodel_name_or_path: openai-community/gpt2\n"},
     {"fp8-format", "fp8: true\nfp8_format: e4m3\n", "fp8: true\nfp8_format: hybrid\n"},
-    {"mxfp8-emulated", "fp8: true\nfp8_recipe: mxfp8\n", "fp8: true\nfp8_recipe: delayed\n"},
+    {"mxfp8-not-native", "fp8: true\nfp8_recipe: mxfp8\n", "fp8: true\nfp8_recipe: delayed\n"},
 };
 
 ImportResult import_case(const std::string& text) {
