@@ -47,11 +47,6 @@ struct BenchCli : testing::Test {
     EXPECT_EQ(result.exit_code, 2) << result.out;
     EXPECT_THAT(result.err, AllOf(HasSubstr(why), Not(HasSubstr("first step"))));
   }
-  static void expect_fp8_is_missing(const ProcessResult& result, const std::string& variant) {
-    EXPECT_EQ(result.exit_code, 1);
-    EXPECT_EQ(result.out, "");
-    EXPECT_THAT(result.err, StartsWith("error: variant " + variant + ": [fp8] require_fp8 is set"));
-  }
   TemporaryFolder folder;
 };
 
@@ -111,12 +106,15 @@ TEST_F(BenchCli, RefusesBeforeItMeasures) {
 
 // The first variant is not measured for nothing.
 TEST_F(BenchCli, RefusesALaterVariantBeforeItMeasuresTheFirst) {
-  expect_fp8_is_missing(bench({"--fp8_skip_layers", "*", "--require_fp8", "--fp8_emulation"}), "delayed");
+  const ProcessResult result = bench({"--fp8_skip_layers", "*", "--require_fp8", "--fp8_emulation"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, StartsWith("error: variant delayed: [fp8] require_fp8 is set"));
 }
 
 // require_fp8 holds on the CPU with fp8_emulation alone.
 TEST_F(BenchCli, OnlyANamedMxfp8IsEmulated) {
-  expect_fp8_is_missing(bench({"--fp8_recipe", "mxfp8", "--require_fp8"}), "mxfp8");
+  expect_refused({"--fp8_recipe", "mxfp8", "--require_fp8"}, "variant mxfp8: [fp8] require_fp8 is set");
   EXPECT_EQ(bench({"--variants", "mxfp8", "--require_fp8"}).exit_code, 0);
 }
 
