@@ -3,10 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "support/environment.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -29,21 +30,18 @@ TEST(Python, FilesOfTheCurrentFolderAreNotExecuted) {
     folder.write(name, "open('executed', 'w')\n");
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
-  setenv("PYTHONPATH", ":.", 1);
-  unsetenv("OCTET_PYTHON");
+  const Variable python_path("PYTHONPATH", ":."), python("OCTET_PYTHON", std::nullopt);
   const std::string answer = python_answer("import csv\nprint(csv.reader.__name__, end='')");
-  unsetenv("PYTHONPATH");
   fs::current_path(before);
   EXPECT_EQ(answer, "reader");
   EXPECT_FALSE(fs::exists(folder.path() + "/executed"));
 }
 
 TEST(Python, AProgramThatFailsHasNoAnswer) {
-  setenv("OCTET_PYTHON", "/no/python", 1);
-  EXPECT_EQ(python_answer("print(1)"), "");
-  setenv("OCTET_PYTHON", "false", 1);
-  EXPECT_EQ(python_answer("print(1)"), "");
-  unsetenv("OCTET_PYTHON");
+  for (const char* program : {"/no/python", "false"}) {
+    const Variable python("OCTET_PYTHON", program);
+    EXPECT_EQ(python_answer("print(1)"), "") << program;
+  }
 }
 
 }  // namespace

@@ -62,9 +62,10 @@ struct BadLuck : testing::Test {
 
 // Such as a tee that dies, or a terminal that is closed.
 TEST_F(BadLuck, AConsoleThatGoesAwayDoesNotEndARun) {
-  signal(SIGPIPE, SIG_DFL);
+  const auto before = signal(SIGPIPE, SIG_DFL);  // the programs of the line inherit it
   const ProcessResult result =
       bash(line_of(arguments("run")) + " 2>&1 | head -1 > head.txt; exit ${PIPESTATUS[0]}");
+  signal(SIGPIPE, before);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(fs::exists(path("runs/run/checkpoints_fp8/step_8")));
 }

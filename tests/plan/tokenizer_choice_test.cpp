@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "data/tiny_tokenizer.h"
 #include "plan/data_stage.h"
 #include "support/captured_log.h"
+#include "support/environment.h"
 #include "support/error_of.h"
 #include "support/process.h"
 
@@ -26,17 +26,11 @@ constexpr const char* kGpt2 = "openai-community/gpt2";
 
 struct TokenizerChoice : testing::Test {
   TokenizerChoice() {
-    setenv("HF_HUB_CACHE", (folder.path() + "/hub").c_str(), 1);
-    setenv("HF_HUB_OFFLINE", "1", 1);
     text_file = folder.write("text.txt", std::string(400, 'a'));
     token_file = folder.path() + "/tokens.bin";
     const std::vector<uint16_t> ids(400, 50000);
     std::ofstream(token_file, std::ios::binary)
         .write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(2 * ids.size()));
-  }
-  ~TokenizerChoice() override {
-    unsetenv("HF_HUB_CACHE");
-    unsetenv("HF_HUB_OFFLINE");
   }
   void put_into_cache() const {
     const std::string repository = "hub/models--openai-community--gpt2", commit(40, 'a');
@@ -55,6 +49,7 @@ struct TokenizerChoice : testing::Test {
   }
 
   TemporaryFolder folder;
+  Variable cache{"HF_HUB_CACHE", folder.path() + "/hub"}, offline{"HF_HUB_OFFLINE", "1"};
   std::string text_file, token_file;
   CapturedLog log;
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "support/error_of.h"
@@ -71,14 +72,17 @@ parameters:
 }
 
 TEST(SweepSpec, TheProjectsOwnFilesAreRead) {
-  for (const char* name : {"fp8_recipe", "learning_rate"}) {
-    const std::string path = std::string(OCTET_SOURCE_DIR "/configs/sweep_") + name + ".yaml";
-    EXPECT_TRUE(is_sweep_file(path));
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(OCTET_SOURCE_DIR "/configs")) {
+    if (!entry.path().filename().string().starts_with("sweep_")) continue;
+    const std::string path = entry.path().string();
+    EXPECT_TRUE(is_sweep_file(path)) << path;
     const SweepSpec spec = read_sweep_file(path);
-    EXPECT_EQ(spec.grid_size(), 8);
-    EXPECT_EQ(spec.base_config, "configs/tinyshakespeare.yaml");
-    EXPECT_THAT(spec.warnings, IsEmpty());
+    EXPECT_TRUE(std::filesystem::exists(OCTET_SOURCE_DIR "/" + spec.base_config)) << path;
+    EXPECT_THAT(spec.warnings, IsEmpty()) << path;
+    ++files;
   }
+  EXPECT_GT(files, 1);
   EXPECT_FALSE(is_sweep_file(OCTET_SOURCE_DIR "/configs/tinyshakespeare.yaml"));
   EXPECT_FALSE(is_sweep_file("nowhere.yaml"));
 }
