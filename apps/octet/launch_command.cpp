@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "config/config.h"
+#include "config/precision_name.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
 #include "launcher.h"
@@ -178,8 +179,7 @@ void name_run(LaunchPlan& plan) {
         "that name",
         plan.nodes);
   }
-  const std::string name =
-      fmt::format("{}-{}-{}", time_name(), ::getpid(), config_text(config, "mixed_precision"));
+  const std::string name = fmt::format("{}-{}-{}", time_name(), ::getpid(), precision_of_name(config));
   plan.command.insert(plan.command.end(), {"--run_name", name});
   log_info("[launch] the run is named {}, so that a restart can continue it; run_name sets another name",
            name);

@@ -20,6 +20,7 @@
 #include "checkpoint/resume.h"
 #include "checkpoint/resume_path.h"
 #include "checkpoint/run_history.h"
+#include "config/precision_name.h"
 #include "io/temporary_file.h"
 #include "report/text.h"
 
@@ -152,8 +153,7 @@ bool RunFiles::goes_on_here() const {
 
 // Two runs that start in the same second must not get the same name.
 void RunFiles::take_free_name(const std::string& model) {
-  const std::string base =
-      fmt::format("{}-{}-{}", time_name(), model, fp8_ ? "fp8" : config_text(config_, "mixed_precision"));
+  const std::string base = fmt::format("{}-{}-{}", time_name(), model, precision_of_name(config_, fp8_));
   config_.run_name = base;
   env_.make_directories(config_.output_dir);
   for (int i = 2;; ++i) {

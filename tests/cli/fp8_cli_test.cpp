@@ -111,6 +111,17 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
   }
 }
 
+TEST_F(Fp8Cli, TheNameThatARunGetsSaysItsPrecision) {
+  const ProcessResult result =
+      run_process(OCTET_PROGRAM,
+                  {"train", "--device", "cpu", "--max_steps", "1", "--sample_steps", "0", "--eval_strategy",
+                   "no", "--save_strategy", "no", "--fp8_skip_layers", "*"},
+                  folder_.path());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/runs"))
+    EXPECT_TRUE(entry.path().filename().string().ends_with("-llama-tiny-bf16")) << entry.path();
+}
+
 TEST_F(Fp8Cli, RequireFp8MakesTheFallbackAnError) {
   const ProcessResult result = train_on_cpu({"--fp8_skip_layers", "*", "--require_fp8", "--fp8_emulation"});
   EXPECT_EQ(result.exit_code, 2);
