@@ -132,7 +132,8 @@ int run(const Options& options) {
   throw_config_errors(errors);
   if (options.preview == 0) survive_broken_pipes();
 
-  if (!config.is_set("tokenizer")) tell_assumptions({&config, 1});
+  if (!config.is_set("tokenizer") && assumes_gpt2(config))
+    log_info("no model and no tokenizer is named: the tokenizer of GPT-2 is used");
   if (!config.is_set("tokenizer") && config.model_name_or_path.empty() &&
       tokenizer_of_preset(config).empty()) {
     log_warning("no --tokenizer is given: text is read as bytes");
@@ -164,7 +165,7 @@ int run(const Options& options) {
     }
     tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : tokenizer_of_preset(config));
     std::string source = tokenizer_name;
-    tokenizer = read_tokenizer(config, tokenizer_name, source);
+    tokenizer = read_tokenizer(config, tokenizer_name, source, InNeed::Error);
     throw_config_errors(idle_choices(config));
     if (options.preview == 0) return;
     for (const DatasetPart& part : parts)

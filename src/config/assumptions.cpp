@@ -27,13 +27,26 @@ std::string other_precision(const std::string& name, Precision precision) {
 
 }  // namespace
 
+bool assumes_gpt2(const TrainConfig& config) {
+  // A run that continues has the model of its checkpoint.
+  return !config.is_set("model_preset") && config.model_preset == kAssumedPreset &&
+         config.adapter_name_or_path.empty() && config.resume.empty();
+}
+
+bool sets_model_sizes(const TrainConfig& config) {
+  constexpr const char* kSizes[] = {
+      "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+      "head_dim",    "intermediate_size", "vocab_size",          "max_position_embeddings"};
+  return std::ranges::any_of(kSizes, [&](const char* key) { return config.is_set(key); });
+}
+
 Assumptions assumptions_of(const TrainConfig& config) {
   Assumptions found;
-  if (!config.is_set("model_preset") && config.model_preset == kAssumedPreset &&
-      config.adapter_name_or_path.empty()) {
-    found.notes.push_back(
-        "no model is named: GPT-2 124M from random weights (model_preset gpt2); set model_preset or model_name_or_path "
-        "for another");
+  if (assumes_gpt2(config)) {
+    found.notes.push_back(fmt::format(
+        "no model is named: {} from random weights (model_preset gpt2); set model_preset or model_name_or_path for "
+        "another",
+        sets_model_sizes(config) ? "the architecture of GPT-2 in your sizes" : "GPT-2 124M"));
   }
   if (config.penalty_type == TrainConfig::Penalty::ZLoss && !config.is_set("penalty_type")) {
     found.notes.push_back(fmt::format(

@@ -44,12 +44,12 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
 }
 
 std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::string& name,
-                                                std::string& source) {
+                                                std::string& source, InNeed in_need) {
   try {
     source = local_tokenizer(source);  // the hub is asked once
   } catch (const ConfigError& error) {
     if (keys.is_set("tokenizer") || name != tokenizer_of_preset(keys)) throw;
-    if (!keys.is_set("model_preset")) {
+    if (!keys.is_set("model_preset") || in_need == InNeed::Error) {
       fail_config(
           "{}\ntext for GPT-2 needs its tokenizer: give it with --tokenizer FOLDER (tokenizer.json, or vocab.json and "
           "merges.txt), or read bytes with --tokenizer bytes; --model_preset llama-tiny is a small model of bytes, for a try "

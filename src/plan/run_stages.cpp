@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "config/assumptions.h"
 #include "hf/weights_read_ahead.h"
 #include "plan/device_choice.h"
 #include "plan/memory_fit.h"
@@ -35,13 +36,12 @@ int64_t spare_sampling_bytes(const TrainConfig& keys, const ModelConfig& model, 
 }
 
 // What a run on a CPU is good for. The demo is made for it.
-void tell_cpu(const TrainConfig& keys) {
+void tell_cpu(const TrainConfig& keys, bool resumed) {
   if (keys.is_demo()) return;
   if (keys.mixed_precision == Precision::Fp8 && keys.fp8_recipe != Fp8Recipe::Delayed)
     log_info("fp8_recipe {} is emulated on the CPU: with its results, and slower than BF16",
              config_text(keys, "fp8_recipe"));
-  if (keys.model_preset == kAssumedPreset && !keys.is_set("model_preset") &&
-      !keys.is_set("adapter_name_or_path"))
+  if (!resumed && assumes_gpt2(keys) && !sets_model_sizes(keys))
     log_info(
         "on a CPU, GPT-2 124M is slow; for a try: --model_preset llama-tiny or --model_preset gpt2-tiny");
 }
@@ -57,7 +57,7 @@ RunStages prepare_run(const TrainConfig& given, std::optional<Checkpoint> resume
   if (!model.resumed) resolve_start(keys, model.has_weights());
   if (!model.resumed) keys = keys_with_chat(std::move(keys), model.start);
   if (!model.resumed) warn_of_high_rate(keys, model);
-  if (device->name() == "cpu" && place.is_first()) tell_cpu(keys);
+  if (device->name() == "cpu" && place.is_first()) tell_cpu(keys, model.resumed.has_value());
   timed(times.model, [&] { check_weights(model); });
   // The disk is idle while the tokenizer and the data are opened.
   std::optional<FolderReadAhead> reads_ahead;

@@ -227,6 +227,15 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   EXPECT_THAT(skipped.out, HasSubstr("skipped: 1 records"));
   EXPECT_THAT(error({"prepare", "--dataset", "empty.jsonl", "--output", "o3"}), HasSubstr("empty.jsonl"));
   EXPECT_THAT(error({"prepare", "--dataset", "chats.jsonl"}), HasSubstr("needs --output"));
+  // Shards of bytes would be those of another model.
+  const ProcessResult gpt2 =
+      run_process("/usr/bin/env",
+                  {"HF_HUB_OFFLINE=1", "HF_HUB_CACHE=hub", OCTET_PROGRAM, "prepare", "--dataset",
+                   "chats.jsonl", "--output", "o4", "--model_preset", "gpt2"},
+                  folder.path());
+  EXPECT_EQ(gpt2.exit_code, 2);
+  EXPECT_THAT(gpt2.err, HasSubstr("--tokenizer FOLDER"));
+  EXPECT_FALSE(fs::exists(folder.path() + "/o4"));
   EXPECT_THAT(error({"prepare", "--output", "o4"}), HasSubstr("needs --dataset"));
   EXPECT_THAT(error({"prepare", "--output="}), HasSubstr("--output is empty"));
   EXPECT_THAT(error({"prepare", "--output", "o4", "--output", "o5"}), HasSubstr("--output is given twice"));

@@ -13,6 +13,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TrainConfig config_of(const std::string& yaml) {
   const test::TemporaryFolder folder;
@@ -23,8 +24,10 @@ TEST(Assumptions, WhatTheKeysLeaveOpenIsSaid) {
   EXPECT_THAT(assumptions_of(config_of("dataset: a.txt")).notes, ElementsAre(HasSubstr("model_preset gpt2")));
   EXPECT_THAT(assumptions_of(config_of("penalty_weight: 0.01")).notes,
               ElementsAre(AllOf(HasSubstr("0.01"), HasSubstr("z_loss"))));
+  EXPECT_THAT(assumptions_of(config_of("dataset: a.txt\nhidden_size: 64\nnum_hidden_layers: 2")).notes,
+              ElementsAre(AllOf(HasSubstr("GPT-2 in your sizes"), Not(HasSubstr("124M")))));
   for (const char* said :
-       {"seed: 1", "dataset: demo", "dataset: a.txt\nmodel_preset: gpt2",
+       {"seed: 1", "dataset: a.txt\nresume: latest", "dataset: demo", "dataset: a.txt\nmodel_preset: gpt2",
         "dataset: a.txt\nmodel_name_or_path: gpt2", "dataset: a.txt\nadapter_name_or_path: a",
         "penalty_weight: 0", "penalty_weight: 1\npenalty_type: z_loss"})
     EXPECT_THAT(assumptions_of(config_of(said)).notes, IsEmpty()) << said;
