@@ -10,12 +10,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
+#include "config/precision_name.h"
 #include "import/import.h"
 #include "io/env.h"
 #include "io/output_file.h"
@@ -24,6 +26,7 @@
 #include "submit/sbatch_script.h"
 #include "submit/shell.h"
 #include "sweep/sweep_spec.h"
+#include "sweep_checks.h"
 
 namespace octet {
 namespace {
@@ -68,6 +71,16 @@ void insist_on_gpu(SlurmJob& job, bool chooses_device) {
   if (job.gpus_per_node > 0 && !chooses_device) job.arguments.emplace_back("--device=cuda");
 }
 
+// The name of the file, short enough for what the names of a run and its tasks add to it.
+std::string stem_for_name(const std::string& config_file) {
+  std::string stem = fs::path(config_file).stem().string();
+  size_t bytes = std::min(stem.size(), kMostNameBytes - 50);
+  while (bytes < stem.size() && bytes > 0 && (static_cast<unsigned char>(stem[bytes]) & 0xC0) == 0x80)
+    --bytes;  // no half characters
+  stem.resize(bytes);
+  return stem;
+}
+
 // The part of the job that follows from the configuration of a run.
 void describe_run(SlurmJob& job, const Options& options) {
   const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
@@ -83,8 +96,8 @@ void describe_run(SlurmJob& job, const Options& options) {
   warn_of_costly_settings({&config, 1});
   job.run_name = config.run_name;
   if (job.run_name.empty()) {
-    const std::string stem = fs::path(options.run.config_file).stem().string();
-    const std::string name = stem.empty() ? "run" : stem, precision = config_text(config, "mixed_precision");
+    const std::string stem = stem_for_name(options.run.config_file);
+    const std::string name = stem.empty() ? "run" : stem, precision = precision_of_name(config);
     const bool says_precision = name.find(precision) != name.npos;
     job.run_name = fmt::format("{}-{}{}{}", name, time_name(), says_precision ? "" : "-",
                                says_precision ? "" : precision);
@@ -109,21 +122,32 @@ void describe_run(SlurmJob& job, const Options& options) {
   job.arguments.emplace_back("--resume=latest");
 }
 
-// Whether the runs of the sweep are told which device to use.
-bool sweep_chooses_device(const SweepSpec& spec, const std::string& config,
-                          std::span<const KeySetting> flags) {
-  const auto sets = [](const std::string& name) {
-    const Key* key = key_called(train_keys().keys(), name);
-    return key && key->name == "device";
-  };
-  const auto is_flag = [](const std::string& word) {
-    return word == "--device" || word.starts_with("--device=");
-  };
+int64_t number_of(const CommandLine& line, const ParsedLine& parsed, std::string_view name,
+                  int64_t otherwise) {
+  for (const KeyAssignment& own : parsed.own) {
+    if (line.keys[own.index].name == name) return std::get<int64_t>(own.value);
+  }
+  return otherwise;
+}
+
+// Says now what 'octet sweep' would say in the job. Returns the first run.
+TrainConfig check_sweep(const SweepSpec& spec, const std::string& config, const SlurmJob& job) {
+  std::vector<std::string> words = {job.sweep};
+  words.insert(words.end(), job.arguments.begin(), job.arguments.end());
+  const CommandLine& line = find_command("sweep").line;
+  const ParsedLine agent = parse_command_line(line, words);
+  throw_errors(agent);
+  for (const std::string& warning : spec.warnings) log_warning("{}", warning);
+  const std::vector<KeySetting> settings = base_settings(spec, agent.run);
+  const auto seed = static_cast<uint64_t>(number_of(line, agent, "sweep_seed", 42));
   const FileSettings file = read_run_file(config.empty() ? spec.base_config : config);
-  return std::ranges::any_of(spec.parameters, sets, &SweepParameter::key) ||
-         std::ranges::any_of(spec.base_flags, is_flag) ||
-         std::ranges::any_of(file.settings, sets, &KeySetting::name) ||
-         std::ranges::any_of(flags, sets, &KeySetting::name);
+  TrainConfig first = check_first_run(spec, file, settings, seed);
+  const std::vector<TrainConfig> known =
+      known_runs(spec, file, settings, seed, count_runs(spec, number_of(line, agent, "runs", 0)));
+  judge_idle_parameters(spec, known, job.gpus_per_node > 0 && first.device != TrainConfig::Device::Cpu);
+  tell_assumptions(known);
+  warn_of_costly_settings(known);
+  return first;
 }
 
 // Agents of a sweep: one per node, which uses all GPUs of the node, or one per array task.
@@ -144,7 +168,7 @@ void describe_sweep(SlurmJob& job, const Options& options, const std::string& sw
   job.arguments.insert(job.arguments.end(), options.sweep_arg.begin(), options.sweep_arg.end());
   const std::vector<std::string> words = words_of(options.run.settings);
   job.arguments.insert(job.arguments.end(), words.begin(), words.end());
-  insist_on_gpu(job, sweep_chooses_device(spec, config, options.run.settings));
+  insist_on_gpu(job, check_sweep(spec, config, job).is_set("device"));
   job.wait_seconds = 0;  // agents need not end together
 }
 
@@ -176,7 +200,8 @@ SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
     job.seconds = *seconds;
   } else {
     errors.push_back(fmt::format(
-        "--time is '{}'; expected a time of SLURM up to 366 days: minutes, 4:00:00, or 2-12:00:00 for days",
+        "--time is '{}'; expected a time of SLURM up to 366 days: minutes, 4:00:00, or 2-12:00:00 for days; "
+        "hours below 24, minutes and seconds below 60 after a larger unit",
         printable(options.time)));
   }
   // Inside a container the path of this program means nothing.

@@ -10,14 +10,12 @@
 #include "base/cpu_threads.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/log_silencer.h"
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
 #include "config/assumptions.h"
 #include "config/config.h"
 #include "config/costly_settings.h"
-#include "config/idle_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
 #include "ops/device.h"
@@ -25,6 +23,7 @@
 #include "report/text.h"
 #include "run_words.h"
 #include "sweep/sweep_report.h"
+#include "sweep_checks.h"
 
 namespace octet {
 namespace {
@@ -130,94 +129,6 @@ std::vector<std::string> base_words_in(const std::string& identity) {
   return words;
 }
 
-// The settings of the flags in the sweep file's command, without those that are given here again.
-std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments& run) {
-  std::vector<std::string> errors;
-  const KeyArguments read = parse_key_arguments(train_keys().keys(), spec.base_flags, errors);
-  for (const std::string& word : read.positionals)
-    errors.push_back(
-        fmt::format("command in {} has '{}'; expected flags of octet train", spec.file, printable(word)));
-  resolve_settings(train_keys().keys(), read.settings, errors);
-  throw_config_errors(errors);
-  std::vector<KeySetting> settings;
-  for (const KeySetting& setting : read.settings) {
-    const Key* key = key_called(train_keys().keys(), setting.name);
-    const bool again = std::ranges::any_of(run.settings, [&](const KeySetting& given) {
-      return key_called(train_keys().keys(), given.name) == key;
-    });
-    if (!again) settings.push_back(setting);
-  }
-  settings.insert(settings.end(), run.settings.begin(), run.settings.end());
-  return settings;
-}
-
-// The configuration of a run with `values`. Throws ConfigError as octet train would.
-TrainConfig config_of(const SweepSpec& spec, const SweepValues& values, const FileSettings& file,
-                      std::vector<KeySetting> settings) {
-  std::erase_if(settings, [&](const KeySetting& setting) {
-    const Key* key = key_called(train_keys().keys(), setting.name);
-    return key &&
-           std::ranges::find(spec.parameters, key->name, &SweepParameter::key) != spec.parameters.end();
-  });
-  for (size_t i = 0; i < values.size(); ++i)
-    settings.push_back({.name = spec.parameters[i].name, .values = {values[i]}});
-  return load_train_config(file, settings);
-}
-
-// Checks the first run, so that a sweep does not begin with failures that were known before.
-TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
-                            const std::vector<KeySetting>& settings, uint64_t seed) {
-  const TrainConfig config = config_of(spec, propose(spec, seed, 0, {}).value(), file, settings);
-  for (const char* key :
-       {"run_name", "output_dir", "resume", "checkpoint_dir", "dry_run", "list_checkpoints"}) {
-    const auto origin = config.origins.find(key);
-    if (origin != config.origins.end() && origin->second.starts_with("--"))
-      fail_config("{} cannot be set: the sweep sets it for every run", origin->second);
-  }
-  if (spec.metric->needs_evaluation() && config.eval_strategy == TrainConfig::Strategy::No)
-    fail_config("the metric is {}, but eval_strategy is no: the runs would have none", spec.metric->label());
-  return config;
-}
-
-// The runs whose values are known now; bayes chooses others later.
-std::vector<TrainConfig> known_runs(const SweepSpec& spec, const FileSettings& file,
-                                    const std::vector<KeySetting>& settings, const SweepPlan& plan) {
-  constexpr int64_t kMostRuns = 200;
-  int64_t runs = std::min(plan.runs, kMostRuns);
-  if (spec.method == SweepMethod::Bayes) runs = std::min(runs, random_runs_first(spec));
-  std::vector<TrainConfig> configs;
-  for (int64_t index = 0; index < runs; ++index) {
-    const LogSilencer silence;  // what the first run has to say was said
-    try {
-      configs.push_back(config_of(spec, propose(spec, plan.seed, index, {}).value(), file, settings));
-    } catch (const ConfigError&) {
-      // This run will fail and say why.
-    }
-  }
-  return configs;
-}
-
-// Runs that differ only in such a parameter are equal, and the best of them is none.
-void refuse_idle_parameters(const SweepSpec& spec, std::span<const TrainConfig> configs) {
-  if (configs.empty()) return;
-  std::vector<std::string> errors;
-  for (const IdleSetting& idle : find_idle_settings(configs, runs_on_gpu(configs.front()))) {
-    const auto swept = std::ranges::find(spec.parameters, idle.key, &SweepParameter::key);
-    if (swept != spec.parameters.end() && swept->distribution.count() != 1)
-      errors.push_back(fmt::format("{}, so the sweep would train equal runs ({})", idle.text, swept->place));
-  }
-  throw_config_errors(errors);
-}
-
-int64_t count_runs(const SweepSpec& spec, const Options& options) {
-  std::optional<int64_t> runs = options.runs > 0 ? std::optional(options.runs) : spec.run_cap;
-  if (const std::optional<int64_t> grid = spec.grid_size()) return runs ? std::min(*runs, *grid) : *grid;
-  if (!runs) {
-    fail_config("method {} has no end: set run_cap in {}, or --runs N", to_string(spec.method), spec.file);
-  }
-  return *runs;
-}
-
 void write_reports(const Options& options, const SweepResults& results) {
   if (options.json) {
     fmt::print("{}\n", sweep_json(results).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -245,13 +156,13 @@ int run(const Options& options) {
 
   SweepPlan plan;
   plan.seed = seed;
-  plan.runs = count_runs(spec, options);
+  plan.runs = count_runs(spec, options.runs);
   plan.failures_in_a_row = options.max_failures;
   plan.base_words = base_words(spec, config_file, settings);
   std::vector<TrainConfig> known;
   if (!options.status) {
-    known = known_runs(spec, file, settings, plan);
-    refuse_idle_parameters(spec, known);
+    known = known_runs(spec, file, settings, plan.seed, plan.runs);
+    judge_idle_parameters(spec, known, runs_on_gpu(first));
     require_device(first, probe_cuda());
     place_runs(plan, options);
   }

@@ -213,7 +213,9 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
     for (const char* key : {"min_lr_ratio", "min_lr"}) note(key, "lr_scheduler_type is constant");
   }
-  if (config.penalty_type == TrainConfig::Penalty::None && config.penalty_weight > 0)
+  // A weight of 0 alone means no penalty, and is no idle one: other runs of a sweep have more.
+  if (config.penalty_type == TrainConfig::Penalty::None &&
+      (config.is_set("penalty_type") || config.penalty_weight > 0))
     note("penalty_weight", "penalty_type is none");
   using Strategy = TrainConfig::Strategy;
   if (config.save_strategy == Strategy::No) {

@@ -13,9 +13,6 @@
 namespace octet {
 namespace {
 
-// Of a name that becomes part of file names, which have at most 255 bytes.
-constexpr size_t kMostNameBytes = 200;
-
 bool has_control(std::string_view text) {
   return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
 }
@@ -266,8 +263,9 @@ std::vector<std::string> check_job(const SlurmJob& job) {
   check_text("container", job.container);
   check_text("run_name", job.run_name);
   if (job.run_name.size() > kMostNameBytes)
-    errors.push_back(fmt::format("--run_name has {} bytes; expected at most {}, because it names a folder",
-                                 job.run_name.size(), kMostNameBytes));
+    errors.push_back(
+        fmt::format("the name of the run has {} bytes; expected at most {}, because it names a folder",
+                    job.run_name.size(), kMostNameBytes));
   if (has_control(job.folder))
     errors.push_back("the name of this folder has a line break or control character");
   for (const std::string& mount : job.mounts) check_text("container_mounts", mount);
@@ -340,7 +338,8 @@ std::string sbatch_script(const SlurmJob& job) {
   }
   text += passed_lines(job);
   text +=
-      "\necho \"$(date '+%F %T') job ${SLURM_JOB_ID:-?} on ${SLURM_JOB_NODELIST:-?}, start ${SLURM_RESTART_COUNT:-0}: "
+      "\necho \"$(date '+%F %T') job ${SLURM_JOB_ID:-?} on ${SLURM_JOB_NODELIST:-?}, start ${SLURM_RESTART_COUNT:-0}, "
+      "config=$config${CONFIG:+ of CONFIG}: "
       "${command[*]}\"\n";
   text += fmt::format("{} \"${{command[@]}}\"\ncode=$?\n", srun_words(job));
   if (job.requeues) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@ namespace octet {
 
 enum class ContainerRuntime { Auto, Apptainer, Singularity, Pyxis, Enroot };
 enum class GpuRequest { Gpus, Gres, None };
+
+// Of a name that becomes part of file names, which have at most 255 bytes.
+inline constexpr size_t kMostNameBytes = 200;
 
 struct SlurmJob {
   std::string name;

@@ -66,6 +66,7 @@ TEST_F(SubmitCli, AJobWithGpusInsistsOnThemUnlessADeviceIsChosen) {
   EXPECT_THAT(script({"auto.yaml"}), Not(insists));
   EXPECT_THAT(script({"s.yaml", "--config", "auto.yaml"}), Not(insists));
   EXPECT_THAT(script({"s.yaml", "--device", "auto"}), Not(insists));
+  EXPECT_THAT(script({"s.yaml", "--sweep_arg=--device=cpu"}), Not(insists));
 }
 
 // As octet train would, but before the job waits in the queue.
@@ -82,6 +83,9 @@ TEST_F(SubmitCli, ARunWithoutANameGetsOneAndCpuRunsAskForNoGpu) {
   const ProcessResult result = submit({"run.yaml", "--time", "60", "--print"});
   EXPECT_THAT(result.out, testing::ContainsRegex("run_name=run-[0-9]{8}-[0-9]{6}-fp8\n"));
   EXPECT_THAT(result.out, Not(HasSubstr("gpus-per-node")));
+  const std::string long_name(240, 'x');
+  folder.write(long_name + ".yaml", "device: cpu\n");
+  EXPECT_EQ(submit({long_name + ".yaml", "--time", "60", "--print"}).exit_code, 0);
 }
 
 TEST_F(SubmitCli, OutputWritesTheScriptOnly) {
@@ -150,6 +154,15 @@ TEST_F(SubmitCli, ASweepFileStartsAgents) {
   expect_error({"run.yaml", "--time", "60", "--folder", "x"},
                "--folder and --sweep_arg are for a sweep file");
   expect_error({"s.yaml", "--gpus_per_node", "1"}, "octet submit needs --time TIME");
+  // What the agents would say.
+  expect_error({"s.yaml", "--time", "60", "--run_name", "x"}, "--run_name cannot be set");
+  expect_error({"s.yaml", "--config", "nowhere.yaml", "--time", "60"}, "nowhere.yaml");
+  expect_error({"s.yaml", "--time", "60", "--sweep_arg=--paralel=2"}, "did you mean '--parallel'?");
+  folder.write("s.yaml", "method: random\nparameters: {seed: {min: 1, max: 9}}\n");
+  expect_error({"s.yaml", "--time", "60"}, "method random has no end");
+  EXPECT_EQ(submit({"s.yaml", "--time", "60", "--print", "--sweep_arg=--runs=5"}).exit_code, 0);
+  folder.write("s.yaml", "parameters: {decay_ratio: {values: [0.1, 0.5]}}\n");
+  expect_error({"s.yaml", "--time", "60"}, "decay_ratio has no effect");
   folder.write("s.yaml", "method: gird\nparameters: {seed: {values: [1, 2]}}\n");
   expect_error({"s.yaml", "--time", "60"}, "method in s.yaml:1 is gird");
 }

@@ -143,6 +143,17 @@ TEST_F(SweepCli, WarnsOfNoValuesThatAreNotDrawnYet) {
   EXPECT_THAT(said("bayes"), Not(HasSubstr("master_weights stochastic may cost accuracy")));
 }
 
+// Whoever runs a part of a sweep gets no error for what the other runs vary.
+TEST_F(SweepCli, AParameterWithoutEffectInTheFirstRunsIsNoError) {
+  folder.write(
+      "types.yaml",
+      "parameters: {penalty_type: {values: [none, z_loss]}, penalty_weight: {values: [0.005, 0.01]}}\n");
+  const ProcessResult part =
+      sweep({"types.yaml", "--config", "base.yaml", "--runs", "1", "--max_steps", "1"});
+  EXPECT_EQ(part.exit_code, 0) << part.err;
+  EXPECT_THAT(part.err, HasSubstr("penalty_weight has no effect: penalty_type is none"));
+}
+
 TEST_F(SweepCli, CtrlCIsPassedOnAndTheSweepContinues) {
   folder.write("long.yaml", "method: grid\nparameters: {seed: {values: [1, 2, 3]}}\nconfig: base.yaml\n");
   const pid_t agent = start({"long.yaml", "--max_steps", "100000", "--parallel", "2"}, "out.txt");
@@ -272,6 +283,11 @@ TEST_F(SweepCli, BadInput) {
   expect_error(
       {"idle.yaml", "--config", "base.yaml"},
       "decay_ratio has no effect: lr_scheduler_type is not wsd, so the sweep would train equal runs");
+  // A weight of 0 is the default, but does not make the others count.
+  folder.write("none.yaml",
+               "parameters: {penalty_type: {value: none}, penalty_weight: {values: [0.0, 0.005, 0.01]}}\n");
+  expect_error({"none.yaml", "--config", "base.yaml"},
+               "penalty_weight has no effect: penalty_type is none, so the sweep would train equal runs");
   expect_error({"grid.yaml", "a.yaml", "b.yaml"}, "at most one configuration, got 3 files");
   expect_error({"base.yaml"}, "unknown key 'model_preset' in base.yaml:1");
   expect_error({}, "octet sweep needs SWEEP.yaml");

@@ -208,9 +208,11 @@ TEST(SbatchScript, ConfigTakesAnotherConfigurationAsARunOfItsOwn) {
   EXPECT_THAT(run_script(folder, job, "CONFIG=" + quoted).out,
               HasSubstr(fmt::format("<train>\n<{}>\n<--resume=latest>\n<--run_name={}>\n", given, name)));
   EXPECT_THAT(run_script(folder, job, "CONFIG=b.yaml RUN_NAME=mine").out,
-              HasSubstr("<b.yaml>\n<--resume=latest>\n<--run_name=mine>\n"));
+              AllOf(HasSubstr("start 0, config=b.yaml of CONFIG: "),
+                    HasSubstr("<b.yaml>\n<--resume=latest>\n<--run_name=mine>\n")));
   EXPECT_THAT(run_script(folder, job, "RUN_NAME=mine").out,
-              HasSubstr("<run.yaml>\n<--resume=latest>\n<--run_name=big>\n"))
+              AllOf(HasSubstr("start 0, config=run.yaml: "),
+                    HasSubstr("<run.yaml>\n<--resume=latest>\n<--run_name=big>\n")))
       << "only with CONFIG";
   job.config = "";
   EXPECT_THAT(run_script(folder, job, "A=b").out, HasSubstr("<train>\n<--resume=latest>\n"));
@@ -266,7 +268,8 @@ TEST(SbatchScript, FaultsOfAJob) {
   EXPECT_THAT(check_job(job), IsEmpty());
   EXPECT_LT(log_pattern(job).size(), 255u);
   job.run_name = job.name;
-  EXPECT_THAT(check_job(job), ElementsAre(HasSubstr("--run_name has 300 bytes; expected at most 200")));
+  EXPECT_THAT(check_job(job),
+              ElementsAre(HasSubstr("the name of the run has 300 bytes; expected at most 200")));
   job = usual_job();
   job.partition = "a\n#SBATCH --uid=0";
   job.array = "0-3 --hold";
