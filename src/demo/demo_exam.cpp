@@ -1,7 +1,8 @@
 #include "demo/demo_exam.h"
 
+#include <fmt/format.h>
+
 #include "data/datasets/demo_stories.h"
-#include "report/text.h"
 
 namespace octet {
 namespace {
@@ -34,9 +35,9 @@ std::string DemoExam::after(Generator& generator) {
   std::string text = "\nunseen stories, finished by the model:\n";
   for (size_t i = 0; i < kShown; ++i) {
     text += fmt::format("  {}\n", cases[i].prompt);
-    if (!answers_before_.empty()) text += fmt::format("    before [{}]\n", terminal_safe(answers_before_[i]));
+    if (!answers_before_.empty()) text += fmt::format("    before [{}]\n", answers_before_[i]);
     text += fmt::format(
-        "    after  [{}] {}\n", terminal_safe(answers[i]),
+        "    after  [{}] {}\n", answers[i],
         answers[i] == cases[i].answer ? "right" : fmt::format("wrong, expected [{}]", cases[i].answer));
   }
   return text;

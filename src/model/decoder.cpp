@@ -215,11 +215,19 @@ template <class Use>
 void Decoder::run(std::span<const Token> tokens, const Use& use) {
   ops().set_workspace(workspace_);  // others may use the same device in between
   if (trained_) trained_->scales().push_slots(device_);
-  for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
-    const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
-    use(send(tokens.subspan(begin, count)));
+  const auto restore = [&] {
+    if (trained_) trained_->scales().pop_slots(device_);
+  };
+  try {
+    for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(shape_.chunk)) {
+      const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(shape_.chunk));
+      use(send(tokens.subspan(begin, count)));
+    }
+  } catch (...) {  // training goes on without the text
+    restore();
+    throw;
   }
-  if (trained_) trained_->scales().pop_slots(device_);
+  restore();
 }
 
 std::vector<Decoder::Logits> Decoder::read(std::span<const Continuation> continuations, bool every_token) {

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "plan/memory_fit.h"
-#include "report/text.h"
 #include "train/interval.h"
 
 namespace octet {
@@ -16,6 +14,17 @@ Generator& Samples::generator() {
                                              sampling_length(stages_.config), stages_.data.data.chat());
   }
   return *generator_;
+}
+
+void Samples::reserve() {
+  if (rows() == 0) return;
+  try {
+    generator();
+  } catch (const Error& error) {
+    // Samples at evaluations are a default: nobody has asked for them.
+    if (!stages_.config.samples_at_evaluations() || takes_exam()) throw;
+    give_up(error);
+  }
 }
 
 bool Samples::is_due(int64_t step, bool is_evaluated) const {
@@ -37,10 +46,14 @@ std::optional<std::string> Samples::make() {
     return fmt::format("{}{}{}", config.sample_prompt, stages_.data.data.chat() ? " -> " : "",
                        generator().continue_prompt(config.sample_prompt, options));
   } catch (const Error& error) {
-    failed_ = true;
-    log_warning("no samples from here on, because one could not be made: {}", error.what());
+    give_up(error);
     return std::nullopt;
   }
+}
+
+void Samples::give_up(const Error& error) {
+  failed_ = true;
+  log_warning("no samples from here on, because one could not be made: {}", error.what());
 }
 
 void Samples::before() {
@@ -50,8 +63,8 @@ void Samples::before() {
 
 std::optional<double> Samples::after(Console& console) {
   if (const auto text = shows_last() && !failed_ ? make() : std::nullopt) {
-    if (before_) console.print(fmt::format("\nbefore: {}", terminal_safe(*before_)));
-    console.print(fmt::format("after:  {}", terminal_safe(*text)));
+    if (before_) console.print(fmt::format("\nbefore: {}", *before_));
+    console.print(fmt::format("after:  {}", *text));
   }
   if (!takes_exam()) return std::nullopt;
   console.print(exam_.after(generator()));

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "demo/demo_exam.h"
 #include "generate/generate.h"
 #include "plan/run_stages.h"
@@ -16,10 +17,9 @@ class Samples {
  public:
   Samples(const RunStages& stages, Transformer& model) : stages_(stages), model_(model) {}
 
-  // Takes the planned memory, where samples are wanted, before training takes what is free.
-  void reserve() {
-    if (rows() > 0) generator();
-  }
+  // Takes the memory of samples before training takes what is free. The run goes on without samples at evaluations that
+  // do not fit.
+  void reserve();
   // Whether a sample is due after step number `step`, counted from 0.
   bool is_due(int64_t step, bool is_evaluated) const;
   // Of the model before training, to be shown next to what it says afterwards.
@@ -33,6 +33,7 @@ class Samples {
 
  private:
   Generator& generator();
+  void give_up(const Error& error);
   // Whether the run ends with a sample, next to what the model said at first.
   bool shows_last() const { return stages_.config.sample_steps > 0 && rows() > 0; }
   // Prompts at a time; 0: the run cannot or need not generate.

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "backend/cpu/cpu_device.h"
 #include "model/decoder.h"
 #include "support/error_of.h"
 #include "support/lora_run.h"
@@ -116,6 +117,29 @@ TEST_P(LoraDecoder, TrainingDoesNotNoticeIt) {
     EXPECT_TRUE(sampled.model->scales().save(*sampled.device) == before);
   }
   EXPECT_TRUE(adapter_weights(sampled) == adapter_weights(plain));
+}
+
+class DeviceThatFails final : public CpuDevice {
+ public:
+  using CpuDevice::CpuDevice;
+  void copy_to_host(void*, Tensor) override { fail("[device] fails"); }
+};
+
+// Whoever makes a sample may go on without it.
+TEST(LoraDecoding, AFailureLeavesTheScalesOfTrainingAsTheyWere) {
+  TinyRun run(
+      options_of({.preset = "llama-tiny", .precision = Precision::Fp8, .recipe = Fp8Recipe::Current}));
+  if (run.device->name() != "cpu") GTEST_SKIP() << "the device that fails is a CPU";
+  fill_adapters(*run.device, run.model->parameters());
+  const Batch batch = next_batch(run);
+  pass(run, batch);
+  const std::vector<std::byte> before = run.model->scales().save(*run.device);
+  DeviceThatFails device(1);
+  Decoder decoder(*run.model, {.sequences = 1, .capacity = 16}, device);
+  decoder.allocate();
+  EXPECT_THROW(decoder.read(std::vector<Decoder::Continuation>{{0, std::span(batch.tokens).subspan(3, 5)}}),
+               Error);
+  EXPECT_TRUE(run.model->scales().save(*run.device) == before);
 }
 
 // Whatever the recipe: the scales of training are made for other tokens.
