@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kSameRequestNs = 50'000'000;
 
 std::atomic<int> stop_number = 0;
-std::atomic<int64_t> stop_time_ns = 0;
+std::atomic<int64_t> stop_time_ns = 0;   // of the first signal
+std::atomic<int64_t> asked_time_ns = 0;  // of the first one that is not of the system
 std::atomic<bool> installed = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a signal handler may use lock-free atomics only");
@@ -28,17 +29,31 @@ int64_t now_ns() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// The system repeats these.
+constexpr bool is_of_system(int number) {
+  return number == SIGHUP || number == SIGXCPU;
+}
+
+void say_stopping() {
+  constexpr char kStopping[] =
+      "\nstopping as soon as the present work is done; a second signal ends the program at once\n";
+  if (write(STDERR_FILENO, kStopping, sizeof kStopping - 1) < 0) return;  // nothing can be done about it here
+}
+
 // The time is stored first, so that whoever sees the number also sees the time.
 void on_stop_signal(int number) {
   const int saved_errno = errno;
   const int64_t now = now_ns();
-  int64_t first = 0;
+  int64_t first = 0, first_asked = 0;
   if (stop_time_ns.compare_exchange_strong(first, now)) {
     stop_number.store(number);
-    constexpr char kStopping[] =
-        "\nstopping as soon as the present work is done; a second signal ends the program at once\n";
-    if (write(STDERR_FILENO, kStopping, sizeof kStopping - 1) < 0) errno = saved_errno;
-  } else if (number != SIGHUP && number != SIGXCPU && now - first > kSameRequestNs) {
+    if (!is_of_system(number)) asked_time_ns.store(now);
+    say_stopping();
+  } else if (is_of_system(number)) {
+    // is the same request
+  } else if (asked_time_ns.compare_exchange_strong(first_asked, now)) {
+    say_stopping();
+  } else if (now - first_asked > kSameRequestNs) {
     // Ends the progress bar's line; nothing can be done about a failure here.
     if (write(STDERR_FILENO, "\n", 1) < 0) errno = saved_errno;
     _exit(128 + number);
@@ -86,6 +101,7 @@ StopSignal::StopSignal() {
   require(!installed.exchange(true), "[signals] there is already a StopSignal, expected one at a time");
   stop_number = 0;
   stop_time_ns = 0;
+  asked_time_ns = 0;
   handler_.emplace(on_stop_signal);
 }
 

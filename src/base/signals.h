@@ -28,8 +28,8 @@ class StopHandler {
 };
 
 // While it lives, the stop signals ask the run to stop at the next step's end instead of ending the program. A second
-// signal ends it at once with status 128 + its number; SIGHUP and SIGXCPU do not, because the system repeats them. Only
-// one object at a time.
+// signal ends it at once with status 128 + its number. SIGHUP and SIGXCPU do not, because the system repeats them, and do
+// not count as the first one of a person. Only one object at a time.
 class StopSignal {
  public:
   StopSignal();

@@ -74,6 +74,26 @@ TEST(StopSignal, UnderNohupAHangupStaysIgnored) {
   signal(SIGHUP, SIG_DFL);
 }
 
+// Whoever presses Ctrl-C after a warning of the system asks for the first time.
+TEST(StopSignal, AfterASignalOfTheSystemAPersonAsksFirstAndEndsSecond) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "after a fork next to other threads, the thread sanitizer holds signals back";
+#endif
+  for (const bool again : {false, true}) {
+    const int status = status_of_child([again] {
+      const StopSignal stop;
+      raise(SIGXCPU);
+      usleep(80'000);
+      raise(SIGTERM);
+      usleep(80'000);
+      if (again) raise(SIGINT);
+      _exit(stop.number() == SIGXCPU ? 42 : 1);
+    });
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), again ? 130 : 42);
+  }
+}
+
 // A terminal that closes sends SIGHUP, and then the shell does. SIGXCPU comes every second.
 TEST(StopSignal, WhatTheSystemRepeatsIsOneRequest) {
   for (const int number : {SIGHUP, SIGXCPU}) {
