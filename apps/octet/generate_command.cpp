@@ -85,7 +85,7 @@ class GenerateRun {
 
   int run() {
     const std::unique_ptr<Device> device = make_device(options_.config());
-    reading_input([&] { make_decoder(*device); });
+    make_decoder(*device);
     if (options_.chats()) return chat();
     if (options_.print_logits) {
       print_logits();
@@ -189,14 +189,14 @@ class GenerateRun {
         DecoderShape{.sequences = std::max<int64_t>(std::ssize(prompts_), 1), .capacity = capacity},
         precision == "fp32" ? DType::F32 : DType::BF16, device);
     if (decoder_->plan().peak_bytes() > device.memory_bytes()) {
-      fail(
+      fail_config(
           "[generate] this needs {:.2f} GiB, but the device has {:.2f} GiB; use fewer or shorter prompts, "
           "fewer --max_new_tokens or --mixed_precision bf16",
           static_cast<double>(decoder_->plan().peak_bytes()) / 0x1p30,
           static_cast<double>(device.memory_bytes()) / 0x1p30);
     }
     decoder_->allocate();
-    load_weights(device, decoder_->parameters(), model_);
+    reading_input([&] { load_weights(device, decoder_->parameters(), model_); });
   }
 
   // One JSON object per prompt: its ids and, for each, the logits of what follows.
