@@ -8,7 +8,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "base/exit_codes.h"
 #include "base/text.h"
 
 namespace octet {
@@ -24,8 +23,11 @@ struct NamedMapping {
 std::mutex change;
 std::atomic<NamedMapping*> first = nullptr;
 std::atomic<const char*> fault_advice = "";
+std::atomic<int> fault_code = kExitFailure;
+std::atomic<int> fault_console = -1;
 struct sigaction previous;
-static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<NamedMapping*>::is_always_lock_free,
+static_assert(std::atomic<uintptr_t>::is_always_lock_free &&
+                  std::atomic<NamedMapping*>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
               "a signal handler may use lock-free atomics only");
 
 const NamedMapping* mapping_at(uintptr_t address) {
@@ -35,13 +37,18 @@ const NamedMapping* mapping_at(uintptr_t address) {
   return mapping;
 }
 
-void say(const char* text, size_t size) {
+void say_to(int file, const char* text, size_t size) {
   while (size > 0) {
-    const ssize_t written = write(STDERR_FILENO, text, size);
+    const ssize_t written = write(file, text, size);
     if (written <= 0) return;
     text += written;
     size -= static_cast<size_t>(written);
   }
+}
+
+void say(const char* text, size_t size) {
+  say_to(STDERR_FILENO, text, size);
+  if (const int console = fault_console; console >= 0) say_to(console, text, size);
 }
 
 void on_bus_error(int number, siginfo_t* info, void*) {
@@ -61,7 +68,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   const char* const advice = fault_advice.load();
   say(advice, std::strlen(advice));
   say("\n", 1);
-  _exit(kExitFailure);
+  _exit(fault_code);
 }
 
 void install_handler() {
@@ -98,8 +105,13 @@ void forget_mapping(const void* data) noexcept {
   if (mapping) mapping->end = 0;
 }
 
-void set_mapping_fault_advice(const char* advice) noexcept {
+void set_mapping_fault_advice(const char* advice, int exit_code) noexcept {
   fault_advice = advice;
+  fault_code = exit_code;
+}
+
+void set_mapping_fault_console(int file) noexcept {
+  fault_console = file;
 }
 
 }  // namespace octet

@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "dist/pretend_ranks.h"
 #include "dist/process_ranks.h"
+#include "io/mapping_faults.h"
 #include "plan/device_choice.h"
 
 namespace octet {
@@ -95,6 +96,7 @@ void RankLog::open(const std::string& path) {
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
   ::close(file);
+  set_mapping_fault_console(state_->console);
   state_->is_open = true;
   if (write(STDERR_FILENO, state_->early.data(), state_->early.size()) < 0) return;
 }
@@ -104,6 +106,7 @@ RankLog::~RankLog() {
   std::fflush(stdout);
   set_log_sink(nullptr);
   ranks_.set_console(-1);
+  set_mapping_fault_console(-1);
   dup2(state_->console, STDERR_FILENO);  // what comes now is of interest to everybody
   ::close(state_->console);
 }

@@ -214,8 +214,11 @@ class Run {
 
   // From now on a failure of any rank is worth another start.
   void checkpoint_exists() {
-    set_mapping_fault_advice("; the last checkpoint is whole, and --resume latest continues from it");
-    if (saving_->is_on() && !(crashes_ && crashes_->is_hopeless())) ranks_.set_failure_code(kExitRequeue);
+    const bool is_worth = saving_->is_on() && !(crashes_ && crashes_->is_hopeless());
+    if (is_worth) ranks_.set_failure_code(kExitRequeue);
+    // All ranks end with the same code. A process on its own has no launcher that knows this one.
+    set_mapping_fault_advice("; the last checkpoint is whole, and --resume latest continues from it",
+                             is_worth && ranks_.place().ranks > 1 ? kExitRequeue : kExitFailure);
   }
 
   void note_published() {

@@ -70,18 +70,26 @@ TEST_F(BadLuck, AConsoleThatGoesAwayDoesNotEndARun) {
   EXPECT_TRUE(fs::exists(path("runs/run/checkpoints_fp8/step_8")));
 }
 
+// Ranks ask for another start, because there is a launcher; a process on its own has failed.
 TEST_F(BadLuck, ATokenFileThatBecomesShorterIsNamed) {
-  std::string tokens;
-  for (int i = 0; i < 100'000; ++i) tokens += {'A', '\0', 'B', '\0'};
-  folder.write("tokens.bin", tokens);
-  const pid_t child = start_process(
-      OCTET_PROGRAM,
-      arguments("run", {{"dataset", "tokens.bin"}, {"max_steps", "1000000"}, {"save_steps", "2"}}),
-      folder.path());
-  // The second one is begun after the run has noted the first.
-  for (int i = 0; i < 1200 && !fs::exists(path("runs/run/checkpoints_fp8/step_4")); ++i) usleep(20'000);
-  fs::resize_file(path("tokens.bin"), 0);
-  EXPECT_EQ(wait_for_process(child), 1);
+  const auto train_and_cut = [&](const std::string& run, std::vector<std::string> words) {
+    std::string tokens;
+    for (int i = 0; i < 100'000; ++i) tokens += {'A', '\0', 'B', '\0'};
+    folder.write("tokens.bin", tokens);
+    for (const std::string& word :
+         arguments(run, {{"dataset", "tokens.bin"}, {"max_steps", "1000000"}, {"save_steps", "2"}}))
+      words.push_back(word);
+    const pid_t child = start_process(OCTET_PROGRAM, words, folder.path());
+    // The second one is begun after the run has noted the first.
+    const std::string second = path("runs/" + run + "/checkpoints_fp8/step_4");
+    for (int i = 0; i < 1200 && !fs::exists(second); ++i) usleep(20'000);
+    if (!fs::exists(second)) kill(child, SIGKILL);
+    fs::resize_file(path("tokens.bin"), 0);
+    return wait_for_process(child);
+  };
+  EXPECT_EQ(train_and_cut("ranks", {"launch", "-n", "2"}), 75);
+  EXPECT_THAT(read_text(path("out.txt")), HasSubstr("error: [tokens.bin] cannot be read any more"));
+  EXPECT_EQ(train_and_cut("run", {}), 1);
   EXPECT_THAT(read_text(path("out.txt")),
               AllOf(HasSubstr("error: [tokens.bin] cannot be read any more"), HasSubstr("--resume latest")));
   EXPECT_EQ(run({"checkpoints", "runs/run", "--verify"}).exit_code, 0);

@@ -120,8 +120,9 @@ TEST(MappedFiles, OneThatBecomesShorterIsNamedAndEndsTheProgram) {
   const TempDir dir;
   const std::string path = dir / "tokens.bin", other = dir / "other.bin";
   for (const std::string& each : {path, other}) posix_env().write_synced(each, std::string(100'000, 'x'));
+  int code = 1;
   const auto read_cut = [&] {
-    set_mapping_fault_advice("; advice");
+    set_mapping_fault_advice("; advice", code);
     const MappedFile before = posix_env().map(other);
     { const MappedFile gone = posix_env().map(other); }
     const MappedFile mapped = posix_env().map(path);
@@ -131,6 +132,15 @@ TEST(MappedFiles, OneThatBecomesShorterIsNamedAndEndsTheProgram) {
     _exit(static_cast<int>(*last));
   };
   EXPECT_EXIT(read_cut(), testing::ExitedWithCode(1), "tokens.bin\\] cannot be read any more.*; advice");
+  // As a rank whose standard error is a file of its own, and which is worth another start.
+  const auto read_cut_as_rank = [&] {
+    set_mapping_fault_console(dup(STDERR_FILENO));
+    if (freopen((dir / "rank_1.log").c_str(), "w", stderr) == nullptr) _exit(8);
+    code = 75;
+    read_cut();
+  };
+  EXPECT_EXIT(read_cut_as_rank(), testing::ExitedWithCode(75), "cannot be read any more.*; advice");
+  EXPECT_THAT(posix_env().read_text(dir / "rank_1.log"), HasSubstr("cannot be read any more"));
   EXPECT_EXIT(raise(SIGBUS), testing::KilledBySignal(SIGBUS), "");
 }
 #endif
