@@ -150,7 +150,8 @@ TEST(Rendezvous, OnOneNodeOtherUsersAreRefused) {
   const std::string job = new_job();
   std::future<std::string> first = meet_in_thread(options_of(job, 0, 2));
   RendezvousOptions stranger = options_of(job, 1, 2);
-  stranger.limit = 500ms;
+  knock(stranger);  // rank 0 listens now
+  stranger.limit = 3s;
   EXPECT_THAT(meet_as_nobody(stranger).get(), HasSubstr("belongs to user 0; expected user 65534"));
   EXPECT_EQ(meet_in_thread(options_of(job, 1, 2)).get(), "met 1");
   EXPECT_EQ(first.get(), "met 2");
@@ -162,7 +163,7 @@ TEST(Rendezvous, ARank0OfAnotherUserIsPassedBy) {
   const CapturedLog log;
   const std::string job = new_job();
   RendezvousOptions impostor = options_of(job, 0, 2);
-  impostor.limit = 1s;
+  impostor.limit = 3s;
   std::future<std::string> fake = meet_as_nobody(impostor);
   knock(impostor);  // it listens now
   EXPECT_THAT(outcomes({options_of(job, 0, 2), options_of(job, 1, 2)}), ElementsAre("met 2", "met 1"));
