@@ -264,7 +264,7 @@ class Agent {
       if (getppid() != parent) _exit(128 + SIGTERM);
       const int nothing = open("/dev/null", O_RDONLY);
       if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-      const int file = open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+      const int file = open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
       if (file < 0) _exit(1);
       dup2(file, STDOUT_FILENO);
       dup2(file, STDERR_FILENO);

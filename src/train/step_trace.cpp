@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "base/log.h"
+#include "io/env.h"
 
 namespace octet {
 
@@ -56,13 +55,11 @@ void StepTrace::write() {
     trace_->add(processor, op.kind == "phase" ? "phases" : op.queue, op.op, op.kind, start, op.us,
                 std::move(details));
   }
-  std::ofstream file(path_);
-  file << trace_->json();
-  file.close();
-  if (file.good()) {
+  try {
+    posix_env().replace_file(path_, trace_->json());
     log_info("trace of {} spans: {}", trace_->spans(), path_);
-  } else {  // a run is worth more than its trace
-    log_warning("[{}] the trace could not be written", path_);
+  } catch (const IoError& error) {  // a run is worth more than its trace
+    log_warning("[{}] the trace could not be written: {}", path_, error.what());
   }
   trace_.reset();
 }

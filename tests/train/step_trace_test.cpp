@@ -111,6 +111,22 @@ TEST(StepTrace, ARunThatEndsEarlyHasWhatWasTraced) {
   EXPECT_EQ(TraceFile(read_text(folder.path() + "/trace.json")).fault(), "");
 }
 
+// What it leads to is not octet's.
+TEST(StepTrace, ALinkInTheWayIsReplaced) {
+  const TemporaryFolder folder;
+  const CapturedLog log;
+  folder.write("notes.txt", "mine");
+  const std::string path = folder.path() + "/trace.json";
+  std::filesystem::create_symlink("notes.txt", path);
+  TinyRun run({});
+  StepTrace trace(StepRange{1, 1}, *run.device, 0, path);
+  trace.begin_step(1);
+  run.step();
+  trace.end_step(1);
+  EXPECT_EQ(read_text(folder.path() + "/notes.txt"), "mine");
+  EXPECT_EQ(TraceFile(read_text(path)).fault(), "");
+}
+
 TEST(StepTrace, AFileThatCannotBeWrittenIsAWarning) {
   const CapturedLog log;
   TinyRun run({});
