@@ -34,14 +34,9 @@ std::string first_line(const std::string& path) {
   return fs::is_regular_file(path, ignored) ? stripped(posix_env().read_text(path, 1 << 16)) : "";
 }
 
-// Other processes see the old text or the new one.
-void replace_file(const std::string& path, std::string_view text) {
-  Env& env = posix_env();
-  env.make_directories(parent_path(path));
-  WritableFile file = create_temporary(env, path);
-  file.append(text);
-  file.close();
-  env.rename(file.path(), path);
+void write_text(const std::string& path, std::string_view text) {
+  posix_env().make_directories(parent_path(path));
+  posix_env().replace_file(path, text);
 }
 
 }  // namespace
@@ -128,7 +123,7 @@ void HubCache::set_ref(const std::string& revision, const std::string& commit) c
   check_relative_path(revision);
   const std::string path = join_path(join_path(folder_, "refs"), revision);
   if (first_line(path) == commit) return;
-  replace_file(path, commit);
+  write_text(path, commit);
 }
 
 std::string HubCache::listing_path(const std::string& commit) const {
@@ -137,7 +132,7 @@ std::string HubCache::listing_path(const std::string& commit) const {
 
 void HubCache::keep_listing(const std::string& commit, const std::vector<std::string>& paths) const {
   nlohmann::ordered_json listing = {{"commit", commit}, {"files", paths}};
-  replace_file(listing_path(commit), seal_json(listing, kListingCrc));
+  write_text(listing_path(commit), seal_json(listing, kListingCrc));
 }
 
 std::optional<std::vector<std::string>> HubCache::listing(const std::string& commit) const {
@@ -194,7 +189,12 @@ void HubCache::link(const std::string& commit, const std::string& path, const st
   fs::create_symlink(target, temporary, error);
   require(!error, "[{}] the link to {} could not be made: {}", file.string(), target.string(),
           error.message());
-  posix_env().rename(temporary.string(), file.string());
+  try {
+    posix_env().rename(temporary.string(), file.string());
+  } catch (const IoError&) {
+    fs::remove(temporary, error);
+    throw;
+  }
 }
 
 }  // namespace octet

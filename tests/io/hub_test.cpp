@@ -506,5 +506,18 @@ TEST(Hub, SettingsComeFromTheEnvironment) {
   EXPECT_FALSE(with({{"HF_HUB_OFFLINE", "0"}}).offline);
 }
 
+TEST(HubCacheFiles, AFailureLeavesNoTemporaryFiles) {
+  const TempDir folder;
+  const std::string commit(40, 'a');
+  const HubCache cache(folder.path(), HubKind::Model, "org/name");
+  // Folders where files should be.
+  for (const std::string& path : {"snapshots/" + commit + "/file", std::string("refs/main")})
+    fs::create_directories(fs::path(folder.path()) / "models--org--name" / path / "sub");
+  EXPECT_THROW(cache.link(commit, "file", "hash"), Error);
+  EXPECT_THROW(cache.set_ref("main", commit), Error);
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path()))
+    EXPECT_TRUE(entry.is_directory() && !entry.is_symlink()) << entry.path();
+}
+
 }  // namespace
 }  // namespace octet
