@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <mutex>
 
-#include "base/print.h"
 #include "base/safe_text.h"
 
 namespace octet {
@@ -14,7 +13,8 @@ LogSink log_sink;
 
 void write_to_stderr(LogLevel level, std::string_view message) {
   const char* prefix = level == LogLevel::Warning ? "warning: " : level == LogLevel::Error ? "error: " : "";
-  print_stderr("{}{}\n", prefix, message);
+  const std::string line = fmt::format("{}{}\n", prefix, message);
+  std::fwrite(line.data(), 1, line.size(), stderr);  // what cannot be written is lost, and nothing else
 }
 
 }  // namespace

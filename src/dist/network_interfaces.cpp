@@ -6,10 +6,12 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "dist/socket.h"
 
@@ -40,7 +42,11 @@ bool allows(const InterfaceWish& wish, std::string_view name) {
 std::vector<NetworkInterface> network_interfaces() {
   std::vector<NetworkInterface> found;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return found;
+  if (getifaddrs(&first) != 0) {
+    log_warning("[launch] the network interfaces of this machine could not be listed: {}",
+                std::strerror(errno));
+    return found;
+  }
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, freeifaddrs);
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {

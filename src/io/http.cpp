@@ -34,8 +34,8 @@ std::string url_encode(std::string_view text, std::string_view keep) {
 namespace {
 
 constexpr size_t kMaxBody = size_t{64} << 20;
-constexpr size_t kMaxHeaders = size_t{1}
-                               << 18;  // less than what libcurl refuses with the error of a cut connection
+// Less than what libcurl refuses with the error of a cut connection.
+constexpr size_t kMaxHeaders = size_t{1} << 18;
 
 struct Transfer {
   const HttpRequest* request;

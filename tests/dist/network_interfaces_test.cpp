@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "base/error.h"
+#include "support/captured_log.h"
 #include "support/error_of.h"
 
 namespace octet::test {
@@ -45,6 +47,19 @@ TEST(NetworkInterfaces, AnInterfaceThatIsNotThereIsAnErrorThatNamesThoseThatAre)
 
 TEST(NetworkInterfaces, ThisMachineHasLoopback) {
   EXPECT_THAT(network_interfaces(), Contains(Field(&NetworkInterface::address, "127.0.0.1")));
+}
+
+// Without a wish the run goes on, but the user knows why others cannot find this machine.
+TEST(NetworkInterfaces, AListThatCannotBeMadeIsSaid) {
+  const CapturedLog log;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::vector<NetworkInterface> found = network_interfaces();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(found.empty());
+  EXPECT_THAT(log.messages, testing::ElementsAre(HasSubstr("could not be listed")));
 }
 
 }  // namespace
