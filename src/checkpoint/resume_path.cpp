@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
+#include "checkpoint/run_history.h"
 
 namespace octet {
 namespace {
@@ -47,6 +48,14 @@ std::optional<std::string> meant_by(Env& env, const std::string& typed, const fs
   const std::optional<ChosenCheckpoint> best = best_checkpoint(env, folders);
   if (!best) fail_config("resume is {}, but no checkpoint in {} is marked as the best", typed, folder);
   return said(typed, "", best->checkpoint.path);
+}
+
+// A checkpoint names its run as it was typed, so that name may lead to another run of today's folder.
+bool keeps_checkpoints_in(Env& env, const std::string& run, const std::string& place) {
+  const std::optional<std::string> last = last_checkpoint_of(env, run);
+  if (last && !last->empty() && is_same_folder(fs::path(*last).parent_path().string(), place)) return true;
+  const std::optional<TrainConfig> config = stored_config((fs::path(run) / "config.yaml").string());
+  return config && !config->checkpoint_dir.empty() && is_same_folder(config->checkpoint_dir, place);
 }
 
 }  // namespace
@@ -91,7 +100,8 @@ std::string run_of_checkpoint(Env& env, const std::string& path) {
   const fs::path checkpoint = newest ? plain(newest->checkpoint.path) : plain(path);
   const std::optional<TrainConfig> own = stored_config((checkpoint / checkpoint_file::kTrainConfig).string());
   if (!own || own->checkpoint_dir.empty() || own->run_name.empty()) return "";
-  return is_same_folder(own->checkpoint_dir, checkpoint.parent_path().string()) ? run_folder(*own) : "";
+  const std::string run = run_folder(*own), place = checkpoint.parent_path().string();
+  return is_same_folder(own->checkpoint_dir, place) && keeps_checkpoints_in(env, run, place) ? run : "";
 }
 
 std::string resume_path(Env& env, const std::string& typed, const std::function<std::string()>& run) {

@@ -18,7 +18,8 @@ std::optional<ChosenCheckpoint> newest_checkpoint(Env& env, const std::vector<st
 std::optional<ChosenCheckpoint> best_checkpoint(Env& env, const std::vector<std::string>& folders);
 
 // The run that saved the checkpoint, or the folder of checkpoints, at `path`: a folder above it, or the run that the
-// checkpoint names if it keeps its checkpoints here (checkpoint_dir). Empty if that is not known, as of a copy.
+// checkpoint names if that one's own files say that it keeps its checkpoints here (checkpoint_dir). Empty if that is not
+// known, as of a copy.
 std::string run_of_checkpoint(Env& env, const std::string& path);
 
 // Whether two paths lead to the same folder, whether or not it exists.

@@ -269,6 +269,32 @@ TEST_F(Resume, ACheckpointOutsideItsRunHasItsSettings) {
   EXPECT_EQ(copy.checkpoint_dir, "");
 }
 
+// Two projects with a run of the same name, below an output_dir as it was typed.
+TEST_F(Resume, ACheckpointDoesNotLeadIntoAnUnrelatedRun) {
+  struct CurrentFolder {
+    ~CurrentFolder() { fs::current_path(before); }
+    fs::path before = fs::current_path();
+  } const restored;
+  const std::string outside = folder.path() + "/outside", one = folder.path() + "/one",
+                    two = folder.path() + "/two";
+  const CapturedLog log;
+  for (const std::string& project : {one, two}) {
+    fs::create_directories(project);
+    fs::current_path(project);
+    Settings changes = {{"output_dir", "runs"}};
+    if (project == one) changes.emplace_back("checkpoint_dir", outside);
+    ASSERT_EQ(train(config("base", changes)), kExitDone);
+  }
+  const std::string settings = read_text(two + "/runs/base/config.yaml");
+  const TrainConfig found = load({{"resume", outside + "/step_6"}, {"max_steps", "7"}});
+  EXPECT_EQ(found.run_name, "") << "a run of its own";
+  ASSERT_EQ(train(found), kExitDone);
+  EXPECT_EQ(read_metrics(two + "/runs/base/metrics.jsonl").size(), 12u);
+  EXPECT_EQ(read_text(two + "/runs/base/config.yaml"), settings);
+  fs::current_path(one);
+  EXPECT_EQ(load({{"resume", outside + "/step_6"}}).run_name, "base");
+}
+
 TEST_F(Resume, ARunWithoutItsConfigurationHasThatOfItsCheckpoints) {
   const CapturedLog log;
   ASSERT_EQ(train(config("run", {{"mixed_precision", "bf16"}})), kExitDone);
