@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/temporary_file.h"
 
 namespace octet {
 namespace {
@@ -99,25 +100,31 @@ bool AppendFile::is_gone() const {
 }
 
 void AppendFile::write_anew() {
-  const int old = fd_;
-  const int file = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) {
-    log_warning("[{}] {}: cannot be written anew: {}", what_, path_.string(), reason(errno));
+  Env& env = posix_env();
+  std::string temporary;
+  int file = -1;
+  try {
+    WritableFile copy = create_temporary(env, path_.string());
+    temporary = copy.path();
+    std::string block(size_t{1} << 20, '\0');
+    off_t done = 0;
+    while (const ssize_t got = pread(fd_, block.data(), block.size(), done)) {
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw IoError("read", path_.string(), errno);
+      copy.append(std::string_view(block.data(), static_cast<size_t>(got)));
+      done += got;
+    }
+    copy.close();
+    file = open(temporary.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) throw IoError("open", temporary, errno);
+    env.rename(temporary, path_.string());
+  } catch (const IoError& error) {
+    if (file >= 0) close(file);
+    if (!temporary.empty()) unlink(temporary.c_str());
+    log_warning("[{}] {}: cannot be written anew: {}", what_, path_.string(), error.what());
     return;
   }
-  fd_ = file;
-  std::string block(size_t{1} << 20, '\0');
-  off_t done = 0;
-  int error = 0;
-  for (ssize_t got = 0; error == 0 && (got = pread(old, block.data(), block.size(), done)) > 0; done += got)
-    error = write_whole({block.data(), static_cast<size_t>(got)});
-  if (error != 0) {
-    log_warning("[{}] {}: cannot be written anew: {}", what_, path_.string(), reason(error));
-    fd_ = old;
-    close(file);
-    return;
-  }
-  close(old);
+  close(std::exchange(fd_, file));
 }
 
 void AppendFile::mend_last_line(bool (*is_whole)(std::string_view line)) {

@@ -27,8 +27,8 @@ class AppendFile {
 
   // Whether the path no longer leads to the file, because somebody has removed, renamed or replaced it.
   bool is_gone() const;
-  // Then writes the file anew under its path, with what can still be read of the old one. Its folder must be there. A
-  // failure is a warning: the records still go to the old file.
+  // Then puts a copy of the file under its path, in place of what is there. Its folder must be there. If the file cannot
+  // be read, or the copy not be written, that is a warning, and nothing is changed.
   void write_anew();
 
   const std::filesystem::path& path() const { return path_; }

@@ -2,6 +2,7 @@
 
 #include "report/append_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -63,7 +64,6 @@ TEST(AppendFile, WhatIsNotWrittenUpToTheEndIsCounted) {
   EXPECT_THAT(said, HasSubstr("log: the last 2 records could not be written"));
 }
 
-// A run of weeks on a full disk must not use up the memory.
 // However its path was lost: the records that were written before are there again, and the next ones follow.
 TEST(AppendFile, AFileThatIsGoneIsWrittenAnew) {
   namespace fs = std::filesystem;
@@ -88,6 +88,44 @@ TEST(AppendFile, AFileThatIsGoneIsWrittenAnew) {
   EXPECT_EQ(contents_of(path), "one\ntwo\n");
 }
 
+// Whoever can write in the folder must not lead the log into another file.
+TEST(AppendFile, ALinkInItsPlaceIsReplaced) {
+  namespace fs = std::filesystem;
+  TemporaryFolder folder;
+  const fs::path path = folder.path() / "log", other = folder.path() / "other";
+  AppendFile file(path, "log");
+  file.append("one\n");
+  write_contents(other, "of somebody else\n");
+  fs::remove(path);
+  fs::create_symlink(other, path);
+  ASSERT_TRUE(file.is_gone());
+  file.write_anew();
+  EXPECT_EQ(contents_of(other), "of somebody else\n");
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(contents_of(path), "one\n");
+}
+
+// As after a shared disk came back: the descriptor is of no use, but the records are there.
+TEST(AppendFile, WhatCannotBeReadReplacesNothing) {
+  namespace fs = std::filesystem;
+  TemporaryFolder folder;
+  const fs::path path = folder.path() / "log";
+  AppendFile file(path, "log");
+  file.append("one\n");
+  const int unreadable = open((folder.path() / "unreadable").c_str(), O_CREAT | O_WRONLY, 0644);
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // the iterator's own
+    if (fs::read_symlink(entry.path(), closed) == fs::canonical(path))
+      dup2(unreadable, std::stoi(entry.path().filename()));
+  }
+  close(unreadable);
+  ASSERT_TRUE(file.is_gone());
+  file.write_anew();
+  EXPECT_EQ(contents_of(path), "one\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2) << "no copy is left behind";
+}
+
+// A run of weeks on a full disk must not use up the memory.
 TEST(AppendFile, OnlySoMuchWaits) {
   TemporaryFolder folder;
   const std::string said = messages_of(folder.path(), [&] {
