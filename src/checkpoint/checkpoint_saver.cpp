@@ -13,7 +13,7 @@
 namespace octet {
 
 CheckpointSaver::CheckpointSaver(Env& env, std::string directory, const SaveOptions& options)
-    : env_(env), store_(env, std::move(directory)), options_(options), best_(options.best) {
+    : env_(env), store_(std::in_place, env, std::move(directory)), options_(options), best_(options.best) {
   if (options_.ranks && options_.ranks->sharding.ranks == 1) options_.ranks.reset();
   // Ranks copy their part in any case: to read it later, the threads that write would need collectives of their own. A
   // part is also much smaller than the state.
@@ -72,6 +72,13 @@ void CheckpointSaver::wait() {
     std::rethrow_exception(unexpected);
 }
 
+void CheckpointSaver::save_into(const std::string& directory, std::optional<double> best) {
+  wait();
+  const std::lock_guard lock(mutex_);
+  store_.emplace(env_, directory);
+  best_ = best;
+}
+
 std::optional<CheckpointCost> CheckpointSaver::take_cost() {
   const std::lock_guard lock(mutex_);
   return std::exchange(cost_, std::nullopt);
@@ -105,9 +112,9 @@ void CheckpointSaver::write_texts(CheckpointWriter& writer) const {
 
 void CheckpointSaver::published() {
   if (options_.on_published)
-    options_.on_published(join_path(store_.directory(), fmt::format("step_{}", snapshot_.step())));
+    options_.on_published(join_path(store_->directory(), fmt::format("step_{}", snapshot_.step())));
   try {
-    store_.prune(options_.total_limit);
+    store_->prune(options_.total_limit);
   } catch (const Error& error) {  // the checkpoint itself is safe
     log_warning("older checkpoints could not be removed: {}", error.what());
   }
@@ -128,10 +135,10 @@ void CheckpointSaver::write() {
                                     .best = is_best_,
                                     .add_files = [this](CheckpointWriter& writer) { write_texts(writer); },
                                     .published = [this] { published(); }};
-      pending_cost_.bytes = save_together(env_, store_, snapshot_, *options_.ranks->host, publication);
+      pending_cost_.bytes = save_together(env_, *store_, snapshot_, *options_.ranks->host, publication);
     } else {
       snapshot_.check();
-      store_.save(snapshot_.step(), write_files, summary_, is_best_);
+      store_->save(snapshot_.step(), write_files, summary_, is_best_);
       published();
     }
   } catch (const RankError&) {  // the ranks are no longer in step

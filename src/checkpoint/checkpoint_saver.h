@@ -55,7 +55,9 @@ class CheckpointSaver {
   const std::optional<CheckpointCost>& last_cost() const { return last_cost_; }
   int failures_in_a_row();
   bool has_published();  // at least one
-  const std::string& directory() const { return store_.directory(); }
+  const std::string& directory() const { return store_->directory(); }
+  // Waits, and saves into this folder from now on. `best` is the lowest evaluation loss of a checkpoint that is there.
+  void save_into(const std::string& directory, std::optional<double> best);
 
  private:
   void write();
@@ -66,7 +68,7 @@ class CheckpointSaver {
   void run();
 
   Env& env_;
-  CheckpointStore store_;
+  std::optional<CheckpointStore> store_;  // never empty
   SaveOptions options_;
   Snapshot snapshot_;  // the writer's while busy_
 

@@ -45,10 +45,13 @@ fs::path nearest_existing(const std::string& folder) {
 
 // A temporary file of Env::replace_file(), or of check_writable(). Other files that look like this are not octet's.
 bool is_leftover(std::string_view name) {
-  constexpr std::string_view kReplaced[] = {"config.yaml", "plan.json", "metrics.jsonl", "last_checkpoint",
-                                            "resumed_from.json"};
+  constexpr std::string_view kReplaced[] = {"config.yaml",     "plan.json",         "metrics.jsonl",
+                                            "last_checkpoint", "resumed_from.json", "crashes",
+                                            "wandb.json"};
+  const std::string_view before_tmp = name.substr(0, name.rfind(".tmp-"));
   return std::ranges::any_of(kReplaced,
                              [&](std::string_view original) { return is_temporary_of(original, name); }) ||
+         (name.starts_with("events.out.tfevents.") && is_temporary_of(before_tmp, name)) ||
          (name.starts_with(kProbeName) && are_digits(name.substr(kProbeName.size())));
 }
 
@@ -86,6 +89,16 @@ std::optional<FileIdentity> identity_of(const std::string& path) {
 bool holds_run(Env& env, const std::string& folder) {
   const std::string metrics = join_path(folder, "metrics.jsonl");
   return (env.exists(metrics) && env.file_size(metrics) > 0) || last_checkpoint_of(env, folder).has_value();
+}
+
+// Of the checkpoint that is marked as the best.
+std::optional<double> best_loss_in(const CheckpointStore& store) {
+  std::optional<double> best;
+  for (const CheckpointListing& listing : store.list()) {
+    const double loss = listing.checkpoint.summary.loss;
+    if (listing.is_best && listing.is_whole() && std::isfinite(loss)) best = loss;
+  }
+  return best;
 }
 
 // Remembers what a folder holds, and removes what is new in it.
@@ -151,9 +164,8 @@ bool RunFiles::goes_on_here() const {
   return !run.empty() && is_same_folder(run, own);
 }
 
-// Two runs that start in the same second must not get the same name.
-void RunFiles::take_free_name(const std::string& model) {
-  const std::string base = fmt::format("{}-{}-{}", time_name(), model, precision_of_name(config_, fp8_));
+// Names the run, and makes its folder: `base`, or with a number if that is there.
+void RunFiles::take_free_name(const std::string& base) {
   config_.run_name = base;
   env_.make_directories(config_.output_dir);
   for (int i = 2;; ++i) {
@@ -253,7 +265,10 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
 
 void RunFiles::open(const About& about) {
   const bool was_named = !config_.run_name.empty();
-  if (!was_named) take_free_name(about.model);
+  // Two runs that start in the same second must not get the same name.
+  if (!was_named) {
+    take_free_name(fmt::format("{}-{}-{}", time_name(), about.model, precision_of_name(config_, fp8_)));
+  }
   folder_ = run_folder(config_);
   const NewFiles own(env_, folder_, !was_named), of_checkpoints(env_, config_.checkpoint_dir, false);
   const bool is_new = !goes_on_here();
@@ -294,26 +309,68 @@ void RunFiles::write_settings() const {
   if (parent_) env_.replace_file(join_path(folder_, kRunParent), run_parent_json(folder_, *parent_));
 }
 
-void RunFiles::restore_if_gone() {
-  if (!metrics_) return;
+bool RunFiles::restore_if_gone() {
+  if (!metrics_ || displaced_) return false;
   std::vector<std::string> gone;
   const bool unlocked = identity_of(join_path(folder_, "run.lock")) != lock_file_;
   if (unlocked) gone.emplace_back("run.lock");
   if (metrics_->is_gone()) gone.emplace_back("metrics.jsonl");
   if (tensorboard_ && tensorboard_->is_gone()) gone.push_back(tensorboard_->path().filename().string());
-  if (gone.empty()) return;
-  log_warning("[{}] {} was removed, renamed or replaced while the run was writing there; it is written anew",
-              folder_, fmt::join(gone, ", "));
+  if (gone.empty()) return false;
+  const std::string what =
+      fmt::format("[{}] {} was removed, renamed or replaced while the run was writing there", folder_,
+                  fmt::join(gone, ", "));
   try {
     env_.make_directories(folder_);
-    if (unlocked) lock_.emplace(env_, folder_);
-    lock_file_ = identity_of(join_path(folder_, "run.lock"));
+    if (unlocked) lock_again();
+    if (displaced_) return true;
+    log_warning("{}; it is written anew", what);
     write_settings();
     if (metrics_->is_gone()) metrics_->write_anew();
     if (tensorboard_ && tensorboard_->is_gone()) tensorboard_->write_anew();
   } catch (const IoError& error) {
-    log_warning("{}", error.what());
+    log_warning("{}: {}", what, error.what());
   }
+  return unlocked;
+}
+
+void RunFiles::lock_again() {
+  lock_.reset();
+  try {
+    lock_.emplace(env_, folder_);
+    lock_file_ = identity_of(join_path(folder_, "run.lock"));
+  } catch (const IoError&) {
+    throw;
+  } catch (const Error& error) {
+    leave_folder(error.what());
+  }
+}
+
+// The files of the other run are left alone. Records still go to the old files, wherever those are.
+void RunFiles::leave_folder(const char* why) {
+  displaced_ = true;
+  if (!saver_) {
+    log_line(LogLevel::Error, fmt::format("{}; this run, which began there before, ends", why));
+    return;
+  }
+  saver_->wait();  // it notes its checkpoints in folder_
+  const std::string before = config_.run_name;
+  take_free_name(before);
+  folder_ = run_folder(config_);
+  log_line(LogLevel::Error,
+           fmt::format("{}; this run, which began there before, saves its state as the run {} and ends", why,
+                       config_.run_name));
+  lock_.emplace(env_, folder_);
+  write_settings();
+}
+
+void RunFiles::save_as(const std::string& run_name) {
+  if (run_name != config_.run_name) displaced_ = true;
+  config_.run_name = run_name;
+  folder_ = run_folder(config_);
+  if (!saver_) return;
+  const std::string directory = checkpoint_directory(config_, fp8_);
+  saver_->save_into(directory, best_loss_in(CheckpointStore(env_, directory)));
 }
 
 void RunFiles::join(const About& about, const std::string& run_name) {
@@ -374,19 +431,16 @@ void RunFiles::end_reports(int exit_code) {
 
 void RunFiles::open_saver(const About& about) {
   const std::string directory = checkpoint_directory(config_, fp8_);
+  CheckpointStore store(env_, directory);
   SaveOptions options{
       .total_limit = config_.save_total_limit,
       .in_background = config_.save_async,
+      .best = best_loss_in(store),
       .texts =
           about.tokenizer.empty() ? std::vector<NamedText>() : read_tokenizer_texts(env_, about.tokenizer),
       .on_published = [this](const std::string& path) { note_last_checkpoint(env_, folder_, path); },
       .ranks = about.ranks};
   options.texts.insert(options.texts.end(), about.texts.begin(), about.texts.end());
-  CheckpointStore store(env_, directory);
-  for (const CheckpointListing& listing : store.list()) {
-    const double loss = listing.checkpoint.summary.loss;
-    if (listing.is_best && listing.is_whole() && std::isfinite(loss)) options.best = loss;
-  }
   // A kill between the two pointers leaves the older one.
   if (checkpoint_ && parent_path(checkpoint_->path) == directory &&
       checkpoint_->summary.loss < options.best.value_or(std::numeric_limits<double>::infinity())) {

@@ -69,8 +69,14 @@ class RunFiles {
   TensorBoardWriter* tensorboard() { return tensorboard_.get(); }  // null: not wanted
   CheckpointSaver* saver() { return saver_.get(); }                // likewise
   // To be called before a save. If somebody has removed, renamed or replaced the folder or its files meanwhile, they are
-  // written anew, with a warning. Error if another process has taken the folder.
-  void restore_if_gone();
+  // written anew, with a warning. True if the folder was gone, and its checkpoints with it: then save_as() must follow.
+  //
+  // If another process has taken the folder, the run gets another name and a new folder, for its checkpoints alone:
+  // is_displaced(), and it must end.
+  bool restore_if_gone();
+  // On every rank, with the name that the run has on the first one: checkpoints go to the folder of that name.
+  void save_as(const std::string& run_name);
+  bool is_displaced() const { return displaced_; }
   // The run has ended with this exit code: lets W&B have the rest.
   void end_reports(int exit_code);
 
@@ -80,10 +86,12 @@ class RunFiles {
   bool saves() const {
     return config_.save_strategy != TrainConfig::Strategy::No && config_.pretend_ranks == 0;
   }
-  void take_free_name(const std::string& model);
+  void take_free_name(const std::string& base);
   void refuse_if_taken() const;
   void open_under_lock(const About& about);
   void write_settings() const;
+  void lock_again();
+  void leave_folder(const char* why);
   void keep_aside(const std::string& metrics) const;
   void open_reports(int64_t steps_done);
   void start_wandb();
@@ -97,6 +105,7 @@ class RunFiles {
   std::string plan_json_;
   std::optional<RunParent> parent_;  // of a run that begins with a checkpoint of another one
   std::optional<FileIdentity> lock_file_;
+  bool displaced_ = false;
   EarlierTotals earlier_;
   // Released last: the saver may still be writing when an exception ends the run.
   std::optional<RunLock> lock_, checkpoint_lock_;

@@ -35,6 +35,11 @@ class Saving {
   void save(const TrainerState& state, std::optional<double> eval_loss);
   // The state at the end of a run. False where it could not be saved.
   bool save_last(const TrainerState& state, std::optional<double> eval_loss, bool was_stopped);
+  // What was saved may be gone: the state of the last step is saved again.
+  void start_anew(std::string train_config) {
+    train_config_ = std::move(train_config);
+    saved_step_ = 0;
+  }
   // The end of a run whose state is not worth saving: what is being written is finished.
   void finish();
 

@@ -127,7 +127,8 @@ class Run {
     outcome_.start = start_times_text(times_, process_seconds());
     console_.print(fmt::format("ready after {}", outcome_.start));
     console_.begin(outcome_.steps, max_steps_);
-    for (int64_t step = outcome_.steps; step < max_steps_ && stop_signal_ == 0 && !verdict_; ++step) {
+    for (int64_t step = outcome_.steps;
+         step < max_steps_ && stop_signal_ == 0 && !verdict_ && !files_.is_displaced(); ++step) {
       const bool stats = wants_stats(step);
       trace.begin_step(step + 1);
       const auto start = Clock::now();
@@ -142,7 +143,7 @@ class Run {
       save_failures_ = watch.agreed_failures(saving_->failures_in_a_row());
       report(result, step, seconds_since(start), stats);
       if (saving_->is_due(step)) {
-        files_.restore_if_gone();
+        restore_files();
         saving_->save(state(), fresh_eval());
       }
       note_published();
@@ -155,12 +156,13 @@ class Run {
     outcome_.stopped = stop_signal_ != 0;
     log_.write_last();
     ranks_.progress().begin_phase("saving the last checkpoint");
-    files_.restore_if_gone();
+    restore_files();
     last_save();
-    if (crashes_) crashes_->finish();
+    if (crashes_ && !files_.is_displaced()) crashes_->finish();
     console_.finish();
     last_look();
     if (verdict_) return *verdict_;
+    if (files_.is_displaced()) return kExitFailure;
     if (!outcome_.stopped) return kExitDone;
     return saving_->is_on() ? kExitRequeue : 128 + stop_signal_;
   }
@@ -366,6 +368,17 @@ class Run {
                fmt::format("{} checkpoints in a row could not be saved into {}; the run stops at step {}",
                            failures, saving_->directory(), outcome_.steps));
     }
+  }
+
+  // All ranks save into the same folder, whatever somebody has done to that of the run meanwhile.
+  void restore_files() {
+    const bool is_new = files_.restore_if_gone();
+    const std::string name =
+        ranks_.host().from_first("run with a new folder", is_new ? files_.config().run_name : "");
+    if (name.empty()) return;
+    files_.save_as(name);
+    saving_->start_anew(to_yaml(files_.config()));
+    outcome_.run_folder = files_.folder();
   }
 
   // Saves the state at the end. A run that became non-finite keeps its last good checkpoint as the latest.

@@ -110,7 +110,9 @@ TEST_F(Resume, AKillAfterTheLastSaveLeavesNothingBehind) {
 TEST_F(Resume, LeftoversInTheRunsFolderAreRemoved) {
   ASSERT_EQ(train(config("run", {})), kExitDone);
   const std::string run = folder.path() + "/runs/run";
-  for (const char* name : {"/config.yaml.tmp-123", "/metrics.jsonl.tmp-7", "/.octet-can-write-99"})
+  for (const char* name :
+       {"/config.yaml.tmp-123", "/metrics.jsonl.tmp-7", "/crashes.tmp-8", "/wandb.json.tmp-9",
+        "/events.out.tfevents.1.host.2.3.tmp-4", "/.octet-can-write-99"})
     std::ofstream(run + name) << "x";
   for (const char* name : {"/notes.tmp-a1", "/notes.tmp-1", "/notes.tmp-", "/123"})
     std::ofstream(run + name) << "mine";

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "base/exit_codes.h"
 #include "plan/run_stages.h"
@@ -133,8 +135,50 @@ TEST_F(RunFilesFolder, WhatIsTakenAwayDuringTheRunIsWrittenAnew) {
   // Another run has begun there meanwhile: it is left alone.
   fs::remove_all(run);
   const RunLock other(posix_env(), run);
-  EXPECT_THAT(error_of([&] { open_files.restore_if_gone(); }), HasSubstr("is in use by"));
+  log.messages.clear();
+  EXPECT_TRUE(open_files.restore_if_gone());
+  EXPECT_TRUE(open_files.is_displaced());
   EXPECT_FALSE(fs::exists(metrics));
+  ASSERT_EQ(log.messages.size(), 1u);
+  EXPECT_THAT(log.messages.front(), AllOf(HasSubstr("is in use by"), HasSubstr("as the run run-2 and ends")));
+  EXPECT_FALSE(open_files.restore_if_gone()) << "the metrics of the other run stay as they are";
+  EXPECT_FALSE(fs::exists(metrics));
+}
+
+// Does something to the folder of a run, once, when its first checkpoint is there.
+struct AfterTheFirstSave : Env {
+  AfterTheFirstSave(std::string last_checkpoint, std::function<void()> work)
+      : name(std::move(last_checkpoint)), act(std::move(work)) {}
+  int sys_rename(const std::string& from, const std::string& to) override {
+    const int result = Env::sys_rename(from, to);
+    if (to == name && act) std::exchange(act, nullptr)();
+    return result;
+  }
+  std::string name;
+  std::function<void()> act;
+};
+
+TEST_F(RunFilesFolder, TheStateIsSavedThoughAnotherRunHasTakenTheFolder) {
+  std::optional<RunLock> other;
+  AfterTheFirstSave env(run + "/last_checkpoint", [&] {
+    fs::rename(run, run + "-moved");
+    other.emplace(posix_env(), run);
+  });
+  EXPECT_EQ(train(config("run", {{"save_async", "false"}}), env), kExitFailure);
+  EXPECT_EQ(posix_env().list(run), std::vector<std::string>{"run.lock"}) << "nothing of ours";
+  EXPECT_TRUE(fs::exists(checkpoint("run-moved", 6, true)));
+  EXPECT_EQ(train(config("run-2", {{"resume", "latest"}, {"max_steps", "13"}})), kExitDone);
+  EXPECT_EQ(steps_of(run + "-2/metrics.jsonl"), std::vector<int64_t>{13}) << "it goes on after step 12";
+}
+
+// The loss does not change, so only a checkpoint without others before it is the best.
+TEST_F(RunFilesFolder, ACheckpointThatIsGoneIsNotTheBest) {
+  AfterTheFirstSave env(run + "/last_checkpoint", [&] { fs::remove_all(run); });
+  const Settings changes = {{"save_async", "false"}, {"mixed_precision", "fp32"}, {"learning_rate", "1e-15"}};
+  ASSERT_EQ(train(config("run", changes), env), kExitDone);
+  const auto best = CheckpointStore(posix_env(), run + "/checkpoints").open_best();
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->step, 12);
 }
 
 TEST_F(RunFilesFolder, AStartThatFailsLeavesNothing) {
