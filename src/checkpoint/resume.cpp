@@ -229,6 +229,21 @@ void refuse_lost_checkpoints(Env& env, const TrainConfig& config) {
       folder, last->empty() ? "" : fmt::format(" (the last one is {})", *last));
 }
 
+// A run that has saved nothing must not go on as the run of another name, because that one's checkpoints are where its
+// own would be.
+void refuse_checkpoints_of_others(Env& env, const TrainConfig& config, const ChosenCheckpoint& found) {
+  const std::string run = run_folder(config);
+  const std::vector<std::string> own = checkpoint_folders(env, run);
+  if (std::ranges::find(own, found.folder) != own.end() || last_checkpoint_of(env, run)) return;
+  const std::optional<TrainConfig> saved =
+      stored_config(join_path(found.checkpoint.path, checkpoint_file::kTrainConfig));
+  if (!saved || saved->run_name.empty() || is_same_folder(run_folder(*saved), run)) return;
+  fail_config(
+      "resume is latest, but the checkpoints in checkpoint_dir {} are of the run {}, and {} has saved none; to begin a run "
+      "with one of them, pass --resume {} and another checkpoint_dir, or none",
+      found.folder, run_folder(*saved), run, found.folder);
+}
+
 // `check` is called with every candidate, and says what is wrong with its files; without it checksums are verified.
 std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& config, const FileCheck& check) {
   const bool latest = config.resume == kLatest;
@@ -247,6 +262,7 @@ std::optional<Checkpoint> find_checkpoint_alone(Env& env, const TrainConfig& con
   }
   const auto newest =
       newest_checkpoint(env, latest ? latest_folders(env, config) : checkpoint_folders(env, config.resume));
+  if (newest && latest) refuse_checkpoints_of_others(env, config, *newest);
   if (newest) return CheckpointStore(env, newest->folder).open_latest(check);
   if (latest) {
     refuse_lost_checkpoints(env, config);

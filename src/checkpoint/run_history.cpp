@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "base/regular_file.h"
 
 namespace octet {
 namespace {
@@ -27,7 +28,9 @@ std::optional<std::string> last_checkpoint_of(Env& env, const std::string& run_f
     return text.substr(0, text.find('\n'));
   }
   // The record after a save tells of it.
-  std::ifstream metrics(join_path(run_folder, "metrics.jsonl"), std::ios::binary);
+  const std::string path = join_path(run_folder, "metrics.jsonl");
+  require_regular_file(path);
+  std::ifstream metrics(path, std::ios::binary);
   for (std::string line; std::getline(metrics, line);) {
     if (line.find(R"("checkpoint":{)") != std::string::npos) return "";
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/regular_file.h"
 
 namespace octet {
 namespace {
@@ -32,6 +33,7 @@ std::string run_parent_json(const std::string& run, const RunParent& parent) {
 
 std::optional<RunParent> read_run_parent(const std::string& run) {
   const std::string place = (fs::path(run) / kRunParent).string();
+  require_regular_file(place);
   std::ifstream file(place, std::ios::binary);
   if (!file.is_open()) return std::nullopt;
   const nlohmann::json json = parse_json(std::string{std::istreambuf_iterator<char>(file), {}}, place);

@@ -4,11 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <thread>
 
 #include "base/exit_codes.h"
+#include "checkpoint/run_history.h"
 #include "report/metrics.h"
 #include "report/run_parent.h"
 #include "resume_support.h"
@@ -293,6 +295,29 @@ TEST_F(Resume, ACheckpointDoesNotLeadIntoAnUnrelatedRun) {
   EXPECT_EQ(read_text(two + "/runs/base/config.yaml"), settings);
   fs::current_path(one);
   EXPECT_EQ(load({{"resume", outside + "/step_6"}}).run_name, "base");
+}
+
+// Otherwise one run would go on under the name of another, with no word of where it began.
+TEST_F(Resume, LatestDoesNotTakeTheCheckpointsOfAnotherRun) {
+  const std::string shared = folder.path() + "/shared";
+  const CapturedLog log;
+  ASSERT_EQ(train(config("base", {{"checkpoint_dir", shared}, {"max_steps", "1"}})), kExitDone);
+  const auto go_on = [&](const std::string& name) {
+    return train(config(name, {{"checkpoint_dir", shared}, {"max_steps", "2"}, {"resume", "latest"}}));
+  };
+  EXPECT_THAT(error_of([&] { go_on("new"); }), HasSubstr("pass --resume " + shared));
+  EXPECT_FALSE(fs::exists(folder.path() + "/runs/new"));
+  EXPECT_EQ(go_on("base"), kExitDone);
+}
+
+// Opening one would wait without end.
+TEST_F(Resume, AFifoInTheFolderOfARunIsRefused) {
+  const std::string run = folder.path() + "/run";
+  fs::create_directories(run);
+  for (const char* name : {"/resumed_from.json", "/metrics.jsonl"})
+    ASSERT_EQ(mkfifo((run + name).c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { read_run_parent(run); }), HasSubstr("is not a regular file"));
+  EXPECT_THAT(error_of([&] { last_checkpoint_of(posix_env(), run); }), HasSubstr("is not a regular file"));
 }
 
 TEST_F(Resume, ARunWithoutItsConfigurationHasThatOfItsCheckpoints) {
