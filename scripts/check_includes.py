@@ -2,7 +2,8 @@
 """Checks that includes under src/ follow the dependency direction of octet:
 
     base <- tensor <- ops <- backend, precision <- model
-    dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it
+    dist (groups of ranks) sees ops; io and report see base and tensor; data also sees io, because it maps its files with it,
+    and report, because it replaces files with it
     config (the keys), data <- import (configurations of other programs); data <- eval (multiple-choice tasks)
     config (the keys) <- hf (Hugging Face folders), generate <- checkpoint, demo <- plan (from keys to a planned run)
     <- train (what happens during training) <- bench <- doctor (checks of the machine) <- apps
@@ -26,7 +27,7 @@ ALLOWED = {
     "model": {"base", "tensor", "ops", "precision", "model"},
     "data": {"base", "tensor", "io", "data"},
     "io": {"base", "tensor", "io"},
-    "report": {"base", "tensor", "report"},
+    "report": {"base", "tensor", "io", "report"},
     "dist": {"base", "tensor", "ops", "dist"},
     "config": FOUNDATION | {"config"},
     "import": {"base", "data", "config", "import"},
