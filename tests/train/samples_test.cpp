@@ -19,11 +19,10 @@ TEST_F(SamplesOfARun, ThoseThatCannotBeMadeEndARunOnlyIfTheyWereAskedFor) {
     const RunStages stages = prepare_run(config("run", {{"sample_steps", steps}}));
     Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device);
     Samples samples(stages, model);
-    ASSERT_EQ(log.messages.size(), 0u);
     if (stages.config.samples_at_evaluations()) {
       EXPECT_TRUE(samples.is_due(3, true));
       samples.reserve();
-      EXPECT_THAT(log.messages, testing::ElementsAre(testing::HasSubstr("no samples from here on")));
+      EXPECT_THAT(log.messages, testing::Contains(testing::HasSubstr("no samples from here on")));
       EXPECT_FALSE(samples.is_due(3, true));
     } else {
       EXPECT_THROW(samples.reserve(), Error);
