@@ -117,7 +117,6 @@ std::string overview_text(const RunStages& stages) {
     precision += fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8",
                              config_text(stages.config, "fp8_recipe"), config_text(keys, "fp8_format"),
                              100 * plan.fp8_share);
-    if (!keys.is_set("mixed_precision")) precision += "; the baseline is --mixed_precision bf16";
   }
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {

@@ -206,9 +206,6 @@ TEST_F(MixCli, KeysThatChooseNothingAreErrors) {
   EXPECT_THAT(error({{"dataset", "chats.jsonl"}, {"dataset_revision", "v2"}}), HasSubstr("dataset_revision"));
   EXPECT_THAT(error({{"data_dir", "nowhere"}}),
               HasSubstr("dataset_dir is 'nowhere', which has no effect: the demo"));
-  EXPECT_THAT(
-      error({{"dataset", "chats.jsonl"}, {"eval_dataset", "texts.jsonl"}, {"eval_dataset_split", "x"}}),
-      HasSubstr("eval_dataset_split is 'x', which has no effect"));
 }
 
 // People replace the dataset of a command that they follow, and leave the rest.

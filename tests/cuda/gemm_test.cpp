@@ -91,7 +91,7 @@ TEST_F(CudaGemm, FastAccumulationIsCloseEnough) {
     return std::sqrt(difference / total);
   };
   EXPECT_LT(error(results[2]), 5e-4);
-  EXPECT_LT(error(results[3]), 2e-3);
+  EXPECT_LT(error(results[3]), 2.5e-3);  // in one chain of 8,192 terms
   EXPECT_LT(error(results[2]), error(results[3]));
   EXPECT_NE(results[2], results[3]);
 }

@@ -107,6 +107,7 @@ TEST(DataStage, HashesTellOtherFilesApart) {
     folder.write("eval.txt", eval);
     const TrainConfig keys = load_train_config(
         "", std::vector<KeySetting>{
+                {.name = "model_preset", .values = {"llama-tiny"}, .place = ""},
                 {.name = "dataset", .values = {folder.path() + "/train.txt"}, .place = ""},
                 {.name = "eval_dataset", .values = {folder.path() + "/eval.txt"}, .place = ""},
                 {.name = "max_seq_length", .values = {"8"}, .place = ""}});
