@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kTemporaryMark = ".tmp-";
 
 WritableFile create_new(Env& env, const std::string& path) {
   int fd = 0;
@@ -33,13 +33,13 @@ WritableFile create_anew(Env& env, const std::string& path) {
 }
 
 std::string temporary_name(const std::string& path) {
-  return fmt::format("{}{}{}", path, kTemporary, random_digits());
+  return fmt::format("{}{}{}", path, kTemporaryMark, random_digits());
 }
 
 bool is_temporary_of(std::string_view original, std::string_view name) {
   if (!name.starts_with(original)) return false;
   name.remove_prefix(original.size());
-  return name.starts_with(kTemporary) && are_digits(name.substr(kTemporary.size()));
+  return name.starts_with(kTemporaryMark) && are_digits(name.substr(kTemporaryMark.size()));
 }
 
 std::string random_digits() {
