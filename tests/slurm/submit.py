@@ -77,7 +77,7 @@ def check_requeue(cluster, octet):
     assert state["JobState"] == "COMPLETED", state
     assert len(losses(folder, "long")) == stopped_at + 5
     for part in ("setup: a b", "2 ranks on 2 nodes", "started by srun", "stopped on request", "exit code 75", "resumed from",
-                 "start 1: "):
+                 "start 1, config="):
         assert part in text, f"the logs do not have '{part}'"
     assert job_state(cancelled).get("JobState") == "CANCELLED", job_state(cancelled)
     assert not (folder / "injected").exists()
